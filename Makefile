@@ -1,0 +1,38 @@
+# Each target alone sets up everything it needs on a fresh machine.
+VENV := .venv
+PYTHON ?= python3
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test test-slow lint clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       train a first agent and look at it"
+	@echo "make test       the tests (a few minutes)"
+	@echo "make test-slow  the long ones: every method must learn"
+	@echo "make lint       style and types"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@sh scripts/gl-libraries.sh
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(VENV)/bin/cclf train toy/reach-1d --method cclf --out runs/demo
+
+test: setup
+	$(VENV)/bin/python -m pytest
+
+test-slow: setup
+	$(VENV)/bin/python -m pytest -m slow --timeout=3600
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

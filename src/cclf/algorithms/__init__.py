@@ -1,0 +1,1 @@
+"""Base algorithms: each file reads like the algorithm box of its paper."""

@@ -1,0 +1,261 @@
+"""Soft actor-critic from pixels, learning from an appraisal. Top to bottom it is the paper's Algorithm 1.
+
+The update never asks which method is running: SAC, RAD, CURL, DrQ and CCLF differ only in what the appraisal holds.
+"""
+
+import copy
+import math
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cclf import augment, equations
+from cclf.framework import Appraisal, Framework
+from cclf.nets import Actor, Convolutions, Critic, Encoder, Head, PolicySample
+from cclf.types import Batch, Metrics, UpdateResult
+
+
+class SacNoise(NamedTuple):
+    """Every random number of one update. K views are drawn, V of them enter the losses."""
+
+    origins: Tensor  # (K, B, 2)  crop corners of o_t
+    next_origins: Tensor  # (K, B, 2)
+    target: Tensor  # (V, B, A)  policy noise in the target
+    actor: Tensor  # (B, A)
+
+
+class Sac:
+    """Actor, critic, temperature and target, with the optimisers that move them."""
+
+    metric_names: tuple[str, ...] = (
+        *("critic_loss", "q_mean", "target_mean"),
+        *("reward_mean", "reward_running_max", "bonus_mean", "bonus_max", "bonus_running_max"),
+        *("actor_loss", "policy_entropy", "temperature", "temperature_loss", "contrastive_loss"),
+        *("curiosity_mean", "curiosity_std", "next_curiosity_mean", "second_view_weight", "priority_mean"),
+        *("chosen_view_1", "chosen_view_2", "chosen_view_3", "chosen_view_4"),
+    )
+
+    def __init__(
+        self,
+        framework: Framework,
+        device: torch.device,
+        *,
+        channels: int,
+        frame_pixels: int,
+        crop_pixels: int,
+        action_dim: int,
+        augmentation: Literal["random-crop", "centre-crop"],
+        drawn_views: int,
+        contrastive: bool,
+        prioritisation: bool,
+        discount: float,
+        learning_rate: float,
+        contrastive_learning_rate: float,
+        contrastive_encoder_steps: int,
+        temperature_learning_rate: float,
+        temperature_beta1: float,
+        initial_temperature: float,
+        q_ema_rate: float,
+        encoder_ema_rate: float,
+        target_every_updates: int,
+        actor_every_updates: int,
+        conv_layers: int,
+        conv_filters: int,
+        feature_dim: int,
+        hidden_dim: int,
+        log_std_min: float,
+        log_std_max: float,
+        encoder_tanh: bool,
+        last_crop_offset: bool,
+        collection_view: Literal["random-crop", "centre-crop"],
+    ):
+        self.framework = framework
+        convolutions = Convolutions(channels, crop_pixels, conv_layers, conv_filters)
+        self.critic = Critic(Encoder(convolutions, feature_dim, encoder_tanh), feature_dim, action_dim, hidden_dim)
+        head = Head(convolutions.out_dim, feature_dim, encoder_tanh)
+        self.actor = Actor(head, feature_dim, action_dim, hidden_dim, log_std_min, log_std_max)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_temperature = torch.tensor(math.log(initial_temperature), device=device, requires_grad=True)
+        self.networks = nn.ModuleDict(
+            {"framework": framework, "critic": self.critic, "actor": self.actor, "target": self.target}
+        ).to(device)
+
+        self.frame_pixels, self.crop_pixels, self.action_dim = frame_pixels, crop_pixels, action_dim
+        self.augmentation, self.drawn_views, self.last_crop_offset = augmentation, drawn_views, last_crop_offset
+        self.contrastive, self.prioritisation, self.collection_view = contrastive, prioritisation, collection_view
+        self.discount, self.target_entropy = discount, -float(action_dim)
+        self.q_ema_rate, self.encoder_ema_rate = q_ema_rate, encoder_ema_rate
+        self.target_every_updates, self.actor_every_updates = target_every_updates, actor_every_updates
+        self.updates = 0
+
+        encoder = list(self.critic.encoder.parameters())
+        self.optimisers = {
+            "critic": torch.optim.Adam(self.critic.parameters(), lr=learning_rate),
+            "actor": torch.optim.Adam(self.actor.parameters(), lr=learning_rate),
+            "temperature": torch.optim.Adam([self.log_temperature], temperature_learning_rate, (temperature_beta1, 0.999)),
+            "contrastive": torch.optim.Adam([*encoder, framework.bilinear], lr=contrastive_learning_rate),
+        }
+        if contrastive_encoder_steps == 2:
+            self.optimisers["encoder"] = torch.optim.Adam(encoder, lr=contrastive_learning_rate)
+
+    def draw_noise(self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator) -> SacNoise:
+        def origins() -> Tensor:
+            return self._origins(self.augmentation, self.drawn_views, batch_size, augment_generator)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, self.action_dim, generator=policy_generator, device=policy_generator.device)
+
+        return SacNoise(origins(), origins(), normal(self.framework.learned_views, batch_size), normal(batch_size))
+
+    def update(self, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
+        """One update in the paper's order: appraise, critic, actor and temperature, target, contrastive."""
+        appraisal = self.framework.appraise(
+            augment.crop(batch.observation, noise.origins, self.crop_pixels),
+            augment.crop(batch.next_observation, noise.next_origins, self.crop_pixels),
+            batch.reward,
+            env_steps,
+            encode_query=self.critic.encoder,
+            encode_key=self.target.encoder,
+        )
+        priority = self.framework.priority(batch.priority, appraisal) if self.prioritisation else None
+        metrics = self._appraisal_metrics(appraisal, batch.reward, priority)
+        metrics |= self._critic_step(appraisal, batch, noise.target)
+        if self.updates % self.actor_every_updates == 0:
+            metrics |= self._actor_step(appraisal.views[0], noise.actor)
+        if self.updates % self.target_every_updates == 0:
+            self._target_step()
+        if self.contrastive:
+            metrics |= self._contrastive_step(appraisal)
+        self.updates += 1
+        return UpdateResult(metrics, priority)
+
+    def _critic_step(self, appraisal: Appraisal, batch: Batch, noise: Tensor) -> Metrics:
+        """Eq. (1) and (2) with even weights, Eq. (7) with curiosity weights."""
+        with torch.no_grad():
+            next_images = appraisal.next_views.flatten(0, 1)
+            policy = self.actor(self.critic.encoder.convolutions(next_images), noise.flatten(0, 1))
+            q1, q2 = self.target.values(self.target.encoder(next_images), policy.action)
+            values = equations.soft_value(q1, q2, policy.log_prob, self.temperature).view_as(appraisal.next_weights)
+            target = equations.q_target(
+                batch.reward, appraisal.bonus, batch.continuation, self.discount, values, appraisal.next_weights
+            )
+        views = appraisal.views.shape[0]
+        features = self.critic.encoder(appraisal.views.flatten(0, 1))
+        q1, q2 = (q.view_as(appraisal.weights) for q in self.critic.values(features, batch.action.repeat(views, 1)))
+        loss = equations.q_loss(q1, target, appraisal.weights) + equations.q_loss(q2, target, appraisal.weights)
+        self._step(loss, "critic")
+        return {"critic_loss": loss.detach(), "q_mean": q1.detach().mean(), "target_mean": target.mean()}
+
+    def _actor_step(self, images: Tensor, noise: Tensor) -> Metrics:
+        """Actor and temperature on the anchor view; neither moves the encoder's convolutions."""
+        with torch.no_grad():
+            conv_features = self.critic.encoder.convolutions(images)
+            features = self.critic.encoder.head(conv_features)
+        policy = self.actor(conv_features, noise)
+        q1, q2 = self.critic.values(features, policy.action)
+        actor_loss = -equations.soft_value(q1, q2, policy.log_prob, self.temperature.detach()).mean()
+        self._step(actor_loss, "actor")
+        temperature_loss = (self.temperature * (-policy.log_prob - self.target_entropy).detach()).mean()
+        self._step(temperature_loss, "temperature")
+        return {
+            "actor_loss": actor_loss.detach(),
+            "policy_entropy": policy.entropy.detach().mean(),
+            "temperature": self.temperature.detach(),
+            "temperature_loss": temperature_loss.detach(),
+        }
+
+    @torch.no_grad()
+    def _target_step(self) -> None:
+        for part, rate in (("q1", self.q_ema_rate), ("q2", self.q_ema_rate), ("encoder", self.encoder_ema_rate)):
+            ours, theirs = getattr(self.critic, part), getattr(self.target, part)
+            torch._foreach_lerp_(list(theirs.parameters()), list(ours.parameters()), rate)
+
+    def _contrastive_step(self, appraisal: Appraisal) -> Metrics:
+        """Eq. (8): encoder and belief learn to match the anchor with its key view."""
+        with torch.no_grad():
+            key = self.target.encoder(appraisal.key_view)
+        loss = self.framework.contrastive_loss(self.critic.encoder(appraisal.views[0]), key, appraisal.curiosity)
+        self._step(loss, *(name for name in ("encoder", "contrastive") if name in self.optimisers))
+        return {"contrastive_loss": loss.detach()}
+
+    def _step(self, loss: Tensor, *names: str) -> None:
+        """One backward; each named optimiser then moves its own parameters, and no gradient is left on any other."""
+        lists = [group["params"] for name in names for group in self.optimisers[name].param_groups]
+        moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
+        gradients = torch.autograd.grad(loss, moved)
+        for parameter, gradient in zip(moved, gradients, strict=True):
+            parameter.grad = gradient
+        for name in names:
+            self.optimisers[name].step()
+        for parameter in moved:
+            parameter.grad = None
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.log_temperature.exp()
+
+    @torch.no_grad()
+    def collection_action(
+        self, observation: Tensor, augment_generator: torch.Generator, policy_generator: torch.Generator
+    ) -> Tensor:
+        """A sampled action for stacks of whole frames (B, C, H, W)."""
+        shape = (observation.shape[0], self.action_dim)
+        noise = torch.randn(shape, generator=policy_generator, device=policy_generator.device)
+        origins = self._origins(self.collection_view, 1, observation.shape[0], augment_generator)
+        return self._policy(observation, origins, noise).action
+
+    @torch.no_grad()
+    def evaluation_action(self, observation: Tensor) -> Tensor:
+        """The mean action on the centre crop."""
+        batch = observation.shape[0]
+        origins = augment.centre_origins(1, batch, self.frame_pixels, self.crop_pixels, observation.device)
+        return self._policy(observation, origins, torch.zeros(batch, self.action_dim, device=observation.device)).mean_action
+
+    def _policy(self, observation: Tensor, origins: Tensor, noise: Tensor) -> PolicySample:
+        images = augment.crop(observation, origins, self.crop_pixels).images[0]
+        sample: PolicySample = self.actor(self.critic.encoder.convolutions(images), noise)
+        return sample
+
+    def _origins(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor:
+        if kind == "centre-crop":
+            return augment.centre_origins(views, batch, self.frame_pixels, self.crop_pixels, generator.device)
+        return augment.draw_origins(views, batch, self.frame_pixels, self.crop_pixels, self.last_crop_offset, generator)
+
+    def _appraisal_metrics(self, appraisal: Appraisal, reward: Tensor, priority: Tensor | None) -> Metrics:
+        metrics = {
+            "reward_mean": reward.mean(),
+            "bonus_mean": appraisal.bonus.mean(),
+            "bonus_max": appraisal.bonus.max(),
+            "reward_running_max": self.framework.reward_max.clone(),
+            "bonus_running_max": self.framework.bonus_max.clone(),
+        }
+        if self.framework.needs_curiosity:
+            metrics |= {
+                "curiosity_mean": appraisal.curiosity.mean(),
+                "curiosity_std": appraisal.curiosity.std(),
+                "next_curiosity_mean": appraisal.next_curiosity.mean(),
+                "second_view_weight": appraisal.weights[1].mean(),
+            }
+        if priority is not None:
+            metrics["priority_mean"] = priority.mean()
+        if self.framework.selection != "all":
+            shares = {f"chosen_view_{n}": (appraisal.chosen == n).float().mean() for n in range(1, self.drawn_views)}
+            metrics |= {name: share for name, share in shares.items() if name in self.metric_names}
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "networks": self.networks.state_dict(),
+            "log_temperature": self.log_temperature.detach(),
+            "optimisers": {name: optimiser.state_dict()["state"] for name, optimiser in self.optimisers.items()},
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.networks.load_state_dict(state["networks"])
+        self.log_temperature.data.copy_(state["log_temperature"])
+        for name, optimiser in self.optimisers.items():
+            moments = {int(key): value for key, value in state["optimisers"].get(name, {}).items()}
+            optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
+        self.updates = int(state["updates"])

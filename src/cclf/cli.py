@@ -1,0 +1,309 @@
+"""The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers at once.
+
+Exit codes: 0 done; 2 bad input, one line on standard error; 75 stopped by a signal after saving, run it again to go on.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cclf import __version__, presets
+from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, SacConfig
+
+if TYPE_CHECKING:
+    from cclf.runtime.loop import Training
+
+EXIT_DONE, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 2, 75
+
+USAGE = """usage: cclf COMMAND ...
+
+Contrastive-curiosity-driven reinforcement learning from pixels.
+
+  cclf train TASK      train an agent; the same command again resumes it
+  cclf evaluate RUN    evaluate the agent of a run folder
+  cclf methods         the methods, each as its difference from CCLF
+  cclf tasks           the tasks
+
+A first run:   cclf train toy/reach --method cclf
+More options:  cclf COMMAND --help
+"""
+
+
+def parse(options: Any, prog: str, arguments: list[str]) -> Any:
+    """`options`, a dataclass or an instance holding the defaults, filled by tyro, whose boxed error report becomes one line."""
+    import tyro
+
+    kind = options if isinstance(options, type) else type(options)
+    default = tyro.MISSING_NONPROP if isinstance(options, type) else options
+    report = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(report):
+            return tyro.cli(kind, prog=prog, args=arguments, default=default)
+    except SystemExit as exit_:
+        if exit_.code in (0, None):
+            raise
+        body = [line.strip("│ ").strip() for line in report.getvalue().splitlines() if line.startswith("│")]
+        words = [line for line in body if line and not line.startswith(("─", "For full helptext"))]
+        raise ConfigError(f"{' '.join(words) or 'bad options'} (see: {prog} --help)") from None
+
+
+def _train_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Train:
+        """Train an agent. Every number below shows its value for this task, method and profile."""
+
+        task: tyro.conf.Positional[str]
+        method: str
+        profile: str
+        """released or paper: which reading of the points where the two disagree."""
+        seed: int
+        out: Path
+        """Folder for run folders; this run's is OUT/TASK/METHOD/seed-SEED-HASH."""
+        dry_run: bool
+        """Print the resolved config and stop."""
+        env: Annotated[EnvConfig, tyro.conf.arg(name="")]
+        method_config: Annotated[MethodConfig, tyro.conf.arg(name="")]
+        algorithm: Annotated[SacConfig, tyro.conf.arg(name="")]
+        run: Annotated[RunConfig, tyro.conf.arg(name="")]
+
+    return Train
+
+
+def _named_task(arguments: list[str]) -> str:
+    """The task on a command line whose other options are not known yet: they get their defaults from it."""
+    named = [word for word in arguments if word.partition("/")[0] in presets.SUITES and "/" in word]
+    if named:
+        return named[0]
+    if {"-h", "--help"} & set(arguments):
+        return "dmc/cartpole-swingup"
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0]
+    raise ConfigError("train needs a task, e.g. cclf train toy/reach --method cclf (see: cclf tasks)")
+
+
+def train(arguments: list[str]) -> int:
+    names = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    names.add_argument("--method", default="cclf")
+    names.add_argument("--profile", default=presets.DEFAULT_PROFILE)
+    known, _ = names.parse_known_args(arguments)
+    defaults = presets.resolve(_named_task(arguments), known.method, profile=known.profile)
+    options = _train_options()(
+        task=defaults.task,
+        method=defaults.method_name,
+        profile=defaults.profile,
+        seed=defaults.seed,
+        out=Path("runs"),
+        dry_run=False,
+        env=defaults.env,
+        method_config=defaults.method,
+        algorithm=defaults.algorithm,
+        run=defaults.run,
+    )
+    chosen = parse(options, "cclf train", arguments)
+    config = replace(
+        defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
+    )
+    if chosen.dry_run:
+        print(json.dumps(config.to_dict(), indent=2))
+        return EXIT_DONE
+    return run_training(config, chosen.out)
+
+
+def run_training(config: Config, out: Path) -> int:
+    import torch
+
+    from cclf import build
+    from cclf.runtime import checkpoint
+    from cclf.runtime.loop import Stop
+    from cclf.runtime.metrics import RunLog
+    from cclf.runtime.progress import Progress
+
+    stop = Stop()
+    stop.install()
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    training = build.make_training(config, out / config.run_name(), build.choose_device(config.run.device))
+    folder = build.claim_folder(config, out)
+    saved = checkpoint.load(folder / "checkpoint")
+    if saved is not None:
+        training.load_state_dict(saved)
+    (folder / "manifest.json").write_text(json.dumps(build.manifest(config, training), indent=2) + "\n")
+    _announce(config, training, folder, resumed=saved is not None)
+    log = RunLog(folder, training.learner.metric_names, config.run.tensorboard, training.env_steps)
+    progress = Progress(config.run.env_steps, training.env_steps, training.learner.updates)
+    try:
+        finished = training.run(log, progress, stop)
+    finally:
+        progress.close()
+        log.close()
+        training.env.close()
+        training.eval_env.close()
+    if not finished:
+        print(f"stopped at {training.env_steps:,} env steps and saved; run the same command to go on", file=sys.stderr)
+        return EXIT_STOPPED
+    print(folder)
+    return EXIT_DONE
+
+
+def _announce(config: Config, training: "Training", folder: Path, resumed: bool) -> None:
+    from cclf import build
+
+    forecast = build.replay_forecast(config, training.env)
+    lines = [
+        f"{config.task}  {config.method_name}  seed {config.seed}  profile {config.profile}  on {training.device}",
+        f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x {config.env.action_repeat} "
+        f"= {config.planned_updates:,} updates after warm-up",
+        f"replay {forecast['transitions']:,} transitions, {forecast['bytes'] / 1e9:.2f} GB",
+        f"{'resuming at ' + format(training.env_steps, ',') + ' env steps in' if resumed else 'run folder'} {folder}",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _evaluate_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Evaluate:
+        """Evaluate the agent of a run folder, in fresh episodes, with the deterministic policy."""
+
+        run: tyro.conf.Positional[Path]
+        episodes: int = 10
+        seed: int = 0
+        """Chooses the episodes; it has nothing to do with the seed of the run."""
+        device: str = "auto"
+        video: Path | None = None
+        """Write an mp4 of the first episode here."""
+        json: bool = False
+        """One JSON document on standard output."""
+
+    return Evaluate
+
+
+def evaluate(arguments: list[str]) -> int:
+    options = parse(_evaluate_options(), "cclf evaluate", arguments)
+    known = options.run / "config.json"
+    if not known.exists():
+        raise ConfigError(f"{options.run} is not a run folder: it holds no config.json")
+    import torch
+
+    from cclf import build
+    from cclf.runtime import checkpoint
+    from cclf.runtime.evaluate import evaluate as run_episodes
+    from cclf.runtime.evaluate import write_video
+    from cclf.runtime.seeding import derive
+
+    config = Config.from_dict(json.loads(known.read_text()))
+    saved = checkpoint.load(options.run / "checkpoint")
+    if saved is None:
+        raise ConfigError(f"{options.run} holds no checkpoint yet: train it first")
+    device = build.choose_device(options.device)
+    env = build.make_env(config, seed=0)
+    algorithm = build.make_algorithm(config, env.spec.action_dim, device)
+    algorithm.load_state_dict(saved["learner"]["algorithm"])
+    seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
+    with torch.no_grad():
+        result = run_episodes(env, algorithm, seeds, config.env.frame_stack, device, record=options.video is not None)
+    env.close()
+    if options.video is not None:
+        write_video(str(options.video), result.pictures)
+    env_steps = saved["agent_steps"] * config.env.action_repeat
+    facts = {"run": str(options.run), "env_steps": env_steps, "episodes": len(result.returns)}
+    facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
+    if options.json:
+        print(json.dumps(facts))
+    else:
+        print(f"return {result.mean:.1f} ± {result.std:.1f} over {len(result.returns)} episodes at {env_steps:,} env steps")
+    return EXIT_DONE
+
+
+@dataclass(frozen=True)
+class Listing:
+    """List what there is."""
+
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+def methods(arguments: list[str]) -> int:
+    options = parse(Listing, "cclf methods", arguments)
+    if options.json:
+        documents = [
+            {
+                "name": method.name,
+                "summary": method.summary,
+                "difference_from_cclf": presets.differences_from_cclf(method),
+                "pieces": presets.pieces_of(method),
+            }
+            for method in presets.METHODS.values()
+        ]
+        print(json.dumps(documents, indent=2))
+        return EXIT_DONE
+    rows = [
+        (method.name, ", ".join(f"{k}={v}" for k, v in presets.differences_from_cclf(method).items()) or "-")
+        for method in presets.METHODS.values()
+    ]
+    _table(("method", "difference from cclf"), rows)
+    return EXIT_DONE
+
+
+def tasks(arguments: list[str]) -> int:
+    options = parse(Listing, "cclf tasks", arguments)
+    if options.json:
+        documents = [
+            {"name": task.name, "summary": task.summary, "action_repeat": presets.resolve(task.name).env.action_repeat}
+            for task in presets.TASKS.values()
+        ]
+        print(json.dumps(documents, indent=2))
+        return EXIT_DONE
+    rows = [(task.name, str(presets.resolve(task.name).env.action_repeat), task.summary) for task in presets.TASKS.values()]
+    _table(("task", "action repeat", "what to do"), rows)
+    print("\n" + "\n".join(presets.OPEN_SUITES.values()))
+    return EXIT_DONE
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in header:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": train, "evaluate": evaluate, "methods": methods, "tasks": tasks}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return EXIT_DONE if arguments else EXIT_BAD_INPUT
+    if arguments[0] == "--version":
+        print(__version__)
+        return EXIT_DONE
+    try:
+        if arguments[0] not in COMMANDS:
+            raise ConfigError(f"unknown command {arguments[0]!r}{presets.nearest(arguments[0], COMMANDS)} (see: cclf --help)")
+        return COMMANDS[arguments[0]](arguments[1:])
+    except ConfigError as error:
+        print(f"cclf: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except BrokenPipeError:  # the reader of our output left, as `| head` does
+        sys.stdout = None
+        return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Every number of a run, in frozen dataclasses. Standard library only: reading the configuration must never import torch.
+
+Values here are the paper's (Appendix B, tables for SAC). Where the paper and the released code disagree, the field says so in
+its comment; `cclf.presets.PROFILES` holds the two readings, and docs/deviations.md the reasons.
+"""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+class ConfigError(ValueError):
+    """Bad input from the user: shown as one line, exit code 2."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """What the agent sees and does."""
+
+    frame_pixels: int = 100
+    """Side of the square frame that the environment renders and the replay stores."""
+    crop_pixels: int = 84
+    """Side of the crops that the networks see."""
+    frame_stack: int = 3
+    """Consecutive frames in one observation."""
+    action_repeat: int = 4
+    """Environment steps per agent step."""
+
+    def __post_init__(self) -> None:
+        if self.crop_pixels > self.frame_pixels:
+            raise ConfigError(
+                f"crop_pixels={self.crop_pixels} clashes with frame_pixels={self.frame_pixels}: "
+                "a crop cannot be larger than its frame; lower crop_pixels"
+            )
+        if self.crop_pixels < 15:
+            raise ConfigError(f"crop_pixels={self.crop_pixels} is too small for four 3x3 convolutions; use 15 or more")
+        if min(self.frame_stack, self.action_repeat) < 1:
+            raise ConfigError("frame_stack and action_repeat must be 1 or more")
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Which views are made of an observation, and which of the four pieces curiosity drives."""
+
+    augmentation: Literal["random-crop", "centre-crop"] = "random-crop"
+    views: int = 5
+    """Augmented views of each observation, the paper's [K, M] with K = M."""
+    selection: Literal["all", "overlap", "curiosity"] = "curiosity"
+    """Which views enter the losses: all, or the anchor and the one chosen by Eq. (4) or Eq. (5)."""
+    contrastive: bool = True
+    """Train encoder and belief by the contrastive loss, Eq. (8)."""
+    prioritisation: bool = True
+    """Replay by curiosity, Eq. (6)."""
+    regularisation: bool = True
+    """Weight Q loss, target and contrastive loss by curiosity, Eq. (7) and (8)."""
+    reward: bool = True
+    """Pay curiosity as an intrinsic reward, Eq. (9)."""
+    priority_momentum: float = 0.99
+    bonus_temperature: float = 0.2
+    bonus_decay_per_env_step: float = 2e-5
+    contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean"
+    """Eq. (8): the paper sums over the batch, the released code divides by the sum of the weights."""
+    bonus_maxima: Literal["of-curiosity", "of-paid-bonus"] = "of-paid-bonus"
+    """r_max in Eq. (9): maxima so far of reward and curiosity (paper), or maxima from 1e-5 of reward and of the bonus already
+    scaled and decayed, used before this batch enters them (released code)."""
+
+    @property
+    def needs_curiosity(self) -> bool:
+        return self.selection == "curiosity" or self.prioritisation or self.regularisation or self.reward
+
+    @property
+    def learned_views(self) -> int:
+        """Views that enter the losses."""
+        return self.views if self.selection == "all" else 2
+
+    @property
+    def drawn_views(self) -> int:
+        """Views made of each observation; with a single learned view the contrastive loss needs one more, its key."""
+        return max(self.views, 2) if self.contrastive else self.views
+
+    def __post_init__(self) -> None:
+        pieces = [name for name in ("prioritisation", "regularisation", "reward") if getattr(self, name)]
+        if self.selection == "curiosity":
+            pieces.insert(0, "selection=curiosity")
+        if self.views < 1:
+            raise ConfigError(f"views={self.views}: at least one view is needed")
+        if pieces and not self.contrastive:
+            raise ConfigError(
+                f"contrastive=False clashes with {pieces[0]}: curiosity is the error of a belief that only the contrastive loss "
+                f"trains; turn contrastive on or {pieces[0]} off"
+            )
+        if self.augmentation == "centre-crop" and (self.views > 1 or self.contrastive):
+            other = "contrastive=True" if self.contrastive else f"views={self.views}"
+            raise ConfigError(f"augmentation=centre-crop clashes with {other}: all centre crops are the same; use random-crop")
+        if self.selection != "all" and self.views < 3:
+            raise ConfigError(
+                f"selection={self.selection} clashes with views={self.views}: there is nothing to choose from; use views>=3"
+            )
+        if pieces and self.views < 2:
+            raise ConfigError(f"{pieces[0]} clashes with views={self.views}: curiosity compares two views; use views>=2")
+        if pieces and self.selection == "all" and self.views != 2:
+            raise ConfigError(
+                f"{pieces[0]} clashes with selection=all and views={self.views}: without a selection the pair is two views; "
+                "use views=2"
+            )
+        if not 0.0 <= self.priority_momentum <= 1.0:
+            raise ConfigError(f"priority_momentum={self.priority_momentum} must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class SacConfig:
+    """Soft actor-critic from pixels."""
+
+    batch_size: int = 512
+    warmup_agent_steps: int = 1_000
+    """Uniform random actions, no update."""
+    replay_capacity_transitions: int = 100_000
+    replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    discount: float = 0.99
+    learning_rate: float = 1e-3
+    """Encoder, actor and critic."""
+    contrastive_learning_rate: float = 1e-3
+    """Encoder and bilinear weight in the contrastive step: `learning_rate` in the paper, 1e-3 throughout in the released code."""
+    contrastive_encoder_steps: Literal[1, 2] = 2
+    """Adam steps of the encoder per contrastive backward: the released code moves it with two optimisers of separate moments."""
+    temperature_learning_rate: float = 1e-4
+    temperature_beta1: float = 0.5
+    initial_temperature: float = 0.1
+    q_ema_rate: float = 0.01
+    encoder_ema_rate: float = 0.05
+    target_every_updates: int = 2
+    actor_every_updates: int = 2
+    conv_layers: int = 4
+    conv_filters: int = 32
+    feature_dim: int = 50
+    hidden_dim: int = 1024
+    log_std_min: float = -10.0
+    log_std_max: float = 2.0
+    encoder_tanh: bool = False
+    """Tanh after the encoder's LayerNorm: in the paper's text, not in the released code."""
+    last_crop_offset: bool = False
+    """Draw the last crop position too: the released code never does."""
+    collection_view: Literal["random-crop", "centre-crop"] = "centre-crop"
+    """What the policy sees while collecting: g(o) in the paper's algorithm box, the centre crop in the released code."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "warmup_agent_steps", "replay_capacity_transitions", "target_every_updates"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How long, where, and what is written. Nothing here changes what is learned, except `env_steps`, which says when to stop."""
+
+    env_steps: int = 100_000
+    """The budget, in environment steps (agent steps x action repeat)."""
+    eval_every_env_steps: int = 10_000
+    eval_episodes: int = 10
+    log_every_agent_steps: int = 100
+    device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
+    threads: int = 0
+    """CPU threads of PyTorch; 0 leaves its default."""
+    video: bool = True
+    """Write an mp4 of one episode of the last evaluation."""
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run: `cclf.presets.resolve` makes it from names, `to_dict` and `from_dict` carry it to disk and back."""
+
+    task: str
+    method_name: str
+    seed: int = 1
+    profile: str = "released"
+    env: EnvConfig = field(default_factory=EnvConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    algorithm: SacConfig = field(default_factory=SacConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed} must be 0 or more")
+
+    @property
+    def planned_agent_steps(self) -> int:
+        return -(-self.run.env_steps // self.env.action_repeat)
+
+    @property
+    def planned_updates(self) -> int:
+        return max(0, self.planned_agent_steps - self.algorithm.warmup_agent_steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> "Config":
+        groups = {"env": EnvConfig, "method": MethodConfig, "algorithm": SacConfig, "run": RunConfig}
+        return Config(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})
+
+    def learning_values(self) -> dict[str, Any]:
+        """The flat part of the config that decides what is learned: it names the run folder and guards a resume."""
+        flat = {"task": self.task, "method_name": self.method_name, "seed": self.seed}
+        for group in ("env", "method", "algorithm"):
+            flat |= {f"{group}.{key}": value for key, value in dataclasses.asdict(getattr(self, group)).items()}
+        del flat["algorithm.replay_device"]
+        return flat
+
+    def run_name(self) -> str:
+        """`suite/task/method/seed-3-1a2b3c4d`: from the config alone, never from the clock."""
+        digest = hashlib.sha256(json.dumps(self.learning_values(), sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.task}/{self.method_name}/seed-{self.seed}-{digest}"

@@ -1,0 +1,160 @@
+"""DeepMind Control from pixels, straight from dm_control: one render per agent step, exact save and restore."""
+
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+
+from cclf.config import ConfigError
+from cclf.presets import nearest
+from cclf.types import EnvSpec, EnvStep
+
+CAMERA = 0
+PICTURE_PIXELS = 256
+GL_HELP = "install them (Debian: apt-get install libegl1 libgl1 libgl1-mesa-dri) or set MUJOCO_GL=osmesa with libosmesa6"
+
+
+def _import_suite() -> Any:
+    """dm_control.suite, with a headless renderer chosen before MuJoCo is imported; the user's MUJOCO_GL wins."""
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    if os.environ["MUJOCO_GL"] == "egl":
+        os.environ.setdefault("PYOPENGL_PLATFORM", "egl")
+    try:
+        from dm_control import suite
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"dmc tasks need the package {error.name}: pip install 'cclf[dmc]'") from error
+    except (ImportError, RuntimeError, AttributeError) as error:
+        raise ConfigError(
+            f"MuJoCo cannot render with MUJOCO_GL={os.environ['MUJOCO_GL']}: its GL libraries are missing; {GL_HELP} ({error})"
+        ) from error
+    return suite
+
+
+class DeepMindControl:
+    def __init__(self, domain: str, task: str, frame_pixels: int, action_repeat: int, seed: int):
+        suite = _import_suite()
+        import mujoco
+
+        known = [f"{d}-{t}" for d, t in suite.ALL_TASKS]
+        if f"{domain}-{task}" not in known:
+            raise ConfigError(f"unknown task 'dmc/{domain}-{task}'{nearest(f'{domain}-{task}', known)} (see: cclf tasks)")
+        self._mujoco = mujoco
+        self._env = suite.load(domain, task, task_kwargs={"random": seed})
+        self._frame_pixels, self._repeat = frame_pixels, action_repeat
+        self._renderers: dict[int, Any] = {}
+        weakref.finalize(self, _close_renderers, self._renderers)  # also at exit, before the GL library is gone
+        self._pristine = {name: value.copy() for name, value in _float_arrays(self._model)}
+        bounds = self._env.action_spec()
+        self._low, self._high = bounds.minimum, bounds.maximum
+        limit = self._env._step_limit
+        steps = None if np.isinf(limit) else -(-int(limit) // action_repeat)
+        self.spec = EnvSpec((3, frame_pixels, frame_pixels), int(np.prod(bounds.shape)), action_repeat, steps)
+
+    @property
+    def _model(self) -> Any:
+        return self._env.physics.model.ptr
+
+    @property
+    def _data(self) -> Any:
+        return self._env.physics.data.ptr
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        if seed is not None:
+            self._env.task._random = np.random.RandomState(seed % 2**32)
+        self._env.reset()
+        return self._frame()
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        control = self._low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (self._high - self._low)
+        reward = 0.0
+        for _ in range(self._repeat):
+            time_step = self._env.step(control)
+            reward += time_step.reward or 0.0
+            if time_step.last():
+                break
+        # dm_control marks a time limit with discount 1: the episode ends, its value does not.
+        terminated = bool(time_step.last() and time_step.discount == 0.0)
+        return EnvStep(self._frame(), reward, terminated, truncated=bool(time_step.last() and not terminated))
+
+    def picture(self) -> np.ndarray:
+        return self._render(PICTURE_PIXELS)
+
+    def close(self) -> None:
+        _close_renderers(self._renderers)
+        self._env.close()
+
+    def renderer_name(self) -> str:
+        """What draws the frames, as GL names it: llvmpipe is a CPU."""
+        from OpenGL import GL
+
+        self._frame()
+        return str(GL.glGetString(GL.GL_RENDERER).decode())
+
+    def _frame(self) -> np.ndarray:
+        return np.ascontiguousarray(self._render(self._frame_pixels).transpose(2, 0, 1))
+
+    def _render(self, pixels: int) -> np.ndarray:
+        if pixels not in self._renderers:
+            # MuJoCo sizes its off-screen buffer once, when a renderer is made; the smallest that fits is the fastest.
+            self._model.vis.global_.offwidth = self._model.vis.global_.offheight = pixels
+            try:
+                self._renderers[pixels] = self._mujoco.Renderer(self._model, pixels, pixels)
+            except Exception as error:  # each GL backend raises its own kind
+                raise ConfigError(f"MuJoCo cannot open a headless renderer ({error}); {GL_HELP}") from error
+        renderer = self._renderers[pixels]
+        renderer.update_scene(self._data, camera=CAMERA)
+        image: np.ndarray = renderer.render()
+        return image
+
+    _STATE = property(lambda self: self._mujoco.mjtState.mjSTATE_INTEGRATION)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Physics, random stream, counters, and whatever the task has changed in the model (a target's place, a colour)."""
+        physics = np.empty(self._mujoco.mj_stateSize(self._model, self._STATE))
+        self._mujoco.mj_getState(self._model, self._data, physics, self._STATE)
+        changed = {n: v.copy() for n, v in _float_arrays(self._model) if not np.array_equal(v, self._pristine[n], equal_nan=True)}
+        kind, keys, position, has_gauss, gauss = self._env.task.random.get_state()
+        return {
+            "physics": physics,
+            "model": changed,
+            "task": {k: v for k, v in vars(self._env.task).items() if isinstance(v, (bool, int, float, str, np.ndarray))},
+            "random": {"kind": kind, "keys": keys.astype(np.int64), "position": position, "has_gauss": has_gauss, "gauss": gauss},
+            "step_count": self._env._step_count,
+            "reset_next_step": self._env._reset_next_step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._env.reset()
+        for name, value in _float_arrays(self._model):
+            value[...] = state["model"].get(name, self._pristine[name])
+        for name, value in state["task"].items():
+            setattr(self._env.task, name, value)
+        # Derived quantities come from mj_forward, which also moves the solver's warm start: so the state is set again after it.
+        for _ in range(2):
+            self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE)
+            self._mujoco.mj_forward(self._model, self._data)
+        self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE)
+        random = state["random"]
+        self._env.task._random.set_state(
+            (random["kind"], random["keys"].astype(np.uint32), random["position"], random["has_gauss"], random["gauss"])
+        )
+        self._env._step_count, self._env._reset_next_step = state["step_count"], state["reset_next_step"]
+
+
+def _close_renderers(renderers: dict[int, Any]) -> None:
+    for renderer in renderers.values():
+        renderer.close()
+    renderers.clear()
+
+
+def _float_arrays(model: Any) -> list[tuple[str, np.ndarray]]:
+    """The arrays of numbers in a MuJoCo model, by name: what a task may change when an episode begins."""
+    names = [name for name in dir(model) if not name.startswith("_")]
+    arrays = [(name, getattr(model, name)) for name in names]
+    return [(n, v) for n, v in arrays if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.flags.writeable]
+
+
+def make_dmc(name: str, frame_pixels: int, action_repeat: int, seed: int) -> DeepMindControl:
+    domain, _, task = name.partition("-")
+    return DeepMindControl(domain, task, frame_pixels, action_repeat, seed)

@@ -1,0 +1,83 @@
+"""Pixel tasks solved in seconds on a CPU: for first runs, for tests, and to see whether a method learns at all.
+
+A red dot (the agent) must move onto a green one. Only their distance matters, so a random crop changes nothing that counts; both
+stay inside every crop.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from cclf.config import ConfigError
+from cclf.types import EnvSpec, EnvStep
+
+EPISODE_STEPS = 25
+STEP_LENGTH = 0.3
+DOT_SIGMA_PIXELS = 1.2
+
+
+class Reach:
+    """Positions lie in [-1, 1] per axis; the reward of a step is 1 - distance, at least 0, so an episode pays at most 25."""
+
+    def __init__(self, axes: int, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int):
+        self.axes, self.frame_pixels, self.action_repeat = axes, frame_pixels, action_repeat
+        # A dot at +-1 and its blur still lie inside the least favourable crop.
+        self.reach_pixels = max(1.0, crop_pixels - frame_pixels / 2.0 - 1.5)
+        self.spec = EnvSpec((3, frame_pixels, frame_pixels), axes, action_repeat, -(-EPISODE_STEPS // action_repeat))
+        self.random = np.random.default_rng(seed)
+        self.agent, self.goal = np.zeros(axes), np.zeros(axes)
+        self.steps = 0
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.agent, self.goal = self.random.uniform(-1.0, 1.0, (2, self.axes))
+        self.steps = 0
+        return self._frame()
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        reward = 0.0
+        for _ in range(self.action_repeat):
+            self.agent = np.clip(self.agent + STEP_LENGTH * np.clip(action, -1.0, 1.0), -1.0, 1.0)
+            reward += max(0.0, 1.0 - float(np.linalg.norm(self.agent - self.goal)))
+            self.steps += 1
+            if self.steps == EPISODE_STEPS:
+                break
+        return EnvStep(self._frame(), reward, terminated=False, truncated=self.steps == EPISODE_STEPS)
+
+    def picture(self) -> np.ndarray:
+        return self._frame().transpose(1, 2, 0).repeat(12, axis=0).repeat(12, axis=1)
+
+    def close(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "agent": self.agent.tolist(),
+            "goal": self.goal.tolist(),
+            "steps": self.steps,
+            "random": self.random.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.agent, self.goal = np.array(state["agent"]), np.array(state["goal"])
+        self.steps = state["steps"]
+        self.random.bit_generator.state = state["random"]
+
+    def _frame(self) -> np.ndarray:
+        frame = np.zeros((3, self.frame_pixels, self.frame_pixels))
+        grid = np.arange(self.frame_pixels) - (self.frame_pixels - 1) / 2.0
+        for channel, position in ((0, self.agent), (1, self.goal)):
+            x, y = np.pad(position, (0, 2 - self.axes)) * self.reach_pixels
+            blob = np.exp(-((grid - y) ** 2)[:, None] / (2 * DOT_SIGMA_PIXELS**2)) * np.exp(
+                -((grid - x) ** 2)[None] / (2 * DOT_SIGMA_PIXELS**2)
+            )
+            frame[channel] = 255.0 * blob
+        return frame.astype(np.uint8)
+
+
+def make_toy(name: str, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int) -> Reach:
+    axes = {"reach": 2, "reach-1d": 1}
+    if name not in axes:
+        raise ConfigError(f"unknown toy task {name!r}: use one of {', '.join(axes)}")
+    return Reach(axes[name], frame_pixels, crop_pixels, action_repeat, seed)

@@ -1,0 +1,160 @@
+"""The paper on one page: Eq. (1)-(9) of Sun, Qian and Miao (IJCAI 2022) as pure functions.
+
+Letters: B batch, V views that enter a loss, K views made of one observation, D features. View 0 is the anchor i*,
+which the paper fixes; j* is chosen among the others. Nothing here holds state, draws a random number or logs.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def soft_value(q1: Tensor, q2: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """The bracket of Eq. (2): min(Q1, Q2) - alpha log pi, the soft value of one next view.
+
+    >>> soft_value(torch.tensor([3.0]), torch.tensor([2.0]), torch.tensor([-4.0]), torch.tensor(0.1))
+    tensor([2.4000])
+    """
+    return torch.min(q1, q2) - temperature * log_prob
+
+
+def even_weights(views: int, like: Tensor) -> Tensor:
+    """The weights 1/M of Eq. (1) and 1/K of Eq. (2), shape (V, B).
+
+    >>> even_weights(2, torch.zeros(3))
+    tensor([[0.5000, 0.5000, 0.5000],
+            [0.5000, 0.5000, 0.5000]])
+    """
+    return torch.full((views, *like.shape), 1.0 / views, dtype=like.dtype, device=like.device)
+
+
+def curiosity_weights(curiosity: Tensor) -> Tensor:
+    """The weights (1 - c, c) of Eq. (7), shape (2, B): the more surprising the pair, the more its second view counts.
+
+    >>> curiosity_weights(torch.tensor([0.0, 0.5, 1.0]))
+    tensor([[1.0000, 0.5000, 0.0000],
+            [0.0000, 0.5000, 1.0000]])
+    """
+    return torch.stack([1.0 - curiosity, curiosity])
+
+
+def q_target(
+    reward: Tensor, bonus: Tensor, continuation: Tensor, discount: float, next_values: Tensor, next_weights: Tensor
+) -> Tensor:
+    """Eq. (2) with even weights, Eq. (7) with curiosity weights: y = r + bonus + (1 - d) gamma sum_v w'_v T_v, shape (B,).
+
+    >>> q_target(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([1.0]), 0.9,
+    ...          torch.tensor([[10.0], [20.0]]), torch.tensor([[0.75], [0.25]]))
+    tensor([12.7500])
+    """
+    return reward + bonus + continuation * discount * (next_weights * next_values).sum(0)
+
+
+def q_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Eq. (1) with even weights, Eq. (7) with curiosity weights: sum_v mean_b w_vb (Q_vb - y_b)^2. `q` and `weights` are (V, B).
+
+    >>> q_loss(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.0, 0.0]), torch.tensor([[1.0, 0.5], [0.0, 0.5]]))
+    tensor(5.5000)
+    """
+    return (weights * (q - target) ** 2).mean(1).sum()
+
+
+def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
+    """q^T W k for every query (B, D) against every key (B, D) of the batch, shape (B, B); the diagonal holds the positives.
+
+    >>> similarity_logits(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.eye(2))
+    tensor([[1., 3.],
+            [2., 4.]])
+    """
+    return query @ (bilinear @ keys.T)
+
+
+def belief(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
+    """IB of Eq. (3), shape (B,): the softmax probability that each query belongs to its own key and to no other of the batch.
+
+    >>> belief(torch.eye(2), torch.eye(2), torch.eye(2) * torch.log(torch.tensor(3.0)))
+    tensor([0.7500, 0.7500])
+    """
+    return similarity_logits(query, keys, bilinear).softmax(dim=1).diagonal()
+
+
+def curiosity(belief: Tensor) -> Tensor:
+    """Eq. (3): c = 1 - IB, in [0, 1].
+
+    >>> curiosity(torch.tensor([0.75, 1.0]))
+    tensor([0.2500, 0.0000])
+    """
+    return 1.0 - belief
+
+
+def overlap(origin: Tensor, other: Tensor, size: int) -> Tensor:
+    """Overlap of Eq. (4): pixels shared by two crops of `size` x `size`, given their top-left corners (..., 2).
+
+    >>> overlap(torch.tensor([0, 0]), torch.tensor([1, 3]), 4)
+    tensor(3)
+    """
+    return (size - (origin - other).abs()).clamp_min(0).prod(-1)
+
+
+def select_least_overlap(overlaps: Tensor) -> Tensor:
+    """Eq. (4): j* for each sample, from the overlaps (K-1, B) of the other views with the anchor; 0 means view 1.
+
+    >>> select_least_overlap(torch.tensor([[9, 2], [4, 6]]))
+    tensor([1, 0])
+    """
+    return overlaps.argmin(0)
+
+
+def select_most_curious(beliefs: Tensor) -> Tensor:
+    """Eq. (5): j* for each sample, from the beliefs (K-1, B) in the other views; 0 means view 1.
+
+    Taken as the least belief: 1 - IB rounds to 1 for every tiny belief, so the largest c would be a tie.
+
+    >>> select_most_curious(torch.tensor([[0.3, 1e-9], [0.1, 1e-8]]))
+    tensor([1, 0])
+    """
+    return beliefs.argmin(0)
+
+
+def priority(previous: Tensor, curiosity: Tensor, next_curiosity: Tensor, momentum: float) -> Tensor:
+    """Eq. (6): w_s = beta w_(s-1) + (1 - beta) (c + c') / 2, the weight with which a transition is drawn again.
+
+    >>> priority(torch.tensor([1.0]), torch.tensor([0.2]), torch.tensor([0.4]), momentum=0.9)
+    tensor([0.9300])
+    """
+    return momentum * previous + (1.0 - momentum) * (curiosity + next_curiosity) / 2.0
+
+
+def contrastive_loss(logits: Tensor, weights: Tensor, reduction: str) -> Tensor:
+    """Eq. (8): the log-loss of matching each query with its own key, sample b weighted by c_b (all ones: CURL's loss).
+
+    `reduction` is "sum", as the paper writes, or "weighted-mean", sum(w l) / sum(w), as the released code computes.
+
+    >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+    >>> contrastive_loss(logits, torch.tensor([1.0, 0.5]), "sum")
+    tensor(1.0397)
+    >>> contrastive_loss(logits, torch.tensor([1.0, 0.5]), "weighted-mean")
+    tensor(0.6931)
+    """
+    log_loss = -F.log_softmax(logits, dim=1).diagonal()
+    total = (weights * log_loss).sum()
+    return total if reduction == "sum" else total / weights.sum()
+
+
+def intrinsic_reward(
+    curiosity: Tensor,
+    next_curiosity: Tensor,
+    env_steps: Tensor,
+    temperature: float,
+    decay_per_env_step: float,
+    reward_max: Tensor,
+    bonus_max: Tensor,
+) -> Tensor:
+    """Eq. (9): lambda exp(-eta t) (r^e_max / r^i_max) (c + c') / 2, shape (B,).
+
+    >>> intrinsic_reward(torch.tensor([0.2]), torch.tensor([0.6]), torch.tensor(0.0), 0.5, 2e-5,
+    ...                  torch.tensor(3.0), torch.tensor(2.0))
+    tensor([0.3000])
+    """
+    scale = temperature * torch.exp(-decay_per_env_step * env_steps) * reward_max / bonus_max
+    return scale * (curiosity + next_curiosity) / 2.0

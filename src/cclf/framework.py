@@ -1,0 +1,150 @@
+"""The framework: a belief about which views belong together, and the appraisal of a batch that a base algorithm learns from.
+
+It knows no base algorithm. Hand it views and two encoders; it hands back one `Appraisal`. See docs/design.md for an example
+that wires it to an algorithm of your own.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cclf import equations
+from cclf.augment import Views
+
+Encode = Callable[[Tensor], Tensor]
+
+
+class Appraisal(NamedTuple):
+    """All that a base algorithm sees of CCLF. With every piece off it is plain replay: even weights, zero bonus."""
+
+    views: Tensor  # (V, B, ...)  views of o_t to learn from, anchor first
+    weights: Tensor  # (V, B)  their weights in the loss; each column sums to 1
+    next_views: Tensor  # (V, B, ...)
+    next_weights: Tensor  # (V, B)
+    key_view: Tensor  # (B, ...)  the anchor's positive in the contrastive loss
+    curiosity: Tensor  # (B,)
+    next_curiosity: Tensor  # (B,)
+    bonus: Tensor  # (B,)  intrinsic reward
+    chosen: Tensor  # (B,)  number of the chosen view of o_t, 1..K-1
+
+
+class Framework(nn.Module):
+    """Belief state and the four pieces, in the order of the paper's algorithm box."""
+
+    reward_max: Tensor
+    bonus_max: Tensor
+
+    def __init__(
+        self,
+        feature_dim: int,
+        *,
+        learned_views: int,
+        selection: str,
+        needs_curiosity: bool,
+        regularisation: bool,
+        reward: bool,
+        priority_momentum: float,
+        bonus_temperature: float,
+        bonus_decay_per_env_step: float,
+        contrastive_reduction: str,
+        bonus_maxima: str,
+    ):
+        super().__init__()
+        self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))  # W starts uniform in [0, 1)
+        self.register_buffer("reward_max", torch.tensor(1e-5))  # not 0: Eq. (9) divides one maximum by the other
+        self.register_buffer("bonus_max", torch.tensor(1e-5))
+        self.learned_views = learned_views
+        self.selection = selection
+        self.needs_curiosity = needs_curiosity
+        self.regularisation = regularisation
+        self.reward = reward
+        self.priority_momentum = priority_momentum
+        self.bonus_temperature = bonus_temperature
+        self.bonus_decay_per_env_step = bonus_decay_per_env_step
+        self.contrastive_reduction = contrastive_reduction
+        self.bonus_maxima = bonus_maxima
+
+    @torch.no_grad()
+    def appraise(
+        self, views: Views, next_views: Views, reward: Tensor, env_steps: Tensor, encode_query: Encode, encode_key: Encode
+    ) -> Appraisal:
+        """Curiosity (3), selection (4)(5), weights (7) and bonus (9) for a batch; `env_steps` is the t of Eq. (9)."""
+        chosen, curiosity = self._choose(views, reward, encode_query, encode_key)
+        next_chosen, next_curiosity = self._choose(next_views, reward, encode_query, encode_key)
+        key_view = _take(views.images, chosen) if views.images.shape[0] > 1 else views.images[0]
+        return Appraisal(
+            views=self._learned(views.images, chosen),
+            weights=self._weights(curiosity),
+            next_views=self._learned(next_views.images, next_chosen),
+            next_weights=self._weights(next_curiosity),
+            key_view=key_view,
+            curiosity=curiosity,
+            next_curiosity=next_curiosity,
+            bonus=self._bonus(curiosity, next_curiosity, reward, env_steps),
+            chosen=chosen,
+        )
+
+    def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor) -> Tensor:
+        """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B, D), which do not."""
+        logits = equations.similarity_logits(query, key.detach(), self.bilinear)
+        weights = curiosity if self.regularisation else torch.ones_like(curiosity)
+        return equations.contrastive_loss(logits, weights, self.contrastive_reduction)
+
+    def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor:
+        """Eq. (6) for the transitions of an appraised batch."""
+        return equations.priority(previous, appraisal.curiosity, appraisal.next_curiosity, self.priority_momentum)
+
+    def _choose(self, views: Views, reward: Tensor, encode_query: Encode, encode_key: Encode) -> tuple[Tensor, Tensor]:
+        """The number of the chosen view and the curiosity about it, for each sample."""
+        others, batch = views.images.shape[0] - 1, views.images.shape[1]
+        beliefs = torch.ones(1, batch, dtype=reward.dtype, device=reward.device)
+        if self.needs_curiosity:
+            query = encode_query(views.images[0])
+            keys = encode_key(views.images[1:].flatten(0, 1)).view(others, batch, -1)
+            beliefs = torch.stack([equations.belief(query, key, self.bilinear) for key in keys])
+        if self.selection == "curiosity":
+            chosen = equations.select_most_curious(beliefs)
+        elif self.selection == "overlap":
+            crop_pixels = views.images.shape[-1]
+            chosen = equations.select_least_overlap(equations.overlap(views.origins[:1], views.origins[1:], crop_pixels))
+        else:
+            chosen = torch.zeros(batch, dtype=torch.int64, device=reward.device)
+        belief = beliefs.gather(0, chosen[None])[0] if self.needs_curiosity else beliefs[0]
+        return chosen + 1, equations.curiosity(belief)
+
+    def _learned(self, images: Tensor, chosen: Tensor) -> Tensor:
+        if self.selection == "all":
+            return images[: self.learned_views]
+        return torch.stack([images[0], _take(images, chosen)])
+
+    def _weights(self, curiosity: Tensor) -> Tensor:
+        if self.regularisation:
+            return equations.curiosity_weights(curiosity)
+        return equations.even_weights(self.learned_views, like=curiosity)
+
+    def _bonus(self, curiosity: Tensor, next_curiosity: Tensor, reward: Tensor, env_steps: Tensor) -> Tensor:
+        if not self.reward:
+            return torch.zeros_like(curiosity)
+        if self.bonus_maxima == "of-curiosity":  # the paper: both maxima include this step
+            self.bonus_max.copy_(torch.maximum(self.bonus_max, ((curiosity + next_curiosity) / 2.0).max()))
+            self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
+        bonus = equations.intrinsic_reward(
+            curiosity,
+            next_curiosity,
+            env_steps,
+            self.bonus_temperature,
+            self.bonus_decay_per_env_step,
+            self.reward_max,
+            self.bonus_max,
+        ).to(reward.dtype)
+        if self.bonus_maxima == "of-paid-bonus":  # the released code: used before they are updated
+            self.bonus_max.copy_(torch.maximum(self.bonus_max, bonus.max()))
+            self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
+        return bonus
+
+
+def _take(images: Tensor, chosen: Tensor) -> Tensor:
+    """View number `chosen[b]` of each sample: (K, B, ...) and (B,) to (B, ...)."""
+    return images[chosen, torch.arange(images.shape[1], device=images.device)]

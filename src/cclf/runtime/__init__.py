@@ -1,0 +1,1 @@
+"""What runs a training: loop, evaluation, files, random numbers. Sees protocols only."""

@@ -1,0 +1,98 @@
+"""What the layers hand to each other: batches, steps, and the protocols that the runtime sees."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Metrics = dict[str, Tensor]
+
+
+class Batch(NamedTuple):
+    """Transitions drawn from replay. Observations are stacks of whole uint8 frames, channels first."""
+
+    observation: Tensor  # (B, C, H, W)
+    action: Tensor  # (B, A)
+    reward: Tensor  # (B,)
+    continuation: Tensor  # (B,)  0 where the episode terminated; a time limit keeps 1, so the bootstrap stays
+    next_observation: Tensor  # (B, C, H, W)
+    priority: Tensor  # (B,)  the weight each was drawn with
+    slot: Tensor  # (B,)  where replay keeps it
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(*(tensor.to(device) for tensor in self))
+
+
+class EnvSpec(NamedTuple):
+    frame_shape: tuple[int, int, int]  # (C, H, W), uint8
+    action_dim: int  # continuous, each in [-1, 1]
+    action_repeat: int
+    max_episode_agent_steps: int | None
+
+
+class EnvStep(NamedTuple):
+    frame: np.ndarray  # (C, H, W)  the newest frame; at the end of an episode its true last one
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class VectorStep(NamedTuple):
+    observation: np.ndarray  # (N, ...)  where an episode ended: the first of the next one
+    reward: np.ndarray  # (N,)
+    terminated: np.ndarray  # (N,)
+    truncated: np.ndarray  # (N,)
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+class Env(Stateful, Protocol):
+    """One environment. An agent step repeats the action and renders once."""
+
+    spec: EnvSpec
+
+    def reset(self, seed: int | None = None) -> np.ndarray: ...  # the first frame
+    def step(self, action: np.ndarray) -> EnvStep: ...
+    def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
+    def close(self) -> None: ...
+
+
+class Policy(Protocol):
+    """What evaluation needs: the deterministic action for one stack of frames."""
+
+    def evaluation_action(self, observation: Tensor) -> Tensor: ...
+
+
+class UpdateResult(NamedTuple):
+    metrics: Metrics
+    priority: Tensor | None  # (B,)  new replay weights, None where replay is uniform
+
+
+class OffPolicyAlgorithm(Policy, Stateful, Protocol):
+    """A base algorithm that learns from replayed batches. `noise` holds every random number of one update."""
+
+    metric_names: tuple[str, ...]
+
+    def draw_noise(self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator) -> Any: ...
+    def update(self, batch: Batch, noise: Any, env_steps: Tensor) -> UpdateResult: ...
+    def collection_action(
+        self, observation: Tensor, augment_generator: torch.Generator, policy_generator: torch.Generator
+    ) -> Tensor: ...
+
+
+class Learner(Stateful, Protocol):
+    """What the loop drives. `update` sees no data of the step under way, so it may overlap it without changing anything."""
+
+    policy: Policy
+    metric_names: tuple[str, ...]
+    updates: int
+
+    def begin_episode(self, frame: np.ndarray) -> None: ...
+    def act(self) -> np.ndarray: ...
+    def update(self, env_steps: int) -> Metrics | None: ...
+    def observe(self, action: np.ndarray, step: EnvStep) -> None: ...
+    def slow_metrics(self) -> dict[str, float]: ...

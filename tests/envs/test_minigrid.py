@@ -1,0 +1,499 @@
+"""The batched worlds against the minigrid package itself: same seeds, same actions, everything compared."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter, deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("minigrid")
+
+from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
+
+import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
+from cclf.envs.minigrid import (  # noqa: E402
+    DONE,
+    ENCODING,
+    FORWARD,
+    LEFT,
+    PADDING,
+    PICK_UP,
+    RIGHT,
+    TOGGLE,
+    GridWorlds,
+    IntegerStream,
+    PackageWorlds,
+    make_minigrid,
+)
+
+TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
+HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+
+
+# --- the reference: the package, one environment at a time ------------------------------------------------------------
+
+
+def package_env(name, max_episode_steps=None):
+    family, size = name.split("-")
+    kind = {"Empty": EmptyEnv, "DoorKey": DoorKeyEnv}[family]
+    return kind(size=int(size.split("x")[0]), max_steps=max_episode_steps)
+
+
+def random_action(_env, rng):
+    return int(rng.integers(7))
+
+
+def purposeful_action(env, rng):
+    """Fetch the key, unlock the door, go to the goal; now and then something else, so that keys drop and doors close."""
+    if rng.random() < 0.15:
+        return random_action(env, rng)
+    cells = {(i % env.width, i // env.width): cell for i, cell in enumerate(env.grid.grid) if cell is not None}
+    place = {cell.type: xy for xy, cell in cells.items() if cell.type != "wall"}
+    door = cells.get(place.get("door"))
+    if door is None or door.is_open:
+        target, act = place["goal"], FORWARD
+    elif door.is_locked and env.carrying is None:
+        target, act = place["key"], PICK_UP
+    else:
+        target, act = place["door"], TOGGLE
+    return first_action_towards(env, cells, target, act)
+
+
+def first_action_towards(env, cells, target, act):
+    """Breadth-first search over (x, y, heading) for a pose that faces `target`; `act` once there."""
+    start = (int(env.agent_pos[0]), int(env.agent_pos[1]), int(env.agent_dir))
+    queue, seen = deque([(start, None)]), {start}
+    while queue:
+        (x, y, heading), first = queue.popleft()
+        ahead = (x + HEADINGS[heading][0], y + HEADINGS[heading][1])
+        if ahead == target:
+            return act if first is None else first
+        moves = [(LEFT, (x, y, (heading - 1) % 4)), (RIGHT, (x, y, (heading + 1) % 4))]
+        if ahead not in cells or cells[ahead].can_overlap():
+            moves.append((FORWARD, (*ahead, heading)))
+        for action, pose in moves:
+            if pose not in seen:
+                seen.add(pose)
+                queue.append((pose, action if first is None else first))
+    return DONE  # walled in by a dropped key: wait for the random action that frees it
+
+
+def compare_with_package(name, policy, num_steps, num_envs=4, max_episode_steps=None, first_seed=0):
+    """Step both side by side, assert that all they return is equal, and count what happened on the way."""
+    seeds = [first_seed + 7 * i for i in range(num_envs)]
+    worlds = GridWorlds(name, num_envs, seed=99, max_episode_steps=max_episode_steps)
+    envs = [package_env(name, max_episode_steps) for _ in seeds]
+    rng = np.random.default_rng(first_seed)
+    expected = np.stack([env.reset(seed=seed)[0]["image"] for env, seed in zip(envs, seeds, strict=True)])
+    np.testing.assert_array_equal(worlds.reset(seeds), expected)
+    events = Counter()
+    for _ in range(num_steps):
+        actions = np.array([policy(env, rng) for env in envs])
+        step = worlds.step(actions)
+        for i, env in enumerate(envs):
+            before = watched_state(env)
+            seen, reward, terminated, truncated, _ = env.step(int(actions[i]))
+            events.update(what_happened(before, watched_state(env), terminated, truncated))
+            if terminated or truncated:
+                seen, _ = env.reset()
+            np.testing.assert_array_equal(step.observation[i], seen["image"], err_msg=f"{name} env {i} {dict(events)}")
+            assert step.reward[i] == np.float32(reward), (step.reward[i], reward)
+            assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
+    return events
+
+
+def watched_state(env):
+    door = next((cell for cell in env.grid.grid if cell is not None and cell.type == "door"), None)
+    return env.carrying is not None, door.encode()[2] if door else None
+
+
+def what_happened(before, after, terminated, truncated):
+    (carried, door), (carries, door_now) = before, after
+    if carries and not carried:
+        yield "picked up"
+    if carried and not carries:
+        yield "dropped"
+    if (door, door_now) == (2, 0):
+        yield "unlocked"
+    if (door, door_now) == (0, 1):
+        yield "closed"
+    if (door, door_now) == (1, 0):
+        yield "reopened"
+    if terminated:
+        yield "goal"
+    if truncated:
+        yield "timeout"
+    if terminated or truncated:
+        yield "episode"
+
+
+# --- equality with the package ----------------------------------------------------------------------------------------
+
+DOOR_KEY_EVENTS = ("picked up", "dropped", "unlocked", "closed", "reopened", "goal")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_random_actions_with_short_episodes_equal_the_package(name):
+    events = compare_with_package(name, random_action, num_steps=1500, max_episode_steps=11)
+    assert events["episode"] > 500
+    assert events["timeout"] > 400
+
+
+@pytest.mark.parametrize(("name", "num_steps"), [("DoorKey-6x6", 2500), ("DoorKey-8x8", 2500), ("DoorKey-5x5", 700)])
+def test_purposeful_actions_in_door_key_equal_the_package(name, num_steps):
+    events = compare_with_package(name, purposeful_action, num_steps)
+    assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
+    assert events["goal"] > 100
+
+
+@pytest.mark.parametrize("name", ["Empty-16x16", "Empty-5x5"])
+def test_purposeful_actions_in_empty_equal_the_package(name):
+    assert compare_with_package(name, purposeful_action, num_steps=600)["goal"] > 40
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_full_length_random_episodes_equal_the_package(name):
+    limit = make_minigrid(name, 1, 0).max_episode_steps
+    events = compare_with_package(name, random_action, num_steps=limit + 20, num_envs=2)
+    assert events["timeout"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*TASKS, "DoorKey-5x5", "DoorKey-16x16", "Empty-6x6"])
+@pytest.mark.parametrize("policy", [random_action, purposeful_action])
+def test_many_steps_equal_the_package(name, policy):
+    events = compare_with_package(name, policy, num_steps=6000, num_envs=16, first_seed=12345)
+    if policy is purposeful_action and name.startswith("DoorKey"):
+        assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
+
+
+@pytest.mark.parametrize("name", ["DoorKey-5x5", "DoorKey-6x6", "DoorKey-8x8", "DoorKey-16x16", "Empty-8x8"])
+def test_whole_layouts_of_many_episodes_follow_the_package_stream(name):
+    """One-step episodes: the hidden parts of the grid, too, are those of the package, reset after reset."""
+    num_envs, num_episodes = 3, 200
+    worlds = GridWorlds(name, num_envs, seed=5, max_episode_steps=1)
+    worlds.reset()
+    envs = [package_env(name, 1) for _ in range(num_envs)]
+    for i, env in enumerate(envs):
+        env.reset(seed=5 + 10_000 * i)
+    layouts, padded_size = set(), envs[0].width + 2 * PADDING
+    for _ in range(num_episodes):
+        state = worlds.state_dict()
+        for i, env in enumerate(envs):
+            np.testing.assert_array_equal(ENCODING[state["rooms"][i].T], env.grid.encode())
+            assert state["pose"][i] == env.agent_dir
+            padded_y, padded_x = divmod(int(state["cell"][i]) - i * padded_size**2, padded_size)
+            assert (padded_x - PADDING, padded_y - PADDING) == tuple(env.agent_pos)
+            layouts.add(state["rooms"][i].tobytes())
+            env.reset()
+        worlds.step(np.full(num_envs, DONE))
+    assert len(layouts) == 1 if name.startswith("Empty") else len(layouts) > 5
+
+
+@given(
+    seed=st.integers(0, 2**70),
+    spans=st.lists(st.one_of(st.integers(1, 20), st.integers(2**31, 2**32 - 1)), min_size=1, max_size=150),
+)
+def test_integer_stream_is_numpys(seed, spans):
+    stream, numpys = IntegerStream(seed), np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+    assert [stream.integer(3, 3 + span) for span in spans] == [numpys.integers(3, 3 + span) for span in spans]
+
+
+# --- numbers by hand --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "limit"), [("Empty-16x16", 1024), ("DoorKey-6x6", 360), ("DoorKey-8x8", 640)])
+def test_episode_limit_is_that_of_the_registered_id(name, limit):
+    worlds = make_minigrid(name, 2, 0)
+    assert isinstance(worlds, GridWorlds)
+    assert worlds.max_episode_steps == limit
+    assert gymnasium.make(f"MiniGrid-{name}-v0").unwrapped.max_steps == limit
+    assert (worlds.num_envs, worlds.observation_shape, worlds.num_actions) == (2, (7, 7, 3), 7)
+
+
+def test_shortest_way_through_empty_earns_the_published_return():
+    worlds = make_minigrid("Empty-16x16", 1, 0)
+    first = worlds.reset()
+    way = [FORWARD] * 13 + [RIGHT] + [FORWARD] * 13
+    steps = [worlds.step(np.array([action])) for action in way]
+    assert [bool(step.terminated[0]) for step in steps] == [False] * 26 + [True]
+    assert [float(step.reward[0]) for step in steps[:-1]] == [0.0] * 26
+    assert steps[-1].reward[0] == pytest.approx(1 - 0.9 * 27 / 1024)
+    assert not steps[-1].truncated[0]
+    np.testing.assert_array_equal(steps[-1].observation, first)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_time_limit_truncates_every_episode_at_the_same_step(name):
+    worlds = make_minigrid(name, 3, 0)
+    worlds.reset()
+    ends = []
+    for t in range(1, 2 * worlds.max_episode_steps + 1):
+        step = worlds.step(np.full(3, LEFT))
+        assert not step.terminated.any()
+        assert not step.reward.any()
+        if step.truncated.any():
+            assert step.truncated.all()
+            ends.append(t)
+    assert ends == [worlds.max_episode_steps, 2 * worlds.max_episode_steps]
+
+
+def test_goal_on_the_last_step_both_terminates_and_truncates():
+    worlds = GridWorlds("Empty-5x5", 1, 0, max_episode_steps=5)
+    worlds.reset()
+    for action in (FORWARD, FORWARD, RIGHT, FORWARD):
+        assert not worlds.step(np.array([action])).truncated[0]
+    step = worlds.step(np.array([FORWARD]))
+    assert (step.terminated[0], step.truncated[0]) == (True, True)
+    assert step.reward[0] == pytest.approx(0.1)
+
+
+# --- episodes, seeds, state -------------------------------------------------------------------------------------------
+
+
+def test_the_observation_at_an_end_is_the_first_of_the_next_episode():
+    ending, twin = (GridWorlds("DoorKey-8x8", 8, seed=3, max_episode_steps=4) for _ in range(2))
+    np.testing.assert_array_equal(ending.reset(), twin.reset())
+    for _ in range(50):
+        for _ in range(3):
+            assert not ending.step(np.full(8, LEFT)).truncated.any()
+        step = ending.step(np.full(8, LEFT))
+        assert step.truncated.all()
+        np.testing.assert_array_equal(step.observation, twin.reset())
+
+
+def futures(worlds, num_steps=400, num_actions=7):
+    rng = np.random.default_rng(1)
+    return [worlds.step(rng.integers(0, num_actions, worlds.num_envs)) for _ in range(num_steps)]
+
+
+def assert_same_steps(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        for left, right in zip(a, b, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def through_json(state):
+    """Only arrays and JSON: what a checkpoint may hold."""
+    arrays = {key: value for key, value in state.items() if isinstance(value, np.ndarray)}
+    plain = {key: value for key, value in state.items() if key not in arrays}
+    return {**arrays, **json.loads(json.dumps(plain))}
+
+
+@pytest.mark.parametrize("name", [*TASKS, "Dynamic-Obstacles-Random-5x5"])
+def test_a_saved_state_has_the_same_future(name):
+    worlds, resumed = make_minigrid(name, 4, seed=1), make_minigrid(name, 4, seed=2)
+    worlds.reset()
+    futures(worlds, 37, worlds.num_actions)
+    state = through_json(worlds.state_dict())
+    expected = futures(worlds, 400, worlds.num_actions)
+    resumed.reset()
+    futures(resumed, 11, worlds.num_actions)
+    resumed.load_state_dict(state)
+    assert_same_steps(futures(resumed, 400, worlds.num_actions), expected)
+    worlds.load_state_dict(state)  # the state was a copy: going on did not change it
+    assert_same_steps(futures(worlds, 400, worlds.num_actions), expected)
+
+
+@pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-Random-5x5"])
+def test_a_state_saved_before_the_first_reset(name):
+    worlds, resumed = make_minigrid(name, 2, seed=1), make_minigrid(name, 2, seed=2)
+    resumed.reset()
+    resumed.load_state_dict(through_json(worlds.state_dict()))
+    with pytest.raises(RuntimeError, match="call reset"):
+        resumed.step([0, 0])
+    np.testing.assert_array_equal(resumed.reset(), worlds.reset())
+
+
+def test_seeds_decide_the_worlds():
+    def first_observations(seed, seeds=None):
+        worlds = make_minigrid("DoorKey-8x8", 16, seed)
+        return worlds.reset(seeds)
+
+    np.testing.assert_array_equal(first_observations(1), first_observations(1))
+    assert (first_observations(1) != first_observations(2)).any()
+    assert len({seen.tobytes() for seen in first_observations(1)}) > 8, "environments of one batch must differ"
+    given = [1 + 10_000 * i for i in range(16)]
+    np.testing.assert_array_equal(first_observations(0, given), first_observations(1))
+
+
+def test_reset_without_seeds_goes_on_with_the_stream_and_with_seeds_restarts_it():
+    worlds = make_minigrid("DoorKey-8x8", 8, 0)
+    first, second = worlds.reset(), worlds.reset()
+    assert (first != second).any()
+    np.testing.assert_array_equal(worlds.reset([10_000 * i for i in range(8)]), first)
+    np.testing.assert_array_equal(worlds.reset(), second)
+
+
+@pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-6x6"])
+def test_later_steps_do_not_write_into_returned_arrays(name):
+    worlds = make_minigrid(name, 4, 0)
+    first = worlds.reset()
+    kept_first = first.copy()
+    steps = futures(worlds, 30, worlds.num_actions)
+    copies = [tuple(part.copy() for part in step) for step in steps]
+    futures(worlds, 200, worlds.num_actions)
+    assert_same_steps(steps, copies)
+    np.testing.assert_array_equal(first, kept_first)
+    dtypes = [part.dtype for part in steps[0]]
+    assert dtypes == [np.uint8, np.float32, np.bool_, np.bool_]
+    assert steps[0].observation.flags.c_contiguous
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_render_is_the_package_picture(name):
+    worlds, env = GridWorlds(name, 2, seed=0), package_env(name)
+    worlds.reset([0, 4])
+    env.reset(seed=4)
+    rng, pictures = np.random.default_rng(0), set()
+    for _ in range(60):
+        action = purposeful_action(env, rng)
+        step = worlds.step([LEFT, action])
+        env.step(action)
+        if step.terminated[1]:
+            env.reset()
+        picture = worlds.render(1, tile_pixels=8)
+        np.testing.assert_array_equal(picture, env.get_frame(highlight=True, tile_size=8))
+        pictures.add(picture.tobytes())
+    assert picture.dtype == np.uint8
+    assert len(pictures) > 10
+
+
+# --- the package-backed worlds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["FourRooms", "Dynamic-Obstacles-Random-5x5"])
+def test_other_ids_are_stepped_by_the_package(name):
+    worlds = make_minigrid(name, 3, seed=2)
+    assert isinstance(worlds, PackageWorlds)
+    envs = [gymnasium.make(f"MiniGrid-{name}-v0") for _ in range(3)]
+    assert worlds.max_episode_steps == envs[0].unwrapped.max_steps
+    assert worlds.num_actions == envs[0].action_space.n
+    expected = [env.reset(seed=2 + 10_000 * i)[0]["image"] for i, env in enumerate(envs)]
+    np.testing.assert_array_equal(worlds.reset(), expected)
+    rng, ends, rewards = np.random.default_rng(0), 0, 0
+    for _ in range(220):
+        actions = rng.integers(0, worlds.num_actions, 3)
+        step = worlds.step(actions)
+        for i, env in enumerate(envs):
+            seen, reward, terminated, truncated, _ = env.step(actions[i])
+            if terminated or truncated:
+                seen, _ = env.reset()
+                ends, rewards = ends + 1, rewards + (reward != 0)
+            np.testing.assert_array_equal(step.observation[i], seen["image"])
+            assert step.reward[i] == np.float32(reward)
+            assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
+    assert ends > 0
+    assert rewards > 0 or name == "FourRooms"
+    np.testing.assert_array_equal(worlds.render(1), envs[1].unwrapped.get_frame(highlight=True, tile_size=16))
+    worlds.close()
+
+
+def test_both_kinds_of_worlds_are_interchangeable():
+    batched, packaged = GridWorlds("DoorKey-6x6", 3, seed=4), PackageWorlds("MiniGrid-DoorKey-6x6-v0", 3, seed=4)
+    np.testing.assert_array_equal(batched.reset(), packaged.reset())
+    assert_same_steps(futures(batched), futures(packaged))
+    np.testing.assert_array_equal(batched.reset([7, 8, 9]), packaged.reset([7, 8, 9]))
+
+
+def test_a_state_that_does_not_replay_is_refused():
+    worlds = make_minigrid("FourRooms", 1, 0)
+    worlds.reset()
+    state = worlds.state_dict()
+    state["observation"][0, 0, 0, 0] += 1
+    with pytest.raises(RuntimeError, match="gave other observations"):
+        worlds.load_state_dict(state)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [("DorKey-6x6", "DoorKey-6x6"), ("DoorKey-6x8", "DoorKey-8x8"), ("MiniGrid-FourRooms-v0", "FourRooms")],
+)
+def test_an_unknown_name_suggests_the_nearest(name, suggestion):
+    with pytest.raises(ValueError, match=rf"got '{name}'; did you mean .*\b{suggestion}\b") as caught:
+        make_minigrid(name, 1, 0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["DoorKey-4x4", "Empty-3x3"])
+def test_a_room_too_small_is_refused(name):
+    with pytest.raises(ValueError, match=rf"or more, got '{name}'"):
+        make_minigrid(name, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["DoorKey-6x6", "FourRooms"])
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([0, 7], r"0\.\.6, got 0\.\.7"),
+        ([-1, 0], r"0\.\.6, got -1\.\.0"),
+        ([0], r"shape \(2,\), got int64 of shape \(1,\)"),
+        ([[0, 0]], r"shape \(2,\), got int64 of shape \(1, 2\)"),
+        ([0.0, 1.0], r"integers of shape \(2,\), got float64"),
+    ],
+)
+def test_bad_actions_are_refused(name, actions, message):
+    worlds = make_minigrid(name, 2, 0)
+    worlds.reset()
+    with pytest.raises(ValueError, match=f"actions: need .*{message}"):
+        worlds.step(np.array(actions))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64, np.int64])
+def test_any_integer_type_of_actions_will_do(dtype):
+    worlds, twin = make_minigrid("DoorKey-6x6", 2, 0), make_minigrid("DoorKey-6x6", 2, 0)
+    worlds.reset(), twin.reset()
+    assert_same_steps([worlds.step(np.array([1, 2], dtype=dtype))], [twin.step([1, 2])])
+
+
+@pytest.mark.parametrize("name", ["DoorKey-6x6", "FourRooms"])
+def test_misuse_says_what_to_do(name):
+    worlds = make_minigrid(name, 2, 0)
+    with pytest.raises(RuntimeError, match="call reset"):
+        worlds.step([0, 0])
+    with pytest.raises(ValueError, match=r"each of 2 environments, got \[1\]"):
+        worlds.reset([1])
+    with pytest.raises(ValueError, match=r"non-negative integer .* got \[1, -1\]"):
+        worlds.reset([1, -1])
+    with pytest.raises(ValueError, match="num_envs: need 1 or more, got 0"):
+        make_minigrid(name, 0, 0)
+    with pytest.raises(ValueError, match="cannot be loaded into 2 x"):
+        worlds.load_state_dict(make_minigrid("DoorKey-8x8", 2, 0).state_dict())
+
+
+class Blind(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def test_an_id_without_a_grid_image_is_refused():
+    gymnasium.register("MiniGrid-Blind-v0", entry_point=Blind)
+    try:
+        with pytest.raises(ValueError, match=r"no \(H, W, 3\) uint8 'image' observation, got Box.*choose"):
+            make_minigrid("Blind", 1, 0)
+    finally:
+        del gymnasium.registry["MiniGrid-Blind-v0"]
+
+
+def test_batched_worlds_never_import_the_package():
+    source_root = Path(minigrid_worlds.__file__).parents[2]
+    code = (
+        "import sys; from cclf.envs.minigrid import make_minigrid; w = make_minigrid('DoorKey-6x6', 2, 0);"
+        "w.reset(); w.step([1, 2]); print(sorted({'gymnasium', 'minigrid', 'pygame'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(source_root)}
+    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
