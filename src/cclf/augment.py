@@ -8,7 +8,7 @@ from torch import Tensor
 
 class Views(NamedTuple):
     images: Tensor  # (K, B, C, h, w)
-    origins: Tensor  # (K, B, 2)  top-left corners, (y, x)
+    origins: Tensor | None = None  # (K, B, 2)  top-left corners (y, x), where views are crops; selection by overlap needs them
 
 
 def draw_origins(

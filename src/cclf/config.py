@@ -67,10 +67,6 @@ class MethodConfig:
     scaled and decayed, used before this batch enters them (released code)."""
 
     @property
-    def needs_curiosity(self) -> bool:
-        return self.selection == "curiosity" or self.prioritisation or self.regularisation or self.reward
-
-    @property
     def learned_views(self) -> int:
         """Views that enter the losses."""
         return self.views if self.selection == "all" else 2

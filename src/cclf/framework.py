@@ -5,7 +5,7 @@ that wires it to an algorithm of your own.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,16 +40,16 @@ class Framework(nn.Module):
         self,
         feature_dim: int,
         *,
-        learned_views: int,
-        selection: str,
-        needs_curiosity: bool,
-        regularisation: bool,
-        reward: bool,
-        priority_momentum: float,
-        bonus_temperature: float,
-        bonus_decay_per_env_step: float,
-        contrastive_reduction: str,
-        bonus_maxima: str,
+        learned_views: int = 2,
+        selection: Literal["all", "overlap", "curiosity"] = "curiosity",
+        prioritisation: bool = True,
+        regularisation: bool = True,
+        reward: bool = True,
+        priority_momentum: float = 0.99,
+        bonus_temperature: float = 0.2,
+        bonus_decay_per_env_step: float = 2e-5,
+        contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean",
+        bonus_maxima: Literal["of-curiosity", "of-paid-bonus"] = "of-paid-bonus",
     ):
         super().__init__()
         self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))  # W starts uniform in [0, 1)
@@ -57,7 +57,8 @@ class Framework(nn.Module):
         self.register_buffer("bonus_max", torch.tensor(1e-5))
         self.learned_views = learned_views
         self.selection = selection
-        self.needs_curiosity = needs_curiosity
+        self.prioritisation = prioritisation
+        self.needs_curiosity = selection == "curiosity" or prioritisation or regularisation or reward
         self.regularisation = regularisation
         self.reward = reward
         self.priority_momentum = priority_momentum
@@ -92,8 +93,10 @@ class Framework(nn.Module):
         weights = curiosity if self.regularisation else torch.ones_like(curiosity)
         return equations.contrastive_loss(logits, weights, self.contrastive_reduction)
 
-    def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor:
-        """Eq. (6) for the transitions of an appraised batch."""
+    def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor | None:
+        """Eq. (6) for the transitions of an appraised batch; None where replay stays uniform."""
+        if not self.prioritisation:
+            return None
         return equations.priority(previous, appraisal.curiosity, appraisal.next_curiosity, self.priority_momentum)
 
     def _choose(self, views: Views, reward: Tensor, encode_query: Encode, encode_key: Encode) -> tuple[Tensor, Tensor]:
@@ -107,6 +110,7 @@ class Framework(nn.Module):
         if self.selection == "curiosity":
             chosen = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":
+            assert views.origins is not None, "selection by overlap needs the corners of the crops"
             crop_pixels = views.images.shape[-1]
             chosen = equations.select_least_overlap(equations.overlap(views.origins[:1], views.origins[1:], crop_pixels))
         else:

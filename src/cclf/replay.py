@@ -113,7 +113,7 @@ class Replay:
         return float(torch.special.entr(p).sum() / np.log(self.size))
 
     def _stacks(self, index: Tensor, following: int) -> Tensor:
-        """Frames from `frame_stack - 1` before each slot to `following` after, (B, C * n, H, W), repeating the first of an episode."""
+        """Frames from `frame_stack - 1` before each slot to `following` after it, (B, C * n, H, W), never beyond the episode."""
         back = torch.arange(self.frame_stack - 1, -1 - following, -1, device=self.device)
         back = torch.minimum(back[None], self.ages[index][:, None])
         slots = (index[:, None] - back) % self.slots

@@ -48,7 +48,6 @@ class Sac:
         augmentation: Literal["random-crop", "centre-crop"],
         drawn_views: int,
         contrastive: bool,
-        prioritisation: bool,
         discount: float,
         learning_rate: float,
         contrastive_learning_rate: float,
@@ -83,7 +82,7 @@ class Sac:
 
         self.frame_pixels, self.crop_pixels, self.action_dim = frame_pixels, crop_pixels, action_dim
         self.augmentation, self.drawn_views, self.last_crop_offset = augmentation, drawn_views, last_crop_offset
-        self.contrastive, self.prioritisation, self.collection_view = contrastive, prioritisation, collection_view
+        self.contrastive, self.collection_view = contrastive, collection_view
         self.discount, self.target_entropy = discount, -float(action_dim)
         self.q_ema_rate, self.encoder_ema_rate = q_ema_rate, encoder_ema_rate
         self.target_every_updates, self.actor_every_updates = target_every_updates, actor_every_updates
@@ -118,7 +117,7 @@ class Sac:
             encode_query=self.critic.encoder,
             encode_key=self.target.encoder,
         )
-        priority = self.framework.priority(batch.priority, appraisal) if self.prioritisation else None
+        priority = self.framework.priority(batch.priority, appraisal)
         metrics = self._appraisal_metrics(appraisal, batch.reward, priority)
         metrics |= self._critic_step(appraisal, batch, noise.target)
         if self.updates % self.actor_every_updates == 0:
