@@ -9,6 +9,7 @@ from torch import Tensor
 class Views(NamedTuple):
     images: Tensor  # (K, B, C, h, w)
     origins: Tensor | None = None  # (K, B, 2)  top-left corners (y, x), where views are crops; selection by overlap needs them
+    same: Tensor | None = None  # (B,)  first sample with the same observation, for a belief over distinct keys
 
 
 def draw_origins(

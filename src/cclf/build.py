@@ -4,20 +4,27 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from cclf import __version__
+from cclf.algorithms.a2c import A2c
+from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
-from cclf.config import Config, ConfigError
+from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
 from cclf.framework import Framework
 from cclf.replay import Replay
-from cclf.runtime.learner import OffPolicyLearner
+from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector
+from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.seeding import Generators, derive
-from cclf.types import Env
+from cclf.types import Env, VectorEnv
+
+AnyLearner = OffPolicyLearner | OnPolicyLearner
 
 
 def make_env(config: Config, seed: int) -> Env:
@@ -36,25 +43,31 @@ def make_env(config: Config, seed: int) -> Env:
     return make_toy(name, env.frame_pixels, env.crop_pixels, env.action_repeat, seed)
 
 
-def make_algorithm(config: Config, action_dim: int, device: torch.device) -> Sac:
+def make_framework(method: MethodConfig, feature_dim: int) -> Framework:
+    return Framework(
+        feature_dim,
+        learned_views=method.learned_views,
+        selection=method.selection,
+        prioritisation=method.prioritisation,
+        regularisation=method.regularisation,
+        reward=method.reward,
+        priority_momentum=method.priority_momentum,
+        bonus_temperature=method.bonus_temperature,
+        bonus_decay_per_env_step=method.bonus_decay_per_env_step,
+        contrastive_reduction=method.contrastive_reduction,
+        bonus_maxima=method.bonus_maxima,
+        negatives=method.negatives,
+    )
+
+
+def make_sac(config: Config, action_dim: int, device: torch.device) -> Sac:
     method, sac, env = config.method, config.algorithm, config.env
+    assert isinstance(sac, SacConfig), "pixels are learned with SAC"
+    assert method.augmentation != "none", "pixels are cropped"
     with torch.random.fork_rng(devices=[]):  # networks are drawn on the CPU: the same weights on every device
         torch.manual_seed(derive(config.seed, "init"))
-        framework = Framework(
-            sac.feature_dim,
-            learned_views=method.learned_views,
-            selection=method.selection,
-            prioritisation=method.prioritisation,
-            regularisation=method.regularisation,
-            reward=method.reward,
-            priority_momentum=method.priority_momentum,
-            bonus_temperature=method.bonus_temperature,
-            bonus_decay_per_env_step=method.bonus_decay_per_env_step,
-            contrastive_reduction=method.contrastive_reduction,
-            bonus_maxima=method.bonus_maxima,
-        )
         return Sac(
-            framework,
+            make_framework(method, sac.feature_dim),
             device,
             channels=3 * env.frame_stack,
             frame_pixels=env.frame_pixels,
@@ -86,41 +99,93 @@ def make_algorithm(config: Config, action_dim: int, device: torch.device) -> Sac
         )
 
 
-def make_learner(config: Config, env: Env, device: torch.device) -> OffPolicyLearner:
-    forecast = replay_forecast(config, env)
-    replay_device = choose_replay_device(config, device, forecast["bytes"])
-    replay = Replay(
-        forecast["transitions"],
-        env.spec.frame_shape,
-        env.spec.action_dim,
-        config.env.frame_stack,
-        env.spec.max_episode_agent_steps,
-        replay_device,
-    )
-    return OffPolicyLearner(
-        make_algorithm(config, env.spec.action_dim, device),
-        replay,
-        Generators(config.seed, device, replay_device),
-        config.algorithm.batch_size,
-        config.algorithm.warmup_agent_steps,
-        env.spec.action_dim,
-    )
+def make_a2c(config: Config, num_actions: int) -> A2c:
+    method, a2c = config.method, config.algorithm
+    assert isinstance(a2c, A2cConfig), "grids are learned with A2C"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(config.seed, "init"))
+        entropy = StateEntropy(a2c.re3_window_observations, a2c.re3_running_mean_slip) if a2c.re3 else None
+        return A2c(
+            make_framework(method, a2c.contrastive_hidden_dim) if method.contrastive else None,
+            entropy,
+            num_actions=num_actions,
+            discount=a2c.discount,
+            gae_lambda=a2c.gae_lambda,
+            learning_rate=a2c.learning_rate,
+            rmsprop_alpha=a2c.rmsprop_alpha,
+            rmsprop_epsilon=a2c.rmsprop_epsilon,
+            entropy_coefficient=a2c.entropy_coefficient,
+            value_coefficient=a2c.value_coefficient,
+            max_gradient_norm=a2c.max_gradient_norm,
+            contrastive_coefficient=a2c.contrastive_coefficient,
+            contrastive_hidden_dim=a2c.contrastive_hidden_dim,
+            key_ema_rate=a2c.key_ema_rate,
+            re3_coefficient=a2c.re3_coefficient,
+        )
 
 
-def make_training(config: Config, folder: Path, device: torch.device) -> Training:
-    env = make_env(config, derive(config.seed, "env"))
+def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
+    from cclf.envs.minigrid import make_minigrid
+
+    try:
+        return make_minigrid(config.task.partition("/")[2], num_envs, seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+class Agent(NamedTuple):
+    """A policy that can be shown environments: what evaluation needs of a run."""
+
+    policy: Sac | A2c
+    evaluate: Callable[[Sequence[int], bool], Evaluation]  # (seeds, record)
+    close: Callable[[], None]
+
+
+def make_agent(config: Config, device: torch.device, policy: Sac | A2c | None = None) -> Agent:
+    """The policy of a run, or a given one, with evaluation environments of its own."""
+    if isinstance(config.algorithm, A2cConfig):
+        grids = make_grids(config, config.run.eval_episodes, seed=0)
+        a2c = policy if isinstance(policy, A2c) else make_a2c(config, grids.num_actions)
+        return Agent(a2c, lambda seeds, record: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), record), grids.close)
+    env = make_env(config, seed=0)
+    sac = policy if isinstance(policy, Sac) else make_sac(config, env.spec.action_dim, device)
+    stack = config.env.frame_stack
+    return Agent(sac, lambda seeds, record: evaluate(env, sac, seeds, stack, device, record), env.close)
+
+
+def make_learner(config: Config, device: torch.device) -> AnyLearner:
+    seed = derive(config.seed, "env")
+    if isinstance(config.algorithm, A2cConfig):
+        grids = make_grids(config, config.algorithm.num_envs, seed)
+        random = np.random.default_rng(derive(config.seed, "act"))
+        return OnPolicyLearner(grids, make_a2c(config, grids.num_actions), random, config.algorithm.rollout_steps)
+    env = make_env(config, seed)
+    shape, action_dim, _, max_steps = env.spec
+    transitions, size = replay_forecast(config, env)
+    replay_device = choose_replay_device(config.algorithm.replay_device, device, size)
+    replay = Replay(transitions, shape, action_dim, config.env.frame_stack, max_steps, replay_device)
+    generators = Generators(config.seed, device, replay_device)
+    sac = config.algorithm
+    return OffPolicyLearner(env, make_sac(config, action_dim, device), replay, generators, sac.batch_size, sac.warmup_agent_steps)
+
+
+def make_training(config: Config, folder: Path, device: torch.device) -> tuple[Training, AnyLearner, Agent]:
+    learner = make_learner(config, device)
+    agent = make_agent(config, device, learner.algorithm)  # type: ignore[arg-type]
+
+    def evaluate_now(env_steps: int, record: bool) -> Evaluation:
+        # Seeds depend on the moment and the episode alone: another schedule evaluates the same episodes at the same moment.
+        seeds = [derive(config.seed, "eval", env_steps, episode) for episode in range(config.run.eval_episodes)]
+        return agent.evaluate(seeds, record)
+
     plan = Plan(
         env_steps=config.run.env_steps,
         action_repeat=config.env.action_repeat,
         eval_every_env_steps=config.run.eval_every_env_steps,
-        eval_episodes=config.run.eval_episodes,
         log_every_agent_steps=config.run.log_every_agent_steps,
-        frame_stack=config.env.frame_stack,
-        seed=config.seed,
         video=config.run.video,
     )
-    learner = make_learner(config, env, device)
-    return Training(plan, env, make_env(config, derive(config.seed, "eval")), learner, folder, device)
+    return Training(plan, learner, evaluate_now, folder), learner, agent
 
 
 def choose_device(name: str) -> torch.device:
@@ -138,17 +203,16 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def replay_forecast(config: Config, env: Env) -> dict[str, int]:
-    """How many transitions this run can ever hold, and what they cost. A short run never allocates the whole capacity."""
+def replay_forecast(config: Config, env: Env) -> tuple[int, int]:
+    """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
+    assert isinstance(config.algorithm, SacConfig), "A2C keeps no replay"
     transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
     shape, action_dim, _, max_steps = env.spec
-    size = Replay.bytes_needed(transitions, shape, action_dim, config.env.frame_stack, max_steps)
-    return {"transitions": transitions, "bytes": size}
+    return transitions, Replay.bytes_needed(transitions, shape, action_dim, config.env.frame_stack, max_steps)
 
 
-def choose_replay_device(config: Config, device: torch.device, needed_bytes: int) -> torch.device:
+def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -> torch.device:
     """The GPU when the update runs there and the replay fits beside it; refuses what fits nowhere."""
-    wanted = config.algorithm.replay_device
     if wanted == "cuda" and device.type != "cuda":
         raise ConfigError(f"replay_device=cuda clashes with device={device}: the update must run on the GPU too")
     if device.type == "cuda" and wanted in ("auto", "cuda"):
@@ -183,10 +247,16 @@ def available_memory_bytes() -> int:
     return available
 
 
-def manifest(config: Config, training: Training) -> dict[str, Any]:
+def record(config: Config, learner: AnyLearner, device: torch.device, folder: Path) -> None:
+    """Write down what runs in `folder`, and where."""
+    for name, facts in (("config.json", config.to_dict()), ("manifest.json", manifest(config, learner, device))):
+        (folder / name).write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def manifest(config: Config, learner: AnyLearner, device: torch.device) -> dict[str, Any]:
     """The facts about code and machine that a result must carry."""
     versions = {name: _version(name) for name in ("numpy", "mujoco", "dm_control", "gymnasium", "minigrid")}
-    renderer_name = getattr(training.env, "renderer_name", None)
+    renderer_name = getattr(learner.env, "renderer_name", None)
     return {
         "cclf": __version__,
         "commit": _commit(),
@@ -197,10 +267,23 @@ def manifest(config: Config, training: Training) -> dict[str, Any]:
         "system": platform.platform(),
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(training.device) if training.device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "renderer": renderer_name() if renderer_name else None,
         "env_steps_per_agent_step": config.env.action_repeat,
     }
+
+
+def announcement(config: Config, learner: AnyLearner, device: torch.device) -> list[str]:
+    """What a person wants to know before a run begins."""
+    lines = [
+        f"{config.task}  {config.method_name}  seed {config.seed}  profile {config.profile}  on {device}",
+        f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x {config.env.action_repeat}, "
+        f"{config.planned_updates:,} updates",
+    ]
+    if isinstance(learner, OffPolicyLearner):
+        transitions, size = replay_forecast(config, learner.env)
+        lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
+    return lines
 
 
 def _version(package: str) -> str | None:
@@ -234,7 +317,8 @@ def claim_folder(config: Config, out: Path) -> Path:
             differing = [f"{key} ({before.get(key)} there, {now[key]} now)" for key in now if before.get(key) != now[key]]
             if differing:
                 raise ConfigError(f"{folder} holds a run of another config: {', '.join(differing)}; use another --out")
-        known.write_text(json.dumps(config.to_dict(), indent=2) + "\n")
+        else:
+            known.write_text(json.dumps(config.to_dict(), indent=2) + "\n")
     except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
         raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
     return folder

@@ -11,13 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cclf import __version__, presets
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, SacConfig
-
-if TYPE_CHECKING:
-    from cclf.runtime.loop import Training
+from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 2, 75
 
@@ -53,7 +50,7 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
         raise ConfigError(f"{' '.join(words) or 'bad options'} (see: {prog} --help)") from None
 
 
-def _train_options() -> Any:
+def _train_options(algorithm_config: type) -> Any:
     import tyro
 
     @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def _train_options() -> Any:
         """Print the resolved config and stop."""
         env: Annotated[EnvConfig, tyro.conf.arg(name="")]
         method_config: Annotated[MethodConfig, tyro.conf.arg(name="")]
-        algorithm: Annotated[SacConfig, tyro.conf.arg(name="")]
+        algorithm: Annotated[algorithm_config, tyro.conf.arg(name="")]  # type: ignore[valid-type]
         run: Annotated[RunConfig, tyro.conf.arg(name="")]
 
     return Train
@@ -79,23 +76,26 @@ def _train_options() -> Any:
 
 def _named_task(arguments: list[str]) -> str:
     """The task on a command line whose other options are not known yet: they get their defaults from it."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0]
     named = [word for word in arguments if word.partition("/")[0] in presets.SUITES and "/" in word]
     if named:
         return named[0]
     if {"-h", "--help"} & set(arguments):
         return "dmc/cartpole-swingup"
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0]
     raise ConfigError("train needs a task, e.g. cclf train toy/reach --method cclf (see: cclf tasks)")
 
 
 def train(arguments: list[str]) -> int:
-    names = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    names = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     names.add_argument("--method", default="cclf")
     names.add_argument("--profile", default=presets.DEFAULT_PROFILE)
-    known, _ = names.parse_known_args(arguments)
+    try:
+        known, _ = names.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error} (see: cclf train --help)") from error
     defaults = presets.resolve(_named_task(arguments), known.method, profile=known.profile)
-    options = _train_options()(
+    options = _train_options(type(defaults.algorithm))(
         task=defaults.task,
         method=defaults.method_name,
         profile=defaults.profile,
@@ -108,6 +108,8 @@ def train(arguments: list[str]) -> int:
         run=defaults.run,
     )
     chosen = parse(options, "cclf train", arguments)
+    if chosen.task != defaults.task:
+        raise ConfigError(f"is the task {defaults.task} or {chosen.task}? Write it first: cclf train {chosen.task} ...")
     config = replace(
         defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
     )
@@ -130,13 +132,15 @@ def run_training(config: Config, out: Path) -> int:
     stop.install()
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    training = build.make_training(config, out / config.run_name(), build.choose_device(config.run.device))
+    device = build.choose_device(config.run.device)
+    training, learner, agent = build.make_training(config, out / config.run_name(), device)
     folder = build.claim_folder(config, out)
     saved = checkpoint.load(folder / "checkpoint")
     if saved is not None:
         training.load_state_dict(saved)
-    (folder / "manifest.json").write_text(json.dumps(build.manifest(config, training), indent=2) + "\n")
-    _announce(config, training, folder, resumed=saved is not None)
+    build.record(config, learner, device, folder)
+    start = f"resuming at {training.env_steps:,} env steps in" if saved is not None else "run folder"
+    print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     log = RunLog(folder, training.learner.metric_names, config.run.tensorboard, training.env_steps)
     progress = Progress(config.run.env_steps, training.env_steps, training.learner.updates)
     try:
@@ -144,8 +148,8 @@ def run_training(config: Config, out: Path) -> int:
     finally:
         progress.close()
         log.close()
-        training.env.close()
-        training.eval_env.close()
+        learner.close()
+        agent.close()
     if not finished:
         print(f"stopped at {training.env_steps:,} env steps and saved; run the same command to go on", file=sys.stderr)
         return EXIT_STOPPED
@@ -153,26 +157,12 @@ def run_training(config: Config, out: Path) -> int:
     return EXIT_DONE
 
 
-def _announce(config: Config, training: "Training", folder: Path, resumed: bool) -> None:
-    from cclf import build
-
-    forecast = build.replay_forecast(config, training.env)
-    lines = [
-        f"{config.task}  {config.method_name}  seed {config.seed}  profile {config.profile}  on {training.device}",
-        f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x {config.env.action_repeat} "
-        f"= {config.planned_updates:,} updates after warm-up",
-        f"replay {forecast['transitions']:,} transitions, {forecast['bytes'] / 1e9:.2f} GB",
-        f"{'resuming at ' + format(training.env_steps, ',') + ' env steps in' if resumed else 'run folder'} {folder}",
-    ]
-    print("\n".join(lines), file=sys.stderr, flush=True)
-
-
 def _evaluate_options() -> Any:
     import tyro
 
     @dataclass(frozen=True)
     class Evaluate:
-        """Evaluate the agent of a run folder, in fresh episodes, with the deterministic policy."""
+        """Evaluate the agent of a run folder in fresh episodes: SAC with its mean action, A2C with sampled ones."""
 
         run: tyro.conf.Positional[Path]
         episodes: int = 10
@@ -192,28 +182,27 @@ def evaluate(arguments: list[str]) -> int:
     known = options.run / "config.json"
     if not known.exists():
         raise ConfigError(f"{options.run} is not a run folder: it holds no config.json")
-    import torch
-
+    if options.episodes < 1 or options.seed < 0:
+        raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
     from cclf import build
     from cclf.runtime import checkpoint
-    from cclf.runtime.evaluate import evaluate as run_episodes
     from cclf.runtime.evaluate import write_video
     from cclf.runtime.seeding import derive
 
-    config = Config.from_dict(json.loads(known.read_text()))
+    try:
+        config = Config.from_dict(json.loads(known.read_text()))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"cannot read {known}: {error}") from error
     saved = checkpoint.load(options.run / "checkpoint")
     if saved is None:
         raise ConfigError(f"{options.run} holds no checkpoint yet: train it first")
     device = build.choose_device(options.device)
-    env = build.make_env(config, seed=0)
-    algorithm = build.make_algorithm(config, env.spec.action_dim, device)
-    algorithm.load_state_dict(saved["learner"]["algorithm"])
+    config = replace(config, run=replace(config.run, eval_episodes=options.episodes))
+    agent = build.make_agent(config, device)
+    agent.policy.load_state_dict(saved["learner"]["algorithm"])
     seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
-    with torch.no_grad():
-        result = run_episodes(env, algorithm, seeds, config.env.frame_stack, device, record=options.video is not None)
-    env.close()
-    if options.video is not None:
-        write_video(str(options.video), result.pictures)
+    result = agent.evaluate(seeds, options.video is not None)
+    agent.close()
     env_steps = saved["agent_steps"] * config.env.action_repeat
     facts = {"run": str(options.run), "env_steps": env_steps, "episodes": len(result.returns)}
     facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
@@ -221,6 +210,11 @@ def evaluate(arguments: list[str]) -> int:
         print(json.dumps(facts))
     else:
         print(f"return {result.mean:.1f} ± {result.std:.1f} over {len(result.returns)} episodes at {env_steps:,} env steps")
+    if options.video is not None:
+        try:
+            write_video(str(options.video), result.pictures)
+        except (ImportError, OSError, ValueError) as error:
+            raise ConfigError(f"cannot write the video {options.video}: {error}") from error
     return EXIT_DONE
 
 
@@ -238,19 +232,21 @@ def methods(arguments: list[str]) -> int:
         documents = [
             {
                 "name": method.name,
+                "base": base,
                 "summary": method.summary,
-                "difference_from_cclf": presets.differences_from_cclf(method),
-                "pieces": presets.pieces_of(method),
+                "difference_from_cclf": presets.differences_from_cclf(method, base),
+                "pieces": presets.pieces_of(method, base),
             }
-            for method in presets.METHODS.values()
+            for base, known in presets.METHODS.items()
+            for method in known.values()
         ]
         print(json.dumps(documents, indent=2))
         return EXIT_DONE
-    rows = [
-        (method.name, ", ".join(f"{k}={v}" for k, v in presets.differences_from_cclf(method).items()) or "-")
-        for method in presets.METHODS.values()
-    ]
-    _table(("method", "difference from cclf"), rows)
+    for base, known in presets.METHODS.items():
+        suites = ", ".join(name for name, suite in presets.SUITES.items() if suite.base == base)
+        differences = {method.name: presets.differences_from_cclf(method, base) for method in known.values()}
+        rows = [(name, ", ".join(f"{k}={v}" for k, v in changed.items()) or "-") for name, changed in differences.items()]
+        _table((f"method ({base}: {suites})", "difference from cclf"), rows)
     return EXIT_DONE
 
 
@@ -298,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ConfigError(f"unknown command {arguments[0]!r}{presets.nearest(arguments[0], COMMANDS)} (see: cclf --help)")
         return COMMANDS[arguments[0]](arguments[1:])
     except ConfigError as error:
-        print(f"cclf: {error}", file=sys.stderr)
+        print(f"cclf: {' '.join(str(error).split())}", file=sys.stderr)  # one line, whatever a library said
         return EXIT_BAD_INPUT
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         sys.stdout = None

@@ -34,8 +34,6 @@ class EnvConfig:
                 f"crop_pixels={self.crop_pixels} clashes with frame_pixels={self.frame_pixels}: "
                 "a crop cannot be larger than its frame; lower crop_pixels"
             )
-        if self.crop_pixels < 15:
-            raise ConfigError(f"crop_pixels={self.crop_pixels} is too small for four 3x3 convolutions; use 15 or more")
         if min(self.frame_stack, self.action_repeat) < 1:
             raise ConfigError("frame_stack and action_repeat must be 1 or more")
 
@@ -44,7 +42,8 @@ class EnvConfig:
 class MethodConfig:
     """Which views are made of an observation, and which of the four pieces curiosity drives."""
 
-    augmentation: Literal["random-crop", "centre-crop"] = "random-crop"
+    augmentation: Literal["random-crop", "centre-crop", "none"] = "random-crop"
+    """"none" duplicates the observation, as on MiniGrid: its two views are the same."""
     views: int = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
@@ -62,9 +61,11 @@ class MethodConfig:
     bonus_decay_per_env_step: float = 2e-5
     contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean"
     """Eq. (8): the paper sums over the batch, the released code divides by the sum of the weights."""
-    bonus_maxima: Literal["of-curiosity", "of-paid-bonus"] = "of-paid-bonus"
+    bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus"
     """r_max in Eq. (9): maxima so far of reward and curiosity (paper), or maxima from 1e-5 of reward and of the bonus already
-    scaled and decayed, used before this batch enters them (released code)."""
+    scaled and decayed, used before this batch enters them (released code), or 1, the bound of both on MiniGrid."""
+    negatives: Literal["all", "distinct"] = "all"
+    """Keys a belief competes with: the whole batch as in the paper, or each distinct observation once."""
 
     @property
     def learned_views(self) -> int:
@@ -94,9 +95,11 @@ class MethodConfig:
             raise ConfigError(
                 f"selection={self.selection} clashes with views={self.views}: there is nothing to choose from; use views>=3"
             )
-        if pieces and self.views < 2:
+        if self.augmentation == "none" and self.views != 1:
+            raise ConfigError(f"augmentation=none clashes with views={self.views}: duplicates are all the same; use views=1")
+        if pieces and self.views < 2 and self.augmentation != "none":
             raise ConfigError(f"{pieces[0]} clashes with views={self.views}: curiosity compares two views; use views>=2")
-        if pieces and self.selection == "all" and self.views != 2:
+        if pieces and self.selection == "all" and self.views != 2 and self.augmentation != "none":
             raise ConfigError(
                 f"{pieces[0]} clashes with selection=all and views={self.views}: without a selection the pair is two views; "
                 "use views=2"
@@ -142,9 +145,54 @@ class SacConfig:
     """What the policy sees while collecting: g(o) in the paper's algorithm box, the centre crop in the released code."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "warmup_agent_steps", "replay_capacity_transitions", "target_every_updates"):
+        schedule = ("batch_size", "warmup_agent_steps", "replay_capacity_transitions", "target_every_updates")
+        for name in (*schedule, "actor_every_updates", "conv_layers", "conv_filters", "feature_dim", "hidden_dim"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+        for name in ("learning_rate", "contrastive_learning_rate", "temperature_learning_rate", "initial_temperature"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
+        for name in ("discount", "q_ema_rate", "encoder_ema_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name}={getattr(self, name)} must lie in [0, 1]")
+        if not 0.0 <= self.temperature_beta1 < 1.0:
+            raise ConfigError(f"temperature_beta1={self.temperature_beta1} must lie in [0, 1)")
+        if not self.log_std_min < self.log_std_max:
+            raise ConfigError(f"log_std_min={self.log_std_min} clashes with log_std_max={self.log_std_max}: it must be below it")
+
+
+@dataclass(frozen=True)
+class A2cConfig:
+    """Advantage actor-critic on MiniGrid, as the RE3 study ran it."""
+
+    num_envs: int = 16
+    rollout_steps: int = 8
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    learning_rate: float = 1e-3
+    rmsprop_alpha: float = 0.99
+    rmsprop_epsilon: float = 1e-8
+    """The CCLF table says 0.05, with which nothing is learned; RE3's code has 1e-8."""
+    entropy_coefficient: float = 0.01
+    """0.01 in RE3's code, 0.001 in the CCLF table: it decides the outcome, so it is what the two profiles differ in."""
+    value_coefficient: float = 0.5
+    max_gradient_norm: float = 0.5
+    contrastive_coefficient: float = 1e-4
+    contrastive_hidden_dim: int = 128
+    key_ema_rate: float = 0.001
+    re3: bool = False
+    """Add RE3's state-entropy bonus."""
+    re3_coefficient: float = 0.01
+    re3_window_observations: int = 10_000
+    re3_running_mean_slip: bool = True
+    """Keep the slip in the published running mean, which damps the bonus of the first updates."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "rollout_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+        if self.num_envs * self.rollout_steps < 2:
+            raise ConfigError("num_envs=1 clashes with rollout_steps=1: an update needs two transitions or more")
 
 
 @dataclass(frozen=True)
@@ -168,6 +216,8 @@ class RunConfig:
         for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+        if self.threads < 0:
+            raise ConfigError(f"threads={self.threads} must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -180,12 +230,24 @@ class Config:
     profile: str = "released"
     env: EnvConfig = field(default_factory=EnvConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
-    algorithm: SacConfig = field(default_factory=SacConfig)
+    algorithm: SacConfig | A2cConfig = field(default_factory=SacConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must be 0 or more")
+        grid = isinstance(self.algorithm, A2cConfig)
+        if grid and self.method.prioritisation:
+            raise ConfigError("prioritisation=True clashes with A2C: it keeps no replay to draw from; turn prioritisation off")
+        if grid != (self.method.augmentation == "none"):
+            learner = "A2C on grids" if grid else "SAC on pixels"
+            raise ConfigError(f"augmentation={self.method.augmentation} clashes with {learner}: cropping is for pixels alone")
+        layers = 0 if isinstance(self.algorithm, A2cConfig) else self.algorithm.conv_layers
+        if (self.env.crop_pixels - 3) // 2 + 1 - 2 * (layers - 1) < 1:
+            raise ConfigError(
+                f"conv_layers={layers} clashes with crop_pixels={self.env.crop_pixels}: "
+                "each 3x3 layer takes two pixels and none are left; lower conv_layers"
+            )
 
     @property
     def planned_agent_steps(self) -> int:
@@ -193,6 +255,8 @@ class Config:
 
     @property
     def planned_updates(self) -> int:
+        if isinstance(self.algorithm, A2cConfig):
+            return -(-self.planned_agent_steps // (self.algorithm.num_envs * self.algorithm.rollout_steps))
         return max(0, self.planned_agent_steps - self.algorithm.warmup_agent_steps)
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,7 +264,8 @@ class Config:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Config":
-        groups = {"env": EnvConfig, "method": MethodConfig, "algorithm": SacConfig, "run": RunConfig}
+        algorithm = A2cConfig if "rollout_steps" in values["algorithm"] else SacConfig
+        groups = {"env": EnvConfig, "method": MethodConfig, "algorithm": algorithm, "run": RunConfig}
         return Config(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})
 
     def learning_values(self) -> dict[str, Any]:
@@ -208,7 +273,7 @@ class Config:
         flat = {"task": self.task, "method_name": self.method_name, "seed": self.seed}
         for group in ("env", "method", "algorithm"):
             flat |= {f"{group}.{key}": value for key, value in dataclasses.asdict(getattr(self, group)).items()}
-        del flat["algorithm.replay_device"]
+        flat.pop("algorithm.replay_device", None)
         return flat
 
     def run_name(self) -> str:

@@ -69,13 +69,30 @@ def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
     return query @ (bilinear @ keys.T)
 
 
-def belief(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
-    """IB of Eq. (3), shape (B,): the softmax probability that each query belongs to its own key and to no other of the batch.
+def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
+    """log IB, shape (B,): the log-probability that each query belongs to its own key and to no other of the batch.
+
+    Where observations repeat, their copies are negatives of each other and no belief can rise above one over their number.
+    `same` (B,), the first sample with the same observation, counts each distinct key once instead: not the paper's, a variant.
+
+    >>> log_belief(torch.zeros(4, 4)).exp()
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    >>> log_belief(torch.zeros(4, 4), same=torch.tensor([0, 1, 0, 0])).exp()
+    tensor([0.5000, 0.5000, 0.5000, 0.5000])
+    """
+    if same is None:
+        return F.log_softmax(logits, dim=1).diagonal()
+    copies = same != torch.arange(len(same), device=same.device)
+    return F.log_softmax(logits.masked_fill(copies, -torch.inf), dim=1).gather(1, same[:, None]).squeeze(1)
+
+
+def belief(query: Tensor, keys: Tensor, bilinear: Tensor, same: Tensor | None = None) -> Tensor:
+    """IB of Eq. (3), shape (B,): how sure the agent is that each query and its own key show the same observation.
 
     >>> belief(torch.eye(2), torch.eye(2), torch.eye(2) * torch.log(torch.tensor(3.0)))
     tensor([0.7500, 0.7500])
     """
-    return similarity_logits(query, keys, bilinear).softmax(dim=1).diagonal()
+    return log_belief(similarity_logits(query, keys, bilinear), same).exp()
 
 
 def curiosity(belief: Tensor) -> Tensor:
@@ -125,7 +142,7 @@ def priority(previous: Tensor, curiosity: Tensor, next_curiosity: Tensor, moment
     return momentum * previous + (1.0 - momentum) * (curiosity + next_curiosity) / 2.0
 
 
-def contrastive_loss(logits: Tensor, weights: Tensor, reduction: str) -> Tensor:
+def contrastive_loss(logits: Tensor, weights: Tensor, reduction: str, same: Tensor | None = None) -> Tensor:
     """Eq. (8): the log-loss of matching each query with its own key, sample b weighted by c_b (all ones: CURL's loss).
 
     `reduction` is "sum", as the paper writes, or "weighted-mean", sum(w l) / sum(w), as the released code computes.
@@ -136,8 +153,7 @@ def contrastive_loss(logits: Tensor, weights: Tensor, reduction: str) -> Tensor:
     >>> contrastive_loss(logits, torch.tensor([1.0, 0.5]), "weighted-mean")
     tensor(0.6931)
     """
-    log_loss = -F.log_softmax(logits, dim=1).diagonal()
-    total = (weights * log_loss).sum()
+    total = -(weights * log_belief(logits, same)).sum()
     return total if reduction == "sum" else total / weights.sum()
 
 

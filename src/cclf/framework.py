@@ -49,12 +49,14 @@ class Framework(nn.Module):
         bonus_temperature: float = 0.2,
         bonus_decay_per_env_step: float = 2e-5,
         contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean",
-        bonus_maxima: Literal["of-curiosity", "of-paid-bonus"] = "of-paid-bonus",
+        bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus",
+        negatives: Literal["all", "distinct"] = "all",
     ):
         super().__init__()
         self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))  # W starts uniform in [0, 1)
-        self.register_buffer("reward_max", torch.tensor(1e-5))  # not 0: Eq. (9) divides one maximum by the other
-        self.register_buffer("bonus_max", torch.tensor(1e-5))
+        start = 1.0 if bonus_maxima == "one" else 1e-5  # not 0: Eq. (9) divides one maximum by the other
+        self.register_buffer("reward_max", torch.tensor(start))
+        self.register_buffer("bonus_max", torch.tensor(start))
         self.learned_views = learned_views
         self.selection = selection
         self.prioritisation = prioritisation
@@ -66,6 +68,7 @@ class Framework(nn.Module):
         self.bonus_decay_per_env_step = bonus_decay_per_env_step
         self.contrastive_reduction = contrastive_reduction
         self.bonus_maxima = bonus_maxima
+        self.negatives = negatives
 
     @torch.no_grad()
     def appraise(
@@ -87,11 +90,11 @@ class Framework(nn.Module):
             chosen=chosen,
         )
 
-    def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor) -> Tensor:
+    def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None) -> Tensor:
         """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B, D), which do not."""
         logits = equations.similarity_logits(query, key.detach(), self.bilinear)
         weights = curiosity if self.regularisation else torch.ones_like(curiosity)
-        return equations.contrastive_loss(logits, weights, self.contrastive_reduction)
+        return equations.contrastive_loss(logits, weights, self.contrastive_reduction, same)
 
     def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor | None:
         """Eq. (6) for the transitions of an appraised batch; None where replay stays uniform."""
@@ -106,7 +109,8 @@ class Framework(nn.Module):
         if self.needs_curiosity:
             query = encode_query(views.images[0])
             keys = encode_key(views.images[1:].flatten(0, 1)).view(others, batch, -1)
-            beliefs = torch.stack([equations.belief(query, key, self.bilinear) for key in keys])
+            same = views.same if self.negatives == "distinct" else None
+            beliefs = torch.stack([equations.belief(query, key, self.bilinear, same) for key in keys])
         if self.selection == "curiosity":
             chosen = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":
@@ -124,7 +128,7 @@ class Framework(nn.Module):
         return torch.stack([images[0], _take(images, chosen)])
 
     def _weights(self, curiosity: Tensor) -> Tensor:
-        if self.regularisation:
+        if self.regularisation and self.learned_views == 2:
             return equations.curiosity_weights(curiosity)
         return equations.even_weights(self.learned_views, like=curiosity)
 

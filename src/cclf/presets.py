@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, SacConfig
+from cclf.config import A2cConfig, Config, ConfigError, EnvConfig, MethodConfig, RunConfig, SacConfig
 
 Overrides = dict[str, Any]
 
@@ -29,7 +29,9 @@ class Method:
     name: str
     summary: str
     overrides: Overrides
-    """Difference from `MethodConfig`'s defaults, which are CCLF."""
+    """Difference from CCLF on the same base algorithm, in `MethodConfig`."""
+    algorithm: Overrides = field(default_factory=dict)
+    """Difference in the base algorithm's own config."""
 
 
 def _with_pieces(*pieces: str) -> Overrides:
@@ -62,29 +64,51 @@ _ABLATIONS = tuple(
     for count in (1, 2, 3)
     for pieces in combinations(PIECES, count)
 )
-METHODS: dict[str, Method] = {method.name: method for method in (*_PUBLISHED, *_ABLATIONS)}
+SAC_METHODS: dict[str, Method] = {method.name: method for method in (*_PUBLISHED, *_ABLATIONS)}
+
+_NO_CURIOSITY: Overrides = {"contrastive": False, "regularisation": False, "reward": False}
+_RE3: Overrides = {"re3": True}
+A2C_METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("a2c", "advantage actor-critic", _NO_CURIOSITY),
+        Method("re3", "A2C with RE3's state-entropy bonus", _NO_CURIOSITY, _RE3),
+        Method("cclf", "A2C with curiosity-weighted contrastive loss and intrinsic reward", {}),
+        Method("re3+cclf", "both", {}, _RE3),
+        Method("cclf-distinct", "CCLF whose belief counts each distinct observation once", {"negatives": "distinct"}),
+        Method("re3+cclf-distinct", "the same on RE3", {"negatives": "distinct"}, _RE3),
+    )
+}
+METHODS: dict[str, dict[str, Method]] = {"sac": SAC_METHODS, "a2c": A2C_METHODS}
 
 
-# Each disagreement between the paper and the released code is one field; see docs/deviations.md.
-PROFILES: dict[str, dict[str, Overrides]] = {
-    "released": {
-        "algorithm": {
-            "encoder_tanh": False,
-            "contrastive_encoder_steps": 2,
-            "contrastive_learning_rate": 1e-3,
-            "last_crop_offset": False,
-            "collection_view": "centre-crop",
+# Each disagreement between the paper and the released code is one field; see docs/deviations.md. CCLF on A2C was never released:
+# there "released" is RE3's code, on which it was built.
+PROFILES: dict[str, dict[str, dict[str, Overrides]]] = {
+    "sac": {
+        "released": {
+            "algorithm": {
+                "encoder_tanh": False,
+                "contrastive_encoder_steps": 2,
+                "contrastive_learning_rate": 1e-3,
+                "last_crop_offset": False,
+                "collection_view": "centre-crop",
+            },
+            "method": {"contrastive_reduction": "weighted-mean", "bonus_maxima": "of-paid-bonus"},
         },
-        "method": {"contrastive_reduction": "weighted-mean", "bonus_maxima": "of-paid-bonus"},
+        "paper": {
+            "algorithm": {
+                "encoder_tanh": True,
+                "contrastive_encoder_steps": 1,
+                "last_crop_offset": True,
+                "collection_view": "random-crop",
+            },
+            "method": {"contrastive_reduction": "sum", "bonus_maxima": "of-curiosity"},
+        },
     },
-    "paper": {
-        "algorithm": {
-            "encoder_tanh": True,
-            "contrastive_encoder_steps": 1,
-            "last_crop_offset": True,
-            "collection_view": "random-crop",
-        },
-        "method": {"contrastive_reduction": "sum", "bonus_maxima": "of-curiosity"},
+    "a2c": {
+        "released": {"algorithm": {"entropy_coefficient": 0.01}, "method": {}},
+        "paper": {"algorithm": {"entropy_coefficient": 0.001}, "method": {}},
     },
 }
 DEFAULT_PROFILE = "released"
@@ -115,11 +139,34 @@ _TOY_RUN: Overrides = {
     "log_every_agent_steps": 50,
 }
 
-# What a suite sets for each of its tasks.
-SUITES: dict[str, dict[str, Overrides]] = {
-    "dmc": {"env": {}, "algorithm": {}, "run": {}},
-    "gym": {"env": {"action_repeat": 1}, "algorithm": {}, "run": {}},
-    "toy": {"env": _TOY_ENV, "algorithm": _TOY_ALGORITHM, "run": _TOY_RUN},
+_GRID_ENV: Overrides = {"frame_pixels": 7, "crop_pixels": 7, "frame_stack": 1, "action_repeat": 1}
+_GRID_METHOD: Overrides = {
+    "augmentation": "none",
+    "views": 1,
+    "selection": "all",
+    "prioritisation": False,
+    "bonus_temperature": 2e-4,
+    "bonus_maxima": "one",
+}
+_GRID_RUN: Overrides = {"env_steps": 400_000, "eval_every_env_steps": 3_200, "eval_episodes": 100, "threads": 1}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a suite sets for each of its tasks."""
+
+    base: str
+    env: Overrides = field(default_factory=dict)
+    method: Overrides = field(default_factory=dict)
+    algorithm: Overrides = field(default_factory=dict)
+    run: Overrides = field(default_factory=dict)
+
+
+SUITES: dict[str, Suite] = {
+    "dmc": Suite("sac"),
+    "gym": Suite("sac", env={"action_repeat": 1}),
+    "toy": Suite("sac", env=_TOY_ENV, algorithm=_TOY_ALGORITHM, run=_TOY_RUN),
+    "minigrid": Suite("a2c", env=_GRID_ENV, method=_GRID_METHOD, run=_GRID_RUN | {"log_every_agent_steps": 3_200}),
 }
 TASKS: dict[str, Task] = {
     task.name: task
@@ -130,6 +177,13 @@ TASKS: dict[str, Task] = {
         Task("dmc/cheetah-run", "run", algorithm={"learning_rate": 2e-4}),
         Task("dmc/walker-walk", "walk", env={"action_repeat": 2}),
         Task("dmc/ball_in_cup-catch", "catch the ball in the cup"),
+        Task("minigrid/Empty-16x16", "cross an empty room", algorithm={"re3_coefficient": 0.1}),
+        Task("minigrid/DoorKey-6x6", "find the key, open the door, reach the goal", algorithm={"re3_coefficient": 0.005}),
+        Task(
+            "minigrid/DoorKey-8x8",
+            "the same in a larger room",
+            run={"env_steps": 2_400_000, "eval_every_env_steps": 19_200, "log_every_agent_steps": 19_200},
+        ),
         Task("toy/reach", "move a dot onto another, 20x20 pixels; learned in a minute on a CPU"),
         Task(
             "toy/reach-1d",
@@ -141,6 +195,7 @@ TASKS: dict[str, Task] = {
 OPEN_SUITES = {
     "dmc": "dmc/<domain>-<task>: any other task of the DeepMind Control suite",
     "gym": "gym/<id>: any registered Gymnasium environment with continuous actions, from its pixels",
+    "minigrid": "minigrid/<name>: any other MiniGrid environment, e.g. minigrid/FourRooms",
 }
 
 
@@ -148,12 +203,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def find_method(name: str) -> Method:
-    if name not in METHODS:
-        raise ConfigError(f"unknown method {name!r}{nearest(name, METHODS)} (see: cclf methods)")
-    return METHODS[name]
 
 
 def find_task(name: str) -> Task:
@@ -165,36 +214,58 @@ def find_task(name: str) -> Task:
     raise ConfigError(f"unknown task {name!r}{nearest(name, TASKS)} (see: cclf tasks)")
 
 
+def base_algorithm(task_name: str) -> str:
+    """sac or a2c: which base algorithm a task's suite is learned with."""
+    find_task(task_name)
+    return SUITES[task_name.partition("/")[0]].base
+
+
+def find_method(name: str, base: str) -> Method:
+    known = METHODS[base]
+    if name in known:
+        return known[name]
+    elsewhere = [other for other in METHODS if other != base and name in METHODS[other]]
+    hint = f": it belongs to {elsewhere[0]}, this task is learned with {base}" if elsewhere else nearest(name, known)
+    raise ConfigError(f"unknown method {name!r}{hint} (see: cclf methods)")
+
+
 def resolve(task_name: str, method_name: str = "cclf", *, seed: int = 1, profile: str = DEFAULT_PROFILE) -> Config:
     """The config of a run before the command line has its say."""
-    task, method = find_task(task_name), find_method(method_name)
-    if profile not in PROFILES:
-        raise ConfigError(f"unknown profile {profile!r}{nearest(profile, PROFILES)}: use one of {', '.join(PROFILES)}")
-    suite = SUITES[task_name.partition("/")[0]]
-    algorithm = suite["algorithm"] | task.algorithm | PROFILES[profile]["algorithm"]
-    if "contrastive_learning_rate" not in algorithm and "learning_rate" in algorithm:
-        algorithm["contrastive_learning_rate"] = algorithm["learning_rate"]
+    base = base_algorithm(task_name)
+    task, suite, method = find_task(task_name), SUITES[task_name.partition("/")[0]], find_method(method_name, base)
+    profiles = PROFILES[base]
+    if profile not in profiles:
+        raise ConfigError(f"unknown profile {profile!r}{nearest(profile, profiles)}: use one of {', '.join(profiles)}")
+    algorithm = suite.algorithm | task.algorithm | profiles[profile]["algorithm"] | method.algorithm
+    if base == "sac" and "learning_rate" in algorithm:
+        algorithm.setdefault("contrastive_learning_rate", algorithm["learning_rate"])
     return Config(
         task=task_name,
         method_name=method_name,
         seed=seed,
         profile=profile,
-        env=EnvConfig(**suite["env"] | task.env),
-        method=MethodConfig(**PROFILES[profile]["method"] | method.overrides),
-        algorithm=SacConfig(**algorithm),
-        run=RunConfig(**suite["run"] | task.run),
+        env=EnvConfig(**suite.env | task.env),
+        method=MethodConfig(**suite.method | profiles[profile]["method"] | method.overrides),
+        algorithm=A2cConfig(**algorithm) if base == "a2c" else SacConfig(**algorithm),
+        run=RunConfig(**suite.run | task.run),
     )
 
 
-def differences_from_cclf(method: Method) -> Overrides:
-    """What a preset changes, field by field, compared with CCLF."""
-    ours, cclf = MethodConfig(**method.overrides), MethodConfig()
+def method_config(method: Method, base: str) -> MethodConfig:
+    """The pieces of a method as its suite runs it."""
+    suite = next(suite for suite in SUITES.values() if suite.base == base)
+    return MethodConfig(**suite.method | method.overrides)
+
+
+def differences_from_cclf(method: Method, base: str) -> Overrides:
+    """What a preset changes, field by field, compared with CCLF on the same base algorithm."""
+    ours, cclf = method_config(method, base), method_config(METHODS[base]["cclf"], base)
     pairs = {f.name: (getattr(ours, f.name), getattr(cclf, f.name)) for f in dataclasses.fields(MethodConfig)}
-    return {name: mine for name, (mine, theirs) in pairs.items() if mine != theirs}
+    return {name: mine for name, (mine, theirs) in pairs.items() if mine != theirs} | method.algorithm
 
 
-def pieces_of(method: Method) -> list[str]:
+def pieces_of(method: Method, base: str) -> list[str]:
     """Which of the four pieces of the paper a method has."""
-    config = MethodConfig(**method.overrides)
+    config = method_config(method, base)
     on = {"selection": config.selection == "curiosity"} | {name: getattr(config, name) for name in PIECES[1:]}
     return [name for name in PIECES if on[name]]

@@ -46,6 +46,7 @@ class Replay:
         self.oldest = 0  # no live slot lies before this one, in ring order
         self.size = 0  # live transitions
         self.head_age = 0
+        self.written = 0  # frames ever written; beyond `slots` the ring has wrapped
 
     @staticmethod
     def bytes_needed(
@@ -129,6 +130,7 @@ class Replay:
         self.priorities[self.head] = 0.0
         self.live[self.head] = False
         self.head_age = age
+        self.written += 1
 
     def _oldest_live(self) -> int:
         while not self.live[self.oldest]:
@@ -142,24 +144,26 @@ class Replay:
         self.size -= 1
 
     _TENSORS = ("frames", "actions", "rewards", "continuations", "priorities", "ages")
-    _COUNTERS = ("head", "oldest", "size", "head_age")
+    _COUNTERS = ("head", "oldest", "size", "head_age", "written")
 
     def state_dict(self) -> dict[str, Any]:
         """Only the slots that were ever written: a young replay costs little to save."""
-        written = self.slots if self.ages.count_nonzero() and self.oldest > self.head else self.head + 1
+        written = min(self.written, self.slots)
         state = {name: getattr(self, name) for name in self._COUNTERS}
         state |= {name: getattr(self, name)[:written] for name in self._TENSORS}
         return state | {"live": torch.from_numpy(self.live[:written])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Also takes the state of a smaller replay, as long as its ring had not wrapped: a run may go on with a larger budget."""
+        """Also takes the state of a smaller replay: a run may go on with a larger budget."""
+        saved_slots = len(state["live"])
+        if saved_slots > self.slots:
+            raise ValueError(f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least as large")
         for name in self._COUNTERS:
             setattr(self, name, int(state[name]))
-        saved_slots = len(state["live"])
-        if saved_slots > self.slots or (saved_slots < self.slots and self.oldest > self.head):
-            raise ValueError(
-                f"replay state has {saved_slots} slots, this replay {self.slots}: use the capacity it was saved with"
-            )
+        cut = 0
+        if saved_slots < min(self.slots, self.written):  # a wrapped ring is cut open behind its newest frame to fit a larger one
+            cut = self.head + 1
+            self.head, self.oldest, self.written = saved_slots - 1, (self.oldest - cut) % saved_slots, saved_slots
         for name in self._TENSORS:
-            getattr(self, name)[:saved_slots] = state[name].to(self.device)
-        self.live[:saved_slots] = state["live"].numpy()
+            getattr(self, name)[:saved_slots] = state[name].roll(-cut, 0).to(self.device)
+        self.live[:saved_slots] = state["live"].roll(-cut, 0).numpy()

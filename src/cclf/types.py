@@ -1,5 +1,6 @@
 """What the layers hand to each other: batches, steps, and the protocols that the runtime sees."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -84,15 +85,50 @@ class OffPolicyAlgorithm(Policy, Stateful, Protocol):
     ) -> Tensor: ...
 
 
-class Learner(Stateful, Protocol):
-    """What the loop drives. `update` sees no data of the step under way, so it may overlap it without changing anything."""
+class VectorEnv(Stateful, Protocol):
+    """Several environments stepped as one, each reset by itself when its episode ends."""
 
-    policy: Policy
+    num_envs: int
+    num_actions: int
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray: ...  # (N, ...)
+    def step(self, actions: np.ndarray) -> VectorStep: ...
+    def render(self, index: int) -> np.ndarray: ...  # (H, W, 3) for people
+    def close(self) -> None: ...
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments. `observation` has one entry more: what followed the last step."""
+
+    observation: np.ndarray  # (T + 1, N, ...)
+    action: np.ndarray  # (T, N) int64
+    reward: np.ndarray  # (T, N) float32
+    ended: np.ndarray  # (T, N) bool  terminated or truncated
+
+
+class OnPolicyAlgorithm(Stateful, Protocol):
+    """A base algorithm that learns from what its own policy just did."""
+
+    metric_names: tuple[str, ...]
+
+    def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray: ...
+    def update(self, rollout: Rollout, env_steps: Tensor) -> Metrics: ...
+
+
+class Advance(NamedTuple):
+    """What came of one turn of a learner."""
+
+    agent_steps: int
+    metrics: Metrics | None
+    finished_returns: list[float]
+
+
+class Learner(Stateful, Protocol):
+    """What the loop drives: it acts in its environment, and learns."""
+
     metric_names: tuple[str, ...]
     updates: int
 
-    def begin_episode(self, frame: np.ndarray) -> None: ...
-    def act(self) -> np.ndarray: ...
-    def update(self, env_steps: int) -> Metrics | None: ...
-    def observe(self, action: np.ndarray, step: EnvStep) -> None: ...
+    def advance(self, env_steps: int) -> Advance: ...
     def slow_metrics(self) -> dict[str, float]: ...
+    def close(self) -> None: ...

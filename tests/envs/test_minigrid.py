@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
 
+from minigrid.core.grid import Grid  # noqa: E402
 from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
 import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
 from cclf.envs.minigrid import (  # noqa: E402
     DONE,
+    EMPTY,
     ENCODING,
     FORWARD,
     LEFT,
@@ -27,9 +29,12 @@ from cclf.envs.minigrid import (  # noqa: E402
     PICK_UP,
     RIGHT,
     TOGGLE,
+    UNSEEN,
+    WALL,
     GridWorlds,
     IntegerStream,
     PackageWorlds,
+    hide_unseen,
     make_minigrid,
 )
 
@@ -51,7 +56,7 @@ def random_action(_env, rng):
 
 
 def purposeful_action(env, rng):
-    """Fetch the key, unlock the door, go to the goal; now and then something else, so that keys drop and doors close."""
+    """Fetch the key, unlock the door, go to the goal; at times something else, so that keys drop and doors close."""
     if rng.random() < 0.15:
         return random_action(env, rng)
     cells = {(i % env.width, i // env.width): cell for i, cell in enumerate(env.grid.grid) if cell is not None}
@@ -195,6 +200,18 @@ def test_whole_layouts_of_many_episodes_follow_the_package_stream(name):
             env.reset()
         worlds.step(np.full(num_envs, DONE))
     assert len(layouts) == 1 if name.startswith("Empty") else len(layouts) > 5
+
+
+@given(seed=st.integers(0, 2**32), wall_share=st.floats(0, 0.7))
+def test_any_view_is_occluded_as_in_the_package(seed, wall_share):
+    """DoorKey has straight walls only; the row tables must hold for any."""
+    view = np.where(np.random.default_rng(seed).random((7, 7)) < wall_share, WALL, EMPTY)
+    view[3, 6] = EMPTY
+    grid, _ = Grid.decode(ENCODING[view])
+    visible = grid.process_vis(agent_pos=(3, 6))
+    codes = view[None].copy()
+    hide_unseen(codes)
+    np.testing.assert_array_equal(codes[0], np.where(visible, view, UNSEEN))
 
 
 @given(
@@ -366,6 +383,7 @@ def test_render_is_the_package_picture(name):
         np.testing.assert_array_equal(picture, env.get_frame(highlight=True, tile_size=8))
         pictures.add(picture.tobytes())
     assert picture.dtype == np.uint8
+    np.testing.assert_array_equal(worlds.render(-1, tile_pixels=8), picture)
     assert len(pictures) > 10
 
 
@@ -470,6 +488,8 @@ def test_misuse_says_what_to_do(name):
         worlds.reset([1, -1])
     with pytest.raises(ValueError, match="num_envs: need 1 or more, got 0"):
         make_minigrid(name, 0, 0)
+    with pytest.raises(ValueError, match="max_episode_steps: need 1 or more, got 0"):
+        GridWorlds("DoorKey-6x6", 1, 0, max_episode_steps=0)
     with pytest.raises(ValueError, match="cannot be loaded into 2 x"):
         worlds.load_state_dict(make_minigrid("DoorKey-8x8", 2, 0).state_dict())
 

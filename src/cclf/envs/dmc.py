@@ -1,5 +1,6 @@
 """DeepMind Control from pixels, straight from dm_control: one render per agent step, exact save and restore."""
 
+import atexit
 import os
 import weakref
 from typing import Any
@@ -36,14 +37,14 @@ class DeepMindControl:
         suite = _import_suite()
         import mujoco
 
-        known = [f"{d}-{t}" for d, t in suite.ALL_TASKS]
-        if f"{domain}-{task}" not in known:
-            raise ConfigError(f"unknown task 'dmc/{domain}-{task}'{nearest(f'{domain}-{task}', known)} (see: cclf tasks)")
+        known = [f"dmc/{d}-{t}" for d, t in suite.ALL_TASKS]
+        if f"dmc/{domain}-{task}" not in known:
+            raise ConfigError(f"unknown task 'dmc/{domain}-{task}'{nearest(f'dmc/{domain}-{task}', known)} (see: cclf tasks)")
         self._mujoco = mujoco
-        self._env = suite.load(domain, task, task_kwargs={"random": seed})
+        self._env = suite.load(domain, task, task_kwargs={"random": seed % 2**32})
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
         self._renderers: dict[int, Any] = {}
-        weakref.finalize(self, _close_renderers, self._renderers)  # also at exit, before the GL library is gone
+        self._finalise = weakref.finalize(self, _close_renderers, self._renderers)
         self._pristine = {name: value.copy() for name, value in _float_arrays(self._model)}
         bounds = self._env.action_spec()
         self._low, self._high = bounds.minimum, bounds.maximum
@@ -102,6 +103,8 @@ class DeepMindControl:
                 self._renderers[pixels] = self._mujoco.Renderer(self._model, pixels, pixels)
             except Exception as error:  # each GL backend raises its own kind
                 raise ConfigError(f"MuJoCo cannot open a headless renderer ({error}); {GL_HELP}") from error
+            # Handlers run last to first: registered after MuJoCo's own, this one closes renderers while the display is open.
+            atexit.register(self._finalise)
         renderer = self._renderers[pixels]
         renderer.update_scene(self._data, camera=CAMERA)
         image: np.ndarray = renderer.render()

@@ -73,7 +73,7 @@ class GymnasiumPixels:
             image = image.transpose(1, 2, 0)
         if image.ndim == 2 or image.shape[-1] == 1:
             image = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
-        channels_first = torch.from_numpy(np.ascontiguousarray(image[..., :3].transpose(2, 0, 1)))
+        channels_first = torch.from_numpy(image[..., :3].transpose(2, 0, 1).copy())  # an environment may reuse its array
         if channels_first.shape[1:] == (self._frame_pixels, self._frame_pixels):
             return channels_first.numpy()
         size = (self._frame_pixels, self._frame_pixels)

@@ -24,7 +24,10 @@ CODES = 8
 UNSEEN, EMPTY, GOAL, KEY, DOOR_OPEN, DOOR_CLOSED, DOOR_LOCKED, WALL = range(CODES)
 FIRST_OPAQUE = DOOR_CLOSED
 # The package's (object, colour, state) of each cell code: green goal, yellow key and door, grey wall.
-ENCODING = np.array([(0, 0, 0), (1, 0, 0), (8, 1, 0), (5, 4, 0), (4, 4, 0), (4, 4, 1), (4, 4, 2), (2, 5, 0)], dtype=np.uint8)
+ENCODING = np.array(
+    [(0, 0, 0), (1, 0, 0), (8, 1, 0), (5, 4, 0), (4, 4, 0), (4, 4, 1), (4, 4, 2), (2, 5, 0)],
+    dtype=np.uint8,
+)
 
 NUM_ACTIONS = 7
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE, DONE = range(NUM_ACTIONS)
@@ -172,6 +175,11 @@ def rules() -> Rules:
     return Rules(next_pose.ravel(), next_front.ravel(), advances.ravel(), reaches_goal.ravel())
 
 
+_CARRIED = np.array([EMPTY] * 4 + [KEY] * 4, dtype=np.int64)  # by pose
+_COLUMN_BITS = (1 << np.arange(VIEW)).astype(np.uint8)
+_LIT_AT_AGENT = (1 << AGENT_VIEW_X) << VIEW
+
+
 class Sight(NamedTuple):
     """One row of the agent's view, looked up by `lit * 128 + opaque` (7 bits each, bit i for view column i)."""
 
@@ -192,17 +200,25 @@ def sight() -> Sight:
     return Sight(visible=lit[:, None] >> np.arange(VIEW) & 1, lit_above=above << VIEW)
 
 
+def hide_unseen(codes: Ints) -> None:
+    """Set to UNSEEN, in place, what walls and shut doors hide in views of shape (N, x, y)."""
+    table = sight()
+    opaque = (codes >= FIRST_OPAQUE).view(np.uint8)
+    rows = (_COLUMN_BITS @ opaque).T.astype(np.int64)  # (y, N), 7 bits for the 7 columns
+    below = rows[AGENT_VIEW_Y]
+    below += _LIT_AT_AGENT
+    for row in rows[AGENT_VIEW_Y - 1 :: -1]:
+        row += table.lit_above[below]
+        below = row
+    codes *= table.visible.take(rows, axis=0).transpose(1, 2, 0)
+
+
 def _view_offsets(stride: int) -> Ints:
     """(8, 7, 7) flat offsets from the agent's cell to view cell (x, y), for each pose."""
     ahead = AGENT_VIEW_Y - np.arange(VIEW)[None, :]  # view y counts down towards the agent
     rightwards = np.arange(VIEW)[:, None] - AGENT_VIEW_X
     by_heading = [ahead * (dx + dy * stride) + rightwards * (-dy + dx * stride) for dx, dy in HEADING_XY]
     return np.array(by_heading * 2, dtype=np.int64)
-
-
-_CARRIED = np.array([EMPTY] * 4 + [KEY] * 4, dtype=np.int64)  # by pose
-_COLUMN_BITS = (1 << np.arange(VIEW)).astype(np.uint8)
-_LIT_AT_AGENT = (1 << AGENT_VIEW_X) << VIEW
 
 
 # --- the batched worlds -----------------------------------------------------------------------------------------------
@@ -221,9 +237,11 @@ class GridWorlds:
         family, size = FAMILIES[match[1]], int(match[2])
         if size < family.min_size:
             raise ValueError(f"{match[1]} needs a room of {family.min_size}x{family.min_size} or more, got {name!r}")
-        _check_num_envs(num_envs)
-        self.name, self.num_envs = name, num_envs
-        self.max_episode_steps = max_episode_steps or family.episode_steps_per_cell * size**2
+        if max_episode_steps is None:
+            max_episode_steps = family.episode_steps_per_cell * size**2
+        _check_positive("num_envs", num_envs)
+        _check_positive("max_episode_steps", max_episode_steps)
+        self.name, self.num_envs, self.max_episode_steps = name, num_envs, max_episode_steps
         self._lay_out, self._see_through_walls = family.lay_out, family.see_through_walls
         self._streams = [IntegerStream(spaced) for spaced in _spaced_seeds(seed, num_envs)]
         self._started = False
@@ -295,19 +313,8 @@ class GridWorlds:
         # The agent sees what it carries on its own cell, never what it stands on; neither blocks its view.
         codes[:, AGENT_VIEW_X, AGENT_VIEW_Y] = _CARRIED[self._pose]
         if not self._see_through_walls:
-            self._hide_unseen(codes)
+            hide_unseen(codes)
         return cells, codes
-
-    def _hide_unseen(self, codes: Ints) -> None:
-        table = sight()
-        opaque = (codes >= FIRST_OPAQUE).view(np.uint8)
-        rows = (_COLUMN_BITS @ opaque).T.astype(np.int64)  # (y, N), 7 bits for the 7 columns
-        below = rows[AGENT_VIEW_Y]
-        below += _LIT_AT_AGENT
-        for row in rows[AGENT_VIEW_Y - 1 :: -1]:
-            row += table.lit_above[below]
-            below = row
-        codes *= table.visible.take(rows, axis=0).transpose(1, 2, 0)
 
     def render(self, index: int, tile_pixels: int = 16) -> NDArray[np.uint8]:
         """RGB picture of one whole world as the package draws it: agent, and a lighter field of view."""
@@ -319,7 +326,7 @@ class GridWorlds:
         in_view = np.zeros(self._codes.size, dtype=np.bool_)
         in_view[cells[index][codes[index] != UNSEEN]] = True
         lit = in_view.reshape(self.num_envs, self._stride, self._stride)[index, PADDING:-PADDING, PADDING:-PADDING]
-        y, x = divmod(int(self._cell[index]) - index * self._stride**2, self._stride)
+        y, x = divmod(int(self._cell[index]) % self._stride**2, self._stride)
         grid, _ = Grid.decode(ENCODING[self._rooms[index].T])
         picture = grid.render(tile_pixels, (x - PADDING, y - PADDING), int(self._pose[index]) % 4, highlight_mask=lit.T)
         return np.asarray(picture, dtype=np.uint8)
@@ -361,7 +368,7 @@ class PackageWorlds:
     """
 
     def __init__(self, env_id: str, num_envs: int, seed: int) -> None:
-        _check_num_envs(num_envs)
+        _check_positive("num_envs", num_envs)
         self.name, self.num_envs = env_id, num_envs
         self._envs = [_gymnasium().make(env_id, disable_env_checker=True) for _ in range(num_envs)]
         self.observation_shape, self.num_actions, self.max_episode_steps = _package_spec(env_id, self._envs[0])
@@ -516,9 +523,9 @@ def _checked_actions(actions: ArrayLike, num_envs: int, num_actions: int) -> Int
     return action
 
 
-def _check_num_envs(num_envs: int) -> None:
-    if num_envs < 1:
-        raise ValueError(f"num_envs: need 1 or more, got {num_envs}")
+def _check_positive(what: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{what}: need 1 or more, got {value}")
 
 
 def _check_started(started: bool) -> None:

@@ -24,8 +24,8 @@ def save(folder: Path, state: dict[str, Any]) -> None:
     (temporary / "state.json").write_text(json.dumps(tree))
     for path in (*temporary.iterdir(), temporary):
         _sync(path)
-    shutil.rmtree(previous, ignore_errors=True)
-    if folder.exists():
+    if folder.exists():  # otherwise a kill between the renames has left `previous` as the only good one
+        shutil.rmtree(previous, ignore_errors=True)
         os.rename(folder, previous)
     os.rename(temporary, folder)
     shutil.rmtree(previous, ignore_errors=True)

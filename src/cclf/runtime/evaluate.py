@@ -1,4 +1,4 @@
-"""Evaluation: in an environment of its own, with seeds of its own, so that it can never change training."""
+"""Evaluation: in environments of its own, with seeds of its own, so that it can never change training."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from cclf.types import Env, Policy
+from cclf.types import Env, OnPolicyAlgorithm, Policy, VectorEnv
 
 
 class Evaluation(NamedTuple):
@@ -41,6 +41,25 @@ def evaluate(
             ended = step.terminated or step.truncated
         returns.append(total)
     return Evaluation(returns, pictures)
+
+
+def evaluate_vector(
+    env: VectorEnv, algorithm: OnPolicyAlgorithm, seeds: Sequence[int], action_seed: int, record: bool = False
+) -> Evaluation:
+    """One episode in each environment with sampled actions. Later episodes of the quick ones do not count: they would favour
+    short, successful episodes."""
+    random = np.random.default_rng(action_seed)
+    observation = env.reset(seeds)
+    totals, pictures = np.zeros(env.num_envs), []
+    going_on = np.ones(env.num_envs, dtype=bool)
+    while going_on.any():
+        if record and going_on[0]:
+            pictures.append(env.render(0))
+        actions = algorithm.act(observation, random.random((env.num_envs, env.num_actions)))
+        observation, reward, terminated, truncated = env.step(actions)
+        totals += reward * going_on
+        going_on &= ~(terminated | truncated)
+    return Evaluation(totals.tolist(), pictures)
 
 
 def write_video(path: str, pictures: Sequence[np.ndarray], frames_per_second: int = 30) -> None:

@@ -1,4 +1,7 @@
-"""Off-policy learning: acts, keeps transitions in replay, and hands batches to the algorithm. Knows no particular algorithm."""
+"""How data flows from an environment to an algorithm: off-policy through replay, on-policy through rollouts.
+
+Learners know no particular algorithm; they see the protocols of `cclf.types`.
+"""
 
 from typing import Any
 
@@ -7,43 +10,54 @@ import torch
 
 from cclf.replay import Replay
 from cclf.runtime.seeding import Generators
-from cclf.types import EnvStep, Metrics, OffPolicyAlgorithm, Policy
+from cclf.types import Advance, Env, EnvStep, Metrics, OffPolicyAlgorithm, OnPolicyAlgorithm, Rollout, VectorEnv
 
 
 class OffPolicyLearner:
-    """In the order of one agent step: `act`, `update` on replay without the step under way, then `observe` what came of it."""
+    """One turn is one agent step in the paper's order: act, update on replay without the step under way, see what came of it.
+
+    Since the update shares no data with the step under way, the two may overlap without changing anything.
+    """
 
     def __init__(
         self,
+        env: Env,
         algorithm: OffPolicyAlgorithm,
         replay: Replay,
         generators: Generators,
         batch_size: int,
         warmup_agent_steps: int,
-        action_dim: int,
     ):
-        self.algorithm = algorithm
-        self.policy: Policy = algorithm
+        self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
-        self.replay, self.generators = replay, generators
-        self.batch_size, self.warmup_agent_steps, self.action_dim = batch_size, warmup_agent_steps, action_dim
+        self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
         self.agent_steps = 0
         self.updates = 0
+        self.in_episode = False
+        self.episode_return = 0.0
+
+    def advance(self, env_steps: int) -> Advance:
+        if not self.in_episode:
+            self.replay.begin_episode(self.env.reset())
+            self.in_episode, self.episode_return = True, 0.0
+        action = self.act()
+        metrics = self.update(env_steps)
+        step = self.env.step(action)
+        self.observe(action, step)
+        finished = [] if self.in_episode else [self.episode_return]
+        return Advance(1, metrics, finished)
 
     @property
     def warming_up(self) -> bool:
         return self.agent_steps < self.warmup_agent_steps
 
-    def begin_episode(self, frame: np.ndarray) -> None:
-        self.replay.begin_episode(frame)
-
     def act(self) -> np.ndarray:
+        generator = self.generators["act"]
         if self.warming_up:
-            generator = self.generators["act"]
-            uniform = torch.rand(self.action_dim, generator=generator, device=generator.device)
+            uniform = torch.rand(self.env.spec.action_dim, generator=generator, device=generator.device)
             return (uniform * 2.0 - 1.0).cpu().numpy()
-        observation = self.replay.observation().to(self.generators["act"].device)
-        return self.algorithm.collection_action(observation, self.generators["act"], self.generators["act"])[0].cpu().numpy()
+        observation = self.replay.observation().to(generator.device)
+        return self.algorithm.collection_action(observation, generator, generator)[0].cpu().numpy()
 
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:
@@ -52,9 +66,8 @@ class OffPolicyLearner:
         device = generators["policy"].device
         batch = self.replay.sample(self.batch_size, generators["replay"])
         noise = self.algorithm.draw_noise(self.batch_size, generators["augment"], generators["policy"])
-        metrics, priority = self.algorithm.update(
-            batch.to(device), noise, torch.tensor(float(env_steps), dtype=torch.float64, device=device)
-        )
+        moment = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
+        metrics, priority = self.algorithm.update(batch.to(device), noise, moment)
         if priority is not None:
             self.replay.set_priorities(batch.slot, priority.to(batch.slot.device))
         self.updates += 1
@@ -63,16 +76,86 @@ class OffPolicyLearner:
     def observe(self, action: np.ndarray, step: EnvStep) -> None:
         self.replay.add(action, step.reward, step.terminated, step.frame)
         self.agent_steps += 1
+        self.episode_return += step.reward
+        self.in_episode = not (step.terminated or step.truncated)
 
     def slow_metrics(self) -> dict[str, float]:
         """Statistics over the whole replay, for the log only."""
         return {"priority_entropy_share": self.replay.priority_entropy_share()}
 
+    def close(self) -> None:
+        self.env.close()
+
+    _PARTS = ("env", "algorithm", "replay", "generators")
+    _COUNTERS = ("agent_steps", "updates", "in_episode", "episode_return")
+
     def state_dict(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name).state_dict() for name in ("algorithm", "replay", "generators")}
-        return parts | {"agent_steps": self.agent_steps, "updates": self.updates}
+        parts = {name: getattr(self, name).state_dict() for name in self._PARTS}
+        return parts | {name: getattr(self, name) for name in self._COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("algorithm", "replay", "generators"):
+        for name in self._COUNTERS:
+            setattr(self, name, state[name])
+        for name in self._PARTS[1:]:
             getattr(self, name).load_state_dict(state[name])
-        self.agent_steps, self.updates = int(state["agent_steps"]), int(state["updates"])
+        if state["env"]:
+            self.env.load_state_dict(state["env"])
+        else:  # an environment that cannot be saved: the cut-off episode is left as it is, a new one begins
+            self.in_episode = False
+
+
+class OnPolicyLearner:
+    """One turn is a rollout of T steps in N environments, and one update on it."""
+
+    def __init__(self, env: VectorEnv, algorithm: OnPolicyAlgorithm, random: np.random.Generator, rollout_steps: int):
+        self.env, self.algorithm, self.random, self.rollout_steps = env, algorithm, random, rollout_steps
+        self.metric_names = algorithm.metric_names
+        self.updates = 0
+        self.observation: np.ndarray | None = None
+        self.episode_returns = np.zeros(env.num_envs)
+
+    def advance(self, env_steps: int) -> Advance:
+        steps, envs = self.rollout_steps, self.env.num_envs
+        now = self.env.reset() if self.observation is None else self.observation
+        uniform = self.random.random((steps, envs, self.env.num_actions))
+        observation = np.empty((steps + 1, *now.shape), now.dtype)
+        action = np.empty((steps, envs), np.int64)
+        reward, ended = np.empty((steps, envs), np.float32), np.empty((steps, envs), bool)
+        finished: list[float] = []
+        for t in range(steps):
+            observation[t] = now
+            action[t] = self.algorithm.act(now, uniform[t])
+            now, reward[t], terminated, truncated = self.env.step(action[t])
+            np.logical_or(terminated, truncated, out=ended[t])
+            self.episode_returns += reward[t]
+            if ended[t].any():
+                finished += self.episode_returns[ended[t]].tolist()
+                self.episode_returns[ended[t]] = 0.0
+        observation[steps] = self.observation = now
+        moment = torch.tensor(float(env_steps), dtype=torch.float64)
+        metrics = self.algorithm.update(Rollout(observation, action, reward, ended), moment)
+        self.updates += 1
+        return Advance(steps * envs, metrics, finished)
+
+    def slow_metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "env": self.env.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "random": self.random.bit_generator.state,
+            "updates": self.updates,
+            "observation": self.observation,
+            "episode_returns": self.episode_returns,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.env.load_state_dict(state["env"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.random.bit_generator.state = state["random"]
+        self.updates = state["updates"]
+        self.observation, self.episode_returns = state["observation"], state["episode_returns"]

@@ -35,7 +35,7 @@ class Progress:
     def _fields(self, env_steps: int, updates: int) -> dict[str, str]:
         seconds = max(1e-9, time.monotonic() - self._started)
         done = env_steps - self._first_env_steps
-        left = (self.total - env_steps) * seconds / done if done else float("nan")
+        left = max(0, self.total - env_steps) * seconds / done if done else float("nan")
         return {
             "steps": f"{env_steps:,}/{self.total:,}",
             "train": self._train_return,
@@ -52,13 +52,13 @@ class Progress:
         self._updates = updates
 
     def training_return(self, value: float) -> None:
-        self._train_return = f"{value:.1f}"
+        self._train_return = f"{value:.4g}"
 
     def evaluation(self, env_steps: int, mean: float, std: float) -> None:
-        self._eval_return = f"{mean:.1f}"
+        self._eval_return = f"{mean:.4g}"
         fields = self._fields(env_steps, self._updates)
         self.say(
-            f"env steps {fields['steps']}  eval return {mean:.1f} ± {std:.1f}  train return {fields['train']}  "
+            f"env steps {fields['steps']}  eval return {mean:.4g} ± {std:.2g}  train return {fields['train']}  "
             f"{fields['rate']} updates/s  left {fields['left']}"
         )
 

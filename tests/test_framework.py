@@ -1,0 +1,317 @@
+"""The framework on its own: foreign encoders, made-up views, no base algorithm."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cclf import equations
+from cclf.augment import Views, crop
+from cclf.framework import Appraisal, Framework
+from golden_inputs import ACTION_REPEAT, DTYPES, GOLDEN, fixed_uniform, largest_error
+
+VIEWS, BATCH = 4, 3
+STEPS = torch.tensor(0.0)
+ZERO = torch.zeros(BATCH)
+
+
+def make_framework(feature_dim: int = BATCH, **overrides: Any) -> Framework:
+    """CCLF with W = 1, so that a logit is the inner product of query and key."""
+    framework = Framework(feature_dim, **overrides)
+    framework.bilinear.data.copy_(torch.eye(feature_dim))
+    return framework
+
+
+def plain(**overrides: Any) -> Framework:
+    off = {"selection": "all", "prioritisation": False, "regularisation": False, "reward": False}
+    return make_framework(**off | overrides)
+
+
+def vector_views(strength: list[list[float]]) -> Views:
+    """Views that are their own features. Sample b is `strength` times the b-th unit vector, so its logits in view v are
+    strength[0][b] * strength[v][b] for its own key and 0 for the others: the weaker a view, the less it is believed."""
+    images = torch.stack([torch.diag(torch.tensor(row)) for row in strength])
+    return Views(images, torch.zeros(len(strength), BATCH, 2, dtype=torch.int64))
+
+
+def belief_at(logit: float) -> float:
+    """Of a sample with this logit for its own key and 0 for the B - 1 others."""
+    return float(torch.tensor(logit).exp() / (torch.tensor(logit).exp() + BATCH - 1))
+
+
+def identity(images: Tensor) -> Tensor:
+    return images
+
+
+def refuse(images: Tensor) -> Tensor:
+    raise AssertionError(f"an encoder was called on {tuple(images.shape)} though nothing needs curiosity")
+
+
+# Anchor 1 throughout; the weakest of views 1..3 is view 2, 3, 1 for o and 1, 1, 3 for o'.
+NOW = vector_views([[1.0, 1.0, 1.0], [3.0, 2.0, 0.5], [0.5, 4.0, 3.0], [2.0, 1.0, 4.0]])
+NEXT = vector_views([[1.0, 1.0, 1.0], [0.1, -1.0, 6.0], [5.0, 3.0, 2.0], [4.0, 2.0, 1.0]])
+
+
+def appraise(
+    framework: Framework, views: Views = NOW, next_views: Views = NEXT, reward: Tensor = ZERO, **encoders: Any
+) -> Appraisal:
+    encoders = {"encode_query": identity, "encode_key": identity} | encoders
+    return framework.appraise(views, next_views, reward, STEPS, **encoders)
+
+
+def test_curiosity_selects_the_view_least_believed_and_reports_its_curiosity() -> None:
+    appraisal = appraise(make_framework())
+    assert appraisal.chosen.tolist() == [2, 3, 1]
+    expected = [1.0 - belief_at(strength) for strength in (0.5, 1.0, 0.5)]
+    torch.testing.assert_close(appraisal.curiosity, torch.tensor(expected))
+    next_expected = [1.0 - belief_at(strength) for strength in (0.1, -1.0, 1.0)]
+    torch.testing.assert_close(appraisal.next_curiosity, torch.tensor(next_expected))
+
+
+def test_views_are_the_anchor_and_the_chosen_view_which_is_also_the_key() -> None:
+    appraisal = appraise(make_framework())
+    for sample, (chosen, next_chosen) in enumerate(zip([2, 3, 1], [1, 1, 3], strict=True)):
+        assert torch.equal(appraisal.views[0, sample], NOW.images[0, sample])
+        assert torch.equal(appraisal.views[1, sample], NOW.images[chosen, sample])
+        assert torch.equal(appraisal.key_view[sample], NOW.images[chosen, sample])
+        assert torch.equal(appraisal.next_views[0, sample], NEXT.images[0, sample])
+        assert torch.equal(appraisal.next_views[1, sample], NEXT.images[next_chosen, sample])
+
+
+def test_least_overlap_selects_by_corners_alone() -> None:
+    # 4x4 crops of 8x8 frames, anchors at (0, 0).
+    # Sample 0: views at (1, 1), (2, 2), (0, 1) share 9, 4, 12 pixels: view 2.
+    # Sample 1: (0, 0), (3, 0), (3, 3) share 16, 4, 1: view 3.
+    # Sample 2: (4, 4), (3, 3), (2, 0) share 0, 1, 8: view 1.
+    frames = torch.randint(256, (BATCH, 3, 8, 8), dtype=torch.uint8)
+    anchor = [[0, 0], [0, 0], [0, 0]]
+    others = [[[1, 1], [0, 0], [4, 4]], [[2, 2], [3, 0], [3, 3]], [[0, 1], [3, 3], [2, 0]]]
+    views = crop(frames, torch.tensor([anchor, *others]), 4)
+    framework = plain(selection="overlap")
+    appraisal = appraise(framework, views, views, encode_query=refuse, encode_key=refuse)
+    assert appraisal.chosen.tolist() == [2, 3, 1]
+    for name in ("views", "next_views"):
+        assert torch.equal(getattr(appraisal, name)[0], views.images[0])
+        for sample, chosen in enumerate([2, 3, 1]):
+            assert torch.equal(getattr(appraisal, name)[1, sample], views.images[chosen, sample])
+    assert torch.equal(appraisal.key_view, appraisal.views[1])
+
+
+def test_overlap_counts_from_the_anchor_and_not_from_the_frame() -> None:
+    origins = torch.tensor([[[4, 4]] * BATCH, [[4, 3]] * BATCH, [[0, 0]] * BATCH, [[4, 4]] * BATCH])
+    views = crop(torch.zeros(BATCH, 3, 8, 8), origins, 4)
+    assert appraise(plain(selection="overlap"), views, views).chosen.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("learned", "drawn"), [(1, 1), (1, 2), (2, 2), (4, 4)])
+def test_all_takes_the_first_views_evenly_and_the_second_as_key(learned: int, drawn: int) -> None:
+    views, next_views = Views(NOW.images[:drawn], NOW.origins[:drawn]), Views(NEXT.images[:drawn], NEXT.origins[:drawn])
+    appraisal = appraise(plain(learned_views=learned), views, next_views, encode_query=refuse, encode_key=refuse)
+    assert torch.equal(appraisal.views, NOW.images[:learned])
+    assert torch.equal(appraisal.next_views, NEXT.images[:learned])
+    assert torch.equal(appraisal.weights, torch.full((learned, BATCH), 1.0 / learned))
+    assert torch.equal(appraisal.next_weights, appraisal.weights)
+    assert torch.equal(appraisal.key_view, NOW.images[min(1, drawn - 1)])
+
+
+def test_without_selection_curiosity_is_about_the_second_view() -> None:
+    appraisal = appraise(make_framework(selection="all"), *(Views(v.images[:2], v.origins[:2]) for v in (NOW, NEXT)))
+    assert appraisal.chosen.tolist() == [1, 1, 1]
+    torch.testing.assert_close(appraisal.curiosity, torch.tensor([1.0 - belief_at(x) for x in (3.0, 2.0, 0.5)]))
+    torch.testing.assert_close(appraisal.next_curiosity, torch.tensor([1.0 - belief_at(x) for x in (0.1, -1.0, 6.0)]))
+
+
+@pytest.mark.parametrize("selection", ["all", "overlap"])
+def test_encoders_are_never_called_when_nothing_needs_curiosity(selection: str) -> None:
+    views = Views(torch.rand(2, BATCH, 3, 4, 4), torch.zeros(2, BATCH, 2, dtype=torch.int64))
+    appraisal = appraise(plain(selection=selection), views, views, encode_query=refuse, encode_key=refuse)
+    assert torch.equal(appraisal.curiosity, ZERO)
+    assert torch.equal(appraisal.bonus, ZERO)
+
+
+@pytest.mark.parametrize("piece", ["prioritisation", "regularisation", "reward"])
+def test_any_piece_that_curiosity_drives_makes_the_framework_ask_for_it(piece: str) -> None:
+    views = Views(NOW.images[:2], NOW.origins)
+    with pytest.raises(AssertionError, match="an encoder was called"):
+        appraise(plain(**{piece: True}), views, views, encode_query=refuse, encode_key=refuse)
+
+
+def test_the_anchor_goes_to_the_query_encoder_and_the_others_to_the_key_encoder() -> None:
+    seen: dict[str, list[Tensor]] = {"query": [], "key": []}
+
+    def spy(name: str):
+        return lambda images: seen[name].append(images) or images
+
+    appraise(make_framework(), encode_query=spy("query"), encode_key=spy("key"))
+    for views, query, key in zip((NOW, NEXT), seen["query"], seen["key"], strict=True):
+        assert torch.equal(query, views.images[0])
+        assert torch.equal(key, views.images[1:].flatten(0, 1))
+
+
+def test_shapes_for_images_and_a_foreign_encoder() -> None:
+    encode = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 6 * 6, 5))
+    origins = torch.randint(3, (VIEWS, 7, 2))
+    views, next_views = (crop(torch.rand(7, 3, 8, 8), origins, 6) for _ in range(2))
+    appraisal = make_framework(feature_dim=5).appraise(views, next_views, torch.rand(7), STEPS, encode, encode)
+    assert appraisal.views.shape == appraisal.next_views.shape == (2, 7, 3, 6, 6)
+    assert appraisal.key_view.shape == (7, 3, 6, 6)
+    assert appraisal.weights.shape == appraisal.next_weights.shape == (2, 7)
+    for name in ("curiosity", "next_curiosity", "bonus", "chosen"):
+        assert getattr(appraisal, name).shape == (7,), name
+    assert set(appraisal.chosen.tolist()) <= set(range(1, VIEWS))
+    assert not any(tensor.requires_grad for tensor in appraisal)
+
+
+@pytest.mark.parametrize("regularisation", [False, True])
+def test_weights_of_each_sample_sum_to_one(regularisation: bool) -> None:
+    appraisal = appraise(make_framework(regularisation=regularisation))
+    for weights in (appraisal.weights, appraisal.next_weights):
+        torch.testing.assert_close(weights.sum(0), torch.ones(BATCH))
+    if regularisation:
+        assert torch.equal(appraisal.weights[1], appraisal.curiosity)
+        assert torch.equal(appraisal.next_weights[1], appraisal.next_curiosity)
+    else:
+        assert (appraisal.weights == 0.5).all()
+
+
+def test_bonus_is_zero_and_the_maxima_rest_when_reward_is_off() -> None:
+    framework = make_framework(reward=False)
+    appraisal = appraise(framework, reward=torch.tensor([1.0, 2.0, 3.0]))
+    assert torch.equal(appraisal.bonus, ZERO)
+    assert framework.reward_max == framework.bonus_max == torch.tensor(1e-5)
+    assert (appraisal.curiosity > 0.0).all()
+
+
+def force_beliefs(monkeypatch: pytest.MonkeyPatch, *beliefs: Tensor) -> None:
+    """Makes the belief about the only other view of o and of o', in turn, whatever a test says."""
+    turns = iter(beliefs)
+    monkeypatch.setattr(equations, "belief", lambda *_: next(turns))
+
+
+def paid(framework: Framework, monkeypatch: pytest.MonkeyPatch, curiosity: Tensor, reward: Tensor, steps: float) -> Tensor:
+    force_beliefs(monkeypatch, 1.0 - curiosity, 1.0 - curiosity)
+    views = Views(torch.zeros(2, len(reward), 1), torch.zeros(2, len(reward), 2, dtype=torch.int64))
+    return framework.appraise(views, views, reward, torch.tensor(steps), identity, identity).bonus
+
+
+def test_maxima_of_paid_bonus_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # lambda = 0.5, no decay. The maxima begin at 1e-5 each and are used before a batch enters them.
+    # Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 1, bonus 0.5 c = (0.1, 0.4); then r_max = 3, b_max = 0.4.
+    # Batch 2: c = (0.4, 0.1), r = (2, 2): ratio 3/0.4 = 7.5, bonus 3.75 c = (1.5, 0.375); then r_max = 3, b_max = 1.5.
+    framework = make_framework(1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all")
+    first = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), torch.tensor([3.0, 1.0]), 0.0)
+    torch.testing.assert_close(first, torch.tensor([0.1, 0.4]))
+    torch.testing.assert_close((framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(0.4)))
+    second = paid(framework, monkeypatch, torch.tensor([0.4, 0.1]), torch.tensor([2.0, 2.0]), 0.0)
+    torch.testing.assert_close(second, torch.tensor([1.5, 0.375]))
+    torch.testing.assert_close((framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(1.5)))
+
+
+def test_maxima_of_curiosity_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # lambda = 0.5, no decay. The maxima hold the batch before they are used, and the second is of curiosity itself.
+    # Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 3/0.8 = 3.75, bonus 0.5*3.75 c = (0.375, 1.5).
+    # Batch 2: c = (0.4, 0.1), r = (4, 2): r_max = 4, c_max stays 0.8, ratio 5, bonus 2.5 c = (1, 0.25).
+    framework = make_framework(
+        1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all", bonus_maxima="of-curiosity"
+    )
+    first = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), torch.tensor([3.0, 1.0]), 0.0)
+    torch.testing.assert_close(first, torch.tensor([0.375, 1.5]))
+    second = paid(framework, monkeypatch, torch.tensor([0.4, 0.1]), torch.tensor([4.0, 2.0]), 0.0)
+    torch.testing.assert_close(second, torch.tensor([1.0, 0.25]))
+    torch.testing.assert_close((framework.reward_max, framework.bonus_max), (torch.tensor(4.0), torch.tensor(0.8)))
+
+
+def test_maxima_fixed_at_one_pay_lambda_times_curiosity(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = make_framework(1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all", bonus_maxima="one")
+    for reward in (torch.tensor([3.0, 1.0]), torch.tensor([9.0, 0.0])):
+        bonus = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), reward, 0.0)
+        torch.testing.assert_close(bonus, torch.tensor([0.1, 0.4]))
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("case", range(3))
+def test_bonus_and_maxima_agree_with_the_released_code(precision: str, case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, dtype = GOLDEN[precision]["equations"]["intrinsic"][case], DTYPES[precision]
+    tolerance = {"float32": 1e-5, "float64": 1e-8}[precision]
+    framework = make_framework(1, selection="all").to(dtype)
+    framework.reward_max.fill_(recorded["reward_ex_max"])
+    framework.bonus_max.fill_(recorded["reward_in_max"])
+    force_beliefs(
+        monkeypatch, *(fixed_uniform(f"equations.{name}", (8,)).to(dtype) for name in ("obs_belief", "next_obs_belief"))
+    )
+    views = Views(torch.zeros(2, 8, 1, dtype=dtype), torch.zeros(2, 8, 2, dtype=torch.int64))
+    reward = (1.5 * fixed_uniform("equations.reward", (8,))).to(dtype)
+    steps = torch.tensor(float(recorded["step"] * ACTION_REPEAT), dtype=torch.float64)
+    appraisal = framework.appraise(views, views, reward, steps, identity, identity)
+    assert appraisal.bonus.dtype == dtype
+    assert largest_error(appraisal.bonus, recorded["intrinsic"]) < tolerance
+    assert largest_error(framework.reward_max, recorded["reward_ex_max_after"]) < tolerance
+    assert largest_error(framework.bonus_max, recorded["reward_in_max_after"]) < tolerance
+
+
+def test_priority_is_equation_6_of_the_appraisal() -> None:
+    framework, previous = make_framework(priority_momentum=0.75), torch.tensor([1.0, 0.5, 0.0])
+    appraisal = appraise(framework)
+    expected = 0.75 * previous + 0.125 * (appraisal.curiosity + appraisal.next_curiosity)
+    torch.testing.assert_close(framework.priority(previous, appraisal), expected)
+    assert make_framework(prioritisation=False).priority(previous, appraisal) is None
+
+
+@pytest.mark.parametrize("reduction", ["sum", "weighted-mean"])
+def test_contrastive_loss_weighs_by_curiosity_only_under_regularisation(reduction: str) -> None:
+    query, key, curiosity = torch.randn(BATCH, BATCH), torch.randn(BATCH, BATCH), torch.tensor([0.1, 0.9, 0.4])
+    log_loss = torch.nn.functional.cross_entropy(query @ key.T, torch.arange(BATCH), reduction="none")
+    weighted, even = (
+        make_framework(contrastive_reduction=reduction, regularisation=on).contrastive_loss(query, key, curiosity)
+        for on in (True, False)
+    )
+    divisor, batch = (curiosity.sum(), BATCH) if reduction == "weighted-mean" else (1.0, 1)
+    torch.testing.assert_close(weighted, (curiosity * log_loss).sum() / divisor)
+    torch.testing.assert_close(even, log_loss.sum() / batch)
+
+
+def test_distinct_negatives_leave_copies_of_an_observation_out_of_the_belief() -> None:
+    # Samples 0 and 1 are copies. Among all keys their logits are (1, 1, 0) and no belief passes 1/2;
+    # among distinct keys they are (1, 0): e/(e + 1).
+    twins = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    views = Views(twins.expand(2, -1, -1), same=torch.tensor([0, 0, 2]))
+    among_all, distinct = (
+        1.0 - appraise(make_framework(2, selection="all", negatives=negatives), views, views).curiosity
+        for negatives in ("all", "distinct")
+    )
+    e = torch.tensor(1.0).exp()
+    torch.testing.assert_close(among_all, torch.stack([e / (2 * e + 1), e / (2 * e + 1), e / (e + 2)]))
+    torch.testing.assert_close(distinct, torch.full((3,), float(e / (e + 1))))
+
+
+def test_contrastive_loss_teaches_the_query_and_the_belief_but_not_the_key() -> None:
+    framework = make_framework()
+    query, key = (torch.randn(BATCH, BATCH, requires_grad=True) for _ in range(2))
+    framework.contrastive_loss(query, key, torch.ones(BATCH)).backward()
+    assert query.grad is not None
+    assert query.grad.abs().sum() > 0.0
+    assert framework.bilinear.grad is not None
+    assert framework.bilinear.grad.abs().sum() > 0.0
+    assert key.grad is None
+
+
+def test_belief_starts_uniform_between_0_and_1_and_maxima_travel_in_the_state() -> None:
+    torch.manual_seed(0)
+    framework = Framework(50)
+    assert framework.bilinear.shape == (50, 50)
+    assert 0.0 <= framework.bilinear.min() < 0.01 < 0.99 < framework.bilinear.max() < 1.0
+    assert abs(framework.bilinear.mean() - 0.5) < 0.03
+    assert set(framework.state_dict()) == {"bilinear", "reward_max", "bonus_max"}
+
+
+def test_the_foreign_algorithm_of_the_documentation_runs() -> None:
+    page = Path(__file__).parents[1] / "docs" / "design.md"
+    assert page.exists(), f"{page} is missing: it must hold the example of a foreign base algorithm"
+    _, marker, rest = page.read_text().partition("<!-- test: foreign-algorithm -->")
+    assert marker, f"{page} has no marker <!-- test: foreign-algorithm --> before its example"
+    example = re.search(r"^```python\n(.*?)^```", rest, re.DOTALL | re.MULTILINE)
+    assert example, f"no ```python block follows the marker in {page}"
+    exec(compile(example.group(1), str(page), "exec"), {"__name__": "foreign_algorithm"})
