@@ -259,7 +259,7 @@ def manifest(config: Config, learner: AnyLearner, device: torch.device) -> dict[
     renderer_name = getattr(learner.env, "renderer_name", None)
     return {
         "cclf": __version__,
-        "commit": _commit(),
+        "commit": code_version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         **versions,
@@ -295,7 +295,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def code_version() -> str | None:
     """The commit this code runs from, with `-dirty` where files differ; None for an installed package."""
     here = Path(__file__).resolve().parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
 
   cclf train TASK      train an agent; the same command again resumes it
   cclf evaluate RUN    evaluate the agent of a run folder
+  cclf sweep           train methods x tasks x seeds on this machine
+  cclf results RUNS    collect run folders into one CSV per method
+  cclf bench minigrid  frames per second of A2C, RE3 and CCLF on this machine
   cclf methods         the methods, each as its difference from CCLF
   cclf tasks           the tasks
 
@@ -136,6 +140,11 @@ def run_training(config: Config, out: Path) -> int:
     training, learner, agent = build.make_training(config, out / config.run_name(), device)
     folder = build.claim_folder(config, out)
     saved = checkpoint.load(folder / "checkpoint")
+    if saved is not None and saved["agent_steps"] * config.env.action_repeat >= config.run.env_steps:
+        done = saved["agent_steps"] * config.env.action_repeat
+        print(f"finished before, at {done:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
+        print(folder)
+        return EXIT_DONE
     if saved is not None:
         training.load_state_dict(saved)
     build.record(config, learner, device, folder)
@@ -191,7 +200,7 @@ def evaluate(arguments: list[str]) -> int:
 
     try:
         config = Config.from_dict(json.loads(known.read_text()))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"cannot read {known}: {error}") from error
     saved = checkpoint.load(options.run / "checkpoint")
     if saved is None:
@@ -215,6 +224,108 @@ def evaluate(arguments: list[str]) -> int:
             write_video(str(options.video), result.pictures)
         except (ImportError, OSError, ValueError) as error:
             raise ConfigError(f"cannot write the video {options.video}: {error}") from error
+    return EXIT_DONE
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Train every method on every task with every seed, several at a time. Run it again to finish what was stopped.
+
+    What follows a bare -- goes to each `cclf train`: cclf sweep ... -- --no-video --env-steps 100000
+    """
+
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    profiles: tuple[str, ...] = (presets.DEFAULT_PROFILE,)
+    out: Path = Path("runs")
+    jobs: int = 0
+    """Runs at a time; 0 is one per processor."""
+    stop_after_seconds: float | None = None
+    """Ask all runs to save and stop after this long."""
+
+
+def sweep(arguments: list[str]) -> int:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, extra = parse(Sweep, "cclf sweep", arguments[:end]), arguments[end + 1 :]
+    from cclf.sweep import LocalSweep
+
+    calls = []
+    for task in options.tasks:
+        for method in options.methods:
+            for profile in options.profiles:
+                presets.resolve(task, method, profile=profile)  # bad names end the sweep before it begins
+                for seed in options.seeds:
+                    names = ["--method", method, "--profile", profile, "--seed", str(seed)]
+                    calls.append([task, *names, "--out", str(options.out), *extra])
+    calls.sort(key=lambda call: -presets.resolve(call[0]).run.env_steps)  # the longest first: no core idles at the end
+    outcomes = LocalSweep(options.jobs or os.cpu_count() or 1, options.stop_after_seconds).run(calls)
+    stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
+    failed = [outcome for outcome in outcomes if outcome.exit_code not in (EXIT_DONE, EXIT_STOPPED)]
+    for outcome in failed:
+        print(f"failed with {outcome.exit_code}: cclf train {' '.join(outcome.arguments)}: {outcome.last_line}", file=sys.stderr)
+    done = len(outcomes) - len(stopped) - len(failed)
+    print(f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed", file=sys.stderr)
+    return 1 if failed else EXIT_STOPPED if stopped else EXIT_DONE
+
+
+def _results_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Results:
+        """Collect the evaluations of all runs under a folder into tidy CSV files, one per method."""
+
+        runs: tyro.conf.Positional[Path]
+        out: Path = Path("results")
+
+    return Results
+
+
+def results(arguments: list[str]) -> int:
+    options = parse(_results_options(), "cclf results", arguments)
+    from cclf.analysis import load
+
+    rows = load.read_runs(options.runs)
+    if not rows:
+        raise ConfigError(f"{options.runs} holds no run with an evaluation")
+    for path in load.write_results(rows, options.out):
+        print(path)
+    return EXIT_DONE
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Frames per second of whole training (environments, acting, updates) on MiniGrid; evaluation is left out."""
+
+    task: str = "minigrid/DoorKey-6x6"
+    methods: tuple[str, ...] = ("a2c", "re3", "cclf", "re3+cclf")
+    processes: int = 0
+    """Independent runs side by side, one thread each; 0 is one per processor."""
+    seconds: float = 10.0
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+def bench(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: cclf bench minigrid [--help]")
+        return EXIT_DONE if arguments else EXIT_BAD_INPUT
+    if arguments[0] != "minigrid":
+        raise ConfigError(f"unknown benchmark {arguments[0]!r}{presets.nearest(arguments[0], ['minigrid'])}: use minigrid")
+    options = parse(Bench, "cclf bench minigrid", arguments[1:])
+    from cclf.bench import minigrid
+
+    report = minigrid(options.task, options.methods, options.processes or os.cpu_count() or 1, options.seconds)
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return EXIT_DONE
+    rows = [
+        (name, f"{figures['frames_per_second']:,.0f}", f"{figures['frames_per_second'] / report['processes']:,.0f}")
+        for name, figures in report.items()
+        if isinstance(figures, dict)
+    ]
+    _table((f"method on {options.task}", f"frames/s, {report['processes']} processes", "per process"), rows)
     return EXIT_DONE
 
 
@@ -278,7 +389,15 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     Console().print(table)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": train, "evaluate": evaluate, "methods": methods, "tasks": tasks}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "sweep": sweep,
+    "results": results,
+    "bench": bench,
+    "methods": methods,
+    "tasks": tasks,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

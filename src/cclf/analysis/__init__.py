@@ -1,0 +1,1 @@
+"""Reads run folders and results files. No torch: a laptop without it can draw every figure."""

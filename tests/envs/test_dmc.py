@@ -1,0 +1,231 @@
+"""DeepMind Control against dm_control itself: same seeds, same actions, everything compared."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("dm_control")
+
+from cclf.config import ConfigError
+from cclf.envs import dmc
+from cclf.envs.dmc import make_dmc
+from cclf.presets import TASKS
+from cclf.runtime import checkpoint
+from cclf.runtime.seeding import derive
+
+QUICK = ("cartpole-swingup", "reacher-easy", "cheetah-run")
+SLOW = ("finger-spin", "walker-walk", "ball_in_cup-catch")
+ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+SLOW_RESTORES = [pytest.param(name, used, marks=pytest.mark.slow) for name in SLOW for used in (False, True)]
+ACTION_DIM = {
+    "cartpole-swingup": 1,
+    "reacher-easy": 2,
+    "cheetah-run": 6,
+    "finger-spin": 2,
+    "walker-walk": 6,
+    "ball_in_cup-catch": 2,
+}
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def build(name="cartpole-swingup", frame_pixels=100, action_repeat=8, seed=1):
+        made.append(make_dmc(name, frame_pixels, action_repeat, seed))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+@pytest.fixture
+def blind(make, monkeypatch):
+    """Environments that render nothing: physics alone costs a hundredth."""
+
+    def build(*args, **kwargs):
+        env = make(*args, **kwargs)
+        monkeypatch.setattr(env, "_frame", lambda: np.zeros(env.spec.frame_shape, np.uint8))
+        return env
+
+    return build
+
+
+def oracle(name, seed):
+    domain, task = name.split("-")
+    return dmc._import_suite().load(domain, task, task_kwargs={"random": seed})
+
+
+def actions_for(env, count, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (count, env.spec.action_dim))
+
+
+def test_the_tasks_tested_are_the_papers_six():
+    assert {f"dmc/{name}" for name in (*QUICK, *SLOW)} == {name for name in TASKS if name.startswith("dmc/")}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_frames_and_rewards_are_dm_controls(make, name):
+    env, theirs = make(name, action_repeat=4, seed=5), oracle(name, seed=5)
+    assert env.spec == ((3, 100, 100), ACTION_DIM[name], 4, 250)
+    theirs.reset()
+    frame = env.reset()
+    assert frame.dtype == np.uint8
+    assert frame.flags.c_contiguous
+    assert np.array_equal(frame, theirs.physics.render(100, 100, camera_id=0).transpose(2, 0, 1))
+    for action in actions_for(env, 6):
+        step = env.step(action)
+        expected = sum(theirs.step(action).reward for _ in range(4))
+        assert step.reward == pytest.approx(expected, abs=1e-12)
+        assert np.array_equal(step.frame, theirs.physics.render(100, 100, camera_id=0).transpose(2, 0, 1))
+        assert not step.terminated
+        assert not step.truncated
+
+
+def test_other_frame_sizes_and_the_picture(make):
+    env = make(frame_pixels=64)
+    assert env.spec.frame_shape == env.reset().shape == (3, 64, 64)
+    picture = env.picture()
+    assert picture.shape == (256, 256, 3)
+    frame = env.step(np.zeros(1)).frame  # after a picture the frame is still a frame
+    assert np.array_equal(frame, env._env.physics.render(64, 64, camera_id=0).transpose(2, 0, 1))
+
+
+def test_one_render_per_agent_step(make, monkeypatch):
+    import mujoco
+
+    renders = []
+    original = mujoco.Renderer.render
+    monkeypatch.setattr(mujoco.Renderer, "render", lambda self, **kwargs: renders.append(1) or original(self, **kwargs))
+    env = make(action_repeat=8)
+    assert len(renders) == 0
+    env.reset()
+    assert len(renders) == 1
+    for _ in range(5):
+        env.step(np.zeros(1))
+    assert len(renders) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "repeat", "steps"), [("cartpole-swingup", 8, 125), ("cheetah-run", 3, 334), ("reacher-easy", 1, 1000)]
+)
+def test_episodes_have_exactly_a_thousand_env_steps_and_a_time_limit_truncates(blind, name, repeat, steps):
+    env = blind(name, action_repeat=repeat)
+    assert env.spec.max_episode_agent_steps == steps
+    for _ in range(2):
+        env.reset()
+        ends = [env.step(action)[2:] for action in actions_for(env, steps)]
+        assert ends == [(False, False)] * (steps - 1) + [(False, True)]
+        assert env._env._step_count == 1000
+
+
+def test_an_early_end_is_a_termination_and_stops_the_repeat(blind, monkeypatch):
+    env = blind(action_repeat=4)
+    env.reset()
+    results = iter([None] * 5 + [0.0])
+    monkeypatch.setattr(env._env.task, "get_termination", lambda _: next(results))
+    monkeypatch.setattr(env._env.task, "get_reward", lambda _: 1.0)
+    first, second = env.step(np.zeros(1)), env.step(np.zeros(1))
+    assert first[1:] == (4.0, False, False)
+    assert second[1:] == (2.0, True, False)
+
+
+def test_a_task_without_a_time_limit_has_no_episode_length(blind):
+    assert blind("lqr-lqr_2_1").spec.max_episode_agent_steps is None
+
+
+def test_actions_are_clipped_and_scaled_to_the_bounds(blind, monkeypatch):
+    env = blind("reacher-easy", action_repeat=1)
+    env.reset()
+    given = []
+    original = env._env.step
+    monkeypatch.setattr(env._env, "step", lambda control: given.append(control) or original(control))
+    env._low, env._high = np.array([-2.0, 0.0]), np.array([6.0, 1.0])
+    for action in ([-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [7.0, -7.0]):
+        env.step(np.array(action))
+    assert np.allclose(given, [[-2.0, 0.0], [2.0, 0.75], [6.0, 1.0], [6.0, 0.0]])
+
+
+def test_seeds_are_reproducible_and_different(make):
+    def first_frames(seed):
+        env = make("reacher-easy", frame_pixels=32, seed=seed)
+        return np.stack([env.reset(), env.reset(), env.step(np.ones(2)).frame])
+
+    one = first_frames(1)
+    assert np.array_equal(one, first_frames(1))
+    assert not np.array_equal(one[0], first_frames(2)[0])
+    assert not np.array_equal(one[0], one[1])
+    a, b = make("reacher-easy", frame_pixels=32, seed=1), make("reacher-easy", frame_pixels=32, seed=2)
+    b.reset()
+    big = derive(1, "eval", 10_000, 3)  # runs hand over 63 bits
+    assert big > 2**32
+    assert np.array_equal(a.reset(big), b.reset(big))
+    assert not np.array_equal(a.reset(big), a.reset(big + 1))
+
+
+def test_a_seed_of_63_bits_makes_an_environment(blind):
+    one, two = (blind(seed=derive(seed, "env")) for seed in (1, 2))
+    for env in (one, two):
+        env.reset()
+    assert not np.array_equal(one._env.physics.data.qpos, two._env.physics.data.qpos)
+
+
+@pytest.mark.parametrize(("name", "used"), [*((name, False) for name in QUICK), ("reacher-easy", True), *SLOW_RESTORES])
+def test_save_and_restore_mid_episode_gives_the_same_future(make, tmp_path, name, used):
+    """Through the checkpoint files, into an object of another seed."""
+    env, twin = make(name, action_repeat=4, seed=1), make(name, action_repeat=4, seed=2)
+    actions = actions_for(env, 12)
+    env.reset()
+    if used:
+        env.reset()
+        twin.reset()
+        for action in -actions[:3]:
+            twin.step(action)
+    for action in actions[:6]:
+        env.step(action)
+    checkpoint.save(tmp_path / "checkpoint", {"env": env.state_dict()})
+    twin.load_state_dict(checkpoint.load(tmp_path / "checkpoint")["env"])
+    for action in actions[6:]:
+        ours, theirs = env.step(action), twin.step(action)
+        assert np.array_equal(ours.frame, theirs.frame)
+        assert ours[1:] == theirs[1:]
+    assert np.array_equal(env._env.physics.data.qvel, twin._env.physics.data.qvel)
+    assert np.array_equal(env.reset(), twin.reset()), "the next episode begins the same"
+    assert env._env._step_count == twin._env._step_count
+
+
+def test_saving_changes_nothing(blind):
+    env, undisturbed = blind("cheetah-run"), blind("cheetah-run")
+    for e in (env, undisturbed):
+        e.reset()
+    for action in actions_for(env, 20):
+        env.state_dict()
+        assert env.step(action)[1:] == undisturbed.step(action)[1:]
+
+
+def test_the_end_of_an_episode_survives_a_restore(blind):
+    env, twin = blind(action_repeat=8), blind(action_repeat=8, seed=2)
+    env.reset()
+    for _ in range(124):
+        env.step(np.zeros(1))
+    twin.load_state_dict(env.state_dict())
+    assert twin.step(np.zeros(1)).truncated
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean dmc/cartpole-swingup"):
+        make_dmc("cartpole-swingpu", 100, 8, 1)
+
+
+def test_leaving_without_close_is_silent():
+    """The renderer must go before the display does, whatever was imported first."""
+    script = "import torch; from cclf.envs.dmc import make_dmc; env = make_dmc('cartpole-swingup', 32, 8, 1); env.reset()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_renderer_has_a_name(make):
+    assert len(make(frame_pixels=32).renderer_name()) > 2

@@ -1,0 +1,197 @@
+"""Any Gymnasium environment from its pixels: a small one registered here, and Pendulum through its renderer."""
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from cclf.config import ConfigError  # noqa: E402
+from cclf.envs.gym import GymnasiumPixels  # noqa: E402
+
+PIXELS = 24
+
+
+class Counter(gymnasium.Env):
+    """Shows its own clock: every pixel is the number of steps, the reward too. Ends after `length` steps by itself.
+
+    Like some environments it hands out one array that it writes again.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(self, render_mode=None, shape=(PIXELS, PIXELS, 3), length=1_000, bounds=(-2.0, 6.0)):
+        self.render_mode, self.length = render_mode, length
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = gymnasium.spaces.Box(*bounds, (2,), np.float32)
+        self.image = np.zeros(shape, np.uint8)
+        self.given = []
+
+    def _observation(self):
+        self.image[...] = min(255, self.steps)
+        return self.image
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        del options
+        self.steps = int(self.np_random.integers(100))
+        self.first = self.steps
+        return self._observation(), {}
+
+    def step(self, action):
+        self.given.append(action)
+        self.steps += 1
+        return self._observation(), float(self.steps), self.steps - self.first == self.length, False, {}
+
+    def render(self):
+        return np.full((40, 60, 3), 7, np.uint8)
+
+
+class Discrete(Counter):
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+
+VARIANTS = {
+    "cclf-test/Counter-v0": {"kwargs": {}, "max_episode_steps": 10},
+    "cclf-test/Ending-v0": {"kwargs": {"length": 5}, "max_episode_steps": 10},
+    "cclf-test/Endless-v0": {"kwargs": {}},
+    "cclf-test/ChannelsFirst-v0": {"kwargs": {"shape": (3, PIXELS, PIXELS)}},
+    "cclf-test/Grey-v0": {"kwargs": {"shape": (PIXELS, PIXELS)}},
+    "cclf-test/GreyChannel-v0": {"kwargs": {"shape": (PIXELS, PIXELS, 1)}},
+    "cclf-test/Wide-v0": {"kwargs": {"shape": (30, 50, 3)}},
+    "cclf-test/Vector-v0": {"kwargs": {"shape": (5,)}},
+    "cclf-test/Unbounded-v0": {"kwargs": {"bounds": (-np.inf, np.inf)}},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    for name, settings in VARIANTS.items():
+        gymnasium.register(name, entry_point=Counter, disable_env_checker=True, **settings)
+    gymnasium.register("cclf-test/Discrete-v0", entry_point=Discrete, disable_env_checker=True)
+    yield
+    for name in (*VARIANTS, "cclf-test/Discrete-v0"):
+        del gymnasium.registry[name]
+
+
+def make(name="Counter", action_repeat=1, seed=1, pixels=PIXELS):
+    return GymnasiumPixels(f"cclf-test/{name}-v0", pixels, action_repeat, seed)
+
+
+def clock(frame):
+    assert len(np.unique(frame)) == 1
+    return int(frame.flat[0])
+
+
+@pytest.mark.parametrize(("repeat", "steps"), [(1, 10), (2, 5), (3, 4), (4, 3)])
+def test_lengths_rewards_and_truncation(repeat, steps):
+    env = make(action_repeat=repeat)
+    assert env.spec == ((3, PIXELS, PIXELS), 2, repeat, steps)
+    first = clock(env.reset())
+    results = [env.step(np.zeros(2)) for _ in range(steps)]
+    assert [r.truncated for r in results] == [False] * (steps - 1) + [True]
+    assert not any(r.terminated for r in results)
+    per_step = [first + 1 + n for n in range(10)]
+    assert [r.reward for r in results] == [sum(per_step[n : n + repeat]) for n in range(0, 10, repeat)]
+    assert clock(results[-1].frame) == first + 10
+
+
+def test_termination_is_told_from_truncation_and_stops_the_repeat():
+    env = make("Ending", action_repeat=3)
+    env.reset()
+    first, second = env.step(np.zeros(2)), env.step(np.zeros(2))
+    assert first[2:] == (False, False)
+    assert second[2:] == (True, False)
+    assert clock(second.frame) == clock(first.frame) + 2
+    assert make("Endless").spec.max_episode_agent_steps is None
+
+
+@pytest.mark.parametrize("name", ["Counter", "ChannelsFirst", "Grey", "GreyChannel", "Wide"])
+def test_image_observations_become_frames_of_their_own(name):
+    env = make(name)
+    first = env.reset()
+    assert first.shape == (3, PIXELS, PIXELS)
+    assert first.dtype == np.uint8
+    number = clock(first)
+    second = env.step(np.zeros(2)).frame
+    assert clock(second) == number + 1
+    assert clock(first) == number, "a frame must not change when the environment writes its array again"
+
+
+def test_resizing_averages_the_picture():
+    env = make("Wide", pixels=10)
+    image = np.zeros((30, 50, 3), np.uint8)
+    image[:, :25, 0], image[:15, :, 1] = 200, 100
+    frame = env._frame(image)
+    assert frame.shape == (3, 10, 10)
+    assert (frame[0, :, :4] == 200).all()
+    assert (frame[0, :, 6:] == 0).all()
+    assert (frame[1, :4] == 100).all()
+    assert (frame[1, 6:] == 0).all()
+    assert frame[2].max() == 0
+
+
+def test_without_an_image_the_rendered_picture_is_the_observation():
+    env = make("Vector")
+    assert clock(env.reset()) == 7
+    assert env.picture().shape == (40, 60, 3)
+
+
+def test_actions_are_clipped_and_scaled_to_the_bounds():
+    env = make()
+    env.reset()
+    for action in ([-1.0, 1.0], [0.0, 0.5], [3.0, -3.0]):
+        env.step(np.array(action))
+    given = env._env.unwrapped.given
+    assert np.allclose(given, [[-2.0, 6.0], [2.0, 4.0], [6.0, -2.0]])
+    assert all(action.dtype == np.float32 for action in given)
+
+
+def test_seeds_are_reproducible_and_different():
+    def firsts(env, count=4):
+        return [clock(env.reset()) for _ in range(count)]
+
+    assert firsts(make(seed=1)) == firsts(make(seed=1))
+    assert firsts(make(seed=1)) != firsts(make(seed=2))
+    one, two = make(seed=1), make(seed=2**62 + 1)
+    two.reset()
+    assert clock(one.reset(2**62 + 3)) == clock(two.reset(2**62 + 3))
+    assert len(set(firsts(one, 8))) > 1, "episodes without a seed differ"
+
+
+def test_it_has_no_state_to_save():
+    env = make()
+    assert env.state_dict() == {}
+    env.load_state_dict({})
+
+
+def test_pendulum_from_its_renderer():
+    pytest.importorskip("pygame")
+    env = GymnasiumPixels("Pendulum-v1", 84, 2, seed=1)
+    assert env.spec == ((3, 84, 84), 1, 2, 100)
+    frame = env.reset()
+    assert (frame.shape, frame.dtype) == ((3, 84, 84), np.uint8)
+    step = env.step(np.ones(1))
+    assert step.reward < 0
+    assert not np.array_equal(frame, step.frame)
+    other = GymnasiumPixels("Pendulum-v1", 84, 2, seed=1)
+    assert np.array_equal(frame, other.reset())
+    for e in (env, other):
+        e.close()
+
+
+def test_an_unknown_id_names_the_nearest():
+    with pytest.raises(ConfigError, match="unknown Gymnasium environment 'Pendulm-v1'; did you mean Pendulum-v1"):
+        GymnasiumPixels("Pendulm-v1", 84, 1, 1)
+
+
+@pytest.mark.parametrize(("name", "actions"), [("Discrete", "Discrete"), ("Unbounded", "Box")])
+def test_other_actions_are_refused(name, actions):
+    with pytest.raises(ConfigError, match=rf"cclf-test/{name}-v0 has actions {actions}.*needs a Box with finite bounds"):
+        make(name)
+
+
+def test_an_environment_that_cannot_be_made_is_refused():
+    with pytest.raises(ConfigError, match="cannot make 'nowhere:Counter-v0'"):
+        GymnasiumPixels("nowhere:Counter-v0", 84, 1, 1)

@@ -1,0 +1,153 @@
+"""The toys keep the contract of an environment, show everything in every crop, and tell a good policy from a bad one."""
+
+import numpy as np
+import pytest
+
+from cclf import presets
+from cclf.config import ConfigError
+from cclf.envs.toy import EPISODE_STEPS, STEP_LENGTH, make_toy
+
+TOYS = {"reach-1d": 1, "reach": 2}
+
+
+def make(name="reach", frame_pixels=20, crop_pixels=16, action_repeat=1, seed=0):
+    return make_toy(name, frame_pixels, crop_pixels, action_repeat, seed)
+
+
+def scripted(env):
+    """Straight to the goal: the best there is."""
+    return np.clip((env.goal - env.agent) / STEP_LENGTH, -1.0, 1.0)
+
+
+def play(env, policy, seed=None):
+    env.reset(seed)
+    rewards, ended = [], False
+    while not ended:
+        step = env.step(policy(env))
+        rewards.append(step.reward)
+        ended = step.terminated or step.truncated
+    return rewards
+
+
+@pytest.mark.parametrize(("name", "axes"), TOYS.items())
+def test_spec_and_frames(name, axes):
+    env = make(name, action_repeat=2)
+    assert env.spec == ((3, 20, 20), axes, 2, 13)
+    for frame in (env.reset(), env.step(np.zeros(axes)).frame):
+        assert frame.shape == (3, 20, 20)
+        assert frame.dtype == np.uint8
+        assert frame.max() > 200
+    assert env.picture().shape == (240, 240, 3)
+    assert env.picture().dtype == np.uint8
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_seeds_are_reproducible_and_different(name):
+    def frames(seed):
+        env = make(name, seed=seed)
+        random = np.random.default_rng(0)
+        out = []
+        for _ in range(3):
+            out += [env.reset(), *(env.step(random.uniform(-1, 1, TOYS[name])).frame for _ in range(5))]
+        return np.stack(out)
+
+    assert np.array_equal(frames(1), frames(1))
+    assert not np.array_equal(frames(1)[0], frames(2)[0])
+    first, second = make(name, seed=1), make(name, seed=2)
+    second.reset()
+    assert np.array_equal(first.reset(7), second.reset(7)), "a seed given to reset decides alone"
+    assert not np.array_equal(first.reset(), first.reset()), "episodes without a seed differ"
+
+
+@pytest.mark.parametrize("action_repeat", [1, 2, 3, 5, 40])
+def test_exact_length_always_truncated_and_rewards_add_up(action_repeat):
+    env, single = make(action_repeat=action_repeat), make(action_repeat=1)
+    action = np.array([0.3, -0.2])
+    rewards = play(env, lambda _: action, seed=3)
+    assert len(rewards) == env.spec.max_episode_agent_steps == -(-EPISODE_STEPS // action_repeat)
+    each = play(single, lambda _: action, seed=3)
+    assert len(each) == EPISODE_STEPS
+    sums = [sum(each[start : start + action_repeat]) for start in range(0, EPISODE_STEPS, action_repeat)]
+    assert rewards == pytest.approx(sums)
+    env.reset(3)
+    steps = [env.step(action) for _ in rewards]
+    assert [step.truncated for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert not any(step.terminated for step in steps)
+
+
+def test_actions_move_the_agent_by_a_fixed_step_within_bounds():
+    env = make("reach-1d")
+    env.reset(0)
+    env.agent[:] = 0.5
+    env.step(np.array([0.5]))
+    assert env.agent == pytest.approx([0.65])
+    env.step(np.array([-9.0]))
+    assert env.agent == pytest.approx([0.35]), "actions are clipped to [-1, 1]"
+    for _ in range(9):
+        step = env.step(np.array([1.0]))
+    assert env.agent == pytest.approx([1.0])
+    assert step.reward == pytest.approx(max(0.0, 1.0 - abs(1.0 - env.goal[0])))
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_save_and_restore_mid_episode(name):
+    env, twin = make(name, seed=1), make(name, seed=2)
+    random = np.random.default_rng(0)
+    actions = random.uniform(-1, 1, (60, TOYS[name]))
+
+    def future(e):
+        out, ended = [], False
+        for action in actions:
+            if ended:
+                out.append(e.reset())
+            step = e.step(action)
+            ended = step.truncated
+            out += [step.frame, np.float64(step.reward)]
+        return out
+
+    env.reset()
+    for action in actions[:7]:
+        env.step(action)
+    twin.load_state_dict(env.state_dict())
+    for ours, theirs in zip(future(env), future(twin), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("name", "axes"), TOYS.items())
+@pytest.mark.parametrize(("frame_pixels", "crop_pixels"), [(20, 16), (100, 84), (24, 20)])
+def test_both_dots_stay_in_every_crop(name, axes, frame_pixels, crop_pixels):
+    """At every corner of the field the brightest pixels of both dots lie in each crop, the last offset included."""
+    env = make(name, frame_pixels, crop_pixels)
+    offsets = (0, frame_pixels - crop_pixels)
+    corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * axes)).reshape(axes, -1).T
+    for agent, goal in [(a, g) for a in corners for g in corners]:
+        env.agent, env.goal = agent, goal
+        frame = env._frame()
+        assert frame[0].max() > 200
+        assert frame[2].max() == 0
+        for y in offsets:
+            for x in offsets:
+                crop = frame[:, y : y + crop_pixels, x : x + crop_pixels]
+                assert crop[0].max() == frame[0].max(), f"the agent leaves the crop at {(y, x)}"
+                assert crop[1].max() == frame[1].max(), f"the goal leaves the crop at {(y, x)}"
+
+
+def test_the_preset_sizes_are_those_tested_here():
+    env = presets.resolve("toy/reach").env
+    assert (env.frame_pixels, env.crop_pixels) == (20, 16)
+
+
+@pytest.mark.parametrize(("name", "best", "random_mean"), [("reach-1d", 24.3, 11.0), ("reach", 23.7, 4.3)])
+def test_a_scripted_policy_earns_much_and_chance_little(name, best, random_mean):
+    env = make(name)
+    random = np.random.default_rng(0)
+    good = [sum(play(env, scripted, seed)) for seed in range(200)]
+    bad = [sum(play(env, lambda e: random.uniform(-1, 1, e.axes), seed)) for seed in range(200)]
+    assert np.mean(good) == pytest.approx(best, abs=0.3)
+    assert min(good) > 20.0
+    assert np.mean(bad) == pytest.approx(random_mean, abs=1.0)
+
+
+def test_an_unknown_toy_is_refused():
+    with pytest.raises(ConfigError, match=r"reach-3d.*reach, reach-1d"):
+        make("reach-3d")

@@ -1,0 +1,171 @@
+"""Imports point one way, read off the syntax trees: no module is run, so nothing hides in a function."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import cclf
+
+SOURCE = Path(cclf.__file__).parent
+FILES = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
+
+# Each layer and those below it that it may see. `config`, `presets` and `types` are words everyone shares.
+WORDS = {"config", "presets", "types"}
+PARTS = {"equations", "nets", "augment", "replay", "kernels"}
+MAY_SEE = {
+    "config": set(),
+    "presets": {"config"},
+    "equations": set(),
+    "types": {"config"},
+    "nets": WORDS | {"equations"},
+    "augment": WORDS | {"equations"},
+    "replay": WORDS | {"equations"},
+    "kernels": WORDS | {"equations", "kernels"},
+    "framework": WORDS | PARTS,
+    "algorithms": WORDS | PARTS | {"framework"},
+    "envs": WORDS,
+    "runtime": WORDS | {"replay", "runtime"},  # protocols only: things are handed in
+    "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime"},
+    "bench": WORDS | {"build", "envs", "runtime"},
+    "doctor": WORDS | {"build", "envs", "runtime"},
+    "sweep": WORDS | {"build"},
+    "analysis": {"config", "presets", "analysis"},  # reads files
+    "cli": WORDS | {"build", "runtime", "bench", "doctor", "sweep", "analysis"},
+    "__init__": set(),
+    "__main__": {"cli"},
+}
+# A bonus that stands beside an algorithm, not one of its own.
+BESIDE = {"algorithms/re3"}
+# Only these may use a compiler or a graph; only these may stay without torch and numpy.
+COMPILERS = {"runtime/compile"}
+STANDARD_LIBRARY_ONLY = {"config", "presets", "__init__"}
+
+
+def tree(path):
+    return ast.parse(path.read_text(), str(path))
+
+
+def imported(node):
+    """Dotted names that one import statement brings in; `from cclf import a` brings in cclf.a."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        module = node.module or ""
+        return [f"{module}.{alias.name}" for alias in node.names] if module == "cclf" else [module]
+    return []
+
+
+def imports(path, top_level_only=False):
+    nodes = tree(path).body if top_level_only else ast.walk(tree(path))
+    if top_level_only:  # also what stands under an `if` or a `try` there, but for type checkers' own
+        nodes = [inner for node in nodes if not _is_type_checking(node) for inner in _outside_functions(node)]
+    return {name for node in nodes for name in imported(node)}
+
+
+def _is_type_checking(node):
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _outside_functions(node):
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _outside_functions(child)
+
+
+def layer(name):
+    return name.split("/")[0]
+
+
+def inner_imports(path, **kwargs):
+    """Modules of this package that a file imports, as paths."""
+    names = {name.replace(".", "/").removeprefix("cclf/") for name in imports(path, **kwargs) if name.split(".")[0] == "cclf"}
+    return names - {"__version__"}
+
+
+def layers_seen(path, **kwargs):
+    return {layer(name) for name in inner_imports(path, **kwargs)}
+
+
+def outer_imports(path, **kwargs):
+    return {name.split(".")[0] for name in imports(path, **kwargs)} - {"cclf"}
+
+
+def test_there_is_something_to_look_at():
+    assert {"config", "equations", "framework", "algorithms/sac", "envs/dmc", "runtime/loop", "build", "cli"} <= set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_point_one_way(name):
+    assert layer(name) in MAY_SEE, f"say in MAY_SEE where {name} stands"
+    beside = BESIDE if layer(name) == "algorithms" else set()
+    seen = {layer(other) for other in inner_imports(FILES[name]) - beside}
+    assert seen <= MAY_SEE[layer(name)], f"{name} must not import {sorted(seen - MAY_SEE[layer(name)])}"
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if layer(name) == "envs"])
+def test_environments_do_not_know_each_other(name):
+    assert "envs" not in layers_seen(FILES[name])
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if layer(name) == "analysis"])
+def test_analysis_needs_neither_torch_nor_ray(name):
+    assert not outer_imports(FILES[name]) & {"torch", "ray"}
+
+
+@pytest.mark.parametrize("name", sorted(STANDARD_LIBRARY_ONLY))
+def test_configuration_needs_the_standard_library_alone(name):
+    assert outer_imports(FILES[name]) <= set(sys.stdlib_module_names)
+
+
+def test_the_command_line_imports_nothing_slow_before_a_command_needs_it():
+    outside = outer_imports(FILES["cli"], top_level_only=True)
+    assert outside <= set(sys.stdlib_module_names), f"import {outside - set(sys.stdlib_module_names)} inside the function"
+    assert layers_seen(FILES["cli"], top_level_only=True) <= {"config", "presets"}
+
+
+def test_the_equations_see_torch_and_nothing_else():
+    assert outer_imports(FILES["equations"]) == {"torch"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_one_file_speaks_to_compilers(name):
+    if name in COMPILERS:
+        return
+    for node in ast.walk(tree(FILES[name])):
+        words = {node.attr} if isinstance(node, ast.Attribute) else {node.id} if isinstance(node, ast.Name) else set()
+        is_torch_compile = isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.compile"
+        assert not is_torch_compile, f"{name}:{node.lineno} says torch.compile"
+        assert not words & {"CUDAGraph", "make_graphed_callables"}, f"{name}:{node.lineno} says {words}"
+        assert not {"torch.compiler", "torch._dynamo", "torch._inductor"} & set(imported(node))
+
+
+def test_no_drawer_for_odds_and_ends():
+    assert not {Path(name).name for name in FILES} & {"utils", "util", "helpers", "misc", "common"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_modules_namedtuples_and_protocols_are_inherited_from(name):
+    allowed = {"nn.Module", "NamedTuple", "Protocol", "ValueError", "Stateful", "Policy"}
+    for node in ast.walk(tree(FILES[name])):
+        if isinstance(node, ast.ClassDef):
+            assert {ast.unparse(base) for base in node.bases} <= allowed, f"{name}: class {node.name}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_bare_except_and_no_silent_assert(name):
+    for node in ast.walk(tree(FILES[name])):
+        assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{name}:{node.lineno}"
+        assert not (isinstance(node, ast.Assert) and node.msg is None), f"{name}:{node.lineno}: an assert needs a message"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_can_run_code_from_a_file(name):
+    """No pickle, and no torch.save or torch.load, which are pickle."""
+    assert not outer_imports(FILES[name]) & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    said = {ast.unparse(node) for node in ast.walk(tree(FILES[name])) if isinstance(node, ast.Attribute)}
+    assert not said & {"torch.save", "torch.load"}

@@ -1,0 +1,187 @@
+"""The configuration: what it refuses, what it names, and that it costs no import."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cclf import presets
+from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, SacConfig
+
+PLAIN = {"selection": "all", "prioritisation": False, "regularisation": False, "reward": False}
+
+
+def test_config_and_presets_import_neither_torch_nor_numpy():
+    script = "import sys, cclf.config, cclf.presets; print([m for m in ('torch', 'numpy', 'tyro', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"contrastive": False}, ["contrastive=False", "selection=curiosity"]),
+        ({**PLAIN, "views": 2, "contrastive": False, "prioritisation": True}, ["contrastive=False", "prioritisation"]),
+        ({**PLAIN, "views": 2, "contrastive": False, "regularisation": True}, ["contrastive=False", "regularisation"]),
+        ({**PLAIN, "views": 2, "contrastive": False, "reward": True}, ["contrastive=False", "reward"]),
+        ({**PLAIN, "augmentation": "centre-crop", "views": 1}, ["augmentation=centre-crop", "contrastive=True"]),
+        ({**PLAIN, "augmentation": "centre-crop", "views": 2, "contrastive": False}, ["augmentation=centre-crop", "views=2"]),
+        ({**PLAIN, "augmentation": "none", "views": 2}, ["augmentation=none", "views=2"]),
+        ({"views": 2}, ["selection=curiosity", "views=2"]),
+        ({**PLAIN, "selection": "overlap", "views": 2}, ["selection=overlap", "views=2"]),
+        ({**PLAIN, "views": 1, "reward": True}, ["reward", "views=1"]),
+        ({**PLAIN, "views": 5, "regularisation": True}, ["regularisation", "views=5"]),
+        ({**PLAIN, "views": 5, "prioritisation": True}, ["prioritisation", "selection=all"]),
+    ],
+)
+def test_pieces_that_cannot_act_are_refused_by_both_names(values, names):
+    with pytest.raises(ConfigError) as caught:
+        MethodConfig(**values)
+    for name in (*names, "clashes with"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: EnvConfig(frame_pixels=64, crop_pixels=84), ["crop_pixels=84", "frame_pixels=64"]),
+        (lambda: SacConfig(log_std_min=3.0), ["log_std_min=3.0", "log_std_max=2.0"]),
+        (
+            lambda: Config("toy/reach", "cclf", env=EnvConfig(frame_pixels=20, crop_pixels=14)),
+            ["conv_layers=4", "crop_pixels=14"],
+        ),
+        (lambda: Config("toy/reach", "cclf", algorithm=SacConfig(conv_layers=40)), ["conv_layers=40", "crop_pixels=84"]),
+        (
+            lambda: replace(presets.resolve("dmc/cheetah-run"), method=presets.resolve("minigrid/Empty-16x16").method),
+            ["augmentation=none", "SAC"],
+        ),
+        (
+            lambda: replace(presets.resolve("minigrid/Empty-16x16"), method=presets.resolve("dmc/cheetah-run").method),
+            ["prioritisation=True", "A2C"],
+        ),
+    ],
+)
+def test_options_of_two_groups_that_clash_are_both_named(make, names):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    for name in (*names, "clashes with"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "bad"),
+    [
+        *((SacConfig, name, 0) for name in ("batch_size", "warmup_agent_steps", "replay_capacity_transitions")),
+        *((SacConfig, name, 0) for name in ("target_every_updates", "actor_every_updates", "conv_layers", "hidden_dim")),
+        *((SacConfig, name, 0.0) for name in ("learning_rate", "contrastive_learning_rate", "initial_temperature")),
+        *((SacConfig, name, 1.5) for name in ("discount", "q_ema_rate", "encoder_ema_rate", "temperature_beta1")),
+        *((SacConfig, name, float("nan")) for name in ("discount", "learning_rate")),
+        *((RunConfig, name, 0) for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps")),
+        (RunConfig, "threads", -1),
+        (MethodConfig, "views", 0),
+        (MethodConfig, "priority_momentum", 1.1),
+        (EnvConfig, "frame_stack", 0),
+        (EnvConfig, "action_repeat", 0),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(kind, name, bad):
+    with pytest.raises(ConfigError, match=name):
+        kind(**{name: bad})
+
+
+def test_a_negative_seed_is_refused():
+    with pytest.raises(ConfigError, match="seed=-1"):
+        Config("toy/reach", "cclf", seed=-1)
+
+
+ALL_NAMES = [(f"{suite}/{name}", method) for suite, name, base in
+             (("dmc", "cheetah-run", "sac"), ("toy", "reach", "sac"), ("minigrid", "Empty-16x16", "a2c"))
+             for method in presets.METHODS[base]]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "method"), ALL_NAMES)
+def test_round_trip_through_json(task, method):
+    config = replace(presets.resolve(task, method, seed=7, profile="paper"), run=RunConfig(env_steps=123, device="cpu"))
+    again = Config.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config
+    assert again.run_name() == config.run_name()
+
+
+def changed(value):
+    """Another value of the same kind that stays in range."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return type(value)(value * 0.5) if value > 1 or isinstance(value, float) else value + 1
+    return value + "x"
+
+
+def with_field(config, group, name, value):
+    """Past the checks: naming must not depend on what makes sense together."""
+    part = dataclasses.replace(config)  # a copy
+    inner = object.__new__(type(getattr(config, group)))
+    for key, old in dataclasses.asdict(getattr(config, group)).items():
+        object.__setattr__(inner, key, value if key == name else old)
+    object.__setattr__(part, group, inner)
+    return part
+
+
+BASE = presets.resolve("dmc/cartpole-swingup", "cclf")
+LEARNING = [(group, f.name) for group in ("env", "method", "algorithm") for f in dataclasses.fields(getattr(BASE, group))]
+
+
+@pytest.mark.parametrize(("group", "name"), [pair for pair in LEARNING if pair != ("algorithm", "replay_device")])
+def test_the_run_name_depends_on_every_value_that_is_learned_with(group, name):
+    other = with_field(BASE, group, name, changed(getattr(getattr(BASE, group), name)))
+    assert other.run_name() != BASE.run_name()
+
+
+def test_the_run_name_holds_task_method_and_seed():
+    assert BASE.run_name().startswith("dmc/cartpole-swingup/cclf/seed-1-")
+    names = {
+        presets.resolve(t, m, seed=s).run_name() for t in ("toy/reach", "toy/reach-1d") for m in ("drq", "cclf") for s in (1, 2)
+    }
+    assert len(names) == 8
+    assert presets.resolve("toy/reach", profile="paper").run_name() != presets.resolve("toy/reach").run_name()
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(RunConfig)])
+def test_the_run_name_ignores_budget_device_and_logging(name):
+    other = with_field(BASE, "run", name, changed(getattr(BASE.run, name)))
+    assert other.run != BASE.run
+    assert other.run_name() == BASE.run_name()
+
+
+def test_the_run_name_ignores_where_replay_lives():
+    assert with_field(BASE, "algorithm", "replay_device", "cpu").run_name() == BASE.run_name()
+
+
+def test_the_run_name_is_the_same_in_another_process():
+    script = "from cclf import presets; print(presets.resolve('dmc/cartpole-swingup').run_name())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == BASE.run_name()
+
+
+@given(env_steps=st.integers(1, 10**7), repeat=st.integers(1, 8), warmup=st.integers(1, 5_000))
+def test_clocks_convert_without_losing_a_step(env_steps, repeat, warmup):
+    config = Config(
+        "toy/reach",
+        "cclf",
+        env=EnvConfig(action_repeat=repeat),
+        algorithm=SacConfig(warmup_agent_steps=warmup),
+        run=RunConfig(env_steps=env_steps),
+    )
+    assert (config.planned_agent_steps - 1) * repeat < env_steps <= config.planned_agent_steps * repeat
+    assert config.planned_updates == max(0, config.planned_agent_steps - warmup)
+
+
+def test_configs_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BASE.seed = 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BASE.algorithm.discount = 0.5

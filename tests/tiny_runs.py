@@ -1,0 +1,110 @@
+"""Runs small enough for a test: toy pixels, networks of a few neurons, a few dozen steps."""
+
+import csv
+from dataclasses import replace
+
+import torch
+
+from cclf import build, presets
+from cclf.runtime import checkpoint
+from cclf.runtime.loop import Stop
+from cclf.runtime.metrics import RunLog
+from cclf.runtime.progress import Progress
+
+CPU = torch.device("cpu")
+_SIZES = {
+    "sac": {"batch_size": 4, "hidden_dim": 16, "conv_filters": 4, "feature_dim": 8, "warmup_agent_steps": 20},
+    "a2c": {"num_envs": 4, "rollout_steps": 4, "contrastive_hidden_dim": 8, "re3_window_observations": 40},
+}
+_RUN = {"env_steps": 60, "eval_every_env_steps": 30, "eval_episodes": 2, "log_every_agent_steps": 10}
+_RUN |= {"device": "cpu", "threads": 1, "video": False, "tensorboard": False}
+
+
+def tiny_config(task="toy/reach-1d", method="cclf", *, seed=1, env=None, algorithm=None, **run):
+    """The preset with its sizes cut down; further keywords go to `run`."""
+    config = presets.resolve(task, method, seed=seed)
+    sizes = _SIZES[presets.base_algorithm(task)] | (algorithm or {})
+    return replace(
+        config,
+        env=replace(config.env, **env or {}),
+        algorithm=replace(config.algorithm, **sizes),
+        run=replace(config.run, **_RUN | run),
+    )
+
+
+def tiny_options(config):
+    """The same as words of a command line."""
+    defaults = presets.resolve(config.task, config.method_name)
+    words = [config.task, "--method", config.method_name, "--seed", str(config.seed)]
+    for group in ("env", "method", "algorithm", "run"):
+        ours, theirs = getattr(config, group), getattr(defaults, group)
+        for name, value in vars(ours).items():
+            if value != getattr(theirs, name):
+                option = name.replace("_", "-")
+                words += [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
+    return words
+
+
+class StopAt(Stop):
+    """A stop that asks for itself once the run has reached `env_steps`."""
+
+    def __init__(self, env_steps=None):
+        super().__init__()
+        self.env_steps = env_steps
+
+
+class QuietProgress(Progress):
+    def __init__(self, total, done, stop):
+        super().__init__(total, done, 0, quiet=True)
+        self.stop = stop
+
+    def step(self, env_steps, updates):
+        super().step(env_steps, updates)
+        if self.stop.env_steps is not None and env_steps >= self.stop.env_steps:
+            self.stop.requested = True
+
+
+def run(config, folder, stop_at=None, prepare=lambda learner: None):
+    """Train in `folder`, going on from what is saved there; the learner, and whether it reached the end."""
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    training, learner, agent = build.make_training(config, folder, CPU)
+    prepare(learner)
+    saved = checkpoint.load(folder / "checkpoint")
+    if saved is not None:
+        training.load_state_dict(saved)
+    stop = StopAt(stop_at)
+    log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps)
+    finished = training.run(log, QuietProgress(config.run.env_steps, training.env_steps, stop), stop)
+    log.close()
+    agent.close()
+    learner.close()
+    return learner, finished
+
+
+def flat(state, prefix=""):
+    """A nested state as one dict of leaves."""
+    if not isinstance(state, dict):
+        return {prefix: state}
+    return {key: leaf for name, inner in state.items() for key, leaf in flat(inner, f"{prefix}/{name}").items()}
+
+
+def differing(one, two):
+    """Names of the leaves in which two states differ."""
+    one, two = flat(one), flat(two)
+    assert one.keys() == two.keys()
+
+    def equal(a, b):
+        return torch.equal(torch.as_tensor(a), torch.as_tensor(b)) if hasattr(a, "shape") else a == b
+
+    return [name for name in one if not equal(one[name], two[name])]
+
+
+def rows(path, *without):
+    with path.open(newline="") as file:
+        return [{key: value for key, value in row.items() if key not in without} for row in csv.DictReader(file)]
+
+
+def tables(folder):
+    """What a run wrote down, but for the clock on the wall."""
+    return rows(folder / "train.csv"), rows(folder / "eval.csv", "wall_seconds")
