@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	$(VENV)/bin/cclf train toy/reach-1d --method cclf --out runs/demo
+	$(VENV)/bin/cclf demo
 
 test: setup
 	$(VENV)/bin/python -m pytest

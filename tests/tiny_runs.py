@@ -41,7 +41,9 @@ def tiny_options(config):
         for name, value in vars(ours).items():
             if value != getattr(theirs, name):
                 option = name.replace("_", "-")
-                words += [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
+                words += (
+                    [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
+                )
     return words
 
 
@@ -64,7 +66,7 @@ class QuietProgress(Progress):
             self.stop.requested = True
 
 
-def run(config, folder, stop_at=None, prepare=lambda learner: None):
+def run(config, folder, stop_at=None, prepare=lambda _: None):
     """Train in `folder`, going on from what is saved there; the learner, and whether it reached the end."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from cclf.algorithms.sac import Sac
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
 from cclf.framework import Framework
 from cclf.replay import Replay
+from cclf.runtime import checkpoint
 from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
@@ -151,6 +153,24 @@ def make_agent(config: Config, device: torch.device, policy: Sac | A2c | None = 
     sac = policy if isinstance(policy, Sac) else make_sac(config, env.spec.action_dim, device)
     stack = config.env.frame_stack
     return Agent(sac, lambda seeds, record: evaluate(env, sac, seeds, stack, device, record), env.close)
+
+
+def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent, Config, int]:
+    """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
+    known = folder / "config.json"
+    if not known.exists():
+        raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
+    try:
+        config = Config.from_dict(json.loads(known.read_text()))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"cannot read {known}: {error}") from error
+    config = replace(config, run=replace(config.run, eval_episodes=episodes))
+    saved = checkpoint.load(folder / "checkpoint")
+    if saved is None:
+        raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    agent = make_agent(config, device)
+    agent.policy.load_state_dict(saved["learner"]["algorithm"])
+    return agent, config, saved["agent_steps"] * config.env.action_repeat
 
 
 def make_learner(config: Config, device: torch.device) -> AnyLearner:

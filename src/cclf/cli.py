@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cclf import __version__, presets
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
+
+if TYPE_CHECKING:
+    from cclf.sweep import Call
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 2, 75
 
@@ -23,6 +26,7 @@ USAGE = """usage: cclf COMMAND ...
 
 Contrastive-curiosity-driven reinforcement learning from pixels.
 
+  cclf demo            train a first agent and look at it, in minutes
   cclf train TASK      train an agent; the same command again resumes it
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf sweep           train methods x tasks x seeds on this machine
@@ -90,7 +94,8 @@ def _named_task(arguments: list[str]) -> str:
     raise ConfigError("train needs a task, e.g. cclf train toy/reach --method cclf (see: cclf tasks)")
 
 
-def train(arguments: list[str]) -> int:
+def _train_config(arguments: list[str]) -> tuple[Config, Path, bool]:
+    """What a `cclf train` command line asks for: the config, the folder for run folders, and whether to stop before training."""
     names = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     names.add_argument("--method", default="cclf")
     names.add_argument("--profile", default=presets.DEFAULT_PROFILE)
@@ -117,10 +122,15 @@ def train(arguments: list[str]) -> int:
     config = replace(
         defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
     )
-    if chosen.dry_run:
+    return config, chosen.out, chosen.dry_run
+
+
+def train(arguments: list[str]) -> int:
+    config, out, dry_run = _train_config(arguments)
+    if dry_run:
         print(json.dumps(config.to_dict(), indent=2))
         return EXIT_DONE
-    return run_training(config, chosen.out)
+    return run_training(config, out)
 
 
 def run_training(config: Config, out: Path) -> int:
@@ -188,37 +198,22 @@ def _evaluate_options() -> Any:
 
 def evaluate(arguments: list[str]) -> int:
     options = parse(_evaluate_options(), "cclf evaluate", arguments)
-    known = options.run / "config.json"
-    if not known.exists():
-        raise ConfigError(f"{options.run} is not a run folder: it holds no config.json")
     if options.episodes < 1 or options.seed < 0:
         raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
     from cclf import build
-    from cclf.runtime import checkpoint
     from cclf.runtime.evaluate import write_video
     from cclf.runtime.seeding import derive
 
-    try:
-        config = Config.from_dict(json.loads(known.read_text()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"cannot read {known}: {error}") from error
-    saved = checkpoint.load(options.run / "checkpoint")
-    if saved is None:
-        raise ConfigError(f"{options.run} holds no checkpoint yet: train it first")
-    device = build.choose_device(options.device)
-    config = replace(config, run=replace(config.run, eval_episodes=options.episodes))
-    agent = build.make_agent(config, device)
-    agent.policy.load_state_dict(saved["learner"]["algorithm"])
+    agent, _, env_steps = build.load_agent(options.run, build.choose_device(options.device), options.episodes)
     seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
     result = agent.evaluate(seeds, options.video is not None)
     agent.close()
-    env_steps = saved["agent_steps"] * config.env.action_repeat
     facts = {"run": str(options.run), "env_steps": env_steps, "episodes": len(result.returns)}
     facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
     if options.json:
         print(json.dumps(facts))
     else:
-        print(f"return {result.mean:.1f} ± {result.std:.1f} over {len(result.returns)} episodes at {env_steps:,} env steps")
+        print(f"return {result.mean:.4g} ± {result.std:.2g} over {len(result.returns)} episodes at {env_steps:,} env steps")
     if options.video is not None:
         try:
             write_video(str(options.video), result.pictures)
@@ -250,23 +245,47 @@ def sweep(arguments: list[str]) -> int:
     options, extra = parse(Sweep, "cclf sweep", arguments[:end]), arguments[end + 1 :]
     from cclf.sweep import LocalSweep
 
-    calls = []
-    for task in options.tasks:
-        for method in options.methods:
-            for profile in options.profiles:
-                presets.resolve(task, method, profile=profile)  # bad names end the sweep before it begins
-                for seed in options.seeds:
-                    names = ["--method", method, "--profile", profile, "--seed", str(seed)]
-                    calls.append([task, *names, "--out", str(options.out), *extra])
-    calls.sort(key=lambda call: -presets.resolve(call[0]).run.env_steps)  # the longest first: no core idles at the end
+    calls = [
+        train_call(task, method, profile, seed, options.out, extra)
+        for task in options.tasks
+        for method in options.methods
+        for profile in options.profiles
+        for seed in options.seeds
+    ]
+    calls.sort(key=lambda call: -call.env_steps)  # the longest first: no core idles at the end
     outcomes = LocalSweep(options.jobs or os.cpu_count() or 1, options.stop_after_seconds).run(calls)
     stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
     failed = [outcome for outcome in outcomes if outcome.exit_code not in (EXIT_DONE, EXIT_STOPPED)]
     for outcome in failed:
-        print(f"failed with {outcome.exit_code}: cclf train {' '.join(outcome.arguments)}: {outcome.last_line}", file=sys.stderr)
+        command = f"cclf train {' '.join(outcome.call.arguments)}"
+        print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
     done = len(outcomes) - len(stopped) - len(failed)
     print(f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed", file=sys.stderr)
     return 1 if failed else EXIT_STOPPED if stopped else EXIT_DONE
+
+
+def train_call(task: str, method: str, profile: str, seed: int, out: Path, extra: list[str]) -> "Call":
+    """A run as a sweep starts it. Bad names and options end the sweep here, before anything runs."""
+    from cclf.sweep import Call
+
+    arguments = [task, "--method", method, "--profile", profile, "--seed", str(seed), "--out", str(out), *extra]
+    config, _, _ = _train_config(arguments)
+    return Call(task, method, seed, config.run.env_steps, out / config.run_name(), tuple(arguments))
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Train A2C with and without CCLF on MiniGrid, a few minutes, and write a page that shows what curiosity did."""
+
+    out: Path = Path("runs/demo")
+
+
+def demo(arguments: list[str]) -> int:
+    options = parse(Demo, "cclf demo", arguments)
+    from cclf import demo as demonstration
+
+    print(demonstration.run(options.out).resolve())
+    return EXIT_DONE
 
 
 def _results_options() -> Any:
@@ -390,6 +409,7 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "demo": demo,
     "train": train,
     "evaluate": evaluate,
     "sweep": sweep,

@@ -22,17 +22,24 @@ def test_derive_is_a_function_into_63_bits(seed, path):
 
 
 def test_derived_seeds_differ():
-    paths = [("init",), ("env",), ("eval",), *((name,) for name in STREAMS), *(("eval", step, n) for step in (0, 500) for n in range(10))]
+    paths = [
+        ("init",),
+        ("env",),
+        *((name,) for name in STREAMS),
+        *(("eval", step, n) for step in (1, 500) for n in range(10)),
+        *(("evaluate", n) for n in range(10)),
+    ]
     seeds = [derive(seed, *path) for seed in range(20) for path in paths]
     assert len(set(seeds)) == len(seeds)
 
 
 def test_derived_seeds_stay_what_they_are():
     """Results on record were drawn with these: change them only on purpose."""
-    assert [derive(1, "init"), derive(1, "env"), derive(3, "eval", 10_000, 2)] == PINNED
-
-
-PINNED = [0, 0, 0]
+    assert [derive(1, "init"), derive(1, "env"), derive(3, "eval", 10_000, 2)] == [
+        1351750760845235182,
+        2299343124717194539,
+        6499562913721820435,
+    ]
 
 
 def test_streams_are_reproducible_independent_and_saved():
@@ -64,7 +71,7 @@ def test_the_same_seed_twice_is_the_same_run(tmp_path, method):
 def test_the_global_random_state_plays_no_part(tmp_path):
     def run_after(seed, folder):
         torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 (the very thing under test)
+        np.random.seed(seed)
         return run(tiny_config(), folder)[0].state_dict()
 
     assert differing(run_after(1, tmp_path / "a"), run_after(2, tmp_path / "b")) == []
@@ -81,11 +88,8 @@ def test_different_seeds_differ_in_everything_drawn():
     one, two = (build.make_learner(tiny_config(seed=seed), CPU) for seed in (1, 2))
     # initial weights: every matrix of every network (biases and norms start from constants)
     weights = [dict(learner.algorithm.networks.named_parameters()) for learner in (one, two)]
-    same = [name for name, value in weights[0].items() if torch.equal(value, weights[1][name])]
-    assert all(name.endswith("bias") or ".norm." in name for name in same), same
-    assert len(same) < len(weights[0]) - len([name for name in weights[0] if name.endswith("weight")]) + len(
-        [name for name in same if ".norm." in name]
-    ) + 1  # fmt: skip
+    same = {name for name, value in weights[0].items() if torch.equal(value, weights[1][name])}
+    assert same == {name for name in weights[0] if name.endswith("bias") or ".norm." in name}
     # first episode, first actions, draws from replay, crops
     frames = [learner.env.reset() for learner in (one, two)]
     assert not np.array_equal(*frames)
@@ -99,12 +103,14 @@ def test_different_seeds_differ_in_everything_drawn():
             learner.observe(action, learner.env.step(action))
     draws = [learner.replay.sample(16, learner.generators["replay"]).slot for learner in (one, two)]
     assert not torch.equal(*draws)
-    noise = [learner.algorithm.draw_noise(16, learner.generators["augment"], learner.generators["policy"]) for learner in (one, two)]
+    noise = [
+        learner.algorithm.draw_noise(16, learner.generators["augment"], learner.generators["policy"]) for learner in (one, two)
+    ]
     for ours, theirs in zip(*noise, strict=True):
         assert not torch.equal(ours, theirs)
 
 
 def test_actions_after_the_warm_up_depend_on_the_seed_too(tmp_path):
     learners = [run(tiny_config(seed=seed), tmp_path / str(seed))[0] for seed in (1, 2)]
-    taken = [learner.replay.actions[25:45] for learner in learners]
+    taken = [learner.replay.actions[26:45] for learner in learners]  # slot 25 ends an episode
     assert not torch.isclose(*taken).any()

@@ -1,0 +1,124 @@
+"""`cclf demo`: two agents of the paper on MiniGrid, on a laptop in minutes, and a page that shows what curiosity did."""
+
+import csv
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from cclf import presets
+from cclf.analysis import figures, page
+from cclf.analysis.load import Row, read_runs
+from cclf.analysis.statistics import steps_to_threshold
+from cclf.sweep import Call, LocalSweep
+
+TASK = "minigrid/DoorKey-6x6"
+METHODS = ("a2c", "cclf")
+SEEDS = (1, 2, 3)
+PROFILE = "paper"
+SOLVED_RETURN = 0.9
+OPTIMUM = 0.969  # mean return of the shortest paths over all layouts of DoorKey-6x6
+NEXT_COMMANDS = "cclf train minigrid/DoorKey-8x8 --method re3+cclf\ncclf train dmc/cartpole-swingup --method cclf\ncclf methods"
+OPTIONS = ("--eval-every-env-steps", "12800", "--log-every-agent-steps", "3200", "--no-tensorboard", "--no-video")
+
+
+def run(out: Path) -> Path:
+    """Train, then write the page; returns its path. Run again, it only redraws."""
+    calls = []
+    for seed in SEEDS:
+        for method in METHODS:
+            arguments = (TASK, "--method", method, "--profile", PROFILE, "--seed", str(seed), "--out", str(out), *OPTIONS)
+            config = presets.resolve(TASK, method, seed=seed, profile=PROFILE)
+            calls.append(Call(TASK, method, seed, config.run.env_steps, out / config.run_name(), arguments))
+    for outcome in LocalSweep(jobs=os.cpu_count() or 1).run(calls):
+        if outcome.exit_code:
+            raise SystemExit(outcome.exit_code)
+    path = out / "index.html"
+    path.write_text(_page(out, calls))
+    return path
+
+
+def _page(out: Path, calls: list[Call]) -> str:
+    rows = [row for row in read_runs(out / TASK) if row.method in METHODS]
+    curve = figures.learning_curves({TASK: figures.curves(rows)}, {TASK: OPTIMUM})
+    curious = [call for call in calls if call.method == "cclf"]
+    logs = {f"seed {call.seed}": _train_log(call.folder) for call in curious}
+    curiosity = {name: (log["env_steps"], log["curiosity_mean"]) for name, log in logs.items()}
+    bonus = {name: (log["env_steps"], log["bonus_mean"]) for name, log in logs.items()}
+    best = max(curious, key=lambda call: [row.return_mean for row in rows if row.method == "cclf" and row.seed == call.seed][-1])
+    pictures = _watch(best.folder)
+    shown = np.unique(np.linspace(0, len(pictures) - 1, 10).round().astype(int))
+    red = figures.COLOURS["cclf"]
+    header = ("run", "final return", f"env steps to {SOLVED_RETURN}", "seconds")
+    return page.page(
+        "What curiosity did",
+        [
+            "<h1>What curiosity did</h1>",
+            f"<p>Two agents learned <code>{page.escape(TASK)}</code> on this machine: find the key, open the locked door, "
+            "reach the green square, seeing only the 7×7 cells in front. One is plain A2C. The other is A2C with CCLF: it also "
+            "learns to recognise its own observations, and is paid a little for those it fails to recognise.</p>",
+            "<h2>Learning</h2>",
+            page.figure(
+                figures.inline_svg(curve, "learning curves"),
+                f"Return of {rows[0].episodes} evaluation episodes; mean of {len(SEEDS)} seeds with a 95 % bootstrap interval. "
+                f"Dashed: the shortest paths ({OPTIMUM}). {len(SEEDS)} seeds prove nothing; docs/minigrid.md has more.",
+            ),
+            page.table(header, [_summary(call, rows) for call in calls]),
+            "<h2>Curiosity</h2>",
+            '<div class="pair">',
+            page.figure(
+                figures.inline_svg(figures.over_time(curiosity, "curiosity 1 − IB", red), "curiosity"),
+                "Eq. (3), mean over the batch of each update, one line per seed. It falls as the agent learns to tell its "
+                "observations apart, but not to zero: one that stands n times in a batch cannot be believed above 1/n.",
+            ),
+            page.figure(
+                figures.inline_svg(figures.over_time(bonus, "intrinsic reward per step", red), "intrinsic reward"),
+                "Eq. (9): what that curiosity pays. It fades with time, so that the task decides in the end.",
+            ),
+            "</div>",
+            "<h2>The trained agent</h2>",
+            f'<p class="soft">One episode of cclf, seed {best.seed}: {len(pictures)} steps, actions sampled.</p>',
+            page.picture_strip([pictures[i] for i in shown], [f"step {i}" for i in shown]),
+            _video(pictures),
+            "<h2>Go on</h2>",
+            f"<pre><code>{page.escape(NEXT_COMMANDS)}</code></pre>",
+        ],
+    )
+
+
+def _summary(call: Call, rows: list[Row]) -> tuple[str, str, str, str]:
+    mine = [row for row in rows if row.method == call.method and row.seed == call.seed]
+    reached = steps_to_threshold(
+        np.array([row.env_steps for row in mine]), np.array([row.return_mean for row in mine]), SOLVED_RETURN
+    )
+    label = "never" if np.isinf(reached) else f"{reached:,.0f}"
+    return f"{call.method}, seed {call.seed}", f"{mine[-1].return_mean:.3f}", label, f"{mine[-1].wall_seconds:.0f}"
+
+
+def _train_log(folder: Path) -> dict[str, np.ndarray]:
+    with (folder / "train.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name]) for row in rows]) for name in ("env_steps", "curiosity_mean", "bonus_mean")}
+
+
+def _watch(folder: Path) -> list[np.ndarray]:
+    """Pictures of one episode of the agent in a run folder."""
+    import torch
+
+    from cclf.build import load_agent
+
+    agent, _, _ = load_agent(folder, torch.device("cpu"), episodes=1)
+    try:
+        return agent.evaluate([0], True).pictures
+    finally:
+        agent.close()
+
+
+def _video(pictures: list[np.ndarray]) -> str:
+    from cclf.runtime.evaluate import write_video
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "episode.mp4"
+        write_video(str(path), pictures, frames_per_second=6)
+        return page.video(path.read_bytes(), "an episode of the trained agent")

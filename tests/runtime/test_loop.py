@@ -1,0 +1,245 @@
+"""The loop: clocks that agree, rows where they belong, and a stop at any moment that changes nothing."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from cclf import build
+from cclf.runtime.loop import Plan, Stop, Training
+from cclf.runtime.metrics import RunLog
+from cclf.types import Advance
+from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 3])
+def test_the_three_clocks_agree_in_every_row(tmp_path, repeat):
+    config = tiny_config(env={"action_repeat": repeat}, env_steps=61 * repeat, eval_every_env_steps=20)
+    learner, finished = run(config, tmp_path)
+    assert finished
+    train, evaluation = tables(tmp_path)
+    for row in (*train, *evaluation):
+        env_steps, agent_steps, updates = (int(row[name]) for name in ("env_steps", "agent_steps", "updates"))
+        assert env_steps == agent_steps * repeat
+        assert updates == max(0, agent_steps - 20), "one update per agent step after the warm-up of 20"
+    assert [int(row["agent_steps"]) for row in train] == list(range(10, 61, 10))
+    crossings = [step for step in range(repeat, 61 * repeat + 1, repeat) if step // 20 != (step - repeat) // 20]
+    assert [int(row["env_steps"]) for row in evaluation] == sorted({*crossings, 61 * repeat})
+    assert (learner.agent_steps, learner.updates) == (61, 41) == (config.planned_agent_steps, config.planned_updates)
+
+
+def test_the_budget_is_met_to_the_step_and_never_by_less(tmp_path):
+    config = tiny_config(env={"action_repeat": 4}, env_steps=61)
+    run(config, tmp_path)
+    assert rows(tmp_path / "eval.csv")[-1]["env_steps"] == "64"
+
+
+def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
+    run(tiny_config(env_steps=100), tmp_path)
+    train = rows(tmp_path / "train.csv")
+    assert [row["episodes"] for row in train] == ["0", "0", "1", "1", "2", "2", "2", "3", "3", "4"]  # 25 steps each
+    assert [bool(row["episode_return"]) for row in train] == [n in (2, 4, 7, 9) for n in range(10)]
+    assert [bool(row["critic_loss"]) for row in train] == [False, False, *[True] * 8], "no update in the warm-up"
+    assert all(np.isfinite(float(value)) for row in train for value in row.values() if value)
+    walls = [float(row["wall_seconds"]) for row in rows(tmp_path / "eval.csv")]
+    assert walls == sorted(walls)
+    assert walls[0] > 0
+
+
+class Scripted:
+    """A learner that only counts; each turn is `stride` agent steps, its metric the number of the turn."""
+
+    metric_names = ("turn",)
+
+    def __init__(self, stride):
+        self.stride, self.updates, self.asked = stride, 0, []
+
+    def advance(self, env_steps):
+        self.asked.append(env_steps)
+        self.updates += 1
+        return Advance(self.stride, {"turn": torch.tensor(float(self.updates))}, [float(env_steps)])
+
+    def slow_metrics(self):
+        return {}
+
+    def state_dict(self):
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state):
+        self.updates = state["updates"]
+
+
+class Mean:
+    returns, mean, std, pictures = (1.0,), 1.0, 0.0, ()
+
+
+def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(tmp_path):
+    moments = []
+
+    def evaluate(env_steps, record):
+        moments.append((env_steps, record))
+        return Mean
+
+    learner = Scripted(stride=16)
+    training = Training(Plan(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
+    stop = StopAt()
+    log = RunLog(tmp_path, learner.metric_names, tensorboard=False, resume_env_steps=0)
+    assert training.run(log, QuietProgress(100, 0, stop), stop)
+    assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
+    assert moments == [(64, False), (128, True)], "the last evaluation alone is recorded"
+    train = rows(tmp_path / "train.csv")
+    assert [(row["agent_steps"], row["turn"], row["episode_return"]) for row in train] == [
+        ("32", "1.5", "16"),
+        ("64", "3.5", "80"),
+    ]
+
+
+def run_with_stops(config, folder, stops):
+    for stop in stops:
+        _, finished = run(config, folder, stop_at=stop)
+        assert not finished
+    learner, finished = run(config, folder)
+    assert finished
+    return learner
+
+
+def undisturbed_and_stopped(config, folder, stops):
+    return run(config, folder / "whole")[0], run_with_stops(config, folder / "parts", stops)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return run(tiny_config(), folder)[0].state_dict(), tables(folder)
+
+
+@pytest.mark.parametrize(
+    "stops",
+    [[1], [13], [20], [21], [30], [44], [59], [5, 6, 25, 31, 58]],
+    ids=lambda stops: "+".join(map(str, stops)),
+)
+def test_a_stop_at_any_step_changes_nothing(undisturbed, tmp_path, stops):
+    """In the warm-up, at its end, at an evaluation, in an episode, between two rows, and five times in one run."""
+    learner = run_with_stops(tiny_config(), tmp_path, stops)
+    assert differing(learner.state_dict(), undisturbed[0]) == []
+    assert tables(tmp_path) == undisturbed[1]
+
+
+@pytest.mark.parametrize("method", ["drq", "curl", "select"])
+def test_other_methods_resume_exactly_too(tmp_path, method):
+    whole, parts = undisturbed_and_stopped(tiny_config(method=method), tmp_path, [33])
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+def test_a_wrapped_replay_resumes_exactly(tmp_path):
+    config = tiny_config(env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80)
+    whole, parts = undisturbed_and_stopped(config, tmp_path, range(21, 79, 6))
+    assert whole.replay.written > 3 * whole.replay.slots
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+
+
+def test_deepmind_control_resumes_exactly(tmp_path):
+    pytest.importorskip("dm_control")
+    env = {"frame_pixels": 32, "crop_pixels": 28}
+    config = tiny_config("dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "evaluate", lambda *_: Mean)  # it would render 250 frames
+        whole, parts = undisturbed_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("method", ["a2c", "re3+cclf"])
+def test_minigrid_resumes_exactly(tmp_path, method):
+    pytest.importorskip("minigrid")
+    config = tiny_config("minigrid/Empty-16x16", method, env_steps=320, eval_every_env_steps=160)
+    whole, parts = undisturbed_and_stopped(config, tmp_path, [48, 160, 200])
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+class Unsaved:
+    """A toy that cannot be saved, as Gymnasium's environments cannot."""
+
+    def __init__(self, env):
+        self.env, self.spec, self.resets = env, env.spec, 0
+
+    def reset(self, seed=None):
+        self.resets += 1
+        return self.env.reset(seed)
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, _):
+        raise AssertionError("there is nothing to load")
+
+
+def test_an_environment_that_cannot_be_saved_begins_a_new_episode(tmp_path):
+    def prepare(learner):
+        learner.env = Unsaved(learner.env)
+
+    config = tiny_config(env_steps=60)
+    run(config, tmp_path, stop_at=35, prepare=prepare)  # ten steps into the second episode
+    learner, finished = run(config, tmp_path, prepare=prepare)
+    assert finished
+    assert (learner.agent_steps, learner.updates, learner.replay.size) == (60, 40, 60)
+    assert learner.env.resets == 1
+    ages = learner.replay.ages[: learner.replay.head + 1].tolist()
+    assert ages == [*range(26), *range(11), *range(26)], "whole, cut off after ten steps, new"
+    assert not learner.replay.live[[25, 36]].any(), "no transition leads from one episode into the next"
+
+
+def test_a_larger_budget_goes_on_as_if_it_had_been_given_at_once(tmp_path):
+    whole, _ = run(tiny_config(env_steps=90), tmp_path / "whole")
+    run(tiny_config(env_steps=60), tmp_path / "parts")
+    parts, _ = run(tiny_config(env_steps=90), tmp_path / "parts")
+    ours, theirs = whole.state_dict(), parts.state_dict()
+    assert differing(ours, theirs) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+def test_a_finished_run_has_nothing_to_do(tmp_path):
+    run(tiny_config(), tmp_path)
+    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    _, finished = run(tiny_config(), tmp_path)
+    assert finished
+    assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def handlers():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_the_first_signal_asks_and_the_second_quits(number):
+    stop = Stop()
+    stop.install()
+    os.kill(os.getpid(), number)
+    assert stop.requested
+    with pytest.raises(SystemExit) as caught:
+        os.kill(os.getpid(), number)
+    assert caught.value.code == 128 + number
+
+
+def test_the_update_sees_nothing_of_the_step_under_way():
+    """Its batch is drawn before the environment is stepped, so the two may overlap: replay then holds all but this step."""
+    learner = build.make_learner(tiny_config(), CPU)
+    sizes = []
+    original = learner.replay.sample
+    learner.replay.sample = lambda *args: sizes.append(learner.replay.size) or original(*args)
+    for agent_steps in range(40):
+        learner.advance(agent_steps)
+    assert sizes == list(range(20, 40))

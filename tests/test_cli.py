@@ -1,0 +1,472 @@
+"""The contract of the command line: what programs and people rely on. In this process but for signals and imports."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cclf import build, presets
+from cclf.cli import main
+from cclf.config import Config
+from cclf.runtime import checkpoint
+from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
+
+EVAL_COLUMNS = {"env_steps", "agent_steps", "updates", "return_mean", "return_std", "episodes", "wall_seconds"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def handlers():
+    """Training takes the signals; the tests give them back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def cclf(*words):
+    """Exit code, standard output, standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as exit_:
+            code = exit_.code or 0
+    return code, out.getvalue(), err.getvalue()
+
+
+def contents(folder):
+    """Every file below a folder, byte for byte."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def assert_refused(result, *words):
+    code, out, err = result
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1, f"one line on standard error, not {err!r}"
+    assert err.endswith("\n")
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+# --- listings and help -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (["--help"], ["torch", "numpy", "tyro", "rich"]),
+        (["--version"], ["torch", "numpy", "tyro", "rich"]),
+        (["nonsense"], ["torch", "numpy", "tyro", "rich"]),
+        (["methods", "--json"], ["torch", "numpy"]),
+        (["train", "toy/reach", "--dry-run"], ["torch"]),
+        (["train", "--help"], ["torch"]),
+    ],
+    ids=" ".join,
+)
+def test_quick_commands_import_nothing_slow(words, absent):
+    script = f"""
+import sys
+from cclf.cli import main
+try:
+    main({words!r})
+except SystemExit as exit_:
+    assert not exit_.code
+assert (found := [name for name in {absent!r} if name in sys.modules]) == [], found
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_and_version():
+    code, out, err = cclf("--help")
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: cclf COMMAND")
+    for command in ("train", "evaluate", "methods", "tasks"):
+        assert f"cclf {command}" in out
+    assert cclf("-h")[1] == out
+    assert cclf()[0] == 2
+    assert cclf("--version")[:2] == (0, "0.1.0\n")
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "methods", "tasks"])
+def test_every_command_has_help(command):
+    code, out, _ = cclf(command, "--help")
+    assert code == 0
+    assert f"usage: cclf {command}" in out
+
+
+def test_help_of_train_shows_the_numbers_of_the_task():
+    _, out, _ = cclf("train", "dmc/cheetah-run", "--profile", "paper", "--help")
+    assert "0.0002" in out
+
+
+def test_methods_as_one_json_document():
+    code, out, err = cclf("methods", "--json")
+    assert (code, err) == (0, "")
+    documents = json.loads(out)
+    sac = {document["name"]: document for document in documents if document["base"] == "sac"}
+    assert set(sac) == set(presets.SAC_METHODS)
+    assert sac["cclf"]["difference_from_cclf"] == {}
+    assert sac["cclf"]["pieces"] == list(presets.PIECES)
+    assert sac["drq"]["pieces"] == []
+    assert sac["drq"]["difference_from_cclf"]["contrastive"] is False
+    assert {document["base"] for document in documents} == set(presets.METHODS)
+
+
+def test_tasks_as_one_json_document():
+    code, out, err = cclf("tasks", "--json")
+    assert (code, err) == (0, "")
+    documents = {document["name"]: document for document in json.loads(out)}
+    assert set(documents) == set(presets.TASKS)
+    assert documents["dmc/cartpole-swingup"]["action_repeat"] == 8
+
+
+def test_listings_for_people():
+    for command, words in (("methods", ["cclf", "select+", "views=2"]), ("tasks", ["dmc/walker-walk", "gym/<id>"])):
+        code, out, err = cclf(command)
+        assert (code, err) == (0, "")
+        for word in words:
+            assert word in out
+
+
+def test_a_dry_run_prints_the_resolved_config_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "dmc/cheetah-run", "--method", "drq", "--seed", "3", "--profile", "paper", "--batch-size", "64"]
+    code, out, err = cclf(*words, "--out", tmp_path / "runs", "--dry-run")
+    assert (code, err) == (0, "")
+    config = Config.from_dict(json.loads(out))
+    assert (config.task, config.method_name, config.seed, config.profile) == ("dmc/cheetah-run", "drq", 3, "paper")
+    assert (config.algorithm.batch_size, config.algorithm.learning_rate, config.method.contrastive) == (64, 2e-4, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_may_stand_before_the_task(tmp_path):
+    after = cclf("train", "toy/reach", "--method", "rad", "--seed", "2", "--dry-run")
+    before = cclf("train", "--method", "rad", "--seed", "2", "--dry-run", "toy/reach")
+    assert before == after
+    assert cclf("train", "toy/reach", "--out", tmp_path / "dmc" / "x", "--dry-run")[0] == 0
+    assert_refused(cclf("train", "--out", "gym/runs", "toy/reach"), "gym/runs", "toy/reach", "Write it first")
+
+
+def test_the_tiny_options_of_these_tests_are_the_tiny_config():
+    config = tiny_config()
+    assert Config.from_dict(json.loads(cclf("train", *tiny_options(config), "--dry-run")[1])) == config
+
+
+# --- a run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished tiny run with everything that is written by default: its config, --out, folder and outputs."""
+    out = tmp_path_factory.mktemp("finished")
+    config = tiny_config(video=True, tensorboard=True)
+    result = cclf("train", *tiny_options(config), "--out", out)
+    return config, out, out / config.run_name(), result
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of it that a test may change: config, --out and folder."""
+    config, out, _, _ = finished
+    shutil.copytree(out, tmp_path / "copy")
+    return config, tmp_path / "copy", tmp_path / "copy" / config.run_name()
+
+
+def test_a_run_folder_holds_what_the_contract_says(finished):
+    config, out, folder, (code, stdout, stderr) = finished
+    assert code == 0
+    assert stdout.splitlines()[-1] == str(folder), "the path is printed last"
+    assert "60 env steps = 60 agent steps x 1" in stderr
+    assert {path.name for path in folder.iterdir()} == {
+        *("config.json", "manifest.json", "train.csv", "eval.csv", "checkpoint", "episode-60.mp4", "tensorboard"),
+    }
+    assert Config.from_dict(json.loads((folder / "config.json").read_text())) == config
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert {"commit", "python", "torch", "numpy", "mujoco", "dm_control", "machine", "system", "renderer", "device"} <= set(
+        manifest
+    )
+    assert manifest["device"] == "cpu"
+    assert manifest["threads"] == 1
+    assert [row["env_steps"] for row in rows(folder / "train.csv")] == ["10", "20", "30", "40", "50", "60"]
+    evaluation = rows(folder / "eval.csv")
+    assert set(evaluation[0]) >= EVAL_COLUMNS
+    assert [row["env_steps"] for row in evaluation] == ["30", "60"]
+    for row in evaluation:
+        returns = [float(value) for value in row["returns"].split()]
+        assert len(returns) == int(row["episodes"]) == 2
+        assert float(row["return_mean"]) == pytest.approx(sum(returns) / 2)
+    assert (folder / "episode-60.mp4").stat().st_size > 1_000
+    assert [path.name for path in out.iterdir()] == ["toy"], "nothing beside the run folder"
+
+
+def test_the_manifest_names_commit_and_renderer():
+    pytest.importorskip("dm_control")
+    config = tiny_config("dmc/cartpole-swingup", env={"frame_pixels": 32, "crop_pixels": 28})
+    learner = build.make_learner(config, CPU)
+    manifest = build.manifest(config, learner, CPU)
+    learner.close()
+    assert len(manifest["renderer"]) > 2
+    described = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False, cwd=os.path.dirname(__file__)
+    )
+    if described.returncode == 0:
+        assert manifest["commit"].removesuffix("-dirty") == described.stdout.strip()
+    assert manifest["env_steps_per_agent_step"] == 8
+
+
+def test_a_finished_run_run_again_does_nothing(copied):
+    config, out, folder = copied
+    before = contents(out)
+    code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out)
+    assert code == 0
+    assert stdout.splitlines()[-1] == str(folder)
+    assert "finished before" in stderr
+    assert contents(out) == before
+
+
+def test_a_smaller_budget_than_was_run_does_nothing(copied):
+    config, out, folder = copied
+    before = contents(out)
+    code, stdout, _ = cclf("train", *tiny_options(config), "--out", out, "--env-steps", "30")
+    assert (code, stdout.splitlines()[-1]) == (0, str(folder))
+    assert contents(out) == before
+
+
+def test_a_larger_budget_goes_on(copied):
+    config, out, folder = copied
+    code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90")
+    assert (code, stdout.splitlines()[-1]) == (0, str(folder)), "the budget is no part of the name"
+    assert "resuming at 60 env steps" in stderr
+    assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["30", "60", "90"]
+    assert json.loads((folder / "config.json").read_text())["run"]["env_steps"] == 90
+
+
+@pytest.mark.parametrize(("task", "method"), [("minigrid/Empty-16x16", "re3+cclf"), ("gym/Pendulum-v1", "drq")])
+def test_other_suites_train_and_are_evaluated(tmp_path, task, method):
+    pytest.importorskip("minigrid")
+    pytest.importorskip("pygame")
+    pixels = {"frame_pixels": 24, "crop_pixels": 20} if task.startswith("gym") else {}
+    config = tiny_config(task, method, env=pixels, env_steps=32, eval_every_env_steps=100, eval_episodes=1)
+    code, stdout, _ = cclf("train", *tiny_options(config), "--out", tmp_path)
+    assert code == 0
+    folder = tmp_path / config.run_name()
+    assert stdout.splitlines()[-1] == str(folder)
+    assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["32"]
+    code, stdout, _ = cclf("evaluate", folder, "--episodes", "1", "--json")
+    assert code == 0
+    assert len(json.loads(stdout)["returns"]) == 1
+
+
+# --- bad input ---------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "command": (["trian"], ["unknown command 'trian'; did you mean train?"]),
+    "no task": (["train"], ["train needs a task"]),
+    "task": (["train", "toy/raech"], ["unknown task 'toy/raech'; did you mean toy/reach?"]),
+    "dmc task": (["train", "dmc/cartpole-swingpu"], ["did you mean dmc/cartpole-swingup?"]),
+    "gym id": (["train", "gym/Pendulm-v1"], ["did you mean Pendulum-v1?"]),
+    "gym actions": (["train", "gym/CartPole-v1"], ["Discrete(2)", "Box"]),
+    "minigrid task": (["train", "minigrid/Emty-16x16"], ["Emty-16x16"]),
+    "method": (["train", "toy/reach", "--method", "dqr"], ["unknown method 'dqr'; did you mean drq?"]),
+    "method of another base": (["train", "toy/reach", "--method", "re3"], ["'re3'", "a2c"]),
+    "method without a name": (["train", "toy/reach", "--method"], ["--method"]),
+    "profile": (["train", "toy/reach", "--profile", "papr"], ["unknown profile 'papr'; did you mean paper?"]),
+    "option": (["train", "toy/reach", "--bacth-size", "3"], ["--bacth-size"]),
+    "option of another base": (["train", "toy/reach", "--num-envs", "3"], ["--num-envs"]),
+    "value": (["train", "toy/reach", "--batch-size", "many"], ["--batch-size", "many"]),
+    "choice": (["train", "toy/reach", "--selection", "best"], ["--selection", "best"]),
+    "word too many": (["train", "toy/reach", "again"], ["again"]),
+    "seed": (["train", "toy/reach", "--seed", "-1"], ["seed=-1"]),
+    "threads": (["train", "toy/reach", "--threads", "-1"], ["threads=-1"]),
+    "budget": (["train", "toy/reach", "--env-steps", "0"], ["env_steps=0"]),
+    "rate": (["train", "toy/reach", "--learning-rate", "-1"], ["learning_rate=-1.0"]),
+    "division by zero": (["train", "toy/reach", "--actor-every-updates", "0"], ["actor_every_updates=0"]),
+    "device": (["train", "toy/reach", "--device", "gpu"], ["unknown device 'gpu'"]),
+    "device not there": (["train", "toy/reach", "--device", "cuda:99"], ["'cuda:99' is not there"]),
+    "device not supported": (["train", "toy/reach", "--device", "meta"], ["not supported"]),
+    "replay device": (["train", "toy/reach", "--device", "cpu", "--replay-device", "cuda"], ["replay_device=cuda", "device=cpu"]),
+    "crop": (["train", "toy/reach", "--crop-pixels", "30"], ["crop_pixels=30", "frame_pixels=20"]),
+    "layers": (["train", "toy/reach", "--conv-layers", "9"], ["conv_layers=9", "crop_pixels=16"]),
+    "piece without contrastive": (["train", "toy/reach", "--method", "drq", "--reward"], ["contrastive=False", "reward"]),
+    "piece without pair": (["train", "toy/reach", "--method", "curl", "--reward"], ["reward", "views=1"]),
+    "selection of one": (["train", "toy/reach", "--views", "2"], ["selection=curiosity", "views=2"]),
+    "memory": (
+        ["train", "toy/reach", "--env-steps", "10000000000", "--replay-capacity-transitions", "1000000000"],
+        ["GB", "--replay-capacity-transitions"],
+    ),
+    "evaluate nothing": (["evaluate"], ["cclf evaluate"]),
+    "evaluate nowhere": (["evaluate", "nowhere"], ["nowhere", "config.json"]),
+    "listing": (["methods", "--jsn"], ["--jsn"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    words, expected = BAD[name]
+    assert_refused(cclf(*words), *expected)
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_errors_of_libraries_become_one_line_too(monkeypatch):
+    def broken(*_):
+        raise presets.ConfigError("first line\n  second line\n")
+
+    monkeypatch.setattr(presets, "resolve", broken)
+    assert cclf("train", "toy/reach") == (2, "", "cclf: first line second line\n")
+
+
+def test_a_file_in_place_of_the_folder(tmp_path):
+    """Root may write anywhere, so permissions would prove nothing here."""
+    (tmp_path / "runs").write_text("mine")
+    assert_refused(cclf("train", *tiny_options(tiny_config()), "--out", tmp_path / "runs"), "cannot use the run folder")
+    assert contents(tmp_path) == {"runs": b"mine"}
+
+
+def test_a_run_folder_of_another_config_is_refused_by_key(copied):
+    config, out, folder = copied
+    values = json.loads((folder / "config.json").read_text())
+    values["algorithm"]["discount"] = 0.5
+    values["method"]["reward"] = False
+    (folder / "config.json").write_text(json.dumps(values))
+    before = contents(out)
+    assert_refused(
+        cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90"),
+        *("another config", "algorithm.discount (0.5 there, 0.99 now)", "method.reward (False there, True now)"),
+    )
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"task": 1, "surprise": 2}'])
+def test_a_run_folder_with_a_broken_config_is_refused(copied, text):
+    config, out, folder = copied
+    (folder / "config.json").write_text(text)
+    before = contents(out)
+    assert_refused(cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90"), str(folder))
+    assert_refused(cclf("evaluate", folder), str(folder))
+    assert contents(out) == before
+
+
+# --- evaluate ----------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_prints_a_line_or_one_json_document(finished):
+    folder = finished[2]
+    before = contents(folder)
+    code, out, err = cclf("evaluate", folder, "--episodes", "3", "--json")
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert facts["run"] == str(folder)
+    assert (facts["env_steps"], facts["episodes"], len(facts["returns"])) == (60, 3, 3)
+    assert facts["return_mean"] == pytest.approx(sum(facts["returns"]) / 3)
+    code, out, err = cclf("evaluate", folder, "--episodes", "3")
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    assert out.startswith(f"return {facts['return_mean']:.4g} ± ")
+    assert "3 episodes at 60 env steps" in out
+    assert contents(folder) == before
+
+
+def test_evaluate_is_decided_by_its_own_seed(finished):
+    def returns(seed):
+        return json.loads(cclf("evaluate", finished[2], "--episodes", "2", "--seed", seed, "--json")[1])["returns"]
+
+    assert returns(0) == returns(0)
+    assert returns(0) != returns(1)
+
+
+def test_evaluate_writes_a_video(finished, tmp_path):
+    code, _, err = cclf("evaluate", finished[2], "--episodes", "1", "--video", tmp_path / "episode.mp4")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "episode.mp4").stat().st_size > 1_000
+
+
+def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
+    assert_refused(cclf("evaluate", tmp_path), "is not a run folder")
+    assert_refused(cclf("evaluate", finished[2], "--episodes", "0"), "--episodes 0")
+    assert_refused(cclf("evaluate", finished[2], "--seed", "-1"), "--seed -1")
+    assert_refused(cclf("evaluate", finished[2], "--device", "gpu"), "unknown device 'gpu'")
+    code, _, err = cclf("evaluate", finished[2], "--episodes", "1", "--video", tmp_path / "no" / "episode.mp4")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "cannot write the video" in err
+    shutil.rmtree(copied[2] / "checkpoint")
+    assert_refused(cclf("evaluate", copied[2]), "no checkpoint")
+
+
+# --- signals -----------------------------------------------------------------------------------------------------------
+
+LONG = tiny_config(env_steps=240, eval_every_env_steps=50, log_every_agent_steps=5)
+
+
+def start(out):
+    command = [sys.executable, "-m", "cclf.cli", "train", *tiny_options(LONG), "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_step(folder, env_steps, process):
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError, IndexError, ValueError, TypeError):
+            if int(rows(folder / "train.csv")[-1]["env_steps"]) >= env_steps:
+                return
+        time.sleep(0.005)
+    process.kill()
+    raise AssertionError(f"the run never got to step {env_steps}: {process.communicate()}")
+
+
+def final_state(folder):
+    state = checkpoint.load(folder / "checkpoint")
+    del state["wall_seconds"]
+    return state
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert cclf("train", *tiny_options(LONG), "--out", out)[0] == 0
+    return out / LONG.run_name()
+
+
+def assert_goes_on_to_the_same_end(out, undisturbed):
+    folder = out / LONG.run_name()
+    code, stdout, stderr = cclf("train", *tiny_options(LONG), "--out", out)
+    assert (code, stdout.splitlines()[-1]) == (0, str(folder))
+    assert "resuming at" in stderr
+    assert tables(folder) == tables(undisturbed)
+    assert differing(final_state(folder), final_state(undisturbed)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, number):
+    process = start(tmp_path)
+    folder = tmp_path / LONG.run_name()
+    wait_for_step(folder, 65, process)  # past the first checkpoint
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stderr
+    assert stdout == ""
+    assert "run the same command to go on" in stderr.splitlines()[-1]
+    assert 65 <= checkpoint.load(folder / "checkpoint")["agent_steps"] < 240
+    assert_goes_on_to_the_same_end(tmp_path, undisturbed)
+
+
+def test_a_kill_loses_only_what_came_after_the_last_checkpoint(tmp_path, undisturbed):
+    process = start(tmp_path)
+    folder = tmp_path / LONG.run_name()
+    wait_for_step(folder, 70, process)
+    process.kill()
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    assert checkpoint.load(folder / "checkpoint")["agent_steps"] % 50 == 0
+    assert_goes_on_to_the_same_end(tmp_path, undisturbed)
