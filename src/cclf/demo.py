@@ -48,7 +48,7 @@ def _page(out: Path, calls: list[Call]) -> str:
     bonus = {name: (log["env_steps"], log["bonus_mean"]) for name, log in logs.items()}
     best = max(curious, key=lambda call: [row.return_mean for row in rows if row.method == "cclf" and row.seed == call.seed][-1])
     pictures = _watch(best.folder)
-    shown = np.unique(np.linspace(0, len(pictures) - 1, 10).round().astype(int))
+    shown = np.unique(np.linspace(0, len(pictures) - 1, 8).round().astype(int))
     red = figures.COLOURS["cclf"]
     header = ("run", "final return", f"env steps to {SOLVED_RETURN}", "seconds")
     return page.page(
