@@ -316,7 +316,7 @@ def _version(package: str) -> str | None:
 
 
 def code_version() -> str | None:
-    """The commit this code runs from, with `-dirty` where files differ; CCLF_COMMIT where the code travels without its history."""
+    """The commit this code runs from, `-dirty` where files differ; CCLF_COMMIT says it where code travels without its history."""
     if "CCLF_COMMIT" in os.environ:
         return os.environ["CCLF_COMMIT"]
     here = Path(__file__).resolve().parent
