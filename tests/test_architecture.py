@@ -30,9 +30,10 @@ MAY_SEE = {
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime"},
     "bench": WORDS | {"build", "envs", "runtime"},
     "doctor": WORDS | {"build", "envs", "runtime"},
+    "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "sweep": WORDS | {"build"},
     "analysis": {"config", "presets", "analysis"},  # reads files
-    "cli": WORDS | {"build", "runtime", "bench", "doctor", "sweep", "analysis"},
+    "cli": WORDS | {"build", "runtime", "bench", "demo", "doctor", "sweep", "analysis"},
     "__init__": set(),
     "__main__": {"cli"},
 }

@@ -319,8 +319,16 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_bad_options_are_named_in_any_terminal(encoding):
+    command = [sys.executable, "-m", "cclf.cli", "train", "toy/reach", "--bacth-size", "3"]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert_refused((done.returncode, done.stdout, done.stderr), "--bacth-size", "see: cclf train --help")
+
+
 def test_errors_of_libraries_become_one_line_too(monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise presets.ConfigError("first line\n  second line\n")
 
     monkeypatch.setattr(presets, "resolve", broken)

@@ -53,8 +53,8 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        body = [line.strip("│ ").strip() for line in report.getvalue().splitlines() if line.startswith("│")]
-        words = [line for line in body if line and not line.startswith(("─", "For full helptext"))]
+        body = [line.strip("│ ") for line in report.getvalue().splitlines()[1:]]  # the first holds the title; not all have boxes
+        words = [line for line in body if line.strip("╰─-╯") and not line.startswith("For full helptext")]
         raise ConfigError(f"{' '.join(words) or 'bad options'} (see: {prog} --help)") from None
 
 
