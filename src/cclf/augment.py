@@ -9,6 +9,7 @@ from torch import Tensor
 class Views(NamedTuple):
     images: Tensor  # (K, B, C, h, w)
     origins: Tensor | None = None  # (K, B, 2)  top-left corners (y, x), where views are crops; selection by overlap needs them
+    crop_pixels: int | None = None  # side of the crops
     same: Tensor | None = None  # (B,)  first sample with the same observation, for a belief over distinct keys
 
 
@@ -28,4 +29,4 @@ def crop(images: Tensor, origins: Tensor, pixels: int) -> Views:
     """Cut K crops of `pixels` x `pixels` out of each image (B, C, H, W), at the corners (K, B, 2)."""
     windows = images.unfold(2, pixels, 1).unfold(3, pixels, 1)  # a view: (B, C, H - h + 1, W - w + 1, h, w)
     sample = torch.arange(images.shape[0], device=images.device)
-    return Views(windows[sample, :, origins[..., 0], origins[..., 1]], origins)
+    return Views(windows[sample, :, origins[..., 0], origins[..., 1]], origins, pixels)

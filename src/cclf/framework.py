@@ -115,8 +115,9 @@ class Framework(nn.Module):
             chosen = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":
             assert views.origins is not None, "selection by overlap needs the corners of the crops"
-            crop_pixels = views.images.shape[-1]
-            chosen = equations.select_least_overlap(equations.overlap(views.origins[:1], views.origins[1:], crop_pixels))
+            assert views.crop_pixels is not None, "selection by overlap needs the size of the crops"
+            overlaps = equations.overlap(views.origins[:1], views.origins[1:], views.crop_pixels)
+            chosen = equations.select_least_overlap(overlaps)
         else:
             chosen = torch.zeros(batch, dtype=torch.int64, device=reward.device)
         belief = beliefs.gather(0, chosen[None])[0] if self.needs_curiosity else beliefs[0]

@@ -109,48 +109,57 @@ class Sac:
 
     def update(self, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
         """One update in the paper's order: appraise, critic, actor and temperature, target, contrastive."""
+        encoder, target_encoder = self.critic.encoder, self.target.encoder
         appraisal = self.framework.appraise(
             augment.crop(batch.observation, noise.origins, self.crop_pixels),
             augment.crop(batch.next_observation, noise.next_origins, self.crop_pixels),
             batch.reward,
             env_steps,
-            encode_query=self.critic.encoder,
-            encode_key=self.target.encoder,
+            encode_query=encoder,
+            encode_key=target_encoder,
         )
         priority = self.framework.priority(batch.priority, appraisal)
-        metrics = self._appraisal_metrics(appraisal, batch.reward, priority)
-        metrics |= self._critic_step(appraisal, batch, noise.target)
+        metrics = self.appraisal_metrics(appraisal, batch.reward, priority)
+
+        with torch.no_grad():
+            next_images = appraisal.next_views.flatten(0, 1)
+            target = self.q_target(appraisal, batch, encoder.convolutions(next_images), target_encoder(next_images), noise.target)
+        metrics |= self.critic_step(encoder(appraisal.views.flatten(0, 1)), target, appraisal.weights, batch.action)
+        anchor = appraisal.views[0]
         if self.updates % self.actor_every_updates == 0:
-            metrics |= self._actor_step(appraisal.views[0], noise.actor)
+            with torch.no_grad():
+                conv_features = encoder.convolutions(anchor)
+                features = encoder.head(conv_features)
+            metrics |= self.actor_step(conv_features, features, noise.actor)
         if self.updates % self.target_every_updates == 0:
-            self._target_step()
+            self.target_step()
         if self.contrastive:
-            metrics |= self._contrastive_step(appraisal)
+            with torch.no_grad():
+                key = target_encoder(appraisal.key_view)
+            metrics |= self.contrastive_step(encoder(anchor), key, appraisal.curiosity)
         self.updates += 1
         return UpdateResult(metrics, priority)
 
-    def _critic_step(self, appraisal: Appraisal, batch: Batch, noise: Tensor) -> Metrics:
-        """Eq. (1) and (2) with even weights, Eq. (7) with curiosity weights."""
-        with torch.no_grad():
-            next_images = appraisal.next_views.flatten(0, 1)
-            policy = self.actor(self.critic.encoder.convolutions(next_images), noise.flatten(0, 1))
-            q1, q2 = self.target.values(self.target.encoder(next_images), policy.action)
-            values = equations.soft_value(q1, q2, policy.log_prob, self.temperature).view_as(appraisal.next_weights)
-            target = equations.q_target(
-                batch.reward, appraisal.bonus, batch.continuation, self.discount, values, appraisal.next_weights
-            )
-        views = appraisal.views.shape[0]
-        features = self.critic.encoder(appraisal.views.flatten(0, 1))
-        q1, q2 = (q.view_as(appraisal.weights) for q in self.critic.values(features, batch.action.repeat(views, 1)))
-        loss = equations.q_loss(q1, target, appraisal.weights) + equations.q_loss(q2, target, appraisal.weights)
+    def q_target(
+        self, appraisal: Appraisal, batch: Batch, conv_features: Tensor, target_features: Tensor, noise: Tensor
+    ) -> Tensor:
+        """y of Eq. (2) and (7), (B,), from features of the next views: the policy's convolutions and the target's encoder."""
+        policy = self.actor(conv_features, noise.flatten(0, 1))
+        q1, q2 = self.target.values(target_features, policy.action)
+        values = equations.soft_value(q1, q2, policy.log_prob, self.temperature).view_as(appraisal.next_weights)
+        return equations.q_target(
+            batch.reward, appraisal.bonus, batch.continuation, self.discount, values, appraisal.next_weights
+        )
+
+    def critic_step(self, features: Tensor, target: Tensor, weights: Tensor, action: Tensor) -> Metrics:
+        """Eq. (1) with even weights, Eq. (7) with curiosity weights, on features (V B, D) of the views."""
+        q1, q2 = (q.view_as(weights) for q in self.critic.values(features, action.repeat(weights.shape[0], 1)))
+        loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
         self._step(loss, "critic")
         return {"critic_loss": loss.detach(), "q_mean": q1.detach().mean(), "target_mean": target.mean()}
 
-    def _actor_step(self, images: Tensor, noise: Tensor) -> Metrics:
-        """Actor and temperature on the anchor view; neither moves the encoder's convolutions."""
-        with torch.no_grad():
-            conv_features = self.critic.encoder.convolutions(images)
-            features = self.critic.encoder.head(conv_features)
+    def actor_step(self, conv_features: Tensor, features: Tensor, noise: Tensor) -> Metrics:
+        """Actor and temperature, on features of the anchor view through which nothing flows back: the encoder does not move."""
         policy = self.actor(conv_features, noise)
         q1, q2 = self.critic.values(features, policy.action)
         actor_loss = -equations.soft_value(q1, q2, policy.log_prob, self.temperature.detach()).mean()
@@ -165,16 +174,14 @@ class Sac:
         }
 
     @torch.no_grad()
-    def _target_step(self) -> None:
+    def target_step(self) -> None:
         for part, rate in (("q1", self.q_ema_rate), ("q2", self.q_ema_rate), ("encoder", self.encoder_ema_rate)):
             ours, theirs = getattr(self.critic, part), getattr(self.target, part)
             torch._foreach_lerp_(list(theirs.parameters()), list(ours.parameters()), rate)
 
-    def _contrastive_step(self, appraisal: Appraisal) -> Metrics:
+    def contrastive_step(self, query: Tensor, key: Tensor, curiosity: Tensor) -> Metrics:
         """Eq. (8): encoder and belief learn to match the anchor with its key view."""
-        with torch.no_grad():
-            key = self.target.encoder(appraisal.key_view)
-        loss = self.framework.contrastive_loss(self.critic.encoder(appraisal.views[0]), key, appraisal.curiosity)
+        loss = self.framework.contrastive_loss(query, key, curiosity)
         self._step(loss, *(name for name in ("encoder", "contrastive") if name in self.optimisers))
         return {"contrastive_loss": loss.detach()}
 
@@ -221,7 +228,7 @@ class Sac:
             return augment.centre_origins(views, batch, self.frame_pixels, self.crop_pixels, generator.device)
         return augment.draw_origins(views, batch, self.frame_pixels, self.crop_pixels, self.last_crop_offset, generator)
 
-    def _appraisal_metrics(self, appraisal: Appraisal, reward: Tensor, priority: Tensor | None) -> Metrics:
+    def appraisal_metrics(self, appraisal: Appraisal, reward: Tensor, priority: Tensor | None) -> Metrics:
         metrics = {
             "reward_mean": reward.mean(),
             "bonus_mean": appraisal.bonus.mean(),

@@ -1,0 +1,120 @@
+"""Does it learn? Every method from pixels, on a toy with a known optimum; with shuffled rewards none may pass the same bar."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cclf import build, presets
+from cclf.envs.toy import STEP_LENGTH, make_toy
+from tiny_runs import CPU, rows, run
+
+NINE = ("sac-pixel", "rad", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
+FOUR = ("cclf", "drq", "curl", "rad")
+RUNS = [*(("toy/reach-1d", method) for method in NINE), *(("toy/reach", method) for method in FOUR)]
+BAR = 0.85
+EPISODES = 50
+
+
+def optimum(task):
+    """Mean return of going straight to the goal."""
+    env = make_toy(task.partition("/")[2], 20, 16, 1, seed=0)
+    returns = []
+    for seed in range(400):
+        env.reset(seed)
+        total, ended = 0.0, False
+        while not ended:
+            step = env.step((env.goal - env.agent) / STEP_LENGTH)
+            total, ended = total + step.reward, step.truncated
+        returns.append(total)
+    return np.mean(returns)
+
+
+class ShuffledReward:
+    """Pays rewards of the task, each at a moment that has nothing to do with it: drawn from all that were earned so far."""
+
+    def __init__(self, env):
+        self.env, self.spec = env, env.spec
+        self.earned, self.random = [], np.random.default_rng(0)
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def step(self, action):
+        step = self.env.step(action)
+        self.earned.append(step.reward)
+        return step._replace(reward=float(self.random.choice(self.earned)))
+
+
+def shuffle(learner):
+    learner.env = ShuffledReward(learner.env)
+
+
+def final_return(task, method, folder, prepare=lambda _: None):
+    config = presets.resolve(task, method)
+    options = replace(config.run, device="cpu", threads=1, video=False, tensorboard=False, eval_episodes=EPISODES)
+    run(replace(config, run=options), folder, prepare=prepare)
+    return float(rows(folder / "eval.csv")[-1]["return_mean"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "method"), RUNS)
+def test_a_method_solves_the_toy_from_pixels(tmp_path, task, method):
+    reached, best = final_return(task, method, tmp_path), optimum(task)
+    assert reached >= BAR * best, f"{method} on {task}: {reached:.1f} of {best:.1f}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "method"), RUNS)
+def test_with_shuffled_rewards_it_does_not(tmp_path, task, method):
+    reached, best = final_return(task, method, tmp_path, shuffle), optimum(task)
+    assert reached < BAR * best, f"{method} on {task} learned from nothing: {reached:.1f} of {best:.1f}"
+
+
+def test_shuffled_rewards_are_the_tasks_own_at_other_moments():
+    env = make_toy("reach-1d", 20, 16, 1, seed=0)
+    shuffled = ShuffledReward(make_toy("reach-1d", 20, 16, 1, seed=0))
+    paid, earned = [], []
+    for _ in range(40):
+        assert np.array_equal(env.reset(), shuffled.reset())
+        for action in np.linspace(-1, 1, 25):
+            ours, theirs = env.step(np.array([action])), shuffled.step(np.array([action]))
+            assert np.array_equal(ours.frame, theirs.frame)
+            earned.append(ours.reward)
+            paid.append(theirs.reward)
+    assert set(paid) <= set(earned)
+    assert np.mean(paid) == pytest.approx(np.mean(earned), rel=0.2)
+    assert abs(np.corrcoef(paid, earned)[0, 1]) < 0.1
+
+
+QUICK = ("cclf", "drq", "curl", "sac-pixel")
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in presets.SAC_METHODS]
+)
+def test_a_method_trains_on_deepmind_control(method):
+    """Thirty agent steps, the last ten with an update: what should move has moved, and every number is finite."""
+    pytest.importorskip("dm_control")
+    config = presets.resolve("dmc/cartpole-swingup", method)
+    sizes = {"batch_size": 8, "hidden_dim": 64, "warmup_agent_steps": 20}
+    config = replace(config, algorithm=replace(config.algorithm, **sizes), run=replace(config.run, env_steps=8 * 30))
+    learner = build.make_learner(config, CPU)
+    networks = learner.algorithm.networks
+    before = {name: value.clone() for name, value in networks.state_dict().items()}
+    turns = [learner.advance(env_steps) for env_steps in range(0, 8 * 30, 8)]
+    learner.close()
+    assert [turn.metrics is None for turn in turns] == [True] * 20 + [False] * 10
+    assert (learner.agent_steps, learner.updates) == (30, 10)
+    for turn in turns[20:]:
+        assert {name for name, value in turn.metrics.items() if not torch.isfinite(value)} == set()
+
+    parameters = dict(networks.named_parameters())
+    still = {name for name in parameters if torch.equal(parameters[name], before[name])}
+    assert still == (set() if config.method.contrastive else {"framework.bilinear"}), "everything that learns has moved"
+    assert all(torch.isfinite(value).all() for value in parameters.values())
+    priorities = learner.replay.priorities[torch.from_numpy(learner.replay.live)]
+    assert (priorities != 1.0).any() == config.method.prioritisation
+    paid = [float(turn.metrics["bonus_mean"]) for turn in turns[20:]]
+    assert (max(paid) > 0.0) == config.method.reward
