@@ -96,6 +96,7 @@ def make_sac(config: Config, action_dim: int, device: torch.device) -> Sac:
             log_std_min=sac.log_std_min,
             log_std_max=sac.log_std_max,
             encoder_tanh=sac.encoder_tanh,
+            precision=sac.precision,
             last_crop_offset=sac.last_crop_offset,
             collection_view=sac.collection_view,
         )
@@ -185,8 +186,18 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     replay_device = choose_replay_device(config.algorithm.replay_device, device, size)
     replay = Replay(transitions, shape, action_dim, config.env.frame_stack, max_steps, replay_device)
     generators = Generators(config.seed, device, replay_device)
-    sac = config.algorithm
-    return OffPolicyLearner(env, make_sac(config, action_dim, device), replay, generators, sac.batch_size, sac.warmup_agent_steps)
+    settings, sac = config.algorithm, make_sac(config, action_dim, device)
+    graphed = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
+    return OffPolicyLearner(
+        env,
+        sac,
+        partial(lean_update, sac),
+        replay,
+        generators,
+        settings.batch_size,
+        settings.warmup_agent_steps,
+        graph_cycle=math.lcm(sac.actor_every_updates, sac.target_every_updates) if graphed else None,
+    )
 
 
 def make_training(config: Config, folder: Path, device: torch.device) -> tuple[Training, AnyLearner, Agent]:
@@ -221,6 +232,15 @@ def choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device {name!r} is not supported: use cpu, cuda, cuda:N or auto")
     return device
+
+
+def set_precision(config: Config, device: torch.device) -> None:
+    """Process-wide switches of PyTorch that `precision` asks for."""
+    precision = config.algorithm.precision if isinstance(config.algorithm, SacConfig) else "fp32"
+    if precision != "fp32" and device.type != "cuda":
+        raise ConfigError(f"precision={precision} clashes with device={device}: it is made for GPUs; use precision=fp32")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    torch.backends.cudnn.benchmark = device.type == "cuda"
 
 
 def replay_forecast(config: Config, env: Env) -> tuple[int, int]:

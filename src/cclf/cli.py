@@ -147,6 +147,7 @@ def run_training(config: Config, out: Path) -> int:
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     device = build.choose_device(config.run.device)
+    build.set_precision(config, device)
     training, learner, agent = build.make_training(config, out / config.run_name(), device)
     folder = build.claim_folder(config, out)
     saved = checkpoint.load(folder / "checkpoint")

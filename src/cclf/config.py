@@ -137,6 +137,8 @@ class SacConfig:
     hidden_dim: int = 1024
     log_std_min: float = -10.0
     log_std_max: float = 2.0
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Of the encoder's convolutions and its large linear layer; all else is float32. tf32 and bf16 need a GPU."""
     encoder_tanh: bool = False
     """Tanh after the encoder's LayerNorm: in the paper's text, not in the released code."""
     last_crop_offset: bool = False
@@ -211,6 +213,8 @@ class RunConfig:
     video: bool = True
     """Write an mp4 of one episode of the last evaluation."""
     tensorboard: bool = True
+    cuda_graphs: bool = True
+    """On a GPU, start the kernels of an update as one."""
 
     def __post_init__(self) -> None:
         for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):

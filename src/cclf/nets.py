@@ -1,11 +1,16 @@
 """Networks for SAC from pixels: the encoder of SAC-AE and CURL, a tanh-Gaussian actor, twin Q-functions."""
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from cclf.kernels.bf16_linear import bf16_linear
+from cclf.kernels.paired_convolutions import paired_convolutions
+
+Precision = Literal["fp32", "tf32", "bf16"]
 
 
 def initialise(module: nn.Module) -> None:
@@ -27,7 +32,10 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 class Convolutions(nn.Module):
-    """uint8 pixels to a flat feature map: 3x3 filters, the first with stride 2, ReLU after each."""
+    """uint8 pixels to a flat feature map, channels last: 3x3 filters, the first with stride 2, ReLU after each.
+
+    With `precision="bf16"` a kernel computes the same in bfloat16 with float32 sums; see `cclf.kernels.paired_convolutions`.
+    """
 
     def __init__(self, channels: int, pixels: int, layers: int, filters: int):
         super().__init__()
@@ -36,12 +44,16 @@ class Convolutions(nn.Module):
         )
         side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
         self.out_dim = filters * side * side
+        self.precision: Precision = "fp32"
 
     def forward(self, images: Tensor) -> Tensor:
-        x = images.to(next(self.parameters()).dtype) / 255.0
+        if self.precision == "bf16":
+            parameters = list(self.parameters())  # weight, bias, weight, bias, ...
+            return paired_convolutions(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
+        x = images.to(next(self.parameters()).dtype, memory_format=torch.channels_last) / 255.0
         for layer in self.layers:
             x = torch.relu(layer(x))
-        return x.flatten(1)
+        return x.permute(0, 2, 3, 1).flatten(1)
 
 
 class Head(nn.Module):
@@ -54,7 +66,10 @@ class Head(nn.Module):
         self.tanh = tanh
 
     def forward(self, conv_features: Tensor) -> Tensor:
-        z = self.norm(self.fc(conv_features))
+        if conv_features.dtype == torch.bfloat16:
+            z = self.norm(bf16_linear(conv_features, self.fc.weight, self.fc.bias))
+        else:
+            z = self.norm(self.fc(conv_features))
         return torch.tanh(z) if self.tanh else z
 
 

@@ -5,6 +5,7 @@ The update never asks which method is running: SAC, RAD, CURL, DrQ and CCLF diff
 
 import copy
 import math
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from cclf import augment, equations
 from cclf.framework import Appraisal, Framework
-from cclf.nets import Actor, Convolutions, Critic, Encoder, Head, PolicySample
+from cclf.nets import Actor, Convolutions, Critic, Encoder, Head, PolicySample, Precision
 from cclf.types import Batch, Metrics, UpdateResult
 
 
@@ -66,11 +67,13 @@ class Sac:
         log_std_min: float,
         log_std_max: float,
         encoder_tanh: bool,
+        precision: Precision,
         last_crop_offset: bool,
         collection_view: Literal["random-crop", "centre-crop"],
     ):
         self.framework = framework
         convolutions = Convolutions(channels, crop_pixels, conv_layers, conv_filters)
+        convolutions.precision = precision
         self.critic = Critic(Encoder(convolutions, feature_dim, encoder_tanh), feature_dim, action_dim, hidden_dim)
         head = Head(convolutions.out_dim, feature_dim, encoder_tanh)
         self.actor = Actor(head, feature_dim, action_dim, hidden_dim, log_std_min, log_std_max)
@@ -89,14 +92,16 @@ class Sac:
         self.updates = 0
 
         encoder = list(self.critic.encoder.parameters())
+        # On a GPU one kernel steps all parameters, and reads its step count there, so that a CUDA graph can hold it.
+        adam = partial(torch.optim.Adam, fused=True, capturable=True) if device.type == "cuda" else torch.optim.Adam
         self.optimisers = {
-            "critic": torch.optim.Adam(self.critic.parameters(), lr=learning_rate),
-            "actor": torch.optim.Adam(self.actor.parameters(), lr=learning_rate),
-            "temperature": torch.optim.Adam([self.log_temperature], temperature_learning_rate, (temperature_beta1, 0.999)),
-            "contrastive": torch.optim.Adam([*encoder, framework.bilinear], lr=contrastive_learning_rate),
+            "critic": adam(self.critic.parameters(), lr=learning_rate),
+            "actor": adam(self.actor.parameters(), lr=learning_rate),
+            "temperature": adam([self.log_temperature], lr=temperature_learning_rate, betas=(temperature_beta1, 0.999)),
+            "contrastive": adam([*encoder, framework.bilinear], lr=contrastive_learning_rate),
         }
         if contrastive_encoder_steps == 2:
-            self.optimisers["encoder"] = torch.optim.Adam(encoder, lr=contrastive_learning_rate)
+            self.optimisers["encoder"] = adam(encoder, lr=contrastive_learning_rate)
 
     def draw_noise(self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator) -> SacNoise:
         def origins() -> Tensor:
@@ -196,6 +201,12 @@ class Sac:
             self.optimisers[name].step()
         for parameter in moved:
             parameter.grad = None
+
+    def count_updates(self, value: int | None = None) -> int:
+        """How many updates were made; sets it where a value is given."""
+        if value is not None:
+            self.updates = value
+        return self.updates
 
     @property
     def temperature(self) -> Tensor:

@@ -1,9 +1,9 @@
 """The update of `cclf.algorithms.sac`, number for number, with each pair of weights and image encoded once.
 
-`Sac.update` is the one to read; this is the one to run. It knows which features stay valid across steps: the anchor's serve belief
-and critic loss, the keys serve belief, target and contrastive loss, the next anchor's convolutions serve belief and policy. Encoder
-passes over a batch fall from 18 and 20 (odd and even updates of the released code) to 14 and 15. A test holds both to the same
-parameters for every method.
+`Sac.update` is the one to read; this is the one to run. It knows which features stay valid across steps: the anchor's
+serve belief and critic loss, the keys serve belief, target and contrastive loss, the next anchor's convolutions serve
+belief and policy. Encoder passes over a batch fall from 18 and 20 (odd and even updates of the released code) to 14
+and 15. A test holds both to the same parameters for every method.
 """
 
 from typing import NamedTuple

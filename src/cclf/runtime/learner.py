@@ -3,14 +3,28 @@
 Learners know no particular algorithm; they see the protocols of `cclf.types`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cclf.replay import Replay
+from cclf.runtime.compile import GraphedUpdate
 from cclf.runtime.seeding import Generators
-from cclf.types import Advance, Env, EnvStep, Metrics, OffPolicyAlgorithm, OnPolicyAlgorithm, Rollout, VectorEnv
+from cclf.types import (
+    Advance,
+    Batch,
+    Env,
+    EnvStep,
+    Metrics,
+    OffPolicyAlgorithm,
+    OnPolicyAlgorithm,
+    Rollout,
+    UpdateResult,
+    VectorEnv,
+)
 
 
 class OffPolicyLearner:
@@ -23,12 +37,21 @@ class OffPolicyLearner:
         self,
         env: Env,
         algorithm: OffPolicyAlgorithm,
+        update: Callable[[Batch, Any, Tensor], UpdateResult],
         replay: Replay,
         generators: Generators,
         batch_size: int,
         warmup_agent_steps: int,
+        graph_cycle: int | None = None,
     ):
+        """`update` is the algorithm's own or a faster equal of it; with `graph_cycle` it runs in that many CUDA graphs."""
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
+        self._update = update
+        self._moment = torch.zeros((), dtype=torch.float64, device=generators["policy"].device)
+        self._run_update = self._draw_and_update
+        if graph_cycle is not None:
+            streams = [generators[name] for name in ("replay", "augment", "policy")]
+            self._run_update = GraphedUpdate(self._draw_and_update, graph_cycle, algorithm.count_updates, streams)
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
         self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
         self.agent_steps = 0
@@ -62,15 +85,18 @@ class OffPolicyLearner:
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:
             return None
+        self._moment.fill_(env_steps)  # time reaches a graph as a tensor: a number would be frozen in it
+        metrics = self._run_update()
+        self.updates += 1
+        return metrics
+
+    def _draw_and_update(self) -> Metrics:
         generators = self.generators
-        device = generators["policy"].device
         batch = self.replay.sample(self.batch_size, generators["replay"])
         noise = self.algorithm.draw_noise(self.batch_size, generators["augment"], generators["policy"])
-        moment = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
-        metrics, priority = self.algorithm.update(batch.to(device), noise, moment)
+        metrics, priority = self._update(batch.to(self._moment.device), noise, self._moment)
         if priority is not None:
             self.replay.set_priorities(batch.slot, priority.to(batch.slot.device))
-        self.updates += 1
         return metrics
 
     def observe(self, action: np.ndarray, step: EnvStep) -> None:

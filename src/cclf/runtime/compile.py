@@ -1,0 +1,55 @@
+"""CUDA graphs around an update: its hundreds of kernels start as one. The only file that knows of compilation and graphs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from cclf.types import Metrics
+
+EAGER_UPDATES = 4  # run plainly first: optimisers make their state, cuDNN chooses its kernels
+
+
+class GraphedUpdate:
+    """Calls `update()`, whose every tensor lives on the GPU, through CUDA graphs: one for each place in its cycle.
+
+    SAC's updates alternate (the actor learns in every second one), so the cycle is two. `count` reads and sets the Python counter
+    that `update` branches on and advances; random streams advance inside the graphs because their generators are registered.
+    """
+
+    def __init__(
+        self,
+        update: Callable[[], Metrics],
+        cycle: int,
+        count: Callable[[int | None], int],
+        generators: Sequence[torch.Generator],
+    ):
+        self.update, self.cycle, self.count, self.generators = update, cycle, count, generators
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], torch.Tensor]] = {}
+        self.pool: Any = None
+        self.eager_left = EAGER_UPDATES
+
+    def __call__(self) -> Metrics:
+        if self.eager_left > 0:
+            self.eager_left -= 1
+            return self.update()
+        number = self.count(None)
+        place = number % self.cycle
+        if place not in self.graphs:
+            self.graphs[place] = self._capture()
+            self.count(number)  # capturing computes nothing, but it ran the Python code
+        graph, names, values = self.graphs[place]
+        graph.replay()
+        self.count(number + 1)
+        return dict(zip(names, values.clone().unbind(), strict=True))
+
+    def _capture(self) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...], torch.Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=self.pool):
+            metrics = self.update()
+            values = torch.stack([value.float() for value in metrics.values()])
+        self.pool = self.pool or graph.pool()
+        return graph, tuple(metrics), values
