@@ -1,11 +1,13 @@
 """The composition root: a config becomes objects here, and only here are all layers imported."""
 
 import json
+import math
 import os
 import platform
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from cclf import __version__
 from cclf.algorithms.a2c import A2c
 from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
+from cclf.algorithms.sac_lean import lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
 from cclf.framework import Framework
 from cclf.replay import Replay
