@@ -126,7 +126,7 @@ def test_without_selection_curiosity_is_about_the_second_view() -> None:
 
 @pytest.mark.parametrize("selection", ["all", "overlap"])
 def test_encoders_are_never_called_when_nothing_needs_curiosity(selection: str) -> None:
-    views = Views(torch.rand(2, BATCH, 3, 4, 4), torch.zeros(2, BATCH, 2, dtype=torch.int64))
+    views = Views(torch.rand(2, BATCH, 3, 4, 4), torch.zeros(2, BATCH, 2, dtype=torch.int64), crop_pixels=4)
     appraisal = appraise(plain(selection=selection), views, views, encode_query=refuse, encode_key=refuse)
     assert torch.equal(appraisal.curiosity, ZERO)
     assert torch.equal(appraisal.bonus, ZERO)

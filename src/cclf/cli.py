@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cclf import __version__, presets
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
@@ -31,7 +31,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf sweep           train methods x tasks x seeds on this machine
   cclf results RUNS    collect run folders into one CSV per method
-  cclf bench minigrid  frames per second of A2C, RE3 and CCLF on this machine
+  cclf bench KIND      speed on this machine: minigrid (frames/s) or update (ms of SAC)
   cclf methods         the methods, each as its difference from CCLF
   cclf tasks           the tasks
 
@@ -315,7 +315,7 @@ def results(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchMinigrid:
     """Frames per second of whole training (environments, acting, updates) on MiniGrid; evaluation is left out."""
 
     task: str = "minigrid/DoorKey-6x6"
@@ -327,25 +327,43 @@ class Bench:
     """One JSON document on standard output."""
 
 
-def bench(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: cclf bench minigrid [--help]")
-        return EXIT_DONE if arguments else EXIT_BAD_INPUT
-    if arguments[0] != "minigrid":
-        raise ConfigError(f"unknown benchmark {arguments[0]!r}{presets.nearest(arguments[0], ['minigrid'])}: use minigrid")
-    options = parse(Bench, "cclf bench minigrid", arguments[1:])
-    from cclf.bench import minigrid
+@dataclass(frozen=True)
+class BenchUpdate:
+    """Milliseconds per update of SAC methods, everything but the environment included, after a check of its parity."""
 
-    report = minigrid(options.task, options.methods, options.processes or os.cpu_count() or 1, options.seconds)
+    task: str = "dmc/cartpole-swingup"
+    methods: tuple[str, ...] = ("cclf", "drq", "curl")
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    device: str = "auto"
+    pairs: int = 100
+    """Pairs of updates to time."""
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+def bench(arguments: list[str]) -> int:
+    kinds = {"minigrid": BenchMinigrid, "update": BenchUpdate}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: cclf bench {'|'.join(kinds)} [--help]")
+        return EXIT_DONE if arguments else EXIT_BAD_INPUT
+    kind = arguments[0]
+    if kind not in kinds:
+        raise ConfigError(f"unknown benchmark {kind!r}{presets.nearest(kind, kinds)}: use one of {', '.join(kinds)}")
+    options = parse(kinds[kind], f"cclf bench {kind}", arguments[1:])
+    from cclf import bench as benchmarks
+
+    if kind == "update":
+        report = benchmarks.update(options.methods, options.task, options.precision, options.device, options.pairs)
+        figure, unit = "median_ms", "ms per update"
+    else:
+        processes = options.processes or os.cpu_count() or 1
+        report = benchmarks.minigrid(options.task, options.methods, processes, options.seconds)
+        figure, unit = "frames_per_second", f"frames/s of {processes} processes"
     if options.json:
         print(json.dumps(report, indent=2))
         return EXIT_DONE
-    rows = [
-        (name, f"{figures['frames_per_second']:,.0f}", f"{figures['frames_per_second'] / report['processes']:,.0f}")
-        for name, figures in report.items()
-        if isinstance(figures, dict)
-    ]
-    _table((f"method on {options.task}", f"frames/s, {report['processes']} processes", "per process"), rows)
+    rows = [(name, f"{figures[figure]:,.5g}") for name, figures in report.items() if isinstance(figures, dict)]
+    _table((f"method on {options.task}, {report['device']}", unit), rows)
     return EXIT_DONE
 
 

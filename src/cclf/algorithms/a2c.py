@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cclf.algorithms.optimisers import load_moments, moments
 from cclf.algorithms.re3 import StateEntropy
 from cclf.augment import Views
 from cclf.framework import Appraisal, Framework
@@ -164,13 +165,12 @@ class A2c:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"networks": self.networks.state_dict(), "optimiser": self.optimiser.state_dict()["state"]}
+        state = {"networks": self.networks.state_dict(), "optimiser": moments(self.optimiser)}
         return state | ({"state_entropy": self.state_entropy.state_dict()} if self.state_entropy is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.networks.load_state_dict(state["networks"])
-        moments = {int(key): value for key, value in state["optimiser"].items()}
-        self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": moments})
+        load_moments(self.optimiser, state["optimiser"])
         if self.state_entropy is not None:
             self.state_entropy.load_state_dict(state["state_entropy"])
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cclf import augment, equations
+from cclf.algorithms.optimisers import load_moments, moments
 from cclf.framework import Appraisal, Framework
 from cclf.nets import Actor, Convolutions, Critic, Encoder, Head, PolicySample, Precision
 from cclf.types import Batch, Metrics, UpdateResult
@@ -265,7 +266,7 @@ class Sac:
         return {
             "networks": self.networks.state_dict(),
             "log_temperature": self.log_temperature.detach(),
-            "optimisers": {name: optimiser.state_dict()["state"] for name, optimiser in self.optimisers.items()},
+            "optimisers": {name: moments(optimiser) for name, optimiser in self.optimisers.items()},
             "updates": self.updates,
         }
 
@@ -273,6 +274,5 @@ class Sac:
         self.networks.load_state_dict(state["networks"])
         self.log_temperature.data.copy_(state["log_temperature"])
         for name, optimiser in self.optimisers.items():
-            moments = {int(key): value for key, value in state["optimisers"].get(name, {}).items()}
-            optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
+            load_moments(optimiser, state["optimisers"].get(name, {}))
         self.updates = int(state["updates"])
