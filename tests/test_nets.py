@@ -80,6 +80,17 @@ def test_pixels_are_scaled_to_one() -> None:
     torch.testing.assert_close(white, torch.ones(1, 49))
 
 
+def test_convolutions_are_plain_convolutions_flattened_with_channels_last() -> None:
+    torch.manual_seed(0)
+    convolutions = make_encoder(pixels=20).convolutions.double()
+    images = torch.randint(256, (3, 9, 20, 20), dtype=torch.uint8)
+    x = images.double() / 255.0
+    for number, layer in enumerate(convolutions.layers):
+        x = torch.relu(nn.functional.conv2d(x, layer.weight, layer.bias, stride=2 if number == 0 else 1))
+    assert x.shape == (3, 32, 3, 3)
+    torch.testing.assert_close(convolutions(images), x.permute(0, 2, 3, 1).reshape(3, -1))
+
+
 def test_features_are_layer_normalised_and_squashed_only_with_tanh() -> None:
     torch.manual_seed(0)
     plain, squashed = make_encoder(tanh=False), make_encoder(tanh=True)

@@ -134,9 +134,12 @@ def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
     from cclf.envs.minigrid import make_minigrid
 
     try:
-        return make_minigrid(config.task.partition("/")[2], num_envs, seed)
-    except ValueError as error:
+        grids = make_minigrid(config.task.partition("/")[2], num_envs, seed)
+    except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
+    if tuple(grids.observation_shape) != (7, 7, 3):
+        raise ConfigError(f"{config.task} shows {grids.observation_shape}: A2C here reads MiniGrid's 7x7x3 grids alone")
+    return grids
 
 
 class Agent(NamedTuple):

@@ -24,9 +24,8 @@ CPU = torch.device("cpu")
 BATCH, ACTIONS = 8, 2
 STEPS = torch.tensor(100.0, dtype=torch.float64)
 Update = Callable[[Sac, Batch, SacNoise, Tensor], UpdateResult]
-both_updates = pytest.mark.parametrize(
-    "run", [Sac.update, lean_update], ids=["plain", "lean"]
-)  # the one to read, the one that runs
+# The one to read, and the one that runs.
+both_updates = pytest.mark.parametrize("run", [Sac.update, lean_update], ids=["plain", "lean"])
 
 
 def tiny(method: str, profile: str = "released", **overrides: Any) -> Config:

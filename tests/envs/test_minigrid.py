@@ -19,7 +19,8 @@ from minigrid.core.grid import Grid  # noqa: E402
 from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
 import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
-from cclf.envs.minigrid import (  # noqa: E402
+from cclf.envs.minigrid import GridWorlds, PackageWorlds, make_minigrid  # noqa: E402
+from cclf.envs.minigrid_rules import (  # noqa: E402
     DONE,
     EMPTY,
     ENCODING,
@@ -31,11 +32,8 @@ from cclf.envs.minigrid import (  # noqa: E402
     TOGGLE,
     UNSEEN,
     WALL,
-    GridWorlds,
     IntegerStream,
-    PackageWorlds,
     hide_unseen,
-    make_minigrid,
 )
 
 TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
