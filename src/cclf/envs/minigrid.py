@@ -191,6 +191,7 @@ class PackageWorlds:
         self.name, self.num_envs = env_id, num_envs
         try:
             self._envs = [_gymnasium().make(env_id, disable_env_checker=True) for _ in range(num_envs)]
+            self._envs[0].reset()  # seeded below: this only shows whether it can
         except FileNotFoundError as error:  # the WFC worlds: their patterns are not in the package
             raise ValueError(f"the minigrid package cannot make {env_id}: {error}; choose another task") from error
         self.observation_shape, self.num_actions, self.max_episode_steps = _package_spec(env_id, self._envs[0])
