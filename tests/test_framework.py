@@ -85,10 +85,10 @@ def test_least_overlap_selects_by_corners_alone() -> None:
     # 4x4 crops of 8x8 frames, anchors at (0, 0).
     # Sample 0: views at (1, 1), (2, 2), (0, 1) share 9, 4, 12 pixels: view 2.
     # Sample 1: (0, 0), (3, 0), (3, 3) share 16, 4, 1: view 3.
-    # Sample 2: (4, 4), (3, 3), (2, 0) share 0, 1, 8: view 1.
+    # Sample 2: (4, 0), (3, 3), (2, 0) share 0, 1, 8: view 1; larger crops would share least with (3, 3).
     frames = torch.randint(256, (BATCH, 3, 8, 8), dtype=torch.uint8)
     anchor = [[0, 0], [0, 0], [0, 0]]
-    others = [[[1, 1], [0, 0], [4, 4]], [[2, 2], [3, 0], [3, 3]], [[0, 1], [3, 3], [2, 0]]]
+    others = [[[1, 1], [0, 0], [4, 0]], [[2, 2], [3, 0], [3, 3]], [[0, 1], [3, 3], [2, 0]]]
     views = crop(frames, torch.tensor([anchor, *others]), 4)
     framework = plain(selection="overlap")
     appraisal = appraise(framework, views, views, encode_query=refuse, encode_key=refuse)

@@ -1,0 +1,74 @@
+"""Kernels against their plain references, in float64 where they can run in it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cclf.kernels import bf16_linear, paired_convolutions
+
+
+def make_layers(dtype: torch.dtype, channels: int = 9, filters: int = 32) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    layers = []
+    for i in range(4):
+        inputs = channels if i == 0 else filters
+        weight = torch.randn(filters, inputs, 3, 3, dtype=dtype) * (2.0 / (9 * inputs)) ** 0.5
+        layers.append((weight.requires_grad_(), (0.1 * torch.randn(filters, dtype=dtype)).requires_grad_()))
+    return layers
+
+
+def test_pairs_of_pixels_give_the_same_convolutions_and_gradients() -> None:
+    layers = make_layers(torch.float64)
+    images = torch.randint(256, (3, 9, 84, 84), dtype=torch.uint8)
+    plain = paired_convolutions.reference(images, layers)
+    paired = paired_convolutions.paired_convolutions(images, layers, torch.float64)
+    assert paired.shape == (3, 39200)
+    torch.testing.assert_close(paired, plain, rtol=1e-12, atol=1e-12)
+    weights = [parameter for layer in layers for parameter in layer]
+    direction = torch.randn_like(plain)
+    for mine, theirs in zip(
+        torch.autograd.grad((paired * direction).sum(), weights),
+        torch.autograd.grad((plain * direction).sum(), weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-8)
+
+
+def test_pair_weight_places_each_tap_where_its_pixel_lies() -> None:
+    # One channel, taps 1, 2, 3 in each row: output pixel 0 of a pair sees pixels 0 1 | 2, output pixel 1 sees 1 | 2 3.
+    weight = torch.tensor([1.0, 2.0, 3.0]).expand(1, 1, 3, 3)
+    pairs = paired_convolutions.pair_weight(weight)
+    assert pairs.shape == (2, 2, 3, 2)
+    # [output pixel, input pixel, row, pair]
+    assert pairs[0, :, 0].T.tolist() == [[1.0, 2.0], [3.0, 0.0]]
+    assert pairs[1, :, 0].T.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+
+
+def test_bfloat16_stays_within_its_rounding() -> None:
+    layers = make_layers(torch.float32)
+    images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
+    plain = paired_convolutions.reference(images, layers)
+    rounded = paired_convolutions.paired_convolutions(images, layers)
+    assert rounded.dtype == torch.bfloat16
+    assert float((rounded.float() - plain).detach().norm() / plain.detach().norm()) < 1e-2
+
+
+def test_rows_of_even_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="even length"):
+        paired_convolutions.paired_convolutions(torch.zeros(1, 9, 86, 86, dtype=torch.uint8), make_layers(torch.float32))
+
+
+def test_linear_layer_rounds_operands_and_not_its_result() -> None:
+    torch.manual_seed(0)
+    features = torch.randn(6, 100).bfloat16().requires_grad_()
+    weight, bias = torch.randn(5, 100, requires_grad=True), torch.randn(5, requires_grad=True)
+    result = bf16_linear.bf16_linear(features, weight, bias)
+    plain = bf16_linear.reference(features, weight, bias)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, plain)
+    direction = torch.randn_like(plain).bfloat16().float()  # exact in bfloat16
+    for_features, for_weight, for_bias = torch.autograd.grad((result * direction).sum(), (features, weight, bias))
+    exact = direction @ weight.detach().bfloat16().float()
+    assert float((for_features.float() - exact).norm() / exact.norm()) < 1e-2
+    torch.testing.assert_close(for_weight, direction.T @ features.detach().float())  # float32 sums, not rounded again
+    torch.testing.assert_close(for_bias, direction.sum(0))

@@ -1,0 +1,92 @@
+"""Sweeps and the demo: real runs, tiny ones."""
+
+from pathlib import Path
+
+import pytest
+
+from cclf import cli, demo
+from cclf.analysis.load import read_runs
+
+TINY = ["--env-steps", "512", "--eval-every-env-steps", "256", "--eval-episodes", "2", "--no-tensorboard", "--no-video"]
+TASK = "minigrid/DoorKey-5x5"
+
+
+def test_a_sweep_trains_every_run_and_a_second_one_skips_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["sweep", "--tasks", TASK, "--methods", "a2c", "cclf", "--seeds", "1", "2", "--out", str(tmp_path), "--jobs", "2"]
+    assert cli.main([*arguments, "--", *TINY]) == 0
+    assert "4 of 4 runs done" in capsys.readouterr().err
+    rows = read_runs(tmp_path)
+    assert {(row.method, row.seed, row.env_steps) for row in rows} == {
+        (m, s, e) for m in ("a2c", "cclf") for s in (1, 2) for e in (256, 512)
+    }
+    before = {path: path.read_bytes() for path in tmp_path.rglob("train.csv")}
+    assert cli.main([*arguments, "--", *TINY]) == 0
+    assert {path: path.read_bytes() for path in tmp_path.rglob("train.csv")} == before
+
+
+def test_a_deadline_stops_a_sweep_which_then_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["sweep", "--tasks", TASK, "--methods", "a2c", "--seeds", "1", "--out", str(tmp_path), "--jobs", "1"]
+    options = [
+        "--env-steps",
+        "300000",
+        "--eval-every-env-steps",
+        "300000",
+        "--eval-episodes",
+        "2",
+        "--no-tensorboard",
+        "--no-video",
+    ]
+    assert cli.main([*arguments, "--stop-after-seconds", "8", "--", *options]) == cli.EXIT_STOPPED
+    assert "1 stopped" in capsys.readouterr().err
+    assert list(tmp_path.rglob("state.json"))
+
+
+def test_bad_names_end_a_sweep_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "runs"
+    assert cli.main(["sweep", "--tasks", TASK, "--methods", "a2c", "cclv", "--out", str(out)]) == 2
+    assert "did you mean cclf" in capsys.readouterr().err
+    assert cli.main(["sweep", "--tasks", TASK, "--methods", "a2c", "--out", str(out), "--", "--num-env", "3"]) == 2
+    assert not out.exists()
+
+
+def test_results_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["results", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_the_demo_writes_a_page_with_curves_curiosity_and_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "TASK", TASK)
+    monkeypatch.setattr(demo, "SEEDS", (1,))
+    monkeypatch.setattr(demo, "OPTIONS", (*TINY[:-1], "--no-video", "--log-every-agent-steps", "128"))
+    assert cli.main(["demo", "--out", str(tmp_path)]) == 0
+    path = Path(capsys.readouterr().out.strip().splitlines()[-1])
+    text = path.read_text()
+    assert path == (tmp_path / "index.html").resolve()
+    assert text.count("<svg") == 3
+    assert text.count("data:image/png") >= 1
+    assert "data:video/mp4" in text
+    assert "a2c, seed 1" in text
+
+
+@pytest.mark.parametrize("arguments", [["minigrid", "--seconds", "0.2", "--processes", "1", "--methods", "a2c", "--json"]])
+def test_the_benchmark_prints_one_json_document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    assert cli.main(["bench", *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["a2c"]["frames_per_second"] > 0
+    assert set(report) >= {"device", "commit", "command"}
+
+
+def test_the_update_benchmark_checks_parity_first(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    assert (
+        cli.main(["bench", "update", "--task", "toy/reach-1d", "--methods", "drq", "--pairs", "2", "--device", "cpu", "--json"])
+        == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["drq"]["median_ms"] > 0
+    assert report["drq"]["parity"]["step_cosine"] == pytest.approx(1.0, abs=1e-3)
