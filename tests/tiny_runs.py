@@ -7,9 +7,9 @@ import torch
 
 from cclf import build, presets
 from cclf.runtime import checkpoint
-from cclf.runtime.loop import Stop
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.progress import Progress
+from cclf.runtime.stop import Stop
 
 CPU = torch.device("cpu")
 _SIZES = {

@@ -134,16 +134,17 @@ def train(arguments: list[str]) -> int:
 
 
 def run_training(config: Config, out: Path) -> int:
+    from cclf.runtime.stop import Stop
+
+    stop = Stop()
+    stop.install()
     import torch
 
     from cclf import build
     from cclf.runtime import checkpoint
-    from cclf.runtime.loop import Stop
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
-    stop = Stop()
-    stop.install()
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     device = build.choose_device(config.run.device)

@@ -73,6 +73,7 @@ A2C_METHODS: dict[str, Method] = {
     for method in (
         Method("a2c", "advantage actor-critic", _NO_CURIOSITY),
         Method("re3", "A2C with RE3's state-entropy bonus", _NO_CURIOSITY, _RE3),
+        Method("curl", "A2C with the contrastive loss alone, unweighted", {"regularisation": False, "reward": False}),
         Method("cclf", "A2C with curiosity-weighted contrastive loss and intrinsic reward", {}),
         Method("re3+cclf", "both", {}, _RE3),
         Method("cclf-distinct", "CCLF whose belief counts each distinct observation once", {"negatives": "distinct"}),

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.runtime.loop import Plan, Stop, Training
+from cclf.runtime.loop import Plan, Training
 from cclf.runtime.metrics import RunLog
+from cclf.runtime.stop import Stop
 from cclf.types import Advance
 from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
 

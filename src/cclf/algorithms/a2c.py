@@ -97,7 +97,8 @@ class A2c:
         if self.framework is not None:
             appraisal, contrastive = self._appraise(self.framework, features, rollout, reward.flatten(), env_steps)
             paid = reward + appraisal.bonus.view_as(reward)
-            metrics |= _appraisal_metrics(appraisal, contrastive)
+            metrics["contrastive_loss"] = contrastive.detach()
+            metrics |= _curiosity_metrics(appraisal) if self.framework.needs_curiosity else {}
 
         # The learning target, fixed before any gradient: r + bonus before GAE, RE3's bonus after it as published.
         baseline = values.detach()
@@ -182,9 +183,8 @@ def first_equal(observation: np.ndarray) -> Tensor:
     return torch.tensor([first.setdefault(key, row) for row, key in enumerate(keys)])
 
 
-def _appraisal_metrics(appraisal: Appraisal, contrastive: Tensor) -> Metrics:
+def _curiosity_metrics(appraisal: Appraisal) -> Metrics:
     return {
-        "contrastive_loss": contrastive.detach(),
         "curiosity_mean": appraisal.curiosity.mean(),
         "curiosity_std": appraisal.curiosity.std(),
         "next_curiosity_mean": appraisal.next_curiosity.mean(),

@@ -1,17 +1,16 @@
 """The training loop. It names no algorithm, no method and no suite."""
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from cclf.runtime import checkpoint
 from cclf.runtime.evaluate import Evaluation, write_video
 from cclf.runtime.metrics import Averages, RunLog
 from cclf.runtime.progress import Progress
+from cclf.runtime.stop import Stop
 from cclf.types import Learner
 
 Evaluate = Callable[[int, bool], Evaluation]  # (env_steps, record) -> what the agent does now
@@ -26,23 +25,6 @@ class Plan:
     eval_every_env_steps: int
     log_every_agent_steps: int
     video: bool
-
-
-class Stop:
-    """Set by the first SIGINT, SIGTERM or SIGUSR1, polled by the loop; a second signal quits at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self.requested:
-            raise SystemExit(128 + number)
-        self.requested = True
 
 
 class Training:
