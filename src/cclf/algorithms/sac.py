@@ -197,7 +197,8 @@ class Sac:
         moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
         gradients = torch.autograd.grad(loss, moved)
         for parameter, gradient in zip(moved, gradients, strict=True):
-            parameter.grad = gradient
+            # Convolutions give gradients in a layout of their own; a fused step wants the parameter's.
+            parameter.grad = gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
         for name in names:
             self.optimisers[name].step()
         for parameter in moved:
