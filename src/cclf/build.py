@@ -23,6 +23,7 @@ from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
 from cclf.framework import Framework
 from cclf.replay import Replay
 from cclf.runtime import checkpoint
+from cclf.runtime.compile import compiled
 from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
@@ -194,6 +195,10 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     generators = Generators(config.seed, device, replay_device)
     settings, sac = config.algorithm, make_sac(config, action_dim, device)
     graphed = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
+    if device.type == "cuda" and settings.precision == "bf16" and config.run.compile:
+        sac.crop = compiled(sac.crop)
+        for network in (sac.critic, sac.target):
+            network.encoder.convolutions.bf16_kernel = compiled(network.encoder.convolutions.bf16_kernel)
     return OffPolicyLearner(
         env,
         sac,

@@ -45,11 +45,12 @@ class Convolutions(nn.Module):
         side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
         self.out_dim = filters * side * side
         self.precision: Precision = "fp32"
+        self.bf16_kernel = paired_convolutions  # a compiled one may take its place
 
     def forward(self, images: Tensor) -> Tensor:
         if self.precision == "bf16":
             parameters = list(self.parameters())  # weight, bias, weight, bias, ...
-            return paired_convolutions(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
+            return self.bf16_kernel(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
         x = images.to(next(self.parameters()).dtype, memory_format=torch.channels_last) / 255.0
         for layer in self.layers:
             x = torch.relu(layer(x))

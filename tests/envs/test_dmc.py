@@ -95,12 +95,11 @@ def test_other_frame_sizes_and_the_picture(make):
 
 
 def test_one_render_per_agent_step(make, monkeypatch):
-    import mujoco
-
+    env = make(action_repeat=8)  # first: it chooses the renderer before MuJoCo is imported
     renders = []
-    original = mujoco.Renderer.render
-    monkeypatch.setattr(mujoco.Renderer, "render", lambda self, **kwargs: renders.append(1) or original(self, **kwargs))
-    env = make(action_repeat=8)
+    renderer = env._mujoco.Renderer
+    original = renderer.render
+    monkeypatch.setattr(renderer, "render", lambda self, **kwargs: renders.append(1) or original(self, **kwargs))
     assert len(renders) == 0
     env.reset()
     assert len(renders) == 1

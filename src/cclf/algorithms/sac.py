@@ -90,6 +90,7 @@ class Sac:
         self.discount, self.target_entropy = discount, -float(action_dim)
         self.q_ema_rate, self.encoder_ema_rate = q_ema_rate, encoder_ema_rate
         self.target_every_updates, self.actor_every_updates = target_every_updates, actor_every_updates
+        self.crop = augment.crop  # a compiled one may take its place
         self.updates = 0
 
         encoder = list(self.critic.encoder.parameters())
@@ -117,8 +118,8 @@ class Sac:
         """One update in the paper's order: appraise, critic, actor and temperature, target, contrastive."""
         encoder, target_encoder = self.critic.encoder, self.target.encoder
         appraisal = self.framework.appraise(
-            augment.crop(batch.observation, noise.origins, self.crop_pixels),
-            augment.crop(batch.next_observation, noise.next_origins, self.crop_pixels),
+            self.crop(batch.observation, noise.origins, self.crop_pixels),
+            self.crop(batch.next_observation, noise.next_origins, self.crop_pixels),
             batch.reward,
             env_steps,
             encode_query=encoder,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cclf import augment
 from cclf.algorithms.sac import Sac, SacNoise
 from cclf.augment import Views
 from cclf.framework import Appraisal
@@ -60,8 +59,8 @@ def lean_update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> U
 
 
 def _look(sac: Sac, batch: Batch, noise: SacNoise) -> Looks:
-    crops = augment.crop(batch.observation, noise.origins, sac.crop_pixels).images.flatten(0, 1)
-    next_crops = augment.crop(batch.next_observation, noise.next_origins, sac.crop_pixels).images.flatten(0, 1)
+    crops = sac.crop(batch.observation, noise.origins, sac.crop_pixels).images.flatten(0, 1)
+    next_crops = sac.crop(batch.next_observation, noise.next_origins, sac.crop_pixels).images.flatten(0, 1)
     batch_size, curious = batch.reward.shape[0], sac.framework.needs_curiosity
     known = batch_size * (sac.framework.learned_views if sac.framework.selection == "all" else 1)
     first = sac.critic.encoder(crops[:known])

@@ -1,11 +1,19 @@
-"""CUDA graphs around an update: its hundreds of kernels start as one. The only file that knows of compilation and graphs."""
+"""Compilation, and CUDA graphs around an update: its hundreds of kernels start as one. No other file knows of either."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from cclf.types import Metrics
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """The same function as fused kernels, compiled anew for each shape it meets: here there are few, and they stay."""
+    return torch.compile(function, dynamic=False, fullgraph=True)  # type: ignore[return-value]
+
 
 EAGER_UPDATES = 4  # run plainly first: optimisers make their state, cuDNN chooses its kernels
 
