@@ -31,6 +31,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf sweep           train methods x tasks x seeds on this machine
   cclf results RUNS    collect run folders into one CSV per method
+  cclf plot RESULTS    draw learning curves from those files
   cclf bench KIND      speed on this machine: minigrid (frames/s) or update (ms of SAC)
   cclf methods         the methods, each as its difference from CCLF
   cclf tasks           the tasks
@@ -122,6 +123,7 @@ def _train_config(arguments: list[str]) -> tuple[Config, Path, bool]:
     config = replace(
         defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
     )
+    presets.refuse_idle_options(config, defaults)
     return config, chosen.out, chosen.dry_run
 
 
@@ -315,6 +317,37 @@ def results(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
+def _plot_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Plot:
+        """Draw learning curves from results files: one panel per task and profile, means with 95 % intervals."""
+
+        results: tyro.conf.Positional[Path]
+        out: Path = Path("curves.svg")
+        """.svg, .png or .pdf."""
+        methods: tuple[str, ...] = ()
+        """Only these, in this order; all when empty."""
+
+    return Plot
+
+
+def plot(arguments: list[str]) -> int:
+    options = parse(_plot_options(), "cclf plot", arguments)
+    from cclf.analysis import figures, load
+
+    rows = load.read_results(options.results)
+    unknown = [method for method in options.methods if method not in {row.method for row in rows}]
+    if not rows or unknown:
+        raise ConfigError(f"{options.results} holds no results{' of ' + ', '.join(unknown) if unknown else ''}")
+    if options.out.suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
+    figures.learning_curves(figures.panels(rows, options.methods)).savefig(options.out, dpi=150)
+    print(options.out)
+    return EXIT_DONE
+
+
 @dataclass(frozen=True)
 class BenchMinigrid:
     """Frames per second of whole training (environments, acting, updates) on MiniGrid; evaluation is left out."""
@@ -434,6 +467,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": evaluate,
     "sweep": sweep,
     "results": results,
+    "plot": plot,
     "bench": bench,
     "methods": methods,
     "tasks": tasks,

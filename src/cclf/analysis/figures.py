@@ -9,15 +9,16 @@ import numpy as np
 
 from cclf.analysis.load import Row
 from cclf.analysis.statistics import mean_interval
+from cclf.presets import TASKS
 
 COLOURS = {
     "cclf": "#d1495b",
     "cclf-distinct": "#e58a2b",
     "re3+cclf": "#8f3f97",
     "re3+cclf-distinct": "#c57bd0",
+    "curl": "#3f8f8f",
     "a2c": "#4c72a4",
     "re3": "#3a9272",
-    "curl": "#3a9272",
     "drq": "#4c72a4",
     "rad": "#8a7a3f",
     "sac-pixel": "#7a7a7a",
@@ -47,6 +48,20 @@ def curves(rows: Sequence[Row]) -> dict[str, Curve]:
         common = sorted(set.intersection(*(set(points) for points in runs.values())))
         values = np.array([[points[step] for step in common] for _, points in sorted(runs.items())])
         result[method] = Curve(np.array(common), values, sorted(runs))
+    return result
+
+
+def panels(rows: Sequence[Row], methods: Sequence[str] = ()) -> dict[str, dict[str, Curve]]:
+    """Curves of each task under each profile, titled by both; only `methods`, in their order, where given."""
+    result = {}
+    known = list(TASKS)
+    kinds = {(row.task, row.profile) for row in rows}
+    for task, profile in sorted(
+        kinds, key=lambda kind: (len(kind[1]), kind[1], known.index(kind[0]) if kind[0] in known else 0, kind[0])
+    ):
+        found = curves([row for row in rows if (row.task, row.profile) == (task, profile)])
+        chosen = {method: found[method] for method in methods if method in found} if methods else found
+        result[f"{task}, {profile}"] = chosen
     return result
 
 
