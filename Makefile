@@ -24,10 +24,10 @@ demo: setup
 	$(VENV)/bin/cclf demo
 
 test: setup
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto
 
 test-slow: setup
-	$(VENV)/bin/python -m pytest -m slow --timeout=3600
+	$(VENV)/bin/python -m pytest -n auto -m slow --timeout=3600
 
 lint: setup
 	$(VENV)/bin/ruff check .

@@ -402,3 +402,11 @@ def test_priority_agrees_with_the_released_code(precision: str) -> None:
     for place, weight in zip(places, new, strict=True):  # in turn, so that the last duplicate wins
         priorities[place] = weight
     assert largest_error(priorities, recorded["after"]) < TOLERANCE[precision]
+
+
+def test_no_curiosity_at_all_teaches_nothing_instead_of_dividing_by_zero() -> None:
+    logits = torch.randn(4, 4, dtype=torch.float64).requires_grad_()
+    loss = equations.contrastive_loss(logits, torch.zeros(4, dtype=torch.float64), "weighted-mean")
+    assert loss.item() == 0.0
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert torch.equal(gradient, torch.zeros_like(logits))

@@ -145,16 +145,19 @@ def priority(previous: Tensor, curiosity: Tensor, next_curiosity: Tensor, moment
 def contrastive_loss(logits: Tensor, weights: Tensor, reduction: str, same: Tensor | None = None) -> Tensor:
     """Eq. (8): the log-loss of matching each query with its own key, sample b weighted by c_b (all ones: CURL's loss).
 
-    `reduction` is "sum", as the paper writes, or "weighted-mean", sum(w l) / sum(w), as the released code computes.
+    `reduction` is "sum", as the paper writes, or "weighted-mean", sum(w l) / sum(w), as the released code computes; where no
+    sample arouses any curiosity there is nothing to learn and the loss is 0, not 0 / 0.
 
     >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     >>> contrastive_loss(logits, torch.tensor([1.0, 0.5]), "sum")
     tensor(1.0397)
     >>> contrastive_loss(logits, torch.tensor([1.0, 0.5]), "weighted-mean")
     tensor(0.6931)
+    >>> float(contrastive_loss(logits, torch.tensor([0.0, 0.0]), "weighted-mean").abs())
+    0.0
     """
     total = -(weights * log_belief(logits, same)).sum()
-    return total if reduction == "sum" else total / weights.sum()
+    return total if reduction == "sum" else total / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def intrinsic_reward(
