@@ -31,7 +31,7 @@ MAY_SEE = {
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
     "doctor": WORDS | {"build", "envs", "runtime"},
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
-    "sweep": WORDS | {"build"},
+    "sweep": WORDS | {"runtime"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "cli": WORDS | {"build", "runtime", "bench", "demo", "doctor", "sweep", "analysis"},
     "__init__": set(),

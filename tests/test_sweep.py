@@ -1,5 +1,9 @@
 """Sweeps and the demo: real runs, tiny ones."""
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,7 @@ from cclf import cli, demo
 from cclf.analysis.load import read_runs
 
 TINY = ["--env-steps", "512", "--eval-every-env-steps", "256", "--eval-episodes", "2", "--no-tensorboard", "--no-video"]
+LONG = ["--env-steps", "3000000", "--eval-every-env-steps", "3000000", *TINY[4:]]
 TASK = "minigrid/DoorKey-5x5"
 
 
@@ -26,19 +31,21 @@ def test_a_sweep_trains_every_run_and_a_second_one_skips_them(tmp_path: Path, ca
 
 def test_a_deadline_stops_a_sweep_which_then_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["sweep", "--tasks", TASK, "--methods", "a2c", "--seeds", "1", "--out", str(tmp_path), "--jobs", "1"]
-    options = [
-        "--env-steps",
-        "300000",
-        "--eval-every-env-steps",
-        "300000",
-        "--eval-episodes",
-        "2",
-        "--no-tensorboard",
-        "--no-video",
-    ]
-    assert cli.main([*arguments, "--stop-after-seconds", "8", "--", *options]) == cli.EXIT_STOPPED
+    assert cli.main([*arguments, "--stop-after-seconds", "8", "--", *LONG]) == cli.EXIT_STOPPED
     assert "1 stopped" in capsys.readouterr().err
     assert list(tmp_path.rglob("state.json"))
+
+
+def test_a_signal_to_a_sweep_lets_its_runs_save(tmp_path: Path) -> None:
+    arguments = ["sweep", "--tasks", TASK, "--methods", "a2c", "--seeds", "1", "--out", str(tmp_path), "--jobs", "1", "--", *LONG]
+    process = subprocess.Popen([sys.executable, "-m", "cclf.cli", *arguments], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("train.csv")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == cli.EXIT_STOPPED, errors
+    assert list(tmp_path.rglob("state.json")), "the run was asked to save, not left running"
 
 
 def test_bad_names_end_a_sweep_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

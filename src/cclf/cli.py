@@ -247,8 +247,11 @@ class Sweep:
 def sweep(arguments: list[str]) -> int:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, extra = parse(Sweep, "cclf sweep", arguments[:end]), arguments[end + 1 :]
+    from cclf.runtime.stop import Stop
     from cclf.sweep import LocalSweep
 
+    stop = Stop()
+    stop.install()
     calls = [
         train_call(task, method, profile, seed, options.out, extra)
         for task in options.tasks
@@ -257,7 +260,7 @@ def sweep(arguments: list[str]) -> int:
         for seed in options.seeds
     ]
     calls.sort(key=lambda call: -call.env_steps)  # the longest first: no core idles at the end
-    outcomes = LocalSweep(options.jobs or os.cpu_count() or 1, options.stop_after_seconds).run(calls)
+    outcomes = LocalSweep(options.jobs or os.cpu_count() or 1, stop, options.stop_after_seconds).run(calls)
     stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
     failed = [outcome for outcome in outcomes if outcome.exit_code not in (EXIT_DONE, EXIT_STOPPED)]
     for outcome in failed:
@@ -287,8 +290,15 @@ class Demo:
 def demo(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
     from cclf import demo as demonstration
+    from cclf.runtime.stop import Stop
 
-    print(demonstration.run(options.out).resolve())
+    stop = Stop()
+    stop.install()
+    page = demonstration.run(options.out, stop)
+    if page is None:
+        print("stopped and saved; run the same command to go on", file=sys.stderr)
+        return EXIT_STOPPED
+    print(page.resolve())
     return EXIT_DONE
 
 

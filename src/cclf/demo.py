@@ -11,7 +11,9 @@ from cclf import presets
 from cclf.analysis import figures, page
 from cclf.analysis.load import Row, read_runs
 from cclf.analysis.statistics import steps_to_threshold
-from cclf.sweep import Call, LocalSweep
+from cclf.config import ConfigError
+from cclf.runtime.stop import Stop
+from cclf.sweep import STOPPED, Call, LocalSweep
 
 TASK = "minigrid/DoorKey-6x6"
 METHODS = ("a2c", "cclf")
@@ -23,17 +25,19 @@ NEXT_COMMANDS = "cclf train minigrid/DoorKey-8x8 --method re3+cclf\ncclf train d
 OPTIONS = ("--eval-every-env-steps", "12800", "--log-every-agent-steps", "3200", "--no-tensorboard", "--no-video")
 
 
-def run(out: Path) -> Path:
-    """Train, then write the page; returns its path. Run again, it only redraws."""
+def run(out: Path, stop: Stop) -> Path | None:
+    """Train, then write the page; returns its path, or None where it was stopped. Run again, it only redraws."""
     calls = []
     for seed in SEEDS:
         for method in METHODS:
             arguments = (TASK, "--method", method, "--profile", PROFILE, "--seed", str(seed), "--out", str(out), *OPTIONS)
             config = presets.resolve(TASK, method, seed=seed, profile=PROFILE)
             calls.append(Call(TASK, method, seed, config.run.env_steps, out / config.run_name(), arguments))
-    for outcome in LocalSweep(jobs=os.cpu_count() or 1).run(calls):
+    for outcome in LocalSweep(os.cpu_count() or 1, stop).run(calls):
+        if outcome.exit_code == STOPPED:
+            return None
         if outcome.exit_code:
-            raise SystemExit(outcome.exit_code)
+            raise ConfigError(f"training {outcome.call.method} with seed {outcome.call.seed} failed: {outcome.last_line}")
     path = out / "index.html"
     path.write_text(_page(out, calls))
     return path

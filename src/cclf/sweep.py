@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cclf.runtime.stop import Stop
+
 STOPPED = 75
 
 
@@ -40,10 +42,10 @@ class Outcome:
 
 
 class LocalSweep:
-    """Works through calls on `jobs` processes; on a deadline or Ctrl-C each run is asked to save, none is killed."""
+    """Works through calls on `jobs` processes; on a deadline or a signal each run is asked to save, none is killed."""
 
-    def __init__(self, jobs: int, stop_after_seconds: float | None = None):
-        self.jobs = jobs
+    def __init__(self, jobs: int, stop: Stop, stop_after_seconds: float | None = None):
+        self.jobs, self.stop = jobs, stop
         self.deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
         self.outcomes: dict[Call, Outcome] = {}
         self._running: dict[Call, subprocess.Popen[str]] = {}
@@ -54,13 +56,10 @@ class LocalSweep:
         with _Screen(calls) as screen, ThreadPoolExecutor(self.jobs) as pool:
             pending = [pool.submit(self._run_one, call) for call in calls]
             while not all(future.done() for future in pending):
-                try:
-                    if self.deadline is not None and time.monotonic() > self.deadline:
-                        self._stop()
-                    screen.show(self.outcomes, set(self._running))
-                    time.sleep(0.25)
-                except KeyboardInterrupt:
+                if self.stop.requested or (self.deadline is not None and time.monotonic() > self.deadline):
                     self._stop()
+                screen.show(self.outcomes, set(self._running))
+                time.sleep(0.25)
             screen.show(self.outcomes, set())
             return [future.result() for future in pending]
 
