@@ -1,5 +1,7 @@
 """Compilation, and CUDA graphs around an update: its hundreds of kernels start as one. No other file knows of either."""
 
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -11,8 +13,28 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The same function as fused kernels, compiled anew for each shape it meets: here there are few, and they stay."""
-    return torch.compile(function, dynamic=False, fullgraph=True)  # type: ignore[return-value]
+    """The same function as fused kernels, compiled anew for each shape it meets: here there are few, and they stay.
+
+    Where it cannot be compiled (no Triton, no C compiler), one line says so and the plain function goes on.
+    """
+    from torch._dynamo.exc import TorchDynamoException  # late: it brings the whole compiler with it
+
+    chosen: Callable[..., Any] = torch.compile(function, dynamic=False, fullgraph=True)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        nonlocal chosen
+        try:
+            return chosen(*arguments)
+        except TorchDynamoException as error:
+            if chosen is function:
+                raise
+            reason = str(error).strip().splitlines()[0]
+            print(f"going on without compiling {function.__name__}: {reason}", file=sys.stderr)
+            chosen = function
+            return function(*arguments)
+
+    return call  # type: ignore[return-value]
 
 
 EAGER_UPDATES = 4  # run plainly first: optimisers make their state, cuDNN chooses its kernels
@@ -44,7 +66,13 @@ class GraphedUpdate:
         number = self.count(None)
         place = number % self.cycle
         if place not in self.graphs:
-            self.graphs[place] = self._capture()
+            try:
+                self.graphs[place] = self._capture()
+            except RuntimeError as error:
+                self.count(number)
+                self.eager_left = sys.maxsize
+                print(f"going on without CUDA graphs: {str(error).splitlines()[0]}", file=sys.stderr)
+                return self.update()
             self.count(number)  # capturing computes nothing, but it ran the Python code
         graph, names, values = self.graphs[place]
         graph.replay()

@@ -1,0 +1,70 @@
+"""What can be said of compilation and graphs without a GPU: nothing breaks a graph, and failure falls back with one line."""
+
+import pytest
+import torch
+from torch._dynamo.exc import TorchDynamoException
+
+from cclf import augment
+from cclf.kernels.paired_convolutions import paired_convolutions
+from cclf.nets import Convolutions
+from cclf.runtime import compile as compiling
+
+
+def test_the_compiled_kernels_are_single_graphs() -> None:
+    parameters = list(Convolutions(9, 84, 4, 32).parameters())
+    layers = list(zip(parameters[::2], parameters[1::2], strict=True))
+    images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
+    whole = torch.compile(paired_convolutions, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(whole(images, layers), paired_convolutions(images, layers))
+    frames, origins = torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8), torch.randint(16, (5, 2, 2))
+    crop = torch.compile(augment.crop, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(crop(frames, origins, 84).images, augment.crop(frames, origins, 84).images)
+
+
+def test_what_cannot_be_compiled_runs_plainly_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_):
+        raise TorchDynamoException("no compiler here\nmore")
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    fast = compiling.compiled(double)
+    assert [fast(3), fast(4)] == [6, 8]
+    assert capsys.readouterr().err == "going on without compiling double: no compiler here\n"
+
+
+def test_errors_of_the_function_itself_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(x: int) -> int:
+        raise KeyError(x)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    with pytest.raises(KeyError):
+        compiling.compiled(wrong)(1)
+
+
+def test_an_update_that_cannot_be_captured_goes_on_plainly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {"updates": 0}
+
+    def update() -> dict[str, torch.Tensor]:
+        made["updates"] += 1
+        return {"loss": torch.tensor(float(made["updates"]))}
+
+    def count(value: int | None = None) -> int:
+        if value is not None:
+            made["updates"] = value
+        return made["updates"]
+
+    def refuse(_):
+        update()  # the Python code runs while a graph is captured
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(compiling.GraphedUpdate, "_capture", refuse)
+    graphed = compiling.GraphedUpdate(update, 2, count, [])
+    values = [float(graphed()["loss"]) for _ in range(8)]
+    assert values == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert capsys.readouterr().err.count("going on without CUDA graphs") == 1
