@@ -1,6 +1,7 @@
 """The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers at once.
 
-Exit codes: 0 done; 2 bad input, one line on standard error; 75 stopped by a signal after saving, run it again to go on.
+Exit codes: 0 done; 1 a sweep's run failed, or `doctor --strict` found a problem; 2 bad input, one line on standard error;
+75 stopped by a signal after saving, run it again to go on.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
 if TYPE_CHECKING:
     from cclf.sweep import Call
 
-EXIT_DONE, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 2, 75
+EXIT_DONE, EXIT_PROBLEM, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -32,6 +33,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf sweep           train methods x tasks x seeds on this machine
   cclf results RUNS    collect run folders into one CSV per method
   cclf bench KIND      speed on this machine: minigrid (frames/s) or update (ms of SAC)
+  cclf doctor          what this machine can do, and what to repair
   cclf methods         the methods, each as its difference from CCLF
   cclf tasks           the tasks
 
@@ -263,7 +265,7 @@ def sweep(arguments: list[str]) -> int:
         print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
     done = len(outcomes) - len(stopped) - len(failed)
     print(f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed", file=sys.stderr)
-    return 1 if failed else EXIT_STOPPED if stopped else EXIT_DONE
+    return EXIT_PROBLEM if failed else EXIT_STOPPED if stopped else EXIT_DONE
 
 
 def train_call(task: str, method: str, profile: str, seed: int, out: Path, extra: list[str]) -> "Call":
@@ -369,6 +371,34 @@ def bench(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
+class Doctor:
+    """Measure this machine: packages, GPU, what draws the frames and how fast, memory and disk; and say what to repair."""
+
+    task: str | None = None
+    """Forecast memory and disk of a run of this task."""
+    stress: int = 0
+    """Render in this many processes at once, a few seconds, each watched: some drivers hang."""
+    strict: bool = False
+    """Exit with 1 when there is a problem."""
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+def doctor(arguments: list[str]) -> int:
+    options = parse(Doctor, "cclf doctor", arguments)
+    if not 0 <= options.stress <= 256:
+        raise ConfigError(f"--stress {options.stress} must be 0 to 256 processes")
+    from cclf import doctor as surgery
+
+    facts = surgery.examine(options.task, options.stress)
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        surgery.show(facts)
+    return EXIT_PROBLEM if options.strict and facts["problems"] else EXIT_DONE
+
+
+@dataclass(frozen=True)
 class Listing:
     """List what there is."""
 
@@ -435,6 +465,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sweep": sweep,
     "results": results,
     "bench": bench,
+    "doctor": doctor,
     "methods": methods,
     "tasks": tasks,
 }
