@@ -32,10 +32,11 @@ MAY_SEE = {
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
+    "export": WORDS | {"build", "algorithms", "nets", "runtime"},  # rewrites a policy for other programs
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "sweep": WORDS | {"build"},
     "analysis": {"config", "presets", "analysis"},  # reads files
-    "cli": WORDS | {"build", "runtime", "bench", "demo", "doctor", "sweep", "analysis"},
+    "cli": WORDS | {"build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
     "__init__": set(),
     "__main__": {"cli"},
 }
