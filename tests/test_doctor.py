@@ -106,6 +106,19 @@ def test_what_is_wrong_is_found(changed, name, status):
     assert (found.name, found.status) == (name, status)
 
 
+@pytest.mark.parametrize(
+    ("changed", "error", "do"),
+    [
+        ({"mujoco_pair": "broken", "mujoco": "4.0.0"}, "AttributeError: flex_vertedge", "repair MuJoCo first"),
+        ({}, "RuntimeError: MUJOCO_EGL_DEVICE_ID must be an integer", "unset MUJOCO_EGL_DEVICE_ID"),
+        ({}, "ImportError: no libEGL.so.1", "apt-get install libegl1"),
+    ],
+)
+def test_a_renderer_that_does_not_open_gets_the_repair_of_its_cause(changed, error, do):
+    found = problems(renderer={"outcome": "failed", "error": error}, **changed)
+    assert do in next(finding.do for finding in found if finding.name == "renderer")
+
+
 def test_the_forecast_is_held_against_memory_and_disk():
     needs = {"task": "dmc/x", "replay_transitions": 10, "replay_bytes": 10**10, "disk_bytes": 2 * 10**10}
     assert problems(forecast=needs) == []
@@ -241,4 +254,4 @@ sys.exit(main(["doctor", "--task", "dmc/walker-walk"]))
     environment = os.environ | {"COLUMNS": "80"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "error: task: dmc/walker-walk" in done.stdout
+    assert "error: task  do: " in done.stdout

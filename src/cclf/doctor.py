@@ -54,9 +54,7 @@ def examine(task: str | None, stress_processes: int) -> Facts:
     facts["stress"] = probe.render(stress_processes, STRESS_SECONDS) if stress_processes and works else None
     findings = judge(facts)
     if stress_processes and not works:
-        findings.append(
-            Finding(f"{stress_processes} renderers", "not tried: one alone does not render", "warning", "repair that first")
-        )
+        findings.append(Finding(f"{stress_processes} renderers", "not tried: one alone does not render", "note"))
     facts["findings"] = [finding._asdict() for finding in findings]
     facts["problems"] = [finding._asdict() for finding in findings if finding.status in PROBLEMS]
     return facts
@@ -143,11 +141,7 @@ def _renderer(facts: Facts) -> list[Finding]:
     if found is None:
         return [Finding("renderer", "not tried: dm_control is not installed", "note")]
     if found["outcome"] != "ok":
-        return [
-            Finding(
-                "renderer", f"{found['outcome']}: {found['error']}", "error", f"if GL libraries are missing, {machine.GL_HELP}"
-            )
-        ]
+        return [Finding("renderer", f"{found['outcome']}: {found['error']}", "error", _repair(facts))]
     text = f"{found['renderer']} through {found['backend']}"
     speed = Finding("speed", f"{found['ms_per_frame']:.3g} ms per 100x100 frame, median of {probe.FRAMES_AT_ONCE}")
     rest = [speed, _devices(facts)]
@@ -160,6 +154,17 @@ def _renderer(facts: Facts) -> list[Finding]:
             do = NO_VENDOR_FILE if nvidia["vendor_file"] is None else "check /dev/dri permissions and MUJOCO_EGL_DEVICE_ID"
         return [Finding("renderer", f"THE CPU DRAWS BESIDE A GPU: {text}", "warning", do), *rest]
     return [Finding("renderer", text), *rest]
+
+
+def _repair(facts: Facts) -> str:
+    """What to do about a renderer that does not open, or that hangs."""
+    if facts["mujoco_pair"] in ("broken", "incomplete"):
+        return "repair MuJoCo first"
+    if "MUJOCO_EGL_DEVICE_ID" in facts["renderer"]["error"]:
+        return "unset MUJOCO_EGL_DEVICE_ID, or set it to one of EGL's devices"
+    if facts["renderer"]["outcome"] == "hung":
+        return "set MUJOCO_GL=osmesa with libosmesa6, or update the GPU driver"
+    return f"where GL libraries are missing, {machine.GL_HELP}"
 
 
 def _devices(facts: Facts) -> Finding:
@@ -253,8 +258,8 @@ def show(facts: Facts) -> None:
     console = Console()
     console.print(table)
     for problem in facts["problems"]:
-        console.print(Text(f"{problem['status']}: {problem['name']}: {problem['value']}", colours[problem["status"]]))
-        console.print(Text(f"  do: {problem['do']}"), soft_wrap=True)  # one line, so that it can be copied
+        line = Text.assemble((f"{problem['status']}: {problem['name']}", colours[problem["status"]]), f"  do: {problem['do']}")
+        console.print(line, soft_wrap=True)  # one line, so that it can be copied
     if not facts["problems"]:
         console.print("no problems found")
 

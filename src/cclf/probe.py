@@ -123,7 +123,8 @@ def main(seconds: float, start_limit_seconds: float, render_limit_seconds: float
         env.close()
         return facts
     except Exception as error:  # GL backends raise each its own kind: whatever it is, the doctor reports it
-        return {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        cause = error.__cause__ or error  # ours guess at a reason; below lies what the driver said
+        return {"error": " ".join(f"{type(cause).__name__}: {cause}".split())}
 
 
 # EGL's numbers for what is asked below, from its registry.
