@@ -222,7 +222,8 @@ def test_the_doctor_for_people_and_strict(monkeypatch):
     assert "do: " in out
 
 
-def test_bad_input_is_one_line():
+def test_bad_input_is_one_line(monkeypatch):
+    monkeypatch.setattr(probe, "render", lambda *_, **__: [frames()])
     for words in (["--task", "dmc/cartpole-swingupp"], ["--task", "nonsense"], ["--stress", "-1"], ["--strcit"]):
         code, out, err = cclf("doctor", *words)
         assert (code, out, err.count("\n")) == (2, "", 1), words
