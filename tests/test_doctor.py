@@ -40,6 +40,7 @@ def healthy(**changed):
         "dm_control": "1.0.50",
         "mujoco_pair": "tested",
         "gpu_driver": "580.1",
+        "cuda_visible_devices": None,
         "atari_roms": None,
         "torch": {"version": "2.13.0", "cuda": "13.0", "threads": 8, "devices": [{"name": "H200", "memory_bytes": 150 * 10**9}]},
         "gpus": [{"name": "H200", "driver": "580.1", "memory_bytes": 150 * 10**9, "memory_free_bytes": 140 * 10**9}],
@@ -104,6 +105,10 @@ def test_a_cpu_that_draws_beside_a_gpu_is_a_loud_warning_with_the_fix(nvidia, ba
 def test_what_is_wrong_is_found(changed, name, status):
     (found,) = problems(**changed)
     assert (found.name, found.status) == (name, status)
+
+
+def test_which_gpu_draws_is_not_judged_where_pytorch_counts_otherwise():
+    assert problems(renderer=frames(devices=[egl(1), egl(0, False, index=1)]), cuda_visible_devices="1") == []
 
 
 @pytest.mark.parametrize(

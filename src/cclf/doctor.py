@@ -4,6 +4,7 @@ First the facts, where a missing or broken piece is a fact too; then what they m
 (`cclf.probe`), so that no driver can take the doctor down.
 """
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -39,6 +40,7 @@ def examine(task: str | None, stress_processes: int) -> Facts:
         **machine.facts(),
         "torch": machine.torch_facts(),
         "gpus": machine.gpus(),
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "renderer": probe.render(1, 0.0)[0] if machine.version("dm_control") else None,
         "nvidia_egl": {
             "library": machine.has_library("libEGL_nvidia.so.0"),
@@ -182,6 +184,9 @@ def _devices(facts: Facts) -> Finding:
         return f"{device['index']} is {kind}{' (in use)' if device['in_use'] else ''}"
 
     text = "; ".join(describe(device) for device in devices)
+    if facts["cuda_visible_devices"] and any(device["cuda"] is not None for device in devices):
+        # EGL does not read it, so its numbers and PyTorch's may count different GPUs.
+        return Finding("EGL devices", f"{text}; PyTorch counts by CUDA_VISIBLE_DEVICES={facts['cuda_visible_devices']}", "note")
     used = next((device for device in devices if device["in_use"]), None)
     first = next((device["index"] for device in devices if device["cuda"] == 0), None)
     if used is not None and used["cuda"] not in (None, 0) and first is not None:
