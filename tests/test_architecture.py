@@ -25,15 +25,18 @@ MAY_SEE = {
     "kernels": WORDS | {"equations", "kernels"},
     "framework": WORDS | PARTS,
     "algorithms": WORDS | PARTS | {"framework"},
-    "envs": WORDS,
+    "envs": WORDS | {"machine"},
     "runtime": WORDS | {"replay", "runtime"},  # protocols only: things are handed in
-    "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime"},
+    "machine": WORDS,  # facts that both the doctor and every manifest carry
+    "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine"},
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
-    "doctor": WORDS | {"build", "envs", "runtime"},
+    "probe": WORDS | {"envs"},  # runs in processes of its own
+    "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
+    "export": WORDS | {"build", "algorithms", "nets", "runtime"},  # rewrites a policy for other programs
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "sweep": WORDS | {"runtime"},
     "analysis": {"config", "presets", "analysis"},  # reads files
-    "cli": WORDS | {"build", "runtime", "bench", "demo", "doctor", "sweep", "analysis"},
+    "cli": WORDS | {"build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
     "__init__": set(),
     "__main__": {"cli"},
 }

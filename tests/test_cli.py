@@ -13,7 +13,7 @@ import time
 import pytest
 
 from cclf import build, presets
-from cclf.cli import main
+from cclf.cli import COMMANDS, main
 from cclf.config import Config
 from cclf.runtime import checkpoint
 from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
@@ -76,7 +76,7 @@ def assert_refused(result, *words):
 def test_quick_commands_import_nothing_slow(words, absent):
     script = f"""
 import sys
-from cclf.cli import main
+from cclf.cli import COMMANDS, main
 try:
     main({words!r})
 except SystemExit as exit_:
@@ -91,14 +91,14 @@ def test_help_and_version():
     code, out, err = cclf("--help")
     assert (code, err) == (0, "")
     assert out.startswith("usage: cclf COMMAND")
-    for command in ("train", "evaluate", "methods", "tasks"):
+    for command in COMMANDS:
         assert f"cclf {command}" in out
     assert cclf("-h")[1] == out
     assert cclf()[0] == 2
     assert cclf("--version")[:2] == (0, "0.1.0\n")
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "methods", "tasks"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command):
     code, out, _ = cclf(command, "--help")
     assert code == 0
@@ -394,10 +394,25 @@ def test_evaluate_is_decided_by_its_own_seed(finished):
     assert returns(0) != returns(1)
 
 
-def test_evaluate_writes_a_video(finished, tmp_path):
-    code, _, err = cclf("evaluate", finished[2], "--episodes", "1", "--video", tmp_path / "episode.mp4")
+def test_play_writes_a_video_of_the_episodes_that_evaluate_would_see(finished, tmp_path):
+    import imageio.v2 as imageio
+
+    video = tmp_path / "episode.mp4"
+    code, out, err = cclf("play", finished[2], "--episodes", "2", "--out", video)
     assert (code, err) == (0, "")
-    assert (tmp_path / "episode.mp4").stat().st_size > 1_000
+    *lines, path = out.splitlines()
+    assert path == str(video)
+    returns = json.loads(cclf("evaluate", finished[2], "--episodes", "2", "--json")[1])["returns"]
+    assert [line.split(" in ")[0] for line in lines] == [f"episode {n + 1}: return {r:.4g}" for n, r in enumerate(returns)]
+    steps = sum(int(line.split()[-2]) for line in lines)
+    assert sum(1 for _ in imageio.get_reader(video)) == steps
+
+
+def test_play_says_what_is_wrong(finished, tmp_path):
+    assert_refused(cclf("play", tmp_path, "--out", tmp_path / "a.mp4"), "is not a run folder")
+    assert_refused(cclf("play", finished[2], "--out", tmp_path / "no" / "a.mp4"), "cannot write the video")
+    assert_refused(cclf("play", finished[2], "--out", tmp_path / "a.gif"), "a.gif")
+    assert_refused(cclf("play", finished[2], "--episodes", "0"), "--episodes 0")
 
 
 def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
@@ -405,9 +420,6 @@ def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
     assert_refused(cclf("evaluate", finished[2], "--episodes", "0"), "--episodes 0")
     assert_refused(cclf("evaluate", finished[2], "--seed", "-1"), "--seed -1")
     assert_refused(cclf("evaluate", finished[2], "--device", "gpu"), "unknown device 'gpu'")
-    code, _, err = cclf("evaluate", finished[2], "--episodes", "1", "--video", tmp_path / "no" / "episode.mp4")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "cannot write the video" in err
     shutil.rmtree(copied[2] / "checkpoint")
     assert_refused(cclf("evaluate", copied[2]), "no checkpoint")
 

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import platform
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from cclf import __version__
+from cclf import machine
 from cclf.algorithms.a2c import A2c
 from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
@@ -272,7 +271,7 @@ def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -
             return device
         if wanted == "cuda":
             raise ConfigError(_too_large("GPU", needed_bytes, free))
-    free = available_memory_bytes()
+    free = machine.available_memory_bytes()
     if needed_bytes > 0.9 * free:
         raise ConfigError(_too_large("main", needed_bytes, free))
     return torch.device("cpu")
@@ -285,19 +284,6 @@ def _too_large(where: str, needed_bytes: int, free_bytes: int) -> str:
     )
 
 
-def available_memory_bytes() -> int:
-    """What this process may still take: the machine's free memory, or less where a container sets a limit."""
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        available = int(fields["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        available = min(available, int(limit.read_text()) - int(used.read_text()))
-    return available
-
-
 def record(config: Config, learner: AnyLearner, device: torch.device, folder: Path) -> None:
     """Write down what runs in `folder`, and where."""
     for name, facts in (("config.json", config.to_dict()), ("manifest.json", manifest(config, learner, device))):
@@ -306,20 +292,14 @@ def record(config: Config, learner: AnyLearner, device: torch.device, folder: Pa
 
 def manifest(config: Config, learner: AnyLearner, device: torch.device) -> dict[str, Any]:
     """The facts about code and machine that a result must carry."""
-    versions = {name: _version(name) for name in ("numpy", "mujoco", "dm_control", "gymnasium", "minigrid")}
-    renderer_name = getattr(learner.env, "renderer_name", None)
+    renderer = getattr(learner.env, "renderer", None)
     return {
-        "cclf": __version__,
         "commit": code_version(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        **versions,
-        "machine": platform.machine(),
-        "system": platform.platform(),
-        "processors": os.cpu_count(),
+        **machine.facts(),
+        "torch": torch.__version__,  # with the build's +cu or +cpu, which the package's metadata leaves out
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "renderer": renderer_name() if renderer_name else None,
+        **(renderer(frames=5) if renderer else {"renderer": None}),
         "env_steps_per_agent_step": config.env.action_repeat,
     }
 
@@ -335,15 +315,6 @@ def announcement(config: Config, learner: AnyLearner, device: torch.device) -> l
         transitions, size = replay_forecast(config, learner.env)
         lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
     return lines
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def code_version() -> str | None:

@@ -1,6 +1,7 @@
 """The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers at once.
 
-Exit codes: 0 done; 2 bad input, one line on standard error; 75 stopped by a signal after saving, run it again to go on.
+Exit codes: 0 done; 1 a sweep's run failed, or `doctor --strict` found a problem; 2 bad input, one line on standard error;
+75 stopped by a signal after saving, run it again to go on.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +21,7 @@ from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
 if TYPE_CHECKING:
     from cclf.sweep import Call
 
-EXIT_DONE, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 2, 75
+EXIT_DONE, EXIT_PROBLEM, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -29,10 +30,13 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf demo            train a first agent and look at it, in minutes
   cclf train TASK      train an agent; the same command again resumes it
   cclf evaluate RUN    evaluate the agent of a run folder
+  cclf play RUN        watch it: episodes as an mp4
+  cclf export RUN      its policy as TorchScript or ONNX, checked
   cclf sweep           train methods x tasks x seeds on this machine
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
   cclf bench KIND      speed on this machine: minigrid (frames/s) or update (ms of SAC)
+  cclf doctor          what this machine can do, and what to repair
   cclf methods         the methods, each as its difference from CCLF
   cclf tasks           the tasks
 
@@ -192,8 +196,6 @@ def _evaluate_options() -> Any:
         seed: int = 0
         """Chooses the episodes; it has nothing to do with the seed of the run."""
         device: str = "auto"
-        video: Path | None = None
-        """Write an mp4 of the first episode here."""
         json: bool = False
         """One JSON document on standard output."""
 
@@ -205,12 +207,11 @@ def evaluate(arguments: list[str]) -> int:
     if options.episodes < 1 or options.seed < 0:
         raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
     from cclf import build
-    from cclf.runtime.evaluate import write_video
     from cclf.runtime.seeding import derive
 
     agent, _, env_steps = build.load_agent(options.run, build.choose_device(options.device), options.episodes)
     seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
-    result = agent.evaluate(seeds, options.video is not None)
+    result = agent.evaluate(seeds, False)
     agent.close()
     facts = {"run": str(options.run), "env_steps": env_steps, "episodes": len(result.returns)}
     facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
@@ -218,11 +219,82 @@ def evaluate(arguments: list[str]) -> int:
         print(json.dumps(facts))
     else:
         print(f"return {result.mean:.4g} ± {result.std:.2g} over {len(result.returns)} episodes at {env_steps:,} env steps")
-    if options.video is not None:
-        try:
-            write_video(str(options.video), result.pictures)
-        except (ImportError, OSError, ValueError) as error:
-            raise ConfigError(f"cannot write the video {options.video}: {error}") from error
+    return EXIT_DONE
+
+
+def _play_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Play:
+        """Show the agent of a run folder: episodes as one mp4, and their returns. The episodes are those of `cclf evaluate`."""
+
+        run: tyro.conf.Positional[Path]
+        out: Path = Path("episode.mp4")
+        episodes: int = 1
+        seed: int = 0
+        """Chooses the episodes; it has nothing to do with the seed of the run."""
+        device: str = "auto"
+
+    return Play
+
+
+def play(arguments: list[str]) -> int:
+    options = parse(_play_options(), "cclf play", arguments)
+    if options.episodes < 1 or options.seed < 0:
+        raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
+    if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
+        raise ConfigError(f"cannot write the video {options.out}: name an .mp4 in a folder that is there")
+    from cclf import build
+    from cclf.runtime.evaluate import write_video
+    from cclf.runtime.seeding import derive
+
+    agent, _, _ = build.load_agent(options.run, build.choose_device(options.device), 1)
+
+    def pictures() -> Iterator[Any]:
+        for episode in range(options.episodes):  # one at a time: an episode's pictures take 100 MB and more
+            result = agent.evaluate([derive(options.seed, "evaluate", episode)], True)
+            print(f"episode {episode + 1}: return {result.mean:.4g} in {len(result.pictures)} steps", flush=True)
+            yield from result.pictures
+
+    try:
+        write_video(str(options.out), pictures())
+    except ImportError as error:
+        raise ConfigError(f"videos need imageio and its ffmpeg: pip install 'cclf[video]' ({error})") from error
+    except OSError as error:
+        raise ConfigError(f"cannot write the video {options.out}: {error}") from error
+    finally:
+        agent.close()
+    print(options.out)
+    return EXIT_DONE
+
+
+def _export_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Export:
+        """Write the policy of a run folder for other programs: uint8 frames in, action out, crop and scaling inside.
+
+        The file is read back and held against the policy on a short rollout of its task before it gets its name.
+        """
+
+        run: tyro.conf.Positional[Path]
+        out: Path = Path("policy.pt")
+        """Ends in .pt for TorchScript, in .onnx for ONNX."""
+
+    return Export
+
+
+def export(arguments: list[str]) -> int:
+    options = parse(_export_options(), "cclf export", arguments)
+    from cclf import export as exports
+
+    done = exports.export(options.run, options.out)
+    given, answer = (done.metadata[side] for side in ("input", "output"))
+    shapes = " -> ".join(f"{side['name']} {side['dtype']} {tuple(side['shape'])}" for side in (given, answer)).replace("'", "")
+    print(f"{shapes}; largest difference {done.largest_difference:.2g} on {done.frames} observations")
+    print(done.path)
     return EXIT_DONE
 
 
@@ -268,7 +340,7 @@ def sweep(arguments: list[str]) -> int:
         print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
     done = len(outcomes) - len(stopped) - len(failed)
     print(f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed", file=sys.stderr)
-    return 1 if failed else EXIT_STOPPED if stopped else EXIT_DONE
+    return EXIT_PROBLEM if failed else EXIT_STOPPED if stopped else EXIT_DONE
 
 
 def train_call(task: str, method: str, profile: str, seed: int, out: Path, extra: list[str]) -> "Call":
@@ -412,6 +484,34 @@ def bench(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
+class Doctor:
+    """Measure this machine: packages, GPU, what draws the frames and how fast, memory and disk; and say what to repair."""
+
+    task: str | None = None
+    """Forecast memory and disk of a run of this task."""
+    stress: int = 0
+    """Render in this many processes at once, a few seconds, each watched: some drivers hang."""
+    strict: bool = False
+    """Exit with 1 when there is a problem."""
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+def doctor(arguments: list[str]) -> int:
+    options = parse(Doctor, "cclf doctor", arguments)
+    if not 0 <= options.stress <= 256:
+        raise ConfigError(f"--stress {options.stress} must be 0 to 256 processes")
+    from cclf import doctor as surgery
+
+    facts = surgery.examine(options.task, options.stress)
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        surgery.show(facts)
+    return EXIT_PROBLEM if options.strict and facts["problems"] else EXIT_DONE
+
+
+@dataclass(frozen=True)
 class Listing:
     """List what there is."""
 
@@ -475,10 +575,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "demo": demo,
     "train": train,
     "evaluate": evaluate,
+    "play": play,
+    "export": export,
     "sweep": sweep,
     "results": results,
     "plot": plot,
     "bench": bench,
+    "doctor": doctor,
     "methods": methods,
     "tasks": tasks,
 }

@@ -133,7 +133,7 @@ class Actor(nn.Module):
 
 
 # Where the 2x2 windows of a 7x7x3 grid observation lie in its 147 numbers: (9 pooling cells, 4 windows in each, 12 values).
-_WINDOWS = np.array(
+GRID_WINDOWS = np.array(
     [
         [
             [((2 * i + a + u) * 7 + (2 * j + b + v)) * 3 + c for u in range(2) for v in range(2) for c in range(3)]
@@ -150,7 +150,7 @@ _CELLS = np.array([[(i + u) * 3 + j + v for u in range(2) for v in range(2)] for
 
 def grid_windows(observation: np.ndarray) -> np.ndarray:
     """Grid observations (B, 7, 7, 3) as windows of the first convolution, (B, 9, 4, 12) float32; raw integers, as published."""
-    return observation.reshape(len(observation), 147).take(_WINDOWS, axis=1).astype(np.float32)
+    return observation.reshape(len(observation), 147).take(GRID_WINDOWS, axis=1).astype(np.float32)
 
 
 class GridEncoder(nn.Module):

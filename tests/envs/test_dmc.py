@@ -226,5 +226,8 @@ def test_leaving_without_close_is_silent():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_renderer_has_a_name(make):
-    assert len(make(frame_pixels=32).renderer_name()) > 2
+def test_the_renderer_has_a_name_and_a_speed_and_draws_the_same_picture_twice(make):
+    facts = make(frame_pixels=32).renderer(frames=3)
+    assert len(facts["renderer"]) > 2
+    assert 0.0 < facts["ms_per_frame"] < 10_000.0
+    assert (facts["blank"], facts["differing_frames"]) == (False, 0)

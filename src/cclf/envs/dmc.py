@@ -2,18 +2,19 @@
 
 import atexit
 import os
+import time
 import weakref
 from typing import Any
 
 import numpy as np
 
 from cclf.config import ConfigError
+from cclf.machine import GL_HELP
 from cclf.presets import nearest
 from cclf.types import EnvSpec, EnvStep
 
 CAMERA = 0
 PICTURE_PIXELS = 256
-GL_HELP = "install them (Debian: apt-get install libegl1 libgl1 libgl1-mesa-dri) or set MUJOCO_GL=osmesa with libosmesa6"
 
 
 def _import_suite() -> Any:
@@ -85,12 +86,24 @@ class DeepMindControl:
         _close_renderers(self._renderers)
         self._env.close()
 
-    def renderer_name(self) -> str:
-        """What draws the frames, as GL names it: llvmpipe is a CPU."""
+    def renderer(self, frames: int) -> dict[str, Any]:
+        """What draws, as GL names it (llvmpipe is a CPU), and how: the same picture `frames` times, timed and compared."""
         from OpenGL import GL
 
-        self._frame()
-        return str(GL.glGetString(GL.GL_RENDERER).decode())
+        first, milliseconds, differing = self._frame(), [], 0
+        for _ in range(frames):
+            start = time.perf_counter()
+            again = self._frame()
+            milliseconds.append(1e3 * (time.perf_counter() - start))
+            differing += not np.array_equal(again, first)
+        names = {"renderer": GL.GL_RENDERER, "vendor": GL.GL_VENDOR, "gl_version": GL.GL_VERSION}
+        return {
+            **{key: (GL.glGetString(name) or b"unknown").decode() for key, name in names.items()},
+            "backend": os.environ["MUJOCO_GL"],
+            "ms_per_frame": round(float(np.median(milliseconds)), 3),
+            "blank": bool(first.min() == first.max()),
+            "differing_frames": differing,
+        }
 
     def _frame(self) -> np.ndarray:
         return np.ascontiguousarray(self._render(self._frame_pixels).transpose(2, 0, 1))

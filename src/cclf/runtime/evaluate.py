@@ -1,7 +1,7 @@
 """Evaluation: in environments of its own, with seeds of its own, so that it can never change training."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,8 +62,10 @@ def evaluate_vector(
     return Evaluation(totals.tolist(), pictures)
 
 
-def write_video(path: str, pictures: Sequence[np.ndarray], frames_per_second: int = 30) -> None:
+def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:
     import imageio.v2 as imageio
 
     # macro_block_size=None keeps pictures whose side is no multiple of 16 as they are.
-    imageio.mimwrite(path, list(pictures), fps=frames_per_second, macro_block_size=None)
+    with imageio.get_writer(path, mode="I", fps=frames_per_second, macro_block_size=None) as video:
+        for picture in pictures:
+            video.append_data(picture)  # type: ignore[attr-defined]
