@@ -23,7 +23,9 @@ class NonFiniteError(ValueError):
 
 
 def first_non_finite(row: Mapping[str, Any]) -> str | None:
-    return next((name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)), None)
+    """The name of a number that is none; of several, a loss, since the others follow from it."""
+    bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+    return min(bad, key=lambda name: not name.endswith("_loss"), default=None)
 
 
 def save_bundle(folder: Path, name: str, row: Mapping[str, Any]) -> Path:
