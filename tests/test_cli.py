@@ -189,7 +189,7 @@ def test_a_run_folder_holds_what_the_contract_says(finished):
     assert stdout.splitlines()[-1] == str(folder), "the path is printed last"
     assert "60 env steps = 60 agent steps x 1" in stderr
     assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "manifest.json", "train.csv", "eval.csv", "checkpoint", "episode-60.mp4", "tensorboard"),
+        *("config.json", "manifest.json", "train.csv", "eval.csv", "checkpoint", "episode-60.mp4", "tensorboard", "lock"),
     }
     assert Config.from_dict(json.loads((folder / "config.json").read_text())) == config
     manifest = json.loads((folder / "manifest.json").read_text())

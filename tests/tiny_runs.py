@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 
 from cclf import build, presets
-from cclf.runtime import checkpoint
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
@@ -72,11 +71,9 @@ def run(config, folder, stop_at=None, prepare=lambda _: None):
     folder.mkdir(parents=True, exist_ok=True)
     training, learner, agent = build.make_training(config, folder, CPU)
     prepare(learner)
-    saved = checkpoint.load(folder / "checkpoint")
-    if saved is not None:
-        training.load_state_dict(saved)
+    training.resume()
     stop = StopAt(stop_at)
-    log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps)
+    log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
     finished = training.run(log, QuietProgress(config.run.env_steps, training.env_steps, stop), stop)
     log.close()
     agent.close()

@@ -4,7 +4,8 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from cclf.replay import Replay
 from cclf.runtime import checkpoint
 from cclf.runtime.compile import compiled
 from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector
+from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.seeding import Generators, derive
@@ -146,7 +148,7 @@ class Agent(NamedTuple):
     """A policy that can be shown environments: what evaluation needs of a run."""
 
     policy: Sac | A2c
-    evaluate: Callable[[Sequence[int], bool], Evaluation]  # (seeds, record)
+    evaluate: Callable[..., Evaluation]  # (seeds, record, stopped=never)
     close: Callable[[], None]
 
 
@@ -155,11 +157,15 @@ def make_agent(config: Config, device: torch.device, policy: Sac | A2c | None = 
     if isinstance(config.algorithm, A2cConfig):
         grids = make_grids(config, config.run.eval_episodes, seed=0)
         a2c = policy if isinstance(policy, A2c) else make_a2c(config, grids.num_actions)
-        return Agent(a2c, lambda seeds, record: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), record), grids.close)
+        return Agent(
+            a2c,
+            lambda seeds, *options: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), *options),
+            grids.close,
+        )
     env = make_env(config, seed=0)
     sac = policy if isinstance(policy, Sac) else make_sac(config, env.spec.action_dim, device)
     stack = config.env.frame_stack
-    return Agent(sac, lambda seeds, record: evaluate(env, sac, seeds, stack, device, record), env.close)
+    return Agent(sac, lambda seeds, *options: evaluate(env, sac, seeds, stack, device, *options), env.close)
 
 
 def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent, Config, int]:
@@ -214,10 +220,10 @@ def make_training(config: Config, folder: Path, device: torch.device) -> tuple[T
     learner = make_learner(config, device)
     agent = make_agent(config, device, learner.algorithm)  # type: ignore[arg-type]
 
-    def evaluate_now(env_steps: int, record: bool) -> Evaluation:
+    def evaluate_now(env_steps: int, record: bool, stopped: Callable[[], bool]) -> Evaluation:
         # Seeds depend on the moment and the episode alone: another schedule evaluates the same episodes at the same moment.
         seeds = [derive(config.seed, "eval", env_steps, episode) for episode in range(config.run.eval_episodes)]
-        return agent.evaluate(seeds, record)
+        return agent.evaluate(seeds, record, stopped)
 
     plan = Plan(
         env_steps=config.run.env_steps,
@@ -287,7 +293,7 @@ def _too_large(where: str, needed_bytes: int, free_bytes: int) -> str:
 def record(config: Config, learner: AnyLearner, device: torch.device, folder: Path) -> None:
     """Write down what runs in `folder`, and where."""
     for name, facts in (("config.json", config.to_dict()), ("manifest.json", manifest(config, learner, device))):
-        (folder / name).write_text(json.dumps(facts, indent=2) + "\n")
+        replace_file(folder / name, (json.dumps(facts, indent=2) + "\n").encode())
 
 
 def manifest(config: Config, learner: AnyLearner, device: torch.device) -> dict[str, Any]:
@@ -329,20 +335,28 @@ def code_version() -> str | None:
         return None
 
 
-def claim_folder(config: Config, out: Path) -> Path:
-    """The run's folder, made or found. Refuses one that holds another config, and one that cannot be written."""
+@contextmanager
+def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
+    """The run's folder, made or found, for this process alone. Refuses one that holds another config, one that another process
+    works in, and one that cannot be written."""
     folder = out / config.run_name()
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(only_process(folder))
+            _claim(config, folder)
+        except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
+            raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
+        yield folder
+
+
+def _claim(config: Config, folder: Path) -> None:
     known = folder / "config.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if known.exists():
-            before = Config.from_dict(json.loads(known.read_text())).learning_values()
-            now = config.learning_values()
-            differing = [f"{key} ({before.get(key)} there, {now[key]} now)" for key in now if before.get(key) != now[key]]
-            if differing:
-                raise ConfigError(f"{folder} holds a run of another config: {', '.join(differing)}; use another --out")
-        else:
-            known.write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-    except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
-        raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
-    return folder
+    if not known.exists():
+        replace_file(known, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
+        return
+    before = Config.from_dict(json.loads(known.read_text())).learning_values()
+    now = config.learning_values()
+    differing = [f"{key} ({before.get(key)} there, {now[key]} now)" for key in now if before.get(key) != now[key]]
+    if differing:
+        raise ConfigError(f"{folder} holds a run of another config: {', '.join(differing)}; use another --out")

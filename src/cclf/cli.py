@@ -1,11 +1,13 @@
 """The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers at once.
 
-Exit codes: 0 done; 1 a sweep's run failed, or `doctor --strict` found a problem; 2 bad input, one line on standard error;
-75 stopped by a signal after saving, run it again to go on.
+Exit codes: 0 done; 1 a run that cannot go on (numbers no longer finite, disk full), a sweep with failed runs, or a problem found by
+`doctor --strict`; 2 bad input, one line on standard error; 75 stopped by a signal after saving,
+run it again to go on.
 """
 
 import argparse
 import contextlib
+import errno
 import io
 import json
 import os
@@ -19,9 +21,11 @@ from cclf import __version__, presets
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
 
 if TYPE_CHECKING:
+    from cclf.runtime.loop import Training
+    from cclf.runtime.stop import Stop
     from cclf.sweep import Call
 
-EXIT_DONE, EXIT_PROBLEM, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
+EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -147,36 +151,47 @@ def run_training(config: Config, out: Path) -> int:
     import torch
 
     from cclf import build
-    from cclf.runtime import checkpoint
-    from cclf.runtime.metrics import RunLog
-    from cclf.runtime.progress import Progress
+    from cclf.runtime.failure import NonFiniteError, refuse_after_failure
 
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     device = build.choose_device(config.run.device)
     build.set_precision(config, device)
     training, learner, agent = build.make_training(config, out / config.run_name(), device)
-    folder = build.claim_folder(config, out)
-    saved = checkpoint.load(folder / "checkpoint")
-    if saved is not None and saved["agent_steps"] * config.env.action_repeat >= config.run.env_steps:
-        done = saved["agent_steps"] * config.env.action_repeat
-        print(f"finished before, at {done:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
+    with contextlib.closing(learner), contextlib.closing(agent), build.claimed_folder(config, out) as folder:
+        refuse_after_failure(folder)
+        try:
+            return _train_in(folder, config, training, learner, device, stop)
+        except NonFiniteError as error:
+            print(f"cclf: {error}", file=sys.stderr)
+            return EXIT_FAILED
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            print(
+                f"cclf: the disk is full ({folder}); the last checkpoint is good: make room, run the same command",
+                file=sys.stderr,
+            )
+            return EXIT_FAILED
+
+
+def _train_in(folder: Path, config: Config, training: "Training", learner: Any, device: Any, stop: "Stop") -> int:
+    from cclf import build
+    from cclf.runtime.metrics import RunLog
+    from cclf.runtime.progress import Progress
+
+    resumed = training.resume()
+    if training.finished:
+        print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
         print(folder)
         return EXIT_DONE
-    if saved is not None:
-        training.load_state_dict(saved)
     build.record(config, learner, device, folder)
-    start = f"resuming at {training.env_steps:,} env steps in" if saved is not None else "run folder"
+    start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
-    log = RunLog(folder, training.learner.metric_names, config.run.tensorboard, training.env_steps)
-    progress = Progress(config.run.env_steps, training.env_steps, training.learner.updates)
-    try:
+    log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
+    progress = Progress(config.run.env_steps, training.env_steps, learner.updates)
+    with contextlib.closing(log), contextlib.closing(progress):
         finished = training.run(log, progress, stop)
-    finally:
-        progress.close()
-        log.close()
-        learner.close()
-        agent.close()
     if not finished:
         print(f"stopped at {training.env_steps:,} env steps and saved; run the same command to go on", file=sys.stderr)
         return EXIT_STOPPED
@@ -340,7 +355,7 @@ def sweep(arguments: list[str]) -> int:
         print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
     done = len(outcomes) - len(stopped) - len(failed)
     print(f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed", file=sys.stderr)
-    return EXIT_PROBLEM if failed else EXIT_STOPPED if stopped else EXIT_DONE
+    return EXIT_FAILED if failed else EXIT_STOPPED if stopped else EXIT_DONE
 
 
 def train_call(task: str, method: str, profile: str, seed: int, out: Path, extra: list[str]) -> "Call":
@@ -508,7 +523,7 @@ def doctor(arguments: list[str]) -> int:
         print(json.dumps(facts, indent=2))
     else:
         surgery.show(facts)
-    return EXIT_PROBLEM if options.strict and facts["problems"] else EXIT_DONE
+    return EXIT_FAILED if options.strict and facts["problems"] else EXIT_DONE
 
 
 @dataclass(frozen=True)

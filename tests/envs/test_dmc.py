@@ -185,7 +185,7 @@ def test_save_and_restore_mid_episode_gives_the_same_future(make, tmp_path, name
             twin.step(action)
     for action in actions[:6]:
         env.step(action)
-    checkpoint.save(tmp_path / "checkpoint", {"env": env.state_dict()})
+    checkpoint.Checkpoints(tmp_path / "checkpoint").save({"env": env.state_dict()})
     twin.load_state_dict(checkpoint.load(tmp_path / "checkpoint")["env"])
     for action in actions[6:]:
         ours, theirs = env.step(action), twin.step(action)

@@ -169,15 +169,15 @@ def test_at_a_given_moment_the_evaluation_is_the_same_whatever_the_schedule(plai
     assert often["15"]["returns"] != often["30"]["returns"], "another moment, other episodes"
 
 
-def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone():
+def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone(tmp_path):
     from cclf import build
 
-    training, learner, agent = build.make_training(tiny_config(), None, CPU)
+    training, learner, agent = build.make_training(tiny_config(), tmp_path, CPU)
     before = learner.state_dict()
     before = {key: value for key, value in before.items() if key != "env"}
-    first, second = training.evaluate(30, False), training.evaluate(30, False)
+    first, second = training.evaluate(30, False, lambda: False), training.evaluate(30, False, lambda: False)
     assert first.returns == second.returns
-    assert training.evaluate(60, False).returns != first.returns
+    assert training.evaluate(60, False, lambda: False).returns != first.returns
     after = {key: value for key, value in learner.state_dict().items() if key != "env"}
     assert differing(before, after) == []
     assert learner.env.state_dict() == build.make_learner(tiny_config(), CPU).env.state_dict(), "the training environment rests"

@@ -79,7 +79,8 @@ class Mean:
 def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(tmp_path):
     moments = []
 
-    def evaluate(env_steps, record):
+    def evaluate(env_steps, record, stopped):
+        assert not stopped()
         moments.append((env_steps, record))
         return Mean
 

@@ -1,52 +1,213 @@
-"""Checkpoints as safetensors and JSON: loading one can never run code. Written beside the old one, then renamed over it."""
+"""Checkpoints as safetensors and JSON with checksums: loading one can never run code, and what is loaded is what was saved.
 
+    checkpoint/00000007/   state.json  tensors.safetensors  index.json (written last: the sha256 of every file)
+    checkpoint/00000008/
+    checkpoint/frames/     replay's frames, each in one file, shared by the checkpoints (see frame_chunks.py)
+
+A checkpoint is written under a temporary name, synced and renamed, so that it is whole or not there. The last two are kept: when
+the newest is damaged, the one before it is used.
+"""
+
+import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
 
-_TENSOR, _ARRAY = "__tensor__", "__array__"
+from cclf.config import ConfigError
+from cclf.runtime.files import sync_folder, write_synced
+from cclf.runtime.frame_chunks import FrameChunks, read_frames
+
+_TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
+_REPLAY_FRAMES = "/learner/replay/frames"  # where a run's state keeps the ring that is written in chunks
+_OWN_FILES = ("state.json", "tensors.safetensors")
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
 
 
-def save(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint in `folder` by `state`: nested dicts of tensors, arrays and JSON values."""
-    tensors: dict[str, torch.Tensor] = {}
-    tree = _split(state, "", tensors)
-    temporary, previous = folder.with_name(folder.name + ".tmp"), folder.with_name(folder.name + ".old")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file(tensors, temporary / "tensors.safetensors")
-    (temporary / "state.json").write_text(json.dumps(tree))
-    for path in (*temporary.iterdir(), temporary):
-        _sync(path)
-    if folder.exists():  # otherwise a kill between the renames has left `previous` as the only good one
-        shutil.rmtree(previous, ignore_errors=True)
-        os.rename(folder, previous)
-    os.rename(temporary, folder)
-    shutil.rmtree(previous, ignore_errors=True)
+class Checkpoints:
+    """The checkpoints in one folder. Use one object for the life of a run: it knows which frames are on disk already."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._chunks = FrameChunks()
+        self._damaged: set[int] = set()
+
+    def load(self) -> dict[str, Any] | None:
+        """The newest state that is whole; None where nothing was saved. One line says when a newer one had to be left out."""
+        reasons = []
+        for serial in reversed(self._serials()):
+            try:
+                state, table = _read(self.folder, serial)
+            except _DAMAGE as error:
+                self._damaged.add(serial)
+                reasons.append(f"checkpoint {serial:08d} is damaged ({' '.join(str(error).split()) or type(error).__name__})")
+                continue
+            if reasons:
+                line = f"cclf: warning: {'; '.join(reasons)}; going on from checkpoint {serial:08d}, the one before"
+                print(line, file=sys.stderr, flush=True)
+            if table is not None:
+                self._chunks.remember(table)
+            return state
+        if reasons:
+            raise ConfigError(
+                f"no checkpoint in {self.folder} is good: {'; '.join(reasons)}; restore it from a copy, "
+                "or delete that folder to train from the beginning"
+            )
+        return _read_unchecked(self.folder)
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the checkpoint before it."""
+        serials = self._serials()
+        serial = serials[-1] + 1 if serials else 1
+        temporary = self.folder / f"{serial:08d}.tmp"
+        try:
+            table = self._write(temporary, serial, state)
+            os.rename(temporary, self.folder / f"{serial:08d}")
+        except Exception:  # on a full disk the space of what was begun is needed
+            shutil.rmtree(temporary, ignore_errors=True)
+            for path in self.folder.glob(f"frames/frames-{serial:08d}-*"):
+                path.unlink()
+            raise
+        sync_folder(self.folder)
+        if table is not None:
+            self._chunks.remember(table)
+        good_before = [number for number in serials if number not in self._damaged]
+        self._prune({serial, *good_before[-1:]})
+
+    def _write(self, temporary: Path, serial: int, state: dict[str, Any]) -> dict[str, Any] | None:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        tensors: dict[str, torch.Tensor] = {}
+        tree = _split(state, "", tensors)
+        checksums: dict[str, str] = {}
+        table = None
+        if _REPLAY_FRAMES in tensors:
+            table = self._write_frames(serial, tensors.pop(_REPLAY_FRAMES), tree["learner"]["replay"]["written"], checksums)
+            tree["learner"]["replay"]["frames"] = {_FRAMES: table}
+        contents = (json.dumps(tree).encode(), tensors_to_bytes({key: _plain(value) for key, value in tensors.items()}))
+        for name, data in zip(_OWN_FILES, contents, strict=True):
+            write_synced(temporary / name, data)
+            checksums[name] = _checksum(data)
+        write_synced(temporary / "index.json", _index(checksums))
+        sync_folder(temporary)
+        return table
+
+    def _write_frames(self, serial: int, frames: torch.Tensor, written: int, checksums: dict[str, str]) -> dict[str, Any]:
+        folder = self.folder / "frames"
+        folder.mkdir(exist_ok=True)
+
+        def write_file(name: str, tensors: dict[str, torch.Tensor]) -> None:
+            data = tensors_to_bytes(tensors)
+            write_synced(folder / name, data)
+            fresh[name] = _checksum(data)
+
+        fresh: dict[str, str] = {}
+        table = self._chunks.write(serial, frames, written, write_file)
+        for chunk in table["chunks"]:  # the table carries the checksums of older files from one index to the next
+            chunk["sha256"] = fresh.get(chunk["file"]) or chunk["sha256"]
+            checksums[f"frames/{chunk['file']}"] = chunk["sha256"]
+        sync_folder(folder)
+        return table
+
+    def _serials(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{8}", path.name))
+
+    def _prune(self, kept: set[int]) -> None:
+        """Remove what no kept checkpoint needs; what a kill leaves here goes the next time."""
+        names = {f"{serial:08d}" for serial in kept}
+        used = {name for serial in kept for name in _listed(self.folder / f"{serial:08d}")}
+        for path in self.folder.iterdir():
+            if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):
+                shutil.rmtree(path)
+            elif path.name in _OWN_FILES:  # of cclf before 0.2
+                path.unlink()
+        for path in self.folder.glob("frames/frames-*"):
+            if f"frames/{path.name}" not in used:
+                path.unlink()
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """The state saved in `folder`, or None where there is none."""
-    source = folder if folder.exists() else folder.with_name(folder.name + ".old")  # a kill between the two renames
-    if not (source / "state.json").exists():
+    """The newest good state in `folder`, for those who only read; None where there is none."""
+    return Checkpoints(folder).load()
+
+
+def _read(folder: Path, serial: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The state and its table of frames; one of _DAMAGE when a single byte is not what was written."""
+    own = folder / f"{serial:08d}"
+    index = (own / "index.json").read_bytes()
+    checksums = json.loads(index)["sha256"]
+    if index != _index(checksums):
+        raise ValueError("index.json is not as it was written")
+
+    def checked(path: Path, listed_as: str) -> bytes:
+        if not path.is_file():
+            raise ValueError(f"{listed_as} is missing")
+        data = path.read_bytes()
+        if _checksum(data) != checksums.get(listed_as):
+            raise ValueError(f"{listed_as} has another checksum than its index says")
+        return data
+
+    tree = json.loads(checked(own / "state.json", "state.json"))
+    tensors = tensors_from_bytes(checked(own / "tensors.safetensors", "tensors.safetensors"))
+    table = tree.get("learner", {}).get("replay", {}).get("frames", {}).get(_FRAMES)
+    if table is not None:
+        tensors[_REPLAY_FRAMES] = read_frames(
+            table, lambda name: tensors_from_bytes(checked(folder / "frames" / Path(name).name, f"frames/{name}"))
+        )
+        tree["learner"]["replay"]["frames"] = {_TENSOR: _REPLAY_FRAMES}
+    return _join(tree, tensors), table
+
+
+def _read_unchecked(folder: Path) -> dict[str, Any] | None:
+    """A checkpoint of cclf before 0.2: two files without checksums."""
+    if not (folder / "state.json").exists():
         return None
-    tree = json.loads((source / "state.json").read_text())
-    state: dict[str, Any] = _join(tree, load_file(source / "tensors.safetensors"))
+    try:
+        tree = json.loads((folder / "state.json").read_text())
+        state: dict[str, Any] = _join(tree, tensors_from_bytes((folder / "tensors.safetensors").read_bytes()))
+    except _DAMAGE as error:
+        raise ConfigError(f"the checkpoint in {folder} is damaged: {error}; delete it to train from the beginning") from error
     return state
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return list(json.loads((folder / "index.json").read_bytes())["sha256"])
+    except _DAMAGE:
+        return []  # damaged since it was written: nothing of it can be used
+
+
+def _index(checksums: dict[str, str]) -> bytes:
+    """The one text that lists these checksums: any other byte in the file shows."""
+    own = _checksum(json.dumps(checksums, sort_keys=True).encode())
+    return json.dumps({"sha256": checksums, "sha256_of_this": own}, sort_keys=True, indent=1).encode()
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _plain(value: torch.Tensor) -> torch.Tensor:
+    """A copy: tied weights share memory, which the file format refuses."""
+    return value.detach().cpu().clone().contiguous()
 
 
 def _split(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return {str(name): _split(item, f"{key}/{name}", tensors) for name, item in value.items()}
     if isinstance(value, (torch.Tensor, np.ndarray)):
-        # A copy: tied weights share memory, which the file format refuses.
-        tensors[key] = torch.as_tensor(value).detach().cpu().clone().contiguous()
+        tensors[key] = torch.as_tensor(value)
         return {_TENSOR if isinstance(value, torch.Tensor) else _ARRAY: key}
     if isinstance(value, np.generic):
         return value.item()
@@ -61,11 +222,3 @@ def _join(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if _ARRAY in value:
         return tensors[value[_ARRAY]].numpy()
     return {name: _join(item, tensors) for name, item in value.items()}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

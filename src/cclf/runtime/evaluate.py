@@ -1,7 +1,7 @@
 """Evaluation: in environments of its own, with seeds of its own, so that it can never change training."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,15 +23,31 @@ class Evaluation(NamedTuple):
         return float(np.std(self.returns))
 
 
+class EvaluationStoppedError(ValueError):
+    """A stop was asked for meanwhile: what was seen so far is thrown away."""
+
+
+def _never() -> bool:
+    return False
+
+
 def evaluate(
-    env: Env, policy: Policy, seeds: Sequence[int], frame_stack: int, device: torch.device, record: bool = False
+    env: Env,
+    policy: Policy,
+    seeds: Sequence[int],
+    frame_stack: int,
+    device: torch.device,
+    record: bool = False,
+    stopped: Callable[[], bool] = _never,
 ) -> Evaluation:
-    """One episode per seed with the deterministic policy."""
+    """One episode per seed with the deterministic policy; given up as soon as `stopped()`."""
     returns, pictures = [], []
     for episode, seed in enumerate(seeds):
         frames = deque([env.reset(seed)] * frame_stack, maxlen=frame_stack)
         total, ended = 0.0, False
         while not ended:
+            if stopped():
+                raise EvaluationStoppedError
             if record and episode == 0:
                 pictures.append(env.picture())
             stack = torch.from_numpy(np.concatenate(frames)).to(device)
@@ -44,15 +60,22 @@ def evaluate(
 
 
 def evaluate_vector(
-    env: VectorEnv, algorithm: OnPolicyAlgorithm, seeds: Sequence[int], action_seed: int, record: bool = False
+    env: VectorEnv,
+    algorithm: OnPolicyAlgorithm,
+    seeds: Sequence[int],
+    action_seed: int,
+    record: bool = False,
+    stopped: Callable[[], bool] = _never,
 ) -> Evaluation:
-    """One episode in each environment with sampled actions. Later episodes of the quick ones do not count: they would favour
-    short, successful episodes."""
+    """One episode in each environment with sampled actions; given up as soon as `stopped()`. Later episodes of the quick ones do
+    not count: they would favour short, successful episodes."""
     random = np.random.default_rng(action_seed)
     observation = env.reset(seeds)
     totals, pictures = np.zeros(env.num_envs), []
     going_on = np.ones(env.num_envs, dtype=bool)
     while going_on.any():
+        if stopped():
+            raise EvaluationStoppedError
         if record and going_on[0]:
             pictures.append(env.render(0))
         actions = algorithm.act(observation, random.random((env.num_envs, env.num_actions)))

@@ -22,13 +22,17 @@ class Table:
         self.columns = tuple(columns)
         kept: list[dict[str, str]] = []
         if path.exists():
-            with path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["env_steps"]) <= resume_env_steps]
+            lines = path.read_text().splitlines(keepends=True)
+            if lines and not lines[-1].endswith("\n"):
+                lines.pop()  # a full disk or a kill tore it: the number it begins with may be half of one
+            kept = [row for row in csv.DictReader(lines) if int(row["env_steps"]) <= resume_env_steps]
         temporary = path.with_suffix(".csv.tmp")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows({column: row.get(column, "") for column in self.columns} for row in kept)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
         self._file = path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self.columns, lineterminator="\n")
@@ -36,6 +40,9 @@ class Table:
     def write(self, row: Mapping[str, Any]) -> None:
         self._writer.writerow({column: _text(row.get(column, "")) for column in self.columns})
         self._file.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -70,10 +77,18 @@ class Averages:
 class RunLog:
     """The tables of one run folder, and their mirror in TensorBoard."""
 
-    def __init__(self, folder: Path, metric_names: Iterable[str], tensorboard: bool, resume_env_steps: int):
+    def __init__(
+        self,
+        folder: Path,
+        metric_names: Iterable[str],
+        tensorboard: bool,
+        resume_env_steps: int,
+        evaluation_due: bool = False,
+    ):
+        """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that very step, too."""
         train_columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
         self.train = Table(folder / "train.csv", train_columns, resume_env_steps)
-        self.eval = Table(folder / "eval.csv", EVAL_COLUMNS, resume_env_steps)
+        self.eval = Table(folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due)
         self._mirror: Any = None
         if tensorboard:
             try:
@@ -88,6 +103,10 @@ class RunLog:
             for name, value in row.items():
                 if isinstance(value, (int, float)) and name not in CLOCK_COLUMNS and math.isfinite(value):
                     self._mirror.add_scalar(f"{table}/{name}", value, row["env_steps"])
+
+    def sync(self) -> None:
+        self.train.sync()
+        self.eval.sync()
 
     def close(self) -> None:
         self.train.close()

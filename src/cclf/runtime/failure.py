@@ -1,0 +1,65 @@
+"""A run whose numbers are no longer finite stops, and leaves a bundle that replays what happened."""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cclf.config import ConfigError
+from cclf.runtime.files import replace_file, sync_folder
+
+BUNDLE = "failure"
+
+
+class NonFiniteError(ValueError):
+    def __init__(self, bundle: Path, name: str, value: float, env_steps: int):
+        super().__init__(
+            f"{name} is {value} at {env_steps:,} env steps: stopped; {bundle} holds what replays it; "
+            "delete it to train on from the last checkpoint"
+        )
+
+
+def first_non_finite(row: Mapping[str, Any]) -> str | None:
+    """The name of a number that is none; of several, a loss, since the others follow from it."""
+    bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+    return min(bad, key=lambda name: not name.endswith("_loss"), default=None)
+
+
+def save_bundle(folder: Path, name: str, row: Mapping[str, Any]) -> Path:
+    """Config, row and the checkpoints before it. Training is exact, so from them the same command fails in the same update."""
+    bundle, temporary = folder / BUNDLE, folder / f"{BUNDLE}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    for part in ("config.json", "manifest.json"):
+        if (folder / part).exists():
+            shutil.copyfile(folder / part, temporary / part)
+    if (folder / "checkpoint").exists():  # otherwise it failed before the first one: the config and its seed replay it
+        shutil.copytree(folder / "checkpoint", temporary / "checkpoint", copy_function=_link)
+    facts = {"metric": name, "value": str(row[name]), "row": {key: _json(value) for key, value in row.items()}}
+    replace_file(temporary / "failure.json", (json.dumps(facts, indent=2) + "\n").encode())
+    os.rename(temporary, bundle)
+    sync_folder(folder)
+    return bundle
+
+
+def refuse_after_failure(folder: Path) -> None:
+    bundle = folder / BUNDLE
+    if bundle.exists():
+        raise ConfigError(
+            f"this run failed before, see {bundle}/failure.json: delete {bundle} to train on from the last checkpoint"
+        )
+
+
+def _link(source: str, target: str) -> None:
+    """Files of checkpoints are never changed, only removed, so a second name is as good as a copy and costs nothing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _json(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,49 @@
+"""Files that are whole or not there, whatever kills the process or the machine while they are written."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cclf.config import ConfigError
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """A full disk or a kill leaves the old file as it was."""
+    temporary = path.with_name(path.name + ".tmp")
+    write_synced(temporary, data)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names, too, reach the disk only when asked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process alone. The system drops the lock with the process; the file that stays says nothing."""
+    with (folder / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read(32).strip() or "unknown"
+            raise ConfigError(f"process {holder} is at work in {folder}: wait for it, or use another --out") from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield

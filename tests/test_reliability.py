@@ -1,0 +1,292 @@
+"""What ends a run before its time: another process, a signal in each phase, numbers gone wrong, a full disk."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cclf import build
+from cclf.algorithms.a2c import A2c
+from cclf.envs.toy import make_toy
+from cclf.runtime import checkpoint, files, loop
+from cclf.runtime.evaluate import EvaluationStoppedError, evaluate
+from cclf.runtime.files import only_process
+from cclf.runtime.learner import OffPolicyLearner
+from cclf.runtime.metrics import Table
+from test_cli import assert_refused, cclf, contents
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
+
+CONFIG = tiny_config()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def handlers():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert train(out)[0] == 0
+    return out / CONFIG.run_name()
+
+
+def train(out, config=CONFIG):
+    return cclf("train", *tiny_options(config), "--out", out)
+
+
+def learned(folder):
+    return checkpoint.load(folder / "checkpoint")["learner"]
+
+
+def assert_same_end(folder, undisturbed):
+    assert tables(folder) == tables(undisturbed)
+    assert differing(learned(folder), learned(undisturbed)) == []
+
+
+# --- one process per run folder ------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_says_so_and_leaves(tmp_path):
+    folder = tmp_path / CONFIG.run_name()
+    folder.mkdir(parents=True)
+    script = f"""
+import pathlib, sys
+from cclf.runtime.files import only_process
+with only_process(pathlib.Path({str(folder)!r})):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        before = contents(tmp_path)
+        assert_refused(train(tmp_path), f"process {holder.pid} is at work in {folder}")
+        assert contents(tmp_path) == before
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert (folder / "lock").exists(), "stale now, and no harm"
+    assert train(tmp_path)[0] == 0
+
+
+def test_the_lock_goes_with_its_holder(tmp_path):
+    for _ in range(2):
+        with only_process(tmp_path), pytest.raises(ValueError, match=f"process {os.getpid()}"), only_process(tmp_path):
+            pass
+
+
+# --- a signal in each phase ----------------------------------------------------------------------------------------------
+
+
+def signalled(original, at_call):
+    """`original`, which gets SIGTERM in its call number `at_call`."""
+    calls = []
+
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == at_call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    return wrapped
+
+
+PHASES = {
+    "before the first step": (build, "make_learner", 1, 0),
+    "the announcement": (build, "announcement", 1, 0),
+    "warm-up": (OffPolicyLearner, "act", 5, 5),
+    "an update": (OffPolicyLearner, "update", 42, 42),
+    "the first evaluation": (loop.Training, "_evaluate", 1, 30),
+    "the last evaluation": (loop.Training, "_evaluate", 2, 60),
+    "a checkpoint": (checkpoint, "_index", 1, 30),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch, phase):
+    owner, name, at_call, env_steps = PHASES[phase]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, signalled(getattr(owner, name), at_call))
+        code, _, err = train(tmp_path)
+    assert code == 75
+    assert f"stopped at {env_steps} env steps and saved" in err.splitlines()[-1]
+    folder = tmp_path / CONFIG.run_name()
+    evaluated = [row["env_steps"] for row in rows(folder / "eval.csv")]
+    assert evaluated == [step for step in ("30", "60") if int(step) < env_steps or (phase == "a checkpoint" and step == "30")]
+    assert train(tmp_path)[0] == 0
+    assert_same_end(folder, undisturbed)
+
+
+def test_an_evaluation_stops_within_a_step():
+    env, policy = make_toy("reach-1d", 20, 16, 1, 0), build.make_learner(CONFIG, CPU).algorithm
+    asked = []
+    with pytest.raises(EvaluationStoppedError):
+        evaluate(env, policy, [1, 2], CONFIG.env.frame_stack, CPU, stopped=lambda: asked.append(1) or len(asked) == 4)
+    assert len(asked) == 4
+
+
+def test_a_kill_after_a_repeated_evaluation_leaves_no_row_twice(tmp_path, undisturbed, monkeypatch):
+    """Its row is in the file, its checkpoint is not: the row of that very step must go when the run resumes."""
+    folder = tmp_path / CONFIG.run_name()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_evaluate", signalled(loop.Training._evaluate, 1))
+        assert train(tmp_path)[0] == 75
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "save", kill)
+        with pytest.raises(Killed):
+            train(tmp_path)
+    assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["30"]
+    assert train(tmp_path)[0] == 0
+    assert_same_end(folder, undisturbed)
+
+
+# --- numbers that are no longer finite -----------------------------------------------------------------------------------
+
+
+def poisoned(monkeypatch, updates):
+    """The policy's weights are no numbers from this update on; what was learned before is as it was."""
+    original = OffPolicyLearner.update
+
+    def update(self, env_steps):
+        if self.updates == updates:
+            with torch.no_grad():
+                next(self.algorithm.critic.parameters()).fill_(float("nan"))
+        return original(self, env_steps)
+
+    monkeypatch.setattr(OffPolicyLearner, "update", update)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # the toy, moved by an action that is no number
+def test_a_non_finite_loss_stops_the_run_and_leaves_a_bundle_that_replays_it(tmp_path, undisturbed, monkeypatch):
+    out, folder = tmp_path / "out", tmp_path / "out" / CONFIG.run_name()
+    with monkeypatch.context() as patch:
+        poisoned(patch, 25)  # at step 46: after the checkpoint of step 30, seen in the row of step 50
+        code, stdout, err = train(out)
+        assert (code, stdout) == (1, "")
+        line = err.splitlines()[-1]
+        assert line.startswith("cclf: critic_loss is nan at 50 env steps")
+        assert str(folder / "failure") in line
+        facts = json.loads((folder / "failure" / "failure.json").read_text())
+        assert (facts["metric"], facts["value"], facts["row"]["env_steps"]) == ("critic_loss", "nan", 50)
+        assert checkpoint.load(folder / "failure" / "checkpoint")["agent_steps"] == 30, "the state before"
+        before = contents(out)
+        assert_refused(train(out), "failed before", f"delete {folder / 'failure'}")
+        assert contents(out) == before
+
+        replayed = tmp_path / "replayed" / CONFIG.run_name()
+        shutil.copytree(folder / "failure", replayed)
+        assert train(tmp_path / "replayed")[0] == 1
+        assert json.loads((replayed / "failure" / "failure.json").read_text()) == facts
+    shutil.rmtree(folder / "failure")
+    assert train(out)[0] == 0
+    assert_same_end(folder, undisturbed)
+
+
+def test_a_failure_before_the_first_checkpoint_and_in_a2c(tmp_path, monkeypatch):
+    config = tiny_config("minigrid/Empty-16x16", "a2c", env_steps=320, eval_every_env_steps=1_000)
+    original = A2c.update
+    monkeypatch.setattr(A2c, "update", lambda *args: original(*args) | {"value_loss": torch.tensor(float("inf"))})
+    code, _, err = train(tmp_path, config)
+    assert code == 1
+    assert "value_loss is inf at 16 env steps" in err
+    assert {path.name for path in (tmp_path / config.run_name() / "failure").iterdir()} == {
+        *("config.json", "manifest.json", "failure.json"),
+    }
+
+
+# --- a full disk ---------------------------------------------------------------------------------------------------------
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_from(original, at_call):
+    calls = []
+
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        return full() if len(calls) >= at_call else original(*args, **kwargs)
+
+    return wrapped
+
+
+FULL = {
+    "a row": (Table, "write", 6, 30),
+    "the files of a checkpoint": (checkpoint, "write_synced", 6, 30),
+    "the index of a checkpoint": (checkpoint, "write_synced", 8, 30),
+    "the rename": (os, "rename", 2, 30),
+    "the first checkpoint": (checkpoint, "write_synced", 2, None),
+    "the config": (files, "write_synced", 2, None),
+}
+
+
+@pytest.mark.parametrize("moment", FULL)
+def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(tmp_path, undisturbed, monkeypatch, moment):
+    owner, name, at_call, saved = FULL[moment]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full_from(getattr(owner, name), at_call))
+        code, stdout, err = train(tmp_path)
+    assert (code, stdout) == (1, "")
+    assert "the disk is full" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    folder = tmp_path / CONFIG.run_name()
+    state = checkpoint.load(folder / "checkpoint")
+    assert (state and state["agent_steps"]) == saved
+    assert not list(folder.glob("checkpoint/*.tmp")), "what was begun is in the way"
+    assert train(tmp_path)[0] == 0
+    assert_same_end(folder, undisturbed)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a small disk")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_a_disk_that_is_really_full(small_disk, undisturbed, tensorboard):
+    config = tiny_config(tensorboard=tensorboard)
+    filler = small_disk / "filler"
+    run(tiny_config(env_steps=30), small_disk / config.run_name())
+    free = shutil.disk_usage(small_disk).free
+    filler.write_bytes(bytes(free - 40_000))
+    code, stdout, err = train(small_disk, config)
+    assert (code, stdout) == (1, ""), err
+    assert "the disk is full" in err.splitlines()[-1]
+    folder = small_disk / config.run_name()
+    assert checkpoint.load(folder / "checkpoint")["agent_steps"] == 30
+    filler.unlink()
+    assert train(small_disk, config)[0] == 0
+    assert_same_end(folder, undisturbed)
+
+
+def test_a_torn_row_is_cut_off(tmp_path):
+    """Half of 1250 is 12, which would pass for a row from before the checkpoint."""
+    path = tmp_path / "t.csv"
+    path.write_text("env_steps,value\n10,1\n20,2\n12")
+    Table(path, ("env_steps", "value"), resume_env_steps=100).close()
+    assert path.read_text() == "env_steps,value\n10,1\n20,2\n"
