@@ -36,7 +36,8 @@ MAY_SEE = {
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "sweep": WORDS | {"runtime"},
     "analysis": {"config", "presets", "analysis"},  # reads files
-    "cli": WORDS | {"build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
+    "commands": WORDS | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
+    "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},
 }
@@ -125,10 +126,11 @@ def test_configuration_needs_the_standard_library_alone(name):
     assert outer_imports(FILES[name]) <= set(sys.stdlib_module_names)
 
 
-def test_the_command_line_imports_nothing_slow_before_a_command_needs_it():
-    outside = outer_imports(FILES["cli"], top_level_only=True)
+@pytest.mark.parametrize("name", [name for name in FILES if layer(name) in ("cli", "commands")])
+def test_the_command_line_imports_nothing_slow_before_a_command_needs_it(name):
+    outside = outer_imports(FILES[name], top_level_only=True)
     assert outside <= set(sys.stdlib_module_names), f"import {outside - set(sys.stdlib_module_names)} inside the function"
-    assert layers_seen(FILES["cli"], top_level_only=True) <= {"config", "presets"}
+    assert layers_seen(FILES[name], top_level_only=True) <= {"config", "presets", "commands"}
 
 
 def test_the_equations_see_torch_and_nothing_else():

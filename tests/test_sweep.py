@@ -10,6 +10,7 @@ import pytest
 
 from cclf import cli, demo
 from cclf.analysis.load import read_runs
+from cclf.commands.options import EXIT_STOPPED
 
 TINY = ["--env-steps", "512", "--eval-every-env-steps", "256", "--eval-episodes", "2", "--no-tensorboard", "--no-video"]
 LONG = ["--env-steps", "3000000", "--eval-every-env-steps", "3000000", *TINY[4:]]
@@ -31,7 +32,7 @@ def test_a_sweep_trains_every_run_and_a_second_one_skips_them(tmp_path: Path, ca
 
 def test_a_deadline_stops_a_sweep_which_then_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["sweep", "--tasks", TASK, "--methods", "a2c", "--seeds", "1", "--out", str(tmp_path), "--jobs", "1"]
-    assert cli.main([*arguments, "--stop-after-seconds", "8", "--", *LONG]) == cli.EXIT_STOPPED
+    assert cli.main([*arguments, "--stop-after-seconds", "8", "--", *LONG]) == EXIT_STOPPED
     assert "1 stopped" in capsys.readouterr().err
     assert list(tmp_path.rglob("state.json"))
 
@@ -44,7 +45,7 @@ def test_a_signal_to_a_sweep_lets_its_runs_save(tmp_path: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == cli.EXIT_STOPPED, errors
+    assert process.returncode == EXIT_STOPPED, errors
     assert list(tmp_path.rglob("state.json")), "the run was asked to save, not left running"
 
 

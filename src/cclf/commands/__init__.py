@@ -1,0 +1,1 @@
+"""What each command does. A file here is imported when its command is called, and imports torch only where it must."""

@@ -1,0 +1,124 @@
+"""`cclf evaluate`, `play` and `export`: what to do with a trained agent."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cclf.commands.options import EXIT_DONE, parse
+from cclf.config import ConfigError
+
+
+def _evaluate_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Evaluate:
+        """Evaluate the agent of a run folder in fresh episodes: SAC with its mean action, A2C with sampled ones."""
+
+        run: tyro.conf.Positional[Path]
+        episodes: int = 10
+        seed: int = 0
+        """Chooses the episodes; it has nothing to do with the seed of the run."""
+        device: str = "auto"
+        json: bool = False
+        """One JSON document on standard output."""
+
+    return Evaluate
+
+
+def evaluate(arguments: list[str]) -> int:
+    options = parse(_evaluate_options(), "cclf evaluate", arguments)
+    if options.episodes < 1 or options.seed < 0:
+        raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
+    from cclf import build
+    from cclf.runtime.seeding import derive
+
+    agent, _, env_steps = build.load_agent(options.run, build.choose_device(options.device), options.episodes)
+    seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
+    result = agent.evaluate(seeds, False)
+    agent.close()
+    facts = {"run": str(options.run), "env_steps": env_steps, "episodes": len(result.returns)}
+    facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
+    if options.json:
+        print(json.dumps(facts))
+    else:
+        print(f"return {result.mean:.4g} ± {result.std:.2g} over {len(result.returns)} episodes at {env_steps:,} env steps")
+    return EXIT_DONE
+
+
+def _play_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Play:
+        """Show the agent of a run folder: episodes as one mp4, and their returns. The episodes are those of `cclf evaluate`."""
+
+        run: tyro.conf.Positional[Path]
+        out: Path = Path("episode.mp4")
+        episodes: int = 1
+        seed: int = 0
+        """Chooses the episodes; it has nothing to do with the seed of the run."""
+        device: str = "auto"
+
+    return Play
+
+
+def play(arguments: list[str]) -> int:
+    options = parse(_play_options(), "cclf play", arguments)
+    if options.episodes < 1 or options.seed < 0:
+        raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
+    if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
+        raise ConfigError(f"cannot write the video {options.out}: name an .mp4 in a folder that is there")
+    from cclf import build
+    from cclf.runtime.evaluate import write_video
+    from cclf.runtime.seeding import derive
+
+    agent, _, _ = build.load_agent(options.run, build.choose_device(options.device), 1)
+
+    def pictures() -> Iterator[Any]:
+        for episode in range(options.episodes):  # one at a time: an episode's pictures take 100 MB and more
+            result = agent.evaluate([derive(options.seed, "evaluate", episode)], True)
+            print(f"episode {episode + 1}: return {result.mean:.4g} in {len(result.pictures)} steps", flush=True)
+            yield from result.pictures
+
+    try:
+        write_video(str(options.out), pictures())
+    except ImportError as error:
+        raise ConfigError(f"videos need imageio and its ffmpeg: pip install 'cclf[video]' ({error})") from error
+    except OSError as error:
+        raise ConfigError(f"cannot write the video {options.out}: {error}") from error
+    finally:
+        agent.close()
+    print(options.out)
+    return EXIT_DONE
+
+
+def _export_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Export:
+        """Write the policy of a run folder for other programs: uint8 frames in, action out, crop and scaling inside.
+
+        The file is read back and held against the policy on a short rollout of its task before it gets its name.
+        """
+
+        run: tyro.conf.Positional[Path]
+        out: Path = Path("policy.pt")
+        """Ends in .pt for TorchScript, in .onnx for ONNX."""
+
+    return Export
+
+
+def export(arguments: list[str]) -> int:
+    options = parse(_export_options(), "cclf export", arguments)
+    from cclf import export as exports
+
+    done = exports.export(options.run, options.out)
+    given, answer = (done.metadata[side] for side in ("input", "output"))
+    shapes = " -> ".join(f"{side['name']} {side['dtype']} {tuple(side['shape'])}" for side in (given, answer)).replace("'", "")
+    print(f"{shapes}; largest difference {done.largest_difference:.2g} on {done.frames} observations")
+    print(done.path)
+    return EXIT_DONE
