@@ -24,9 +24,10 @@ CONFIGS = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    found = {name: build.claim_folder(config, out) for name, config in CONFIGS.items()}
+    found = {}
     for name, config in CONFIGS.items():
-        run(config, found[name])
+        with build.claimed_folder(config, out) as found[name]:
+            run(config, found[name])
     return found
 
 

@@ -201,7 +201,7 @@ def test_a_non_finite_loss_stops_the_run_and_leaves_a_bundle_that_replays_it(tmp
 
 
 def test_a_failure_before_the_first_checkpoint_and_in_a2c(tmp_path, monkeypatch):
-    config = tiny_config("minigrid/Empty-16x16", "a2c", env_steps=320, eval_every_env_steps=1_000)
+    config = tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=320, eval_every_env_steps=1_000)
     original = A2c.update
     monkeypatch.setattr(A2c, "update", lambda *args: original(*args) | {"value_loss": torch.tensor(float("inf"))})
     code, _, err = train(tmp_path, config)
