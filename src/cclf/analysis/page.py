@@ -15,6 +15,7 @@ body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.2rem 4rem; background: 
        font: 16px/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .4rem; }
 p, figcaption { max-width: 44rem; } .soft, figcaption { color: var(--soft); font-size: .92rem; }
+.scroll { overflow-x: auto; } .scroll svg { min-width: 34rem; }
 figure { margin: 1rem 0; } svg { width: 100%; height: auto; color: var(--ink); } svg text { font-family: inherit; }
 table { border-collapse: collapse; margin: .6rem 0; } .wide { overflow-x: auto; }
 th, td { text-align: right; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line);
@@ -40,8 +41,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+def figure(svg: str, caption: str, wide: bool = False) -> str:
+    """A figure with its caption; a wide one scrolls on a phone instead of shrinking until nobody can read it."""
+    kind = ' class="scroll"' if wide else ""
+    return f"<figure><div{kind}>{svg}</div><figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def picture_strip(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> str:
