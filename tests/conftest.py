@@ -1,8 +1,22 @@
-"""What every test starts from: one thread, so that sums have one order, and no deadline on shared machines."""
+"""What every test starts from: one thread, so that sums have one order, no deadline on shared machines, its own signals."""
 
+import signal
+from collections.abc import Iterator
+
+import pytest
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("cclf", deadline=None)
 settings.load_profile("cclf")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def signal_handlers() -> Iterator[None]:
+    """Training takes the signals; the tests give them back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)

@@ -21,16 +21,6 @@ from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
 EVAL_COLUMNS = {"env_steps", "agent_steps", "updates", "return_mean", "return_std", "episodes", "wall_seconds"}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def handlers():
-    """Training takes the signals; the tests give them back."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
 def cclf(*words):
     """Exit code, standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()

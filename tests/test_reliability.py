@@ -25,15 +25,6 @@ from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_optio
 CONFIG = tiny_config()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def handlers():
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed")

@@ -215,16 +215,6 @@ def test_a_finished_run_has_nothing_to_do(tmp_path):
     assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
 
 
-@pytest.fixture
-def handlers():
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_the_first_signal_asks_and_the_second_quits(number):
     stop = Stop()

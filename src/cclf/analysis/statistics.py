@@ -23,17 +23,6 @@ def mean_interval(values: np.ndarray, resamples: int = 2_000, level: float = 0.9
     return Interval(values.mean(axis=0), low, high)
 
 
-def interquartile_mean(values: np.ndarray) -> float:
-    """The mean of the middle half: a quarter of the sorted values is cut at either end.
-
-    >>> interquartile_mean(np.array([0.0, 1.0, 2.0, 100.0]))
-    1.5
-    """
-    ordered = np.sort(values.ravel())
-    cut = int(0.25 * len(ordered))
-    return float(ordered[cut : len(ordered) - cut].mean())
-
-
 def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:
     """The first clock reading at which a curve reaches `threshold`; infinity where it never does.
 

@@ -62,7 +62,7 @@ class Checkpoints:
                 f"no checkpoint in {self.folder} is good: {'; '.join(reasons)}; restore it from a copy, "
                 "or delete that folder to train from the beginning"
             )
-        return _read_unchecked(self.folder)
+        return None
 
     def save(self, state: dict[str, Any]) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the checkpoint before it."""
@@ -130,8 +130,6 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):
                 shutil.rmtree(path)
-            elif path.name in _OWN_FILES:  # of cclf before 0.2
-                path.unlink()
         for path in self.folder.glob("frames/frames-*"):
             if f"frames/{path.name}" not in used:
                 path.unlink()
@@ -167,18 +165,6 @@ def _read(folder: Path, serial: int) -> tuple[dict[str, Any], dict[str, Any] | N
         )
         tree["learner"]["replay"]["frames"] = {_TENSOR: _REPLAY_FRAMES}
     return _join(tree, tensors), table
-
-
-def _read_unchecked(folder: Path) -> dict[str, Any] | None:
-    """A checkpoint of cclf before 0.2: two files without checksums."""
-    if not (folder / "state.json").exists():
-        return None
-    try:
-        tree = json.loads((folder / "state.json").read_text())
-        state: dict[str, Any] = _join(tree, tensors_from_bytes((folder / "tensors.safetensors").read_bytes()))
-    except _DAMAGE as error:
-        raise ConfigError(f"the checkpoint in {folder} is damaged: {error}; delete it to train from the beginning") from error
-    return state
 
 
 def _listed(folder: Path) -> list[str]:

@@ -145,7 +145,7 @@ class Training:
         if saved is None:
             return False
         try:
-            self.load_state_dict({"evaluation_due": False} | saved)  # cclf before 0.2 did not write it
+            self.load_state_dict(saved)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
             raise ConfigError(f"the checkpoint in {self.folder} does not fit this run: {error!r}; use another --out") from error
         return True
