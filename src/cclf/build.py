@@ -21,6 +21,9 @@ from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
 from cclf.framework import Framework
+from cclf.kernels.first_convolution import pack
+from cclf.kernels.paired_convolutions import backward, paired_convolutions, prepare
+from cclf.nets import plain_convolutions
 from cclf.replay import Replay
 from cclf.runtime import checkpoint
 from cclf.runtime.compile import compiled
@@ -200,10 +203,13 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     generators = Generators(config.seed, device, replay_device)
     settings, sac = config.algorithm, make_sac(config, action_dim, device)
     graphed = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
-    if device.type == "cuda" and settings.precision == "bf16" and config.run.compile:
-        sac.crop = compiled(sac.crop)
+    if device.type == "cuda" and config.run.compile:
+        kernel = compiled(plain_convolutions)
+        if settings.precision == "bf16":
+            kernel = partial(paired_convolutions, prepare=compiled(prepare), backward=compiled(backward))
+            sac.join_frames = compiled(pack)
         for network in (sac.critic, sac.target):
-            network.encoder.convolutions.bf16_kernel = compiled(network.encoder.convolutions.bf16_kernel)
+            network.encoder.convolutions.kernel = kernel
     return OffPolicyLearner(
         env,
         sac,
