@@ -8,7 +8,7 @@ from torch import Tensor
 from cclf.augment import Crops
 from cclf.kernels.first_convolution import CHANNELS, TAPS
 
-PIXELS = 128  # results per step of a kernel
+PIXELS, GRADIENT_PIXELS = 256, 128  # results that a kernel makes or reads at a time
 PROGRAMS = 264  # that share the images of a weight gradient: two for each multiprocessor of an H200
 TAPS_AT_ONCE = 4  # of a weight gradient: 4 taps of 16 channels fill the 64 rows of a matrix product
 
@@ -71,7 +71,7 @@ def _gradients(
 
 def _sizes(crops: Crops, out: int) -> dict[str, int]:
     side = (crops.pixels - 3) // 2 + 1
-    return {"SIDE": side, "OUT": out, "PIXELS": PIXELS, "TAPS": TAPS, "CHANNELS": CHANNELS}
+    return {"SIDE": side, "OUT": out, "TAPS": TAPS, "CHANNELS": CHANNELS}
 
 
 def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
     count, side = len(crops.sample), sizes["SIDE"]
     result = torch.empty((count, side, side + 1, weight.shape[2]), dtype=images.dtype, device=images.device)
     grid = (triton.cdiv(side * (side + 1), PIXELS), count)
-    _forward[grid](images, crops.sample, crops.origins, weight, bias, result, *images.shape[1:3], **sizes)
+    _forward[grid](images, crops.sample, crops.origins, weight, bias, result, *images.shape[1:3], **sizes, PIXELS=PIXELS)
     return result
 
 
@@ -88,5 +88,6 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
     weight_parts = images.new_empty((PROGRAMS, groups * TAPS_AT_ONCE, CHANNELS, out), dtype=torch.float32)
     bias_parts = images.new_empty((PROGRAMS, out), dtype=torch.float32)
     arguments = (images, crops.sample, crops.origins, gradient, result, weight_parts, bias_parts, len(crops.sample))
-    _gradients[(PROGRAMS, groups)](*arguments, *images.shape[1:3], **_sizes(crops, out), TAPS_AT_ONCE=TAPS_AT_ONCE)
+    sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "TAPS_AT_ONCE": TAPS_AT_ONCE}
+    _gradients[(PROGRAMS, groups)](*arguments, *images.shape[1:3], **sizes)
     return weight_parts.sum(0)[:TAPS], bias_parts.sum(0)
