@@ -65,7 +65,7 @@ def train_call(task: str, method: str, profile: str, seed: int, out: Path, extra
     from cclf.sweep import Call
 
     arguments = [task, "--method", method, "--profile", profile, "--seed", str(seed), "--out", str(out), *extra]
-    config, _, _ = train_config(arguments)
+    config = train_config(arguments).config
     return Call(task, method, seed, config.run.env_steps, out / config.run_name(), tuple(arguments))
 
 
