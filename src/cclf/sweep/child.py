@@ -1,0 +1,51 @@
+"""`python -m cclf.sweep.child PARENT ...` becomes `cclf train ...`, asked to save and stop when its parent process dies.
+
+Else a run would go on alone after a lost sweep or a lost Ray worker, and hold its folder against the one that takes over.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from cclf.sweep.plan import Call, last_line
+
+LOG = "output.txt"
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl; elsewhere a run outlives its parent
+
+
+def start(call: Call, out: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The run as a process; what it says goes to a file in its folder, so that a failure keeps its reasons."""
+    folder = out / call.config.run_name()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOG).open("wb") as log:
+        # A session of its own: Ctrl-C reaches the sweep, which then asks each run to save.
+        return subprocess.Popen(
+            [sys.executable, "-m", "cclf.sweep.child", str(os.getpid()), *call.arguments(out)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(call.cpus), **environment},
+        )
+
+
+def last_words(folder: Path) -> str:
+    try:
+        return last_line((folder / LOG).read_text(errors="replace"))
+    except OSError:
+        return ""
+
+
+def main(parent: int, arguments: list[str]) -> int:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked
+            return 128 + signal.SIGTERM
+    os.execv(sys.executable, [sys.executable, "-m", "cclf.cli", "train", *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
