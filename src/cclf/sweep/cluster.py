@@ -169,7 +169,7 @@ class RayRun:
             self._answer = self._actor.report.remote()
         else:
             self.ask("discard")
-            self._end(report.exit_code, report.last_line)
+            self._end(report.exit_code, report.last_line if report.exit_code else str(self.call.folder))
 
     def _lost(self, error: Exception) -> None:
         """The node, or Ray's process on it, is gone."""
