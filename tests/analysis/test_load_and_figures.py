@@ -34,7 +34,8 @@ def test_runs_are_read_with_clocks_machine_and_commit(tmp_path: Path) -> None:
     (folder / "eval.csv").write_text(f"{header}\n12800,12800,100,0.25,0.1,100,2.5,0.2 0.3\n")
     (tmp_path / "not-a-run").mkdir()
     (tmp_path / "not-a-run" / "eval.csv").write_text(header)
-    expected = Row("minigrid/DoorKey-6x6", "re3", "entropy-0.001", 3, 12800, 12800, 100, 0.25, 0.1, 100, 2.5, "cpu x1", "abc")
+    clocks = (12800, 12800, 100)
+    expected = Row("minigrid/DoorKey-6x6", "re3", "entropy-0.001", 3, *clocks, 0.25, 0.1, 100, 2.5, "cpu x1", "abc", "unfinished")
     assert read_runs(tmp_path) == [expected]
 
 
