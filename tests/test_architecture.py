@@ -38,7 +38,8 @@ MAY_SEE = {
     "sweep": WORDS | {"runtime", "machine", "sweep"},
     "reproduce": WORDS | {"tables", "build", "runtime", "sweep", "analysis", "bench"},
     "analysis": {"config", "presets", "analysis"},  # reads files
-    "commands": WORDS | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis", "tables", "reproduce"},
+    "commands": WORDS
+    | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis", "tables", "reproduce"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},

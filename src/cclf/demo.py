@@ -47,7 +47,9 @@ def _page(out: Path, calls: list[Call]) -> str:
     logs = {f"seed {call.config.seed}": _train_log(call.folder) for call in curious}
     curiosity = {name: (log["env_steps"], log["curiosity_mean"]) for name, log in logs.items()}
     bonus = {name: (log["env_steps"], log["bonus_mean"]) for name, log in logs.items()}
-    best = max(curious, key=lambda call: [row.return_mean for row in rows if row.method == "cclf" and row.seed == call.config.seed][-1])
+    best = max(
+        curious, key=lambda call: [row.return_mean for row in rows if row.method == "cclf" and row.seed == call.config.seed][-1]
+    )
     pictures = _watch(best.folder)
     shown = np.unique(np.linspace(0, len(pictures) - 1, 8).round().astype(int))
     red = figures.COLOURS["cclf"]
@@ -96,7 +98,12 @@ def _summary(call: Call, rows: list[Row]) -> tuple[str, str, str, str]:
         np.array([row.env_steps for row in mine]), np.array([row.return_mean for row in mine]), SOLVED_RETURN
     )
     label = "never" if np.isinf(reached) else f"{reached:,.0f}"
-    return f"{call.config.method_name}, seed {call.config.seed}", f"{mine[-1].return_mean:.3f}", label, f"{mine[-1].wall_seconds:.0f}"
+    return (
+        f"{call.config.method_name}, seed {call.config.seed}",
+        f"{mine[-1].return_mean:.3f}",
+        label,
+        f"{mine[-1].wall_seconds:.0f}",
+    )
 
 
 def _train_log(folder: Path) -> dict[str, np.ndarray]:

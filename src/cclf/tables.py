@@ -32,7 +32,7 @@ _ATARI_TASKS = tuple(name for name in presets.TASKS if name.startswith("atari/")
 _ATARI_SMALL = tuple(f"atari/{game}" for game in ("Assault", "Freeway", "Krull", "Pong"))
 _ATARI_METHODS = ("rainbow", "curl", "drq", "cclf")
 _GRID_METHODS = ("a2c", "re3", "cclf", "re3+cclf")
-_COMBINATIONS = tuple(name for name in presets.SAC_METHODS if set(name.split("+")) <= set(presets.PIECES)) + ("cclf",)
+_COMBINATIONS = (*(name for name in presets.SAC_METHODS if set(name.split("+")) <= set(presets.PIECES)), "cclf")
 _REMOVE_ONE = tuple(name for name in _COMBINATIONS if name.count("+") == len(presets.PIECES) - 2)
 _FAST = ("--no-video", "--no-tensorboard")
 

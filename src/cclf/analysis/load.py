@@ -177,7 +177,8 @@ def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Map
     with (run / "eval.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     reached = max((int(line["env_steps"]) for line in lines), default=0)
-    state: State = "failed" if (run / "failure").exists() else "done" if reached >= config["run"]["env_steps"] else "unfinished"
+    failed = (run / "failure").exists() or (run / "failed.json").exists()  # by its own account, or by its sweep's
+    state: State = "failed" if failed else "done" if reached >= config["run"]["env_steps"] else "unfinished"
     if not lines and state == "failed":
         nothing = ("env_steps", "agent_steps", "updates", "return_std", "episodes", "wall_seconds")
         lines = [dict.fromkeys(nothing, "0") | {"return_mean": "nan"}]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cclf import presets, tables
-from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
+from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse, print_table
 from cclf.commands.training import train_config
 from cclf.config import A2cConfig, Config, ConfigError
 
@@ -152,3 +152,97 @@ def run_and_report(calls: "list[Call]", backend: "LocalBackend | RayBackend", st
     done = len(outcomes) - len(stopped) - len(failed)
     print(f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed", file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_STOPPED if stopped else EXIT_DONE
+
+
+def _reproduce_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Reproduce:
+        """Run a table of the paper, or what is left of it, and say of each of its claims: held, did not hold, or undecided.
+
+        What follows a bare -- goes to each `cclf train`: cclf reproduce table1 -- --precision bf16
+        """
+
+        table: tyro.conf.Positional[str]
+        """table1, ablation, atari, minigrid or cost."""
+        where: Annotated[Where, tyro.conf.arg(name="")]
+        budget: Literal["small", "paper"] = "small"
+        seeds: tuple[int, ...] = ()
+        """Those of the budget, unless given."""
+        profile: str = presets.DEFAULT_PROFILE
+        out: Path | None = None
+        """runs/reproduce-TABLE-BUDGET, unless given."""
+        dry_run: bool = False
+        """Print the plan and what it will cost, and stop."""
+
+    return Reproduce
+
+
+def reproduce(arguments: list[str]) -> int:
+    words, extra = _split(arguments)
+    options = parse(_reproduce_options(), "cclf reproduce", words)
+    table = tables.find_table(options.table, options.budget)
+    out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}"
+    calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
+    with sweeping(options.where) as (backend, stop):
+        _print_forecast(options.table, table.summary, calls, min(backend.places(call) for call in calls))
+        if options.dry_run:
+            return EXIT_DONE
+        exit_code = run_and_report(calls, backend, stop, options.where)
+    if exit_code == EXIT_STOPPED:
+        return exit_code
+    _print_verdicts(options.table, calls, out)
+    return exit_code
+
+
+def _print_forecast(name: str, summary: str, calls: "list[Call]", places: int) -> None:
+    from cclf import reproduce as reproduction
+    from cclf.sweep.plan import is_finished
+
+    print(f"{name}: {summary}")
+    speeds = reproduction.measure([call for call in calls if not is_finished(call)])
+    found = reproduction.forecast(calls, speeds, places)
+    if found.lines:
+        header = ("suite and method", "runs", "env steps each", "env steps/s", "each at most")
+        rows = [
+            (
+                " ".join(line.kind),
+                str(line.runs_left),
+                f"{line.env_steps:,}",
+                f"{line.env_steps_per_second:,.4g}",
+                hours(line.seconds),
+            )
+            for line in found.lines
+        ]
+        print_table(header, rows)
+        measured = next(iter(speeds.values()))
+        print(f"measured now on {measured.task} ({measured.device}), a second per method; other tasks are taken as alike,")
+        print("evaluations as long as an untrained agent's: the real time is mostly shorter")
+    print(
+        f"{found.runs} runs, {found.finished} of them finished: about {hours(found.busy_seconds)} of work, "
+        f"{hours(found.wall_seconds)} at {found.places} runs a time",
+        flush=True,
+    )
+
+
+def hours(seconds: float) -> str:
+    """
+    >>> hours(42), hours(600), hours(7200)
+    ('42 s', '10 min', '2.0 h')
+    """
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _print_verdicts(name: str, calls: "list[Call]", out: Path) -> None:
+    from cclf import reproduce as reproduction
+    from cclf.analysis import load, verdict
+
+    judged = reproduction.verdicts(name, calls, load.read(out))
+    print_table(
+        ("claim of the paper", "verdict", "estimate [95 % interval]"),
+        [(claim.text, found.state, found.text) for claim, found in judged],
+    )
+    left = len(verdict.claims(name)) - len(judged)
+    if left:
+        print(f"{left} further claims need more tasks, methods or steps than this budget has")

@@ -39,13 +39,13 @@ def last_words(folder: Path) -> str:
         return ""
 
 
-def main(parent: int, arguments: list[str]) -> int:
+def main(parent: int, arguments: list[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died before we asked
-            return 128 + signal.SIGTERM
+            sys.exit(128 + signal.SIGTERM)
     os.execv(sys.executable, [sys.executable, "-m", "cclf.cli", "train", *arguments])
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    main(int(sys.argv[1]), sys.argv[2:])

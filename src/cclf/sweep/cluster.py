@@ -1,11 +1,12 @@
 """Runs on a Ray cluster. Each is an actor that holds one `cclf train` process; this side asks how it stands.
 
-A node that dies takes its runs with it: each is started anew elsewhere and goes on from its last checkpoint, the one in the shared
-folder or, where machines share no files, the one copied here last. Every node needs this package installed; nothing is sent but
-the call, and run folders.
+A node that dies takes its runs with it: each is started anew elsewhere and goes on from its last checkpoint, the one in the
+shared folder or, where machines share no files, the one copied here last. Every node needs this package installed; nothing is
+sent but the call, and run folders.
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -60,10 +61,10 @@ class RayBackend:
             "_node_ip_address": "127.0.0.1",
         }
         try:
-            ray.init(log_to_driver=False, logging_level="error", **({"address": address} if address else started_here))
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **({"address": address} if address else started_here))
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
-        self.resources: dict[str, float] = ray.cluster_resources()
+        self.resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.running: list[RayRun] = []
 
     def start(self, call: Call) -> "RayRun | None":

@@ -6,7 +6,7 @@ import subprocess
 
 from cclf import machine
 from cclf.sweep import child
-from cclf.sweep.plan import PROCESS_BYTES, Call, Report, progress
+from cclf.sweep.plan import Call, Report, progress
 
 MEMORY_SHARE = 0.9  # of what is free at the start
 

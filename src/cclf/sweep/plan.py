@@ -120,7 +120,10 @@ def mark(outcome: Outcome) -> None:
             "exit_code": outcome.exit_code,
             "last_line": outcome.last_line,
             "env_steps": progress(outcome.call.folder).env_steps,
-            **{"task": config.task, "method": config.method_name, "profile": config.profile, "seed": config.seed},
+            "task": config.task,
+            "method": config.method_name,
+            "profile": config.profile,
+            "seed": config.seed,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(facts, indent=2) + "\n")

@@ -39,7 +39,9 @@ class Screen:
         for call, outcome in outcomes.items():
             if call not in self._told:
                 self._told.add(call)
-                state = "stopped" if outcome.exit_code == STOPPED else f"failed ({outcome.exit_code})" if outcome.failed else "done"
+                state = (
+                    "stopped" if outcome.exit_code == STOPPED else f"failed ({outcome.exit_code})" if outcome.failed else "done"
+                )
                 line = f"[{len(self._told)}/{len(self.calls)}] {state}: {call.label}: {outcome.last_line}"
                 print(line, file=sys.stderr, flush=True)
 
