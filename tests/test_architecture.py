@@ -49,6 +49,7 @@ MADE_OF = {
     "algorithms/a2c": {"algorithms/re3", "algorithms/optimisers"},
     "algorithms/sac": {"algorithms/optimisers"},
     "algorithms/sac_lean": {"algorithms/sac"},
+    "envs/make": {"envs/dmc", "envs/gym", "envs/toy"},
     "envs/minigrid": {"envs/minigrid_rules"},
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.

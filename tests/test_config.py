@@ -118,7 +118,7 @@ def changed(value):
         return not value
     if isinstance(value, (int, float)):
         return type(value)(value * 0.5) if value > 1 or isinstance(value, float) else value + 1
-    return value + "x"
+    return 3 if value is None else value + "x"
 
 
 def with_field(config, group, name, value):

@@ -15,10 +15,11 @@ from cclf import build
 from cclf.algorithms.a2c import A2c
 from cclf.envs.toy import make_toy
 from cclf.runtime import checkpoint, files, loop
-from cclf.runtime.evaluate import EvaluationStoppedError, evaluate
+from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
 from cclf.runtime.files import only_process
 from cclf.runtime.learner import OffPolicyLearner
 from cclf.runtime.metrics import Table
+from cclf.runtime.workers import LocalEnvs
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
 
@@ -123,7 +124,9 @@ def test_an_evaluation_stops_within_a_step():
     env, policy = make_toy("reach-1d", 20, 16, 1, 0), build.make_learner(CONFIG, CPU).algorithm
     asked = []
     with pytest.raises(EvaluationStoppedError):
-        evaluate(env, policy, [1, 2], CONFIG.env.frame_stack, CPU, stopped=lambda: asked.append(1) or len(asked) == 4)
+        finish(
+            evaluate(LocalEnvs([env]), policy, [1, 2], CONFIG.env.frame_stack, CPU), lambda: asked.append(1) or len(asked) == 4
+        )
     assert len(asked) == 4
 
 

@@ -6,6 +6,23 @@ import torch
 from torch import Tensor
 
 
+class Crops(NamedTuple):
+    """Crops that nobody has cut yet: row n is the square at `origins[n]` in image `sample[n]`. Choosing rows costs nothing."""
+
+    images: Tensor  # (B, C, H, W)
+    sample: Tensor  # (N,)
+    origins: Tensor  # (N, 2)  top-left corners (y, x)
+    pixels: int
+
+    def rows(self, index: Tensor | slice) -> "Crops":
+        return self._replace(sample=self.sample[index], origins=self.origins[index])
+
+    def cut(self) -> Tensor:
+        """(N, C, h, w)."""
+        windows = self.images.unfold(2, self.pixels, 1).unfold(3, self.pixels, 1)  # a view: (B, C, H - h + 1, W - w + 1, h, w)
+        return windows[self.sample, :, self.origins[:, 0], self.origins[:, 1]]
+
+
 class Views(NamedTuple):
     images: Tensor  # (K, B, C, h, w)
     origins: Tensor | None = None  # (K, B, 2)  top-left corners (y, x), where views are crops; selection by overlap needs them
@@ -25,8 +42,17 @@ def centre_origins(views: int, batch: int, frame_pixels: int, crop_pixels: int, 
     return torch.full((views, batch, 2), (frame_pixels - crop_pixels) // 2, dtype=torch.int64, device=device)
 
 
-def crop(images: Tensor, origins: Tensor, pixels: int) -> Views:
-    """Cut K crops of `pixels` x `pixels` out of each image (B, C, H, W), at the corners (K, B, 2)."""
-    windows = images.unfold(2, pixels, 1).unfold(3, pixels, 1)  # a view: (B, C, H - h + 1, W - w + 1, h, w)
+def uncut(images: Tensor, origins: Tensor, pixels: int) -> Crops:
+    """K crops of each image (B, C, H, W) at the corners (K, B, 2), to be cut later: row k B + b is view k of image b."""
     sample = torch.arange(images.shape[0], device=images.device)
-    return Views(windows[sample, :, origins[..., 0], origins[..., 1]], origins, pixels)
+    return Crops(images, sample.repeat(origins.shape[0]), origins.flatten(0, 1), pixels)
+
+
+def whole(images: Tensor) -> Crops:
+    """Square images as crops of themselves."""
+    return uncut(images, images.new_zeros((1, len(images), 2), dtype=torch.int64), images.shape[-1])
+
+
+def crop(images: Tensor, origins: Tensor, pixels: int) -> Views:
+    """K crops of `pixels` x `pixels` out of each image (B, C, H, W), at the corners (K, B, 2)."""
+    return Views(uncut(images, origins, pixels).cut().unflatten(0, origins.shape[:2]), origins, pixels)

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from cclf import machine
 from cclf.algorithms.a2c import A2c
@@ -20,34 +21,23 @@ from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
+from cclf.envs.make import make_env
 from cclf.framework import Framework
+from cclf.kernels.first_convolution import pack
+from cclf.kernels.paired_convolutions import backward, paired_convolutions, prepare
+from cclf.nets import plain_convolutions
 from cclf.replay import Replay
 from cclf.runtime import checkpoint
 from cclf.runtime.compile import compiled
-from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector
+from cclf.runtime.evaluate import Evaluation, Rounds, evaluate, evaluate_vector, finish
 from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.seeding import Generators, derive
+from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs
 from cclf.types import Env, VectorEnv
 
 AnyLearner = OffPolicyLearner | OnPolicyLearner
-
-
-def make_env(config: Config, seed: int) -> Env:
-    suite, _, name = config.task.partition("/")
-    env = config.env
-    if suite == "dmc":
-        from cclf.envs.dmc import make_dmc
-
-        return make_dmc(name, env.frame_pixels, env.action_repeat, seed)
-    if suite == "gym":
-        from cclf.envs.gym import GymnasiumPixels
-
-        return GymnasiumPixels(name, env.frame_pixels, env.action_repeat, seed)
-    from cclf.envs.toy import make_toy
-
-    return make_toy(name, env.frame_pixels, env.crop_pixels, env.action_repeat, seed)
 
 
 def make_framework(method: MethodConfig, feature_dim: int) -> Framework:
@@ -145,27 +135,39 @@ def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
 
 
 class Agent(NamedTuple):
-    """A policy that can be shown environments: what evaluation needs of a run."""
+    """A policy with evaluation environments of its own."""
 
     policy: Sac | A2c
-    evaluate: Callable[..., Evaluation]  # (seeds, record, stopped=never)
+    rounds: Callable[..., Rounds]  # (seeds, record)
     close: Callable[[], None]
 
+    def evaluate(self, seeds: Sequence[int], record: bool = False) -> Evaluation:
+        return finish(self.rounds(seeds, record))
 
-def make_agent(config: Config, device: torch.device, policy: Sac | A2c | None = None) -> Agent:
-    """The policy of a run, or a given one, with evaluation environments of its own."""
+
+def make_agent(config: Config, device: torch.device) -> Agent:
     if isinstance(config.algorithm, A2cConfig):
         grids = make_grids(config, config.run.eval_episodes, seed=0)
-        a2c = policy if isinstance(policy, A2c) else make_a2c(config, grids.num_actions)
-        return Agent(
-            a2c,
-            lambda seeds, *options: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), *options),
-            grids.close,
-        )
+        a2c = make_a2c(config, grids.num_actions)
+        return Agent(a2c, lambda seeds, record: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), record), grids.close)
     env = make_env(config, seed=0)
-    sac = policy if isinstance(policy, Sac) else make_sac(config, env.spec.action_dim, device)
+    sac = make_sac(config, env.spec.action_dim, device)
+    workers = eval_workers(config, device)
+    pool: EnvPool = LocalEnvs([env])
+    if workers:
+        env.close()  # it was here to say what its actions are
+        pool = EnvWorkers([partial(make_env, config, seed=0)] * workers, workers, config.task)
     stack = config.env.frame_stack
-    return Agent(sac, lambda seeds, *options: evaluate(env, sac, seeds, stack, device, *options), env.close)
+    return Agent(sac, lambda seeds, record: evaluate(pool, sac, seeds, stack, device, record), pool.close)
+
+
+def eval_workers(config: Config, device: torch.device) -> int:
+    """Unless told: on a GPU one process per episode as far as there are cores; on a CPU none, since they would gain nothing."""
+    if config.run.eval_workers is not None:
+        return min(config.run.eval_workers, config.run.eval_episodes)
+    if device.type == "cpu" or isinstance(config.algorithm, A2cConfig):
+        return 0
+    return min(config.run.eval_episodes, len(os.sched_getaffinity(0)))
 
 
 def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent, Config, int]:
@@ -200,10 +202,13 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     generators = Generators(config.seed, device, replay_device)
     settings, sac = config.algorithm, make_sac(config, action_dim, device)
     graphed = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
-    if device.type == "cuda" and settings.precision == "bf16" and config.run.compile:
-        sac.crop = compiled(sac.crop)
+    if device.type == "cuda" and config.run.compile:
+        kernel = compiled(plain_convolutions)
+        if settings.precision == "bf16":
+            kernel = partial(paired_convolutions, prepare=compiled(prepare), backward=compiled(backward))
+            sac.join_frames = compiled(pack)
         for network in (sac.critic, sac.target):
-            network.encoder.convolutions.bf16_kernel = compiled(network.encoder.convolutions.bf16_kernel)
+            network.encoder.convolutions.kernel = kernel
     return OffPolicyLearner(
         env,
         sac,
@@ -218,12 +223,14 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
 
 def make_training(config: Config, folder: Path, device: torch.device) -> tuple[Training, AnyLearner, Agent]:
     learner = make_learner(config, device)
-    agent = make_agent(config, device, learner.algorithm)  # type: ignore[arg-type]
+    agent = make_agent(config, device)
+    networks: nn.ModuleDict = learner.algorithm.networks  # type: ignore[attr-defined]
 
-    def evaluate_now(env_steps: int, record: bool, stopped: Callable[[], bool]) -> Evaluation:
+    def evaluate_now(env_steps: int, record: bool) -> Rounds:
+        agent.policy.networks.load_state_dict(networks.state_dict())  # as they are now, while training goes on
         # Seeds depend on the moment and the episode alone: another schedule evaluates the same episodes at the same moment.
         seeds = [derive(config.seed, "eval", env_steps, episode) for episode in range(config.run.eval_episodes)]
-        return agent.evaluate(seeds, record, stopped)
+        return agent.rounds(seeds, record)
 
     plan = Plan(
         env_steps=config.run.env_steps,
@@ -231,6 +238,7 @@ def make_training(config: Config, folder: Path, device: torch.device) -> tuple[T
         eval_every_env_steps=config.run.eval_every_env_steps,
         log_every_agent_steps=config.run.log_every_agent_steps,
         video=config.run.video,
+        evaluate_beside_training=eval_workers(config, device) > 0,
     )
     return Training(plan, learner, evaluate_now, folder), learner, agent
 

@@ -205,6 +205,9 @@ class RunConfig:
     """The budget, in environment steps (agent steps x action repeat)."""
     eval_every_env_steps: int = 10_000
     eval_episodes: int = 10
+    eval_workers: int | None = None
+    """Processes that play evaluation episodes while training goes on; 0: this process plays them, and training waits. Unless told:
+    on a GPU one per episode as far as there are cores, on a CPU 0."""
     log_every_agent_steps: int = 100
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
@@ -224,6 +227,8 @@ class RunConfig:
                 raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
         if self.threads < 0:
             raise ConfigError(f"threads={self.threads} must be 0 or more")
+        if self.eval_workers is not None and not 0 <= self.eval_workers <= 256:
+            raise ConfigError(f"eval_workers={self.eval_workers} must be 0 to 256 processes")
 
 
 @dataclass(frozen=True)
@@ -245,6 +250,8 @@ class Config:
         grid = isinstance(self.algorithm, A2cConfig)
         if grid and self.method.prioritisation:
             raise ConfigError("prioritisation=True clashes with A2C: it keeps no replay to draw from; turn prioritisation off")
+        if grid and self.run.eval_workers:
+            raise ConfigError(f"eval_workers={self.run.eval_workers} clashes with A2C: its grids are stepped as one; use 0")
         if grid != (self.method.augmentation == "none"):
             learner = "A2C on grids" if grid else "SAC on pixels"
             raise ConfigError(f"augmentation={self.method.augmentation} clashes with {learner}: cropping is for pixels alone")

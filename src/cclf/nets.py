@@ -1,14 +1,17 @@
 """Networks for SAC from pixels: the encoder of SAC-AE and CURL, a tanh-Gaussian actor, twin Q-functions."""
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from cclf.augment import Crops
 from cclf.kernels.bf16_linear import bf16_linear
-from cclf.kernels.paired_convolutions import paired_convolutions
+from cclf.kernels.paired_convolutions import Layers
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
@@ -34,7 +37,7 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 class Convolutions(nn.Module):
     """uint8 pixels to a flat feature map, channels last: 3x3 filters, the first with stride 2, ReLU after each.
 
-    With `precision="bf16"` a kernel computes the same in bfloat16 with float32 sums; see `cclf.kernels.paired_convolutions`.
+    `kernel` computes them: plainly, or in bfloat16 with float32 sums, see `cclf.kernels.paired_convolutions`.
     """
 
     def __init__(self, channels: int, pixels: int, layers: int, filters: int):
@@ -44,17 +47,20 @@ class Convolutions(nn.Module):
         )
         side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
         self.out_dim = filters * side * side
-        self.precision: Precision = "fp32"
-        self.bf16_kernel = paired_convolutions  # a compiled one may take its place
+        self.kernel: Callable[[Tensor | Crops, Layers], Tensor] = plain_convolutions
 
-    def forward(self, images: Tensor) -> Tensor:
-        if self.precision == "bf16":
-            parameters = list(self.parameters())  # weight, bias, weight, bias, ...
-            return self.bf16_kernel(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
-        x = images.to(next(self.parameters()).dtype, memory_format=torch.channels_last) / 255.0
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return x.permute(0, 2, 3, 1).flatten(1)
+    def forward(self, images: Tensor | Crops) -> Tensor:
+        """(N, C, h, w), or crops yet to be cut."""
+        parameters = list(self.parameters())  # weight, bias, weight, bias, ...
+        return self.kernel(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
+
+
+def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
+    pixels = images.cut() if isinstance(images, Crops) else images
+    x = pixels.to(layers[0][0].dtype, memory_format=torch.channels_last) / 255.0
+    for i, (weight, bias) in enumerate(layers):
+        x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
+    return x.permute(0, 2, 3, 1).flatten(1)
 
 
 class Head(nn.Module):
@@ -82,7 +88,7 @@ class Encoder(nn.Module):
         self.convolutions = convolutions
         self.head = Head(convolutions.out_dim, feature_dim, tanh)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor | Crops) -> Tensor:
         z: Tensor = self.head(self.convolutions(images))
         return z
 

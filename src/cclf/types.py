@@ -1,13 +1,20 @@
-"""What the layers hand to each other: batches, steps, and the protocols that the runtime sees."""
+"""What the layers hand to each other: batches, steps, and the protocols that the runtime sees.
+
+Torch is imported for type checkers alone: environments live in processes that must never touch a GPU.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-Metrics = dict[str, Tensor]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Metrics = dict[str, "Tensor"]
 
 
 class Batch(NamedTuple):
@@ -21,7 +28,7 @@ class Batch(NamedTuple):
     priority: Tensor  # (B,)  the weight each was drawn with
     slot: Tensor  # (B,)  where replay keeps it
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Batch:
         return Batch(*(tensor.to(device) for tensor in self))
 
 

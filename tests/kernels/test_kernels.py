@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cclf.augment import Crops
 from cclf.kernels import bf16_linear, paired_convolutions
 
 
@@ -19,10 +20,10 @@ def make_layers(dtype: torch.dtype, channels: int = 9, filters: int = 32) -> lis
 
 def test_pairs_of_pixels_give_the_same_convolutions_and_gradients() -> None:
     layers = make_layers(torch.float64)
-    images = torch.randint(256, (3, 9, 84, 84), dtype=torch.uint8)
-    plain = paired_convolutions.reference(images, layers)
-    paired = paired_convolutions.paired_convolutions(images, layers, torch.float64)
-    assert paired.shape == (3, 39200)
+    frames = torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8)
+    crops = Crops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
+    plain = paired_convolutions.reference(crops.cut(), layers)
+    paired = paired_convolutions.paired_convolutions(crops, layers, torch.float64).view(3, 35, 36, 32)[:, :, :35]
     torch.testing.assert_close(paired, plain, rtol=1e-12, atol=1e-12)
     weights = [parameter for layer in layers for parameter in layer]
     direction = torch.randn_like(plain)
@@ -48,7 +49,7 @@ def test_bfloat16_stays_within_its_rounding() -> None:
     layers = make_layers(torch.float32)
     images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
     plain = paired_convolutions.reference(images, layers)
-    rounded = paired_convolutions.paired_convolutions(images, layers)
+    rounded = paired_convolutions.paired_convolutions(images, layers).view(2, 35, 36, 32)[:, :, :35]
     assert rounded.dtype == torch.bfloat16
     assert float((rounded.float() - plain).detach().norm() / plain.detach().norm()) < 1e-2
 
@@ -56,6 +57,16 @@ def test_bfloat16_stays_within_its_rounding() -> None:
 def test_rows_of_even_length_are_refused() -> None:
     with pytest.raises(ValueError, match="even length"):
         paired_convolutions.paired_convolutions(torch.zeros(1, 9, 86, 86, dtype=torch.uint8), make_layers(torch.float32))
+
+
+def test_the_linear_layer_gives_a_column_too_many_no_weight() -> None:
+    torch.manual_seed(0)
+    features = torch.randn(2, 3, 4, 5).bfloat16()  # 3 x 3 pixels of 5 channels, and one column more
+    weight, bias = torch.randn(6, 45, requires_grad=True), torch.randn(6)
+    result = bf16_linear.bf16_linear(features.flatten(1), weight, bias)
+    plain = bf16_linear.bf16_linear(features[:, :, :3].flatten(1), weight, bias)
+    torch.testing.assert_close(result, plain)
+    torch.testing.assert_close(*(torch.autograd.grad(value.sum(), weight)[0] for value in (result, plain)))
 
 
 def test_linear_layer_rounds_operands_and_not_its_result() -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector, write_video
+from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector, finish, write_video
+from cclf.runtime.workers import LocalEnvs
 from cclf.types import EnvSpec, EnvStep, VectorStep
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
@@ -50,7 +51,7 @@ class Watcher:
 
 def test_one_episode_per_seed_with_stacks_and_sums():
     env, policy = Clock(), Watcher()
-    result = evaluate(env, policy, [10, 21, 32], frame_stack=3, device=CPU)
+    result = finish(evaluate(LocalEnvs([env]), policy, [10, 21, 32], frame_stack=3, device=CPU))
     assert policy.seen == [
         *([10, 10, 10], [10, 10, 11], [10, 11, 12]),  # 10 % 3 + 2 = 3 steps, terminated
         *([21, 21, 21], [21, 21, 22]),  # truncated
@@ -64,7 +65,7 @@ def test_one_episode_per_seed_with_stacks_and_sums():
 
 
 def test_pictures_are_of_the_first_episode_alone():
-    result = evaluate(Clock(), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True)
+    result = finish(evaluate(LocalEnvs([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True))
     assert [picture[0, 0, 0] for picture in result.pictures] == [10, 11, 12]
 
 
@@ -97,7 +98,7 @@ class Chooser:
 
 
 def test_of_each_world_the_first_episode_alone_counts():
-    result = evaluate_vector(Worlds(), Chooser(), [5, 6, 7], action_seed=1, record=True)
+    result = finish(evaluate_vector(Worlds(), Chooser(), [5, 6, 7], action_seed=1, record=True))
     assert result.returns == [1.0, 2.0, 3.0]
     assert [picture[0, 0, 0] for picture in result.pictures] == [0], "the first world, while its first episode lasts"
 
@@ -106,7 +107,7 @@ def test_sampled_actions_are_decided_by_the_seed():
     draws = []
     for seed in (1, 1, 2):
         chooser = Chooser()
-        evaluate_vector(Worlds(), chooser, [5, 6, 7], action_seed=seed)
+        finish(evaluate_vector(Worlds(), chooser, [5, 6, 7], action_seed=seed))
         draws.append(np.stack(chooser.uniform))
     assert draws[0].shape == (3, 3, 2)
     assert np.array_equal(draws[0], draws[1])
@@ -175,9 +176,9 @@ def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone(tmp_path):
     training, learner, agent = build.make_training(tiny_config(), tmp_path, CPU)
     before = learner.state_dict()
     before = {key: value for key, value in before.items() if key != "env"}
-    first, second = training.evaluate(30, False, lambda: False), training.evaluate(30, False, lambda: False)
+    first, second = finish(training.evaluate(30, False)), finish(training.evaluate(30, False))
     assert first.returns == second.returns
-    assert training.evaluate(60, False, lambda: False).returns != first.returns
+    assert finish(training.evaluate(60, False)).returns != first.returns
     after = {key: value for key, value in learner.state_dict().items() if key != "env"}
     assert differing(before, after) == []
     assert learner.env.state_dict() == build.make_learner(tiny_config(), CPU).env.state_dict(), "the training environment rests"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cclf import build
+from cclf.runtime.evaluate import Evaluation
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.stop import Stop
@@ -72,17 +73,17 @@ class Scripted:
         self.updates = state["updates"]
 
 
-class Mean:
-    returns, mean, std, pictures = (1.0,), 1.0, 0.0, ()
+def mean(*_):
+    yield ()
+    return Evaluation([1.0], [])
 
 
 def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(tmp_path):
     moments = []
 
-    def evaluate(env_steps, record, stopped):
-        assert not stopped()
+    def evaluate(env_steps, record):
         moments.append((env_steps, record))
-        return Mean
+        return mean()
 
     learner = Scripted(stride=16)
     training = Training(Plan(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
@@ -148,7 +149,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
     env = {"frame_pixels": 32, "crop_pixels": 28}
     config = tiny_config("dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "evaluate", lambda *_: Mean)  # it would render 250 frames
+        patch.setattr(build, "evaluate", mean)  # it would render 250 frames
         whole, parts = undisturbed_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")

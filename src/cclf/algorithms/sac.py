@@ -5,6 +5,7 @@ The update never asks which method is running: SAC, RAD, CURL, DrQ and CCLF diff
 
 import copy
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from cclf import augment, equations
 from cclf.algorithms.optimisers import load_moments, moments
 from cclf.framework import Appraisal, Framework
+from cclf.kernels.first_convolution import pack
+from cclf.kernels.paired_convolutions import paired_convolutions
 from cclf.nets import Actor, Convolutions, Critic, Encoder, Head, PolicySample, Precision
 from cclf.types import Batch, Metrics, UpdateResult
 
@@ -74,7 +77,8 @@ class Sac:
     ):
         self.framework = framework
         convolutions = Convolutions(channels, crop_pixels, conv_layers, conv_filters)
-        convolutions.precision = precision
+        if precision == "bf16":
+            convolutions.kernel = paired_convolutions
         self.critic = Critic(Encoder(convolutions, feature_dim, encoder_tanh), feature_dim, action_dim, hidden_dim)
         head = Head(convolutions.out_dim, feature_dim, encoder_tanh)
         self.actor = Actor(head, feature_dim, action_dim, hidden_dim, log_std_min, log_std_max)
@@ -90,7 +94,7 @@ class Sac:
         self.discount, self.target_entropy = discount, -float(action_dim)
         self.q_ema_rate, self.encoder_ema_rate = q_ema_rate, encoder_ema_rate
         self.target_every_updates, self.actor_every_updates = target_every_updates, actor_every_updates
-        self.crop = augment.crop  # a compiled one may take its place
+        self.join_frames: Callable[..., Tensor] = pack if precision == "bf16" else lambda *frames: torch.cat(frames)
         self.updates = 0
 
         encoder = list(self.critic.encoder.parameters())
@@ -118,8 +122,8 @@ class Sac:
         """One update in the paper's order: appraise, critic, actor and temperature, target, contrastive."""
         encoder, target_encoder = self.critic.encoder, self.target.encoder
         appraisal = self.framework.appraise(
-            self.crop(batch.observation, noise.origins, self.crop_pixels),
-            self.crop(batch.next_observation, noise.next_origins, self.crop_pixels),
+            augment.crop(batch.observation, noise.origins, self.crop_pixels),
+            augment.crop(batch.next_observation, noise.next_origins, self.crop_pixels),
             batch.reward,
             env_steps,
             encode_query=encoder,
@@ -233,8 +237,8 @@ class Sac:
         return self._policy(observation, origins, torch.zeros(batch, self.action_dim, device=observation.device)).mean_action
 
     def _policy(self, observation: Tensor, origins: Tensor, noise: Tensor) -> PolicySample:
-        images = augment.crop(observation, origins, self.crop_pixels).images[0]
-        sample: PolicySample = self.actor(self.critic.encoder.convolutions(images), noise)
+        crops = augment.uncut(observation, origins, self.crop_pixels)
+        sample: PolicySample = self.actor(self.critic.encoder.convolutions(crops), noise)
         return sample
 
     def _origins(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor:

@@ -12,20 +12,19 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.sac import Sac, SacNoise
-from cclf.augment import Views
+from cclf.augment import Crops, Views
 from cclf.framework import Appraisal
 from cclf.types import Batch, Metrics, UpdateResult
 
 
 class Looks(NamedTuple):
-    """Features of views before any step, by row: row v B + b is view v of sample b."""
+    """Features of views before any step. Rows: v B + b is view v of o_t in sample b, K B rows further that of o_(t+1)."""
 
-    crops: Tensor  # (K B, C, h, w)
-    next_crops: Tensor  # (K B, C, h, w)
+    crops: Crops  # (2 K B)
     first: Tensor  # (F B, D)  views that are learned from whatever is chosen, under the critic's encoder, with gradient
     next_first_conv: Tensor  # (F B, H)  their successors, under the critic's convolutions
-    keys: Tensor  # (K B, D)  views of o_t under the target's encoder, where curiosity asks for them; the anchor's rows are unused
-    next_target: Tensor  # (K B, D) or (F B, D)  views of o_(t+1) under the target's encoder
+    next_first_target: Tensor  # (F B, D)  and under the target's encoder
+    keys: Tensor | None  # (2 K B, D)  all views under the target's encoder, where curiosity asks; the anchors' rows are unused
 
 
 def lean_update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
@@ -34,7 +33,7 @@ def lean_update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> U
     appraisal = _appraise(sac, looks, batch, noise, env_steps)
     priority = sac.framework.priority(batch.priority, appraisal)
     metrics = sac.appraisal_metrics(appraisal, batch.reward, priority)
-    chosen_key = looks.keys[appraisal.key_view] if sac.framework.needs_curiosity else None
+    chosen_key = None if looks.keys is None else looks.keys[appraisal.key_view]
     metrics |= _critic_step(sac, looks, appraisal, batch, noise.target)
 
     acts = sac.updates % sac.actor_every_updates == 0
@@ -44,14 +43,14 @@ def lean_update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> U
     if sac.contrastive or acts:
         batch_size = batch.reward.shape[0]
         with torch.set_grad_enabled(sac.contrastive):
-            conv_features = sac.critic.encoder.convolutions(looks.crops[:batch_size])
+            conv_features = sac.critic.encoder.convolutions(looks.crops.rows(slice(batch_size)))
             query = sac.critic.encoder.head(conv_features)
         if acts:
             metrics |= sac.actor_step(conv_features.detach(), query.detach(), noise.actor)
         if sac.contrastive:
             with torch.no_grad():
                 moved = moves_target or chosen_key is None
-                key = sac.target.encoder(looks.crops[appraisal.key_view]) if moved else chosen_key
+                key = sac.target.encoder(looks.crops.rows(appraisal.key_view)) if moved else chosen_key
             assert key is not None, "a key is either kept from the appraisal or encoded now"
             metrics |= sac.contrastive_step(query, key, appraisal.curiosity)
     sac.updates += 1
@@ -59,39 +58,36 @@ def lean_update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> U
 
 
 def _look(sac: Sac, batch: Batch, noise: SacNoise) -> Looks:
-    crops = sac.crop(batch.observation, noise.origins, sac.crop_pixels).images.flatten(0, 1)
-    next_crops = sac.crop(batch.next_observation, noise.next_origins, sac.crop_pixels).images.flatten(0, 1)
-    batch_size, curious = batch.reward.shape[0], sac.framework.needs_curiosity
+    views, batch_size = noise.origins.shape[:2]
+    frames = sac.join_frames(batch.observation, batch.next_observation)
+    sample = torch.arange(2 * batch_size, device=frames.device).view(2, 1, batch_size).expand(2, views, batch_size)
+    origins = torch.cat([noise.origins, noise.next_origins]).flatten(0, 1)
+    crops = Crops(frames, sample.flatten(), origins, sac.crop_pixels)
     known = batch_size * (sac.framework.learned_views if sac.framework.selection == "all" else 1)
-    first = sac.critic.encoder(crops[:known])
+    next_known = slice(views * batch_size, views * batch_size + known)
+    first = sac.critic.encoder(crops.rows(slice(known)))
     with torch.no_grad():
-        next_conv = sac.critic.encoder.convolutions(next_crops[:known])
-        keys = first.detach()
-        if curious:
-            # One pass over both: a large batch fills a GPU better than two.
-            both = sac.target.encoder(torch.cat([crops[batch_size:], next_crops]))
-            others = len(crops) - batch_size
-            keys, next_target = torch.cat([keys[:batch_size], both[:others]]), both[others:]
-        else:
-            next_target = sac.target.encoder(next_crops[:known])
-    return Looks(crops, next_crops, first, next_conv, keys, next_target)
+        next_conv = sac.critic.encoder.convolutions(crops.rows(next_known))
+        if not sac.framework.needs_curiosity:
+            return Looks(crops, first, next_conv, sac.target.encoder(crops.rows(next_known)), None)
+        # One pass over all views but the anchors: a large batch fills a GPU better than several.
+        keys = torch.cat([first[:batch_size].detach(), sac.target.encoder(crops.rows(slice(batch_size, None)))])
+        return Looks(crops, first, next_conv, keys[next_known], keys)
 
 
 def _appraise(sac: Sac, looks: Looks, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraisal:
     """The framework's appraisal over row numbers in place of images: it chooses rows, and their features are looked up."""
     views, batch_size = noise.origins.shape[:2]
     rows = torch.arange(2 * views * batch_size, device=batch.reward.device).view(2, views, batch_size)
-    if sac.framework.needs_curiosity:
+    queries = keys = looks.first.detach()  # never asked for without curiosity
+    if looks.keys is not None:
         next_query = sac.critic.encoder.head(looks.next_first_conv[:batch_size]).detach()
-        queries = torch.cat([looks.first[:batch_size].detach(), next_query])
-        keys = torch.cat([looks.keys, looks.next_target])
-    else:
-        queries = keys = looks.first.detach()  # never asked for
+        queries, keys = torch.cat([looks.first[:batch_size].detach(), next_query]), looks.keys
 
     def encode_query(anchor_rows: Tensor) -> Tensor:  # anchors are the first B of each half
         return queries[anchor_rows % batch_size + batch_size * (anchor_rows // (views * batch_size))]
 
-    appraisal = sac.framework.appraise(
+    return sac.framework.appraise(
         Views(rows[0], noise.origins, crop_pixels=sac.crop_pixels),
         Views(rows[1], noise.next_origins, crop_pixels=sac.crop_pixels),
         batch.reward,
@@ -99,25 +95,21 @@ def _appraise(sac: Sac, looks: Looks, batch: Batch, noise: SacNoise, env_steps: 
         encode_query,
         lambda key_rows: keys[key_rows],
     )
-    return appraisal._replace(next_views=appraisal.next_views - views * batch_size)
 
 
 def _critic_step(sac: Sac, looks: Looks, appraisal: Appraisal, batch: Batch, noise: Tensor) -> Metrics:
     views, batch_size = appraisal.views.shape
     first = len(looks.first) // batch_size
     with torch.no_grad():
-        conv_features, target_features = looks.next_first_conv, looks.next_target
+        conv_features, target_features = looks.next_first_conv, looks.next_first_target
         if first < views:  # the chosen view comes after the anchor
             chosen = appraisal.next_views[1]
-            conv_features = torch.cat([conv_features, sac.critic.encoder.convolutions(looks.next_crops[chosen])])
-            if sac.framework.needs_curiosity:
-                target_features = torch.cat([target_features[:batch_size], target_features[chosen]])
-            else:
-                target_features = torch.cat([target_features, sac.target.encoder(looks.next_crops[chosen])])
-        else:
-            target_features = target_features[: views * batch_size]
+            crops = looks.crops.rows(chosen)
+            conv_features = torch.cat([conv_features, sac.critic.encoder.convolutions(crops)])
+            chosen_target = sac.target.encoder(crops) if looks.keys is None else looks.keys[chosen]
+            target_features = torch.cat([target_features, chosen_target])
         target = sac.q_target(appraisal, batch, conv_features, target_features, noise)
     features = looks.first
     if first < views:
-        features = torch.cat([features, sac.critic.encoder(looks.crops[appraisal.views[1]])])
+        features = torch.cat([features, sac.critic.encoder(looks.crops.rows(appraisal.views[1]))])
     return sac.critic_step(features, target, appraisal.weights, batch.action)

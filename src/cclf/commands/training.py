@@ -103,6 +103,7 @@ def run_training(config: Config, out: Path) -> int:
 
     from cclf import build
     from cclf.runtime.failure import NonFiniteError, refuse_after_failure
+    from cclf.runtime.workers import WorkerError
 
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
@@ -115,6 +116,10 @@ def run_training(config: Config, out: Path) -> int:
             return _train_in(folder, config, training, learner, device, stop)
         except NonFiniteError as error:
             print(f"cclf: {error}", file=sys.stderr)
+            return EXIT_FAILED
+        except WorkerError as error:
+            print(f"cclf: {error}; the last checkpoint is good: run the same command to go on", file=sys.stderr)
+            print(error.details, end="", file=sys.stderr)
             return EXIT_FAILED
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -144,7 +149,7 @@ def _train_in(folder: Path, config: Config, training: "Training", learner: Any, 
     with contextlib.closing(log), contextlib.closing(progress):
         finished = training.run(log, progress, stop)
     if not finished:
-        print(f"stopped at {training.env_steps:,} env steps and saved; run the same command to go on", file=sys.stderr)
+        print(f"stopped at {training.saved_env_steps:,} env steps and saved; run the same command to go on", file=sys.stderr)
         return EXIT_STOPPED
     print(folder)
     return EXIT_DONE

@@ -6,8 +6,6 @@ An image observation is used as it is; for any other the rendered picture is. Bo
 from typing import Any
 
 import numpy as np
-import torch
-from torch.nn import functional as F
 
 from cclf.config import ConfigError
 from cclf.presets import nearest
@@ -73,12 +71,19 @@ class GymnasiumPixels:
             image = image.transpose(1, 2, 0)
         if image.ndim == 2 or image.shape[-1] == 1:
             image = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
-        channels_first = torch.from_numpy(image[..., :3].transpose(2, 0, 1).copy())  # an environment may reuse its array
+        channels_first = image[..., :3].transpose(2, 0, 1).copy()  # an environment may reuse its array
         if channels_first.shape[1:] == (self._frame_pixels, self._frame_pixels):
-            return channels_first.numpy()
-        size = (self._frame_pixels, self._frame_pixels)
-        resized = F.interpolate(channels_first[None].float(), size, mode="bilinear", antialias=True, align_corners=False)
-        return resized[0].round().clamp(0, 255).to(torch.uint8).numpy()
+            return channels_first
+        return _resized(channels_first, self._frame_pixels)
+
+
+def _resized(image: np.ndarray, pixels: int) -> np.ndarray:
+    import torch  # late: the one environment that needs it, on the CPU
+    from torch.nn import functional as F
+
+    batch = torch.from_numpy(image)[None].float()
+    resized = F.interpolate(batch, (pixels, pixels), mode="bilinear", antialias=True, align_corners=False)
+    return resized[0].round().clamp(0, 255).to(torch.uint8).numpy()
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:

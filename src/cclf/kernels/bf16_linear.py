@@ -2,6 +2,8 @@
 
 The encoder ends in LayerNorm, which divides by a small spread: rounding the layer's result to bfloat16 first would
 multiply that error into every logit of the belief.
+
+Features of paired convolutions have one column of pixels too many; here its weight is zero.
 """
 
 from typing import Any
@@ -13,21 +15,39 @@ from torch.nn import functional as F
 
 def reference(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """What is computed, plainly, on operands rounded to bfloat16."""
-    return F.linear(features.float(), weight.bfloat16().float(), bias)
+    return F.linear(features.float(), with_column(weight.bfloat16().float(), features.shape[1]), bias)
+
+
+def with_column(weight: Tensor, width: int) -> Tensor:
+    """A weight (O, s s C) for features (s, s + 1, C): the same, and zero for the last column. Others stay as they are."""
+    if weight.shape[1] == width:
+        return weight
+    side = weight.shape[1] // (width - weight.shape[1])
+    return F.pad(weight.view(len(weight), side, side, -1), (0, 0, 0, 1)).flatten(1)
+
+
+def without_column(gradient: Tensor, width: int) -> Tensor:
+    """Of the widened weight's gradient, that of the weight (O, `width`)."""
+    if gradient.shape[1] == width:
+        return gradient
+    side = width // (gradient.shape[1] - width)
+    return gradient.view(len(gradient), side, side + 1, -1)[:, :, :-1].flatten(1)
 
 
 class _Bf16Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        rounded = weight.bfloat16()
+        rounded = with_column(weight.bfloat16(), features.shape[1])
         ctx.save_for_backward(features, rounded)
+        ctx.width = weight.shape[1]
         return _product(features, rounded.T) + bias
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, weight = ctx.saved_tensors
         gradient = gradients[0].bfloat16()
-        return gradient @ weight, _product(gradient.T, features), gradients[0].sum(0)
+        for_weight = without_column(_product(gradient.T, features), ctx.width)
+        return gradient @ weight, for_weight, gradients[0].sum(0)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

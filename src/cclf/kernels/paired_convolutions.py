@@ -3,50 +3,119 @@
 A 3x3 convolution over 32 channels keeps a GPU's matrix units badly fed. Seen as pairs of pixels, an image of 32
 channels is one of half the width and 64 channels, and the convolution one of 3x2 taps from 64 to 64 channels, whose
 weight holds the old one twice, shifted by a pixel, and zeros: a third more arithmetic, in kernels that are faster by
-more. The last pixel of an odd row is paired with one of no use, whose column is cut off at the end.
+more. Rows are odd, so the last pixel of each is paired with one of no use; it stays in the features, and the linear
+layer after them gives it weight zero (`cclf.kernels.bf16_linear`).
 
-Pixels enter as the integers they are, exact in bfloat16; the first weight carries the 1/255.
+The first convolution reads packed frames at the corners of its crops, which are never written to memory, and each
+convolution adds its bias and cuts at zero before it writes. Pixels enter as the integers they are, exact in bfloat16;
+the first weight carries the 1/255.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cclf.augment import Crops, whole
+from cclf.kernels import first_convolution
+from cclf.kernels.first_convolution import pack
 
-def reference(images: Tensor, layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """What is computed, plainly: (N, C, H, W) pixels 0..255 to flat features, channels last."""
+Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
+
+
+def reference(images: Tensor, layers: Layers) -> Tensor:
+    """What is computed, plainly: (N, C, H, W) pixels 0..255 to features (N, rows, columns, O)."""
     x = images.to(layers[0][0].dtype) / 255.0
     for i, (weight, bias) in enumerate(layers):
         x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
-    return x.permute(0, 2, 3, 1).flatten(1)
+    return x.permute(0, 2, 3, 1)
 
 
-def paired_convolutions(images: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """`reference` in `dtype`, by pairs of pixels."""
+def prepare(layers: Layers, dtype: torch.dtype) -> list[Tensor]:
+    """Weights and biases as the kernels want them, in `dtype`; differentiable."""
     (first_weight, first_bias), *rest = layers
-    out_width = (images.shape[-1] - 3) // 2 + 1
-    if out_width % 2 == 0:
-        raise ValueError(f"crops of {images.shape[-1]} pixels give rows of even length {out_width}: pairs are made for odd ones")
-    # 9 channels become 16, which the matrix units want, and two columns are added so that rows have even length.
-    padded = images.new_zeros((images.shape[0], 16, images.shape[2], images.shape[3] + 2), dtype=dtype)
-    padded = padded.to(memory_format=torch.channels_last)
-    padded[:, : images.shape[1], :, : images.shape[3]] = images.to(dtype)
-    weight = F.pad(first_weight / 255.0, (0, 0, 0, 0, 0, 16 - images.shape[1])).to(dtype)
-    x = torch.relu(F.conv2d(padded, weight.contiguous(memory_format=torch.channels_last), first_bias.to(dtype), stride=2))
-    x = _pairs(x)
+    prepared = [first_convolution.prepare_weight(first_weight), first_bias]  # rounded where they are used
     for weight, bias in rest:
-        x = torch.relu(F.conv2d(x, pair_weight(weight.to(dtype)), torch.cat([bias, bias]).to(dtype)))
-    x = x.permute(0, 2, 3, 1)  # (N, rows, pairs, 64)
-    rows, pairs = x.shape[1], x.shape[2]
-    return x.reshape(len(x), rows, 2 * pairs, -1)[:, :, : 2 * pairs - 1].flatten(1)
+        prepared += [pair_weight(weight.to(dtype)), torch.cat([bias, bias]).to(dtype)]
+    return prepared
 
 
-def _pairs(x: Tensor) -> Tensor:
-    """(N, C, H, W) channels last to (N, 2C, H, W/2): the same bytes, read two pixels at a time."""
+def backward(gradient: Tensor, activations: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of all convolutions but the first: of the first's result, then of each paired weight and bias in turn."""
+    found: list[Tensor] = []
+    for weight, inputs, outputs in zip(weights[::-1], activations[-2::-1], activations[:0:-1], strict=True):
+        gradient = torch.where(outputs > 0, gradient, 0.0)
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        bias_gradient = gradient.sum((0, 2, 3), dtype=wide).to(gradient.dtype)
+        ones, zeros, wanted = [1, 1], [0, 0], [True, True, False]
+        result = torch.ops.aten.convolution_backward(
+            gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
+        )
+        found = [result[1], bias_gradient, *found]
+        gradient = result[0]
+    return [gradient, *found]
+
+
+def paired_convolutions(
+    images: Tensor | Crops,
+    layers: Layers,
+    dtype: torch.dtype = torch.bfloat16,
+    prepare: Callable[[Layers, torch.dtype], list[Tensor]] = prepare,
+    backward: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]] = backward,
+) -> Tensor:
+    """`reference` in `dtype`, on frames or packed ones: (N, rows, columns + 1, O), flat. `prepare` and `backward` may be compiled ones."""
+    crops = images if isinstance(images, Crops) else whole(images)
+    if crops.images.dtype != dtype:
+        crops = crops._replace(images=pack(crops.images, dtype=dtype))
+    columns = (crops.pixels - 3) // 2 + 1
+    if columns % 2 == 0:
+        raise ValueError(f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs are made for odd ones")
+    features: Tensor = _Paired.apply(*crops, backward, *prepare(layers, dtype))  # type: ignore[no-untyped-call]
+    return features
+
+
+class _Paired(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, sample: Tensor, origins: Tensor, pixels: int, backward: Any, *prepared: Tensor
+    ) -> Tensor:
+        crops = Crops(images, sample, origins, pixels)
+        activations = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
+        for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
+            activations.append(_convolve_and_cut(activations[-1], weight, bias))
+        ctx.crops, ctx.backward_function = crops, backward
+        ctx.save_for_backward(*activations, *prepared[2::2])
+        return activations[-1].permute(0, 2, 3, 1).flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        count = len(ctx.saved_tensors) // 2 + 1
+        activations, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        n, channels, rows, pairs = activations[-1].shape
+        gradient = gradients[0].view(n, rows, pairs, channels).permute(0, 3, 1, 2)
+        gradient, *found = ctx.backward_function(gradient, activations, weights)
+        first = first_convolution.gradients(ctx.crops, from_pairs(gradient), from_pairs(activations[0]))
+        return None, None, None, None, None, *first, *found
+
+
+def _convolve_and_cut(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if x.is_cuda:
+        return torch.cudnn_convolution_relu(x, weight, bias, (1, 1), (0, 0), (1, 1), 1)
+    return torch.relu(F.conv2d(x, weight, bias))
+
+
+def as_pairs(x: Tensor) -> Tensor:
+    """(N, H, W, C) to (N, 2C, H, W/2), channels last: the same bytes, read two pixels at a time."""
+    n, h, w, c = x.shape
+    return x.view(n, h, w // 2, 2 * c).permute(0, 3, 1, 2)
+
+
+def from_pairs(x: Tensor) -> Tensor:
+    """The way back; a copy where the bytes lie otherwise."""
     n, c, h, w = x.shape
-    return x.permute(0, 2, 3, 1).reshape(n, h, w // 2, 2 * c).permute(0, 3, 1, 2)
+    return x.permute(0, 2, 3, 1).reshape(n, h, 2 * w, c // 2)
 
 
 def pair_weight(weight: Tensor) -> Tensor:

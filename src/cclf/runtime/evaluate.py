@@ -1,13 +1,15 @@
 """Evaluation: in environments of its own, with seeds of its own, so that it can never change training."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from cclf.types import Env, OnPolicyAlgorithm, Policy, VectorEnv
+from cclf.runtime.workers import LOST, EnvPool, WorkerError
+from cclf.types import OnPolicyAlgorithm, Policy, VectorEnv
 
 
 class Evaluation(NamedTuple):
@@ -23,65 +25,131 @@ class Evaluation(NamedTuple):
         return float(np.std(self.returns))
 
 
+# An evaluation goes on by rounds, between which training may go on too. Each yields the pipes that more is awaited from.
+Rounds = Generator[Sequence[Connection], None, Evaluation]
+
+MAX_LOSSES = 3  # of one episode, by workers that died or hung
+
+
 class EvaluationStoppedError(ValueError):
-    """A stop was asked for meanwhile: what was seen so far is thrown away."""
+    """A stop was asked for before the last round."""
 
 
 def _never() -> bool:
     return False
 
 
+def next_round(rounds: Rounds, patience_seconds: float = 0.0) -> Evaluation | None:
+    """One round; the result when it was the last. Where workers are at work, asleep until one answers, but not beyond patience."""
+    try:
+        pipes = next(rounds)
+    except StopIteration as end:
+        result: Evaluation = end.value
+        return result
+    if pipes and patience_seconds:
+        wait(pipes, patience_seconds)
+    return None
+
+
+def finish(rounds: Rounds, stopped: Callable[[], bool] = _never) -> Evaluation:
+    """All rounds; given up as soon as `stopped()`."""
+    while not stopped():
+        result = next_round(rounds, patience_seconds=0.1)
+        if result is not None:
+            return result
+    raise EvaluationStoppedError
+
+
 def evaluate(
-    env: Env,
-    policy: Policy,
-    seeds: Sequence[int],
-    frame_stack: int,
-    device: torch.device,
-    record: bool = False,
-    stopped: Callable[[], bool] = _never,
-) -> Evaluation:
-    """One episode per seed with the deterministic policy; given up as soon as `stopped()`."""
-    returns, pictures = [], []
-    for episode, seed in enumerate(seeds):
-        frames = deque([env.reset(seed)] * frame_stack, maxlen=frame_stack)
-        total, ended = 0.0, False
-        while not ended:
-            if stopped():
-                raise EvaluationStoppedError
-            if record and episode == 0:
-                pictures.append(env.picture())
-            stack = torch.from_numpy(np.concatenate(frames)).to(device)
-            step = env.step(policy.evaluation_action(stack[None])[0].cpu().numpy())
-            frames.append(step.frame)
-            total += step.reward
-            ended = step.terminated or step.truncated
-        returns.append(total)
+    envs: EnvPool, policy: Policy, seeds: Sequence[int], frame_stack: int, device: torch.device, record: bool = False
+) -> Rounds:
+    """One episode per seed with the deterministic policy. What comes of them does not depend on how many environments share them.
+
+    An episode whose worker is lost begins again from its seed, and so ends as it would have.
+    """
+    waiting, pictures = deque(range(len(seeds))), list[np.ndarray]()
+    returns, losses = [0.0] * len(seeds), [0] * len(seeds)
+    episode_in, frames = dict[int, int](), dict[int, deque[np.ndarray]]()  # by environment
+
+    def begin(env: int) -> None:
+        episode_in.pop(env, None)
+        if waiting:
+            episode_in[env] = episode = waiting.popleft()
+            returns[episode] = 0.0
+            if episode == 0:
+                pictures.clear()
+            envs.send(env, "reset", seeds[episode])
+
+    envs.forget()
+    for env in range(envs.size):
+        begin(env)
+    while episode_in:
+        seen: dict[int, np.ndarray] = {}  # stacks to act on, by environment
+        for env, command, value in envs.receive():
+            if env not in episode_in:
+                continue
+            episode = episode_in[env]
+            if command == LOST:
+                losses[episode] += 1
+                if losses[episode] > MAX_LOSSES:
+                    raise WorkerError(f"{value}; {losses[episode]} times in one episode of an evaluation")
+                waiting.appendleft(episode)
+                begin(env)
+            elif command == "picture":
+                pictures.append(value)
+            elif command == "reset":
+                frames[env] = deque([value] * frame_stack, maxlen=frame_stack)
+                seen[env] = np.concatenate(frames[env])
+            else:
+                frames[env].append(value.frame)
+                returns[episode] += value.reward
+                if value.terminated or value.truncated:
+                    begin(env)
+                else:
+                    seen[env] = np.concatenate(frames[env])
+        actions = yield from _actions(policy, {episode_in[env]: stack for env, stack in seen.items()}, len(seeds), device)
+        for env in seen:
+            if record and episode_in[env] == 0:
+                envs.send(env, "picture")
+            envs.send(env, "step", actions[episode_in[env]])
+        yield envs.busy()
     return Evaluation(returns, pictures)
 
 
+def _actions(
+    policy: Policy, stacks: Mapping[int, np.ndarray], episodes: int, device: torch.device
+) -> Generator[Sequence[Connection], None, dict[int, np.ndarray]]:
+    """Actions by episode. Equal whatever else is asked at the same time: a sum over a batch may depend on the batch's size, so the
+    CPU acts one by one, as fast there, and a GPU on one row per episode, of which only those in `stacks` are filled."""
+    if device.type == "cpu" or not stacks:
+        return {n: policy.evaluation_action(torch.from_numpy(stack)[None])[0].numpy() for n, stack in stacks.items()}
+    batch = torch.zeros(episodes, *next(iter(stacks.values())).shape, dtype=torch.uint8, pin_memory=True)
+    for episode, stack in stacks.items():
+        batch[episode] = torch.from_numpy(stack)
+    actions = policy.evaluation_action(batch.to(device, non_blocking=True)).to("cpu", non_blocking=True)
+    computed = torch.cuda.current_stream(device).record_event()
+    while not computed.query():  # an update of the training may be before it on the GPU
+        yield ()
+    return {episode: actions[episode].numpy() for episode in stacks}
+
+
 def evaluate_vector(
-    env: VectorEnv,
-    algorithm: OnPolicyAlgorithm,
-    seeds: Sequence[int],
-    action_seed: int,
-    record: bool = False,
-    stopped: Callable[[], bool] = _never,
-) -> Evaluation:
-    """One episode in each environment with sampled actions; given up as soon as `stopped()`. Later episodes of the quick ones do
-    not count: they would favour short, successful episodes."""
+    env: VectorEnv, algorithm: OnPolicyAlgorithm, seeds: Sequence[int], action_seed: int, record: bool = False
+) -> Rounds:
+    """One episode in each environment with sampled actions. Later episodes of the quick ones do not count: they would favour
+    short, successful episodes."""
     random = np.random.default_rng(action_seed)
     observation = env.reset(seeds)
     totals, pictures = np.zeros(env.num_envs), []
     going_on = np.ones(env.num_envs, dtype=bool)
     while going_on.any():
-        if stopped():
-            raise EvaluationStoppedError
         if record and going_on[0]:
             pictures.append(env.render(0))
         actions = algorithm.act(observation, random.random((env.num_envs, env.num_actions)))
         observation, reward, terminated, truncated = env.step(actions)
         totals += reward * going_on
         going_on &= ~(terminated | truncated)
+        yield ()
     return Evaluation(totals.tolist(), pictures)
 
 

@@ -4,18 +4,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cclf.config import ConfigError
 from cclf.runtime.checkpoint import Checkpoints
-from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, write_video
+from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, finish, next_round, write_video
 from cclf.runtime.failure import NonFiniteError, first_non_finite, save_bundle
 from cclf.runtime.metrics import Averages, RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
 from cclf.types import Learner
 
-Evaluate = Callable[[int, bool, Callable[[], bool]], Evaluation]  # (env_steps, record, stopped) -> what the agent does now
+Evaluate = Callable[[int, bool], Rounds]  # (env_steps, record) -> the evaluation of the agent as it is now
+STOP_GRACE_SECONDS = 5.0  # for an evaluation under way when a stop is asked for
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,15 @@ class Plan:
     eval_every_env_steps: int
     log_every_agent_steps: int
     video: bool
+    evaluate_beside_training: bool = False
+
+
+class UnderWay(NamedTuple):
+    """An evaluation that has begun, and when."""
+
+    rounds: Rounds
+    clocks: dict[str, Any]
+    wall_seconds: float
 
 
 class Training:
@@ -40,7 +50,10 @@ class Training:
         self.finished_returns: list[float] = []
         self.averages = Averages()
         self.wall_seconds = 0.0
-        self.evaluation_due = False  # True in a checkpoint when a stop fell into an evaluation: it is repeated
+        # True in a checkpoint when the evaluation of its moment was not over: whoever goes on from there makes it again.
+        self.evaluation_due = False
+        self.under_way: UnderWay | None = None
+        self.saved_env_steps = 0
 
     @property
     def env_steps(self) -> int:
@@ -56,13 +69,16 @@ class Training:
         while not self.finished and not stop.requested:
             if not self.evaluation_due:
                 self._turn(log, progress)
+            if self.under_way is not None:
+                result = next_round(self.under_way.rounds)
+                if result is not None:
+                    self._write_eval_row(self.under_way, result, log, progress)
             if self.evaluation_due:
-                self.wall_seconds = time.monotonic() - started
-                self.evaluation_due = not self._evaluate(log, progress, stop)
-                if not self.evaluation_due:
-                    self._save(log, started)
+                self._evaluate(log, progress, stop, started)
         if not self.finished:
-            self._save(log, started)
+            end = time.monotonic() + STOP_GRACE_SECONDS
+            if self._finish_evaluation(log, progress, lambda: time.monotonic() > end):
+                self._save(log, started)  # otherwise the checkpoint of the moment it began at stays the newest
         return self.finished
 
     def _turn(self, log: RunLog, progress: Progress) -> None:
@@ -78,6 +94,7 @@ class Training:
         self.wall_seconds = time.monotonic() - started
         log.sync()  # a checkpoint must never be ahead of the rows that led to it
         self.checkpoints.save(self.state_dict())
+        self.saved_env_steps = self.env_steps
 
     def _advance(self) -> None:
         agent_steps, metrics, finished_returns = self.learner.advance(self.env_steps)
@@ -102,28 +119,50 @@ class Training:
         if name is not None:
             raise NonFiniteError(save_bundle(self.folder, name, row), name, row[name], self.env_steps)
 
-    def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> bool:
-        """Whether it came to its end; one that is interrupted leaves no trace."""
-        record = self.plan.video and self.env_steps >= self.plan.env_steps
-        try:
-            result = self.evaluate(self.env_steps, record, lambda: stop.requested)
-        except EvaluationStoppedError:
-            return False
+    def _evaluate(self, log: RunLog, progress: Progress, stop: Stop, started: float) -> None:
+        """Begin what is due. Beside training, its checkpoint comes first; otherwise, and at the end, its row."""
+        if not self._finish_evaluation(log, progress, lambda: stop.requested):
+            return
+        self.wall_seconds = time.monotonic() - started
+        last = self.env_steps >= self.plan.env_steps
+        rounds = self.evaluate(self.env_steps, self.plan.video and last)
+        self.under_way = UnderWay(rounds, self._clocks(), self.wall_seconds)
+        if self.plan.evaluate_beside_training:
+            self._save(log, started)
+            if not last:
+                self.evaluation_due = False
+                return
+        if self._finish_evaluation(log, progress, lambda: stop.requested):
+            self.evaluation_due = False
+            self._save(log, started)
+        else:
+            self.under_way = None  # it leaves no trace
+
+    def _finish_evaluation(self, log: RunLog, progress: Progress, stopped: Callable[[], bool]) -> bool:
+        """Whether none is under way any more."""
+        if self.under_way is not None:
+            try:
+                self._write_eval_row(self.under_way, finish(self.under_way.rounds, stopped), log, progress)
+            except EvaluationStoppedError:
+                return False
+        return True
+
+    def _write_eval_row(self, over: UnderWay, result: Evaluation, log: RunLog, progress: Progress) -> None:
+        self.under_way = None
         row = {
             "return_mean": result.mean,
             "return_std": result.std,
             "episodes": len(result.returns),
-            "wall_seconds": round(self.wall_seconds, 3),
+            "wall_seconds": round(over.wall_seconds, 3),
             "returns": " ".join(f"{value:.8g}" for value in result.returns),
         }
-        log.write("eval", self._clocks() | row)
-        progress.evaluation(self.env_steps, result.mean, result.std)
+        log.write("eval", over.clocks | row)
+        progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
         if result.pictures:
             try:
-                write_video(str(self.folder / f"episode-{self.env_steps}.mp4"), result.pictures)
+                write_video(str(self.folder / f"episode-{over.clocks['env_steps']}.mp4"), result.pictures)
             except ImportError:
                 progress.say("no video: imageio is not installed (pip install 'cclf[video]')")
-        return True
 
     _COUNTERS = ("agent_steps", "episodes", "finished_returns", "wall_seconds", "evaluation_due")
 

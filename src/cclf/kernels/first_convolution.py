@@ -1,0 +1,69 @@
+"""The encoder's first convolution (3x3, stride 2, bias, ReLU) on crops of whole frames, without writing the crops.
+
+Frames come packed: channels last, filled up to 16, as 16-bit numbers, so that one read fetches a whole pixel. Five crops
+of a frame are then read from one packed copy. Results have one column more than the convolution, zeros, so that their
+rows have even length. On a GPU with Triton the kernels of `first_convolution_triton` compute it; the plain way here is
+their reference and what runs elsewhere.
+"""
+
+import importlib.util
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cclf.augment import Crops
+
+CHANNELS = 16  # of a packed pixel
+TAPS = 9
+
+
+def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Several batches of frames (B, C, H, W), uint8, as one of packed frames (sum of B, H, W, 16); 0..255 is exact in bfloat16."""
+    channels = images[0].shape[1]
+    if channels > CHANNELS:
+        raise ValueError(f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a smaller --frame-stack")
+    frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
+    return F.pad(frames, (0, CHANNELS - channels))
+
+
+def prepare_weight(weight: Tensor) -> Tensor:
+    """(O, C, 3, 3) for pixels in [0, 1] to (9, 16, O) for packed ones; differentiable."""
+    out, channels = weight.shape[:2]
+    taps = (weight / 255.0).permute(2, 3, 1, 0).reshape(TAPS, channels, out)
+    return F.pad(taps, (0, 0, 0, CHANNELS - channels)).contiguous()
+
+
+def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
+    """Crops of packed frames to (N, rows, columns + 1, O) in the frames' dtype; the last column is zero."""
+    if triton := _kernels(crops.images):
+        result: Tensor = triton.forward(crops, weight, bias)
+        return result
+    dtype = crops.images.dtype
+    usual = weight.unflatten(0, (3, 3)).permute(3, 2, 0, 1).to(dtype)
+    x = F.conv2d(_cut(crops), usual, bias.to(dtype), stride=2)
+    return F.pad(torch.relu(x).permute(0, 2, 3, 1), (0, 0, 0, 1)).contiguous()
+
+
+def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the prepared weight and the bias, in float32 or better, from the gradient of `result`, (N, rows, columns + 1, O)."""
+    if triton := _kernels(crops.images):
+        found: tuple[Tensor, Tensor] = triton.gradients(crops, gradient, result)
+        return found
+    reached = torch.where(result > 0, gradient, 0.0)[:, :, :-1].permute(0, 3, 1, 2)
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    usual = torch.nn.grad.conv2d_weight(_cut(crops), (gradient.shape[-1], CHANNELS, 3, 3), reached, stride=2).to(wide)
+    return usual.permute(2, 3, 1, 0).reshape(TAPS, CHANNELS, -1), reached.sum((0, 2, 3), dtype=wide)
+
+
+def _cut(crops: Crops) -> Tensor:
+    return crops._replace(images=crops.images.permute(0, 3, 1, 2)).cut()
+
+
+def _kernels(images: Tensor) -> ModuleType | None:
+    if images.is_cuda and importlib.util.find_spec("triton") is not None:
+        from cclf.kernels import first_convolution_triton
+
+        return first_convolution_triton
+    return None

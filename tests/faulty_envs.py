@@ -1,0 +1,79 @@
+"""An environment that fails on demand, in a module that worker processes can import."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from cclf.envs.toy import make_toy
+
+
+class Faulty:
+    """The toy; `fault` strikes in its call number `at_call` of `place`. With `once`, a file that is made when it strikes, never
+    again after that."""
+
+    def __init__(self, fault, place, at_call=1, once=None):
+        self.env = make_toy("reach-1d", 20, 16, 1, 0)
+        self.spec, self.fault, self.place, self.at_call = self.env.spec, fault, place, at_call
+        self.once, self.calls = once and Path(once), 0
+
+    def _perhaps_fail(self, place):
+        if place != self.place:
+            return
+        self.calls += 1
+        if self.calls != self.at_call or (self.once and self.once.exists()):
+            return
+        if self.once:
+            self.once.touch()
+        FAULTS[self.fault]()
+
+    def reset(self, seed=None):
+        self._perhaps_fail("reset")
+        return self.env.reset(seed)
+
+    def step(self, action):
+        self._perhaps_fail("step")
+        return self.env.step(action)
+
+    def picture(self):
+        return self.env.picture()
+
+    def close(self):
+        self._perhaps_fail("close")
+
+    def state_dict(self):
+        return self.env.state_dict()
+
+    def load_state_dict(self, state):
+        self.env.load_state_dict(state)
+
+    def modules(self):
+        return sorted(sys.modules)
+
+    def process(self):
+        return os.getpid()
+
+
+def crash():
+    print("the driver said goodbye", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def hang():
+    time.sleep(600)
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)  # not even a watchdog in the process can end it
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def throw():
+    raise RuntimeError("a joint\nbroke")
+
+
+FAULTS = {"crash": crash, "hang": hang, "stop": stop, "kill": kill, "raise": throw}
