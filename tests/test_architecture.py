@@ -36,10 +36,11 @@ MAY_SEE = {
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "tables": WORDS,  # the paper's experiments as runs
     "sweep": WORDS | {"runtime", "machine", "sweep"},
+    "cost": WORDS | {"build", "runtime", "analysis", "bench"},
     "reproduce": WORDS | {"tables", "build", "runtime", "sweep", "analysis", "bench"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS
-    | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis", "tables", "reproduce"},
+    | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis", "tables", "reproduce", "cost"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},

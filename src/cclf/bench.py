@@ -99,14 +99,14 @@ def update(
         build.set_precision(config, device)
         learner = build.make_learner(config, device)
         assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
-        frames = _real_frames(learner) if frames is None else frames
-        _fill_replay(learner, frames)
+        frames = real_frames(learner) if frames is None else frames
+        fill_replay(learner, frames)
         started = time.perf_counter()
         while learner.updates < 20:
             learner.update(0)
         _finish(device)
         figures: dict[str, Any] = {"seconds_to_20_updates": time.perf_counter() - started, "parity": _parity(config, learner)}
-        milliseconds = sorted(_time_pairs(learner, pairs, device))
+        milliseconds = sorted(time_pairs(learner, pairs, device))
         deciles = statistics.quantiles(milliseconds, n=10)
         figures |= {"median_ms": statistics.median(milliseconds), "p10_ms": deciles[0], "p90_ms": deciles[-1]}
         report[method] = figures
@@ -115,7 +115,7 @@ def update(
     return report
 
 
-def _real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
+def real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
     """Frames of the task under random actions: noise would be selected among unlike anything real."""
     import numpy as np
 
@@ -127,7 +127,7 @@ def _real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
     return np.stack(frames)
 
 
-def _fill_replay(learner: "OffPolicyLearner", frames: "np.ndarray") -> None:
+def fill_replay(learner: "OffPolicyLearner", frames: "np.ndarray") -> None:
     """Fill every slot with real frames in random order, so that a batch reads all over the replay's memory."""
     import torch
 
@@ -176,7 +176,7 @@ def _parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]:
     return figures
 
 
-def _time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") -> list[float]:
+def time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") -> list[float]:
     """Milliseconds per update, one figure per pair of updates."""
     import torch
 

@@ -63,7 +63,7 @@ def _calibrate(config: Config, started_at: float) -> Speed:
     device = build.choose_device(config.run.device)
     build.set_precision(config, device)
     learner = build.make_learner(config, device)
-    agent = build.make_agent(config, device, learner.algorithm)  # type: ignore[arg-type]
+    agent = build.make_agent(config, device)
     start_seconds = time.time() - started_at
     agent_steps = 0
 
@@ -80,7 +80,7 @@ def _calibrate(config: Config, started_at: float) -> Speed:
     per_second = (agent_steps - before) / (time.perf_counter() - since)
     seeds = range(config.run.eval_episodes) if on_policy else range(1)  # one by one where episodes do not run side by side
     since = time.perf_counter()
-    agent.evaluate(list(seeds), False)
+    agent.evaluate(list(seeds))
     evaluation = (time.perf_counter() - since) * config.run.eval_episodes / len(seeds)
     agent.close()
     learner.close()

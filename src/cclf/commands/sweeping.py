@@ -13,6 +13,7 @@ from cclf.commands.training import train_config
 from cclf.config import A2cConfig, Config, ConfigError
 
 if TYPE_CHECKING:
+    from cclf.analysis.verdict import Verdict
     from cclf.runtime.stop import Stop
     from cclf.sweep.cluster import RayBackend
     from cclf.sweep.local import LocalBackend
@@ -182,6 +183,8 @@ def _reproduce_options() -> Any:
 def reproduce(arguments: list[str]) -> int:
     words, extra = _split(arguments)
     options = parse(_reproduce_options(), "cclf reproduce", words)
+    if options.table == "cost":
+        return _reproduce_cost(options.budget, options.dry_run)
     table = tables.find_table(options.table, options.budget)
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
@@ -210,7 +213,7 @@ def _print_forecast(name: str, summary: str, calls: "list[Call]", places: int) -
                 " ".join(line.kind),
                 str(line.runs_left),
                 f"{line.env_steps:,}",
-                f"{line.env_steps_per_second:,.4g}",
+                f"{line.env_steps_per_second:,.0f}",
                 hours(line.seconds),
             )
             for line in found.lines
@@ -239,10 +242,35 @@ def _print_verdicts(name: str, calls: "list[Call]", out: Path) -> None:
     from cclf.analysis import load, verdict
 
     judged = reproduction.verdicts(name, calls, load.read(out))
-    print_table(
-        ("claim of the paper", "verdict", "estimate [95 % interval]"),
-        [(claim.text, found.state, found.text) for claim, found in judged],
-    )
+    _print_judged([(claim.text, found) for claim, found in judged])
     left = len(verdict.claims(name)) - len(judged)
     if left:
         print(f"{left} further claims need more tasks, methods or steps than this budget has")
+
+
+def _reproduce_cost(budget: str, dry_run: bool) -> int:
+    """Minutes at most, so nothing of it is kept or resumed."""
+    from cclf import build, cost
+
+    device = build.choose_device("auto").type
+    batch_size, pairs = (cost.PAPER_BATCH_SIZE, 50) if budget == "paper" or device == "cuda" else (32, 10)
+    print(
+        f"{len(cost.METHODS)} SAC methods on {cost.TASK}: {pairs} pairs of updates each, batch {batch_size}, on {device}",
+        flush=True,
+    )
+    if dry_run:
+        return EXIT_DONE
+    costs = cost.measure(cost.METHODS, device, batch_size, pairs)
+    rows = [
+        (name, f"{found.parameters:,}", f"{cost.size_bytes(found) / 1e6:,.1f}", f"{cost.milliseconds(found):,.1f}")
+        for name, found in costs.items()
+    ]
+    print_table(("method", "parameters", f"MB with gradients' needs, batch {cost.PAPER_BATCH_SIZE}", "ms per update"), rows)
+    judged = [(claim, cost.judge(claim, costs)) for claim in cost.claims()]
+    _print_judged([(claim.text, found) for claim, found in judged])
+    return EXIT_DONE
+
+
+def _print_judged(judged: "list[tuple[str, Verdict]]") -> None:
+    header = ("claim of the paper", "verdict", "estimate [95 % interval]")
+    print_table(header, [(text, found.state, found.text) for text, found in judged])
