@@ -60,11 +60,12 @@ def config_of(name: str, batch_size: int, device: str) -> Config:
     """
     method, _, views = name.partition("[")
     config = presets.resolve(TASK, method)
-    assert isinstance(config.algorithm, SacConfig), "costs are compared on SAC"
+    algorithm = config.algorithm
+    assert isinstance(algorithm, SacConfig), "costs are compared on SAC"
     if views:
         config = replace(config, method=replace(config.method, views=int(views.partition(",")[0])))
     run = replace(config.run, env_steps=_REPLAY_AGENT_STEPS * config.env.action_repeat, device=device)
-    return replace(config, algorithm=replace(config.algorithm, batch_size=batch_size), run=run)
+    return replace(config, algorithm=replace(algorithm, batch_size=batch_size), run=run)
 
 
 def measure(names: Sequence[str], device_name: str, batch_size: int, pairs: int) -> dict[str, Cost]:
@@ -77,7 +78,7 @@ def measure(names: Sequence[str], device_name: str, batch_size: int, pairs: int)
     device = build.choose_device(device_name)
     torch.set_num_threads(1)
     learners: dict[str, OffPolicyLearner] = {}
-    frames = None
+    frames: np.ndarray | None = None
     for name in names:
         config = config_of(name, batch_size, device_name)
         build.set_precision(config, device)
@@ -86,6 +87,7 @@ def measure(names: Sequence[str], device_name: str, batch_size: int, pairs: int)
         frames = bench.real_frames(learner) if frames is None else frames
         bench.fill_replay(learner, frames)
         learners[name] = learner
+    assert frames is not None, "no method was named"
     kept = {name: _kept_bytes(name, frames) for name in names}
     for learner in learners.values():
         bench.time_pairs(learner, 2 if device.type == "cpu" else 10, device)  # warm

@@ -88,9 +88,7 @@ def _calibrate(config: Config, started_at: float) -> Speed:
 
 
 def seconds_left(call: Call, speed: Speed) -> float:
-    """What is left of a run: its start, its steps and its evaluations. 0 where it is finished."""
-    if is_finished(call):
-        return 0.0
+    """What is left of a run: its start, its steps and its evaluations."""
     run, repeat = call.config.run, call.config.env.action_repeat
     done = min(progress(call.folder).env_steps, run.env_steps)
     evaluations = -(-run.env_steps // run.eval_every_env_steps) - done // run.eval_every_env_steps
@@ -131,20 +129,19 @@ class Forecast(NamedTuple):
 
 
 def forecast(calls: Sequence[Call], speeds: Mapping[Kind, Speed], places: int) -> Forecast:
-    lengths = {call: seconds_left(call, speeds[kind_of(call)]) for call in calls}
+    """`speeds` are those of every kind of run that is not finished."""
+    seconds = {call: seconds_left(call, speeds[kind_of(call)]) for call in calls if not is_finished(call)}
     lines = []
     for kind, speed in speeds.items():
-        left = [call for call in calls if kind_of(call) == kind and lengths[call]]
-        if left:
-            longest = max(left, key=lambda call: lengths[call])
-            rate = speed.agent_steps_per_second * longest.config.env.action_repeat
-            lines.append(ForecastLine(kind, len(left), longest.config.run.env_steps, rate, lengths[longest]))
-    left_over = [length for length in lengths.values() if length]
-    finished = len(calls) - len(left_over)
-    return Forecast(lines, len(calls), finished, places, sum(left_over), wall_seconds(left_over, places))
+        alike = [call for call in seconds if kind_of(call) == kind]
+        longest = max(alike, key=lambda call: seconds[call])
+        rate = speed.agent_steps_per_second * longest.config.env.action_repeat
+        lines.append(ForecastLine(kind, len(alike), longest.config.run.env_steps, rate, seconds[longest]))
+    lengths = list(seconds.values())
+    return Forecast(lines, len(calls), len(calls) - len(lengths), places, sum(lengths), wall_seconds(lengths, places))
 
 
-def testable(claims: Sequence[Claim], calls: Sequence[Call]) -> list[Claim]:
+def decidable(claims: Sequence[Claim], calls: Sequence[Call]) -> list[Claim]:
     """The claims that these runs can speak to: all of a claim's tasks and methods are among them, and run that long."""
     reached: dict[tuple[str, str], int] = {}
     for call in calls:
@@ -164,4 +161,4 @@ def testable(claims: Sequence[Claim], calls: Sequence[Call]) -> list[Claim]:
 
 
 def verdicts(table: str, calls: Sequence[Call], rows: Sequence[Row]) -> list[tuple[Claim, Verdict]]:
-    return [(claim, verdict.judge(claim, rows)) for claim in testable(verdict.claims(table), calls)]
+    return [(claim, verdict.judge(claim, rows)) for claim in decidable(verdict.claims(table), calls)]

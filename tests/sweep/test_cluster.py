@@ -18,7 +18,7 @@ from cclf.sweep import child, cluster
 from cclf.sweep.cluster import RayBackend
 from cclf.sweep.local import LocalBackend
 from cclf.sweep.loop import run_all
-from cclf.sweep.plan import DONE, STOPPED, Call
+from cclf.sweep.plan import DONE, STOPPED, Call, Job
 
 ray = pytest.importorskip("ray")
 
@@ -56,7 +56,7 @@ def test_runs_on_ray_stopped_and_resumed_equal_runs_here(tmp_path: Path) -> None
     assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), Stop())] == [DONE]
     backend = RayBackend(shared_files="no", copy_every_seconds=0.0)
     try:
-        stop = AtMoment(lambda: any(run._report.env_steps for run in backend.running), lambda: None, stop=True)
+        stop = AtMoment(lambda: any(run._reports[0].env_steps for run in backend.running), lambda: None, stop=True)
         outcomes = run_all(there, backend, stop)  # type: ignore[arg-type]
         assert STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
         assert list((tmp_path / "there").rglob("index.json")), "what was saved came back"
@@ -83,8 +83,8 @@ def test_a_node_that_dies_in_mid_sweep_changes_nothing(tmp_path: Path, shared_fi
     begun: list[cluster.RayRun] = []
 
     def two_are_at_work() -> bool:
-        begun[:] = [run for run in backend.running if run._report.env_steps > 8_000 and not run.ended]
-        return len(begun) == 2 and all(run._shared or run._copied_checkpoint for run in begun)
+        begun[:] = [run for run in backend.running if run._reports[0].env_steps > 8_000 and not run.ended]
+        return len(begun) == 2 and all(run._shared or any(run._copied_checkpoints) for run in begun)
 
     killer = AtMoment(two_are_at_work, lambda: machines.remove_node(doomed, allow_graceful=False))
     try:
@@ -95,7 +95,7 @@ def test_a_node_that_dies_in_mid_sweep_changes_nothing(tmp_path: Path, shared_fi
     assert killer.acted, "no node was killed"
     assert [outcome.exit_code for outcome in outcomes] == [DONE] * 4, outcomes
     [lost] = [run for run in begun if run.restarts]
-    assert "resuming at" in (lost.call.folder / child.LOG).read_text(), "it went on from its last checkpoint"
+    assert "resuming at" in (lost.job.first.folder / child.LOG).read_text(), "it went on from its last checkpoint"
     here = calls(tmp_path / "here", LONG, seeds=(1, 2, 3, 4))
     run_all(here, LocalBackend(), Stop())
     for ours, theirs in zip(here, there, strict=True):
@@ -113,7 +113,7 @@ def test_an_address_where_nothing_answers_is_one_line(tmp_path: Path, capsys: py
 def test_another_version_on_a_node_is_refused(tmp_path: Path) -> None:
     [call] = calls(tmp_path, SHORT, seeds=(1,))
     with pytest.raises(ValueError, match="install the same on both"):
-        cluster.RemoteRun(call, "0.0.0")
+        cluster.RemoteRun(Job((call,)), "0.0.0")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")

@@ -28,9 +28,11 @@ class Where:
     address: str | None = None
     """Of the Ray cluster, e.g. 10.0.0.1:6379; Ray is started on this machine when it is left out."""
     jobs: int = 0
-    """Runs at a time; 0 is as many as cores, memory and GPUs allow."""
+    """Processes at a time; 0 is as many as cores, memory and GPUs allow."""
     runs_per_gpu: int = 1
-    """Runs that share one GPU."""
+    """Processes that share one GPU."""
+    seeds_per_process: int = 1
+    """Seeds of a method trained in turns in one process (cclf train --with-seeds): for a GPU that one run fills."""
     shared_files: Literal["detect", "yes", "no"] = "detect"
     """Whether Ray's nodes see OUT under the same path; if not, run folders are copied here."""
     stop_after_seconds: float | None = None
@@ -39,8 +41,8 @@ class Where:
     def __post_init__(self) -> None:
         if self.backend == "local" and (self.address is not None or self.shared_files != "detect"):
             raise ConfigError("--address and --shared-files clash with --backend local: use --backend ray")
-        if self.jobs < 0 or self.runs_per_gpu < 1:
-            raise ConfigError("--jobs must be 0 or more, --runs-per-gpu 1 or more")
+        if self.jobs < 0 or min(self.runs_per_gpu, self.seeds_per_process) < 1:
+            raise ConfigError("--jobs must be 0 or more, --runs-per-gpu and --seeds-per-process 1 or more")
 
 
 def _sweep_options() -> Any:
@@ -144,7 +146,7 @@ def _backend(where: Where) -> "LocalBackend | RayBackend":
 def run_and_report(calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where) -> int:
     from cclf.sweep.loop import run_all
 
-    outcomes: list[Outcome] = run_all(calls, backend, stop, where.stop_after_seconds)
+    outcomes: list[Outcome] = run_all(calls, backend, stop, where.stop_after_seconds, where.seeds_per_process)
     stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
@@ -188,8 +190,11 @@ def reproduce(arguments: list[str]) -> int:
     table = tables.find_table(options.table, options.budget)
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
+    from cclf.sweep.plan import jobs_of
+
     with sweeping(options.where) as (backend, stop):
-        _print_forecast(options.table, table.summary, calls, min(backend.places(call) for call in calls))
+        jobs = jobs_of(calls, options.where.seeds_per_process)
+        _print_forecast(options.table, table.summary, calls, min(backend.places(job) for job in jobs))
         if options.dry_run:
             return EXIT_DONE
         exit_code = run_and_report(calls, backend, stop, options.where)

@@ -23,9 +23,7 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Several batches of frames (B, C, H, W), uint8, as one of packed frames (sum of B, H, W, 16); 0..255 is exact in bfloat16."""
     channels = images[0].shape[1]
     if channels > CHANNELS:
-        raise ValueError(
-            f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a smaller --frame-stack"
-        )
+        raise ValueError(f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a smaller --frame-stack")
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
     return F.pad(frames, (0, CHANNELS - channels))
 

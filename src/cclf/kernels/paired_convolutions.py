@@ -50,7 +50,9 @@ def backward(gradient: Tensor, activations: Sequence[Tensor], weights: Sequence[
         wide = torch.promote_types(gradient.dtype, torch.float32)
         bias_gradient = gradient.sum((0, 2, 3), dtype=wide).to(gradient.dtype)
         ones, zeros, wanted = [1, 1], [0, 0], [True, True, False]
-        result = torch.ops.aten.convolution_backward(gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted)
+        result = torch.ops.aten.convolution_backward(
+            gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
+        )
         found = [result[1], bias_gradient, *found]
         gradient = result[0]
     return [gradient, *found]

@@ -22,7 +22,7 @@ from cclf import __version__, machine
 from cclf.config import ConfigError
 from cclf.runtime.files import wait_for_folder
 from cclf.sweep import child, run_files
-from cclf.sweep.plan import STOPPED, Call, Report, progress
+from cclf.sweep.plan import STOPPED, Job, Report
 from cclf.sweep.run_files import RunFiles, Stamp
 
 SharedFiles = Literal["detect", "yes", "no"]
@@ -44,7 +44,7 @@ class RayBackend:
         shared_files: SharedFiles = "detect",
         copy_every_seconds: float = COPY_EVERY_SECONDS,
     ):
-        """`jobs` runs at a time, 0 for as many as the cluster has room for. Without an address Ray is started on this machine."""
+        """`jobs` processes at a time, 0 for as many as the cluster holds. Without an address Ray is started on this machine."""
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anyone
         try:
             import ray
@@ -67,28 +67,28 @@ class RayBackend:
         self.resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.running: list[RayRun] = []
 
-    def start(self, call: Call) -> "RayRun | None":
+    def start(self, job: Job) -> "RayRun | None":
         self.running = [run for run in self.running if not run.ended]
         if self.jobs and len(self.running) >= self.jobs:
             return None
-        run = RayRun(self, call)
+        run = RayRun(self, job)
         self.running.append(run)
         return run
 
-    def new_actor(self, call: Call) -> Any:
+    def new_actor(self, job: Job) -> Any:
         has_gpus = self.resources.get("GPU", 0.0) > 0.0
         remote = self.ray.remote(RemoteRun).options(
-            num_cpus=call.cpus,
-            num_gpus=1.0 / self.runs_per_gpu if call.may_use_gpu and has_gpus else 0,
-            memory=call.memory_bytes,
+            num_cpus=job.first.cpus,
+            num_gpus=1.0 / self.runs_per_gpu if job.first.may_use_gpu and has_gpus else 0,
+            memory=job.memory_bytes,
             max_restarts=0,
         )
-        return remote.remote(call, __version__)
+        return remote.remote(job, __version__)
 
-    def places(self, call: Call) -> int:
-        """How many such runs the cluster as it is holds side by side."""
-        places = [self.resources.get("CPU", 1.0) / call.cpus, self.resources.get("memory", 1.0) / call.memory_bytes]
-        if call.may_use_gpu and self.resources.get("GPU"):
+    def places(self, job: Job) -> int:
+        """How many such processes the cluster as it is holds side by side."""
+        places = [self.resources.get("CPU", 1.0) / job.first.cpus, self.resources.get("memory", 1.0) / job.memory_bytes]
+        if job.first.may_use_gpu and self.resources.get("GPU"):
             places.append(self.resources["GPU"] * self.runs_per_gpu)
         if self.jobs:
             places.append(self.jobs)
@@ -99,31 +99,31 @@ class RayBackend:
 
 
 class RayRun:
-    """This side of one run. It asks one question at a time and never waits for the answer, but for the copying of files."""
+    """This side of one process. It asks one question at a time and never waits for the answer, but for the copying of files."""
 
-    def __init__(self, backend: RayBackend, call: Call):
-        self.backend, self.call = backend, call
+    def __init__(self, backend: RayBackend, job: Job):
+        self.backend, self.job, self.out = backend, job, job.first.out
         self.restarts, self.ended, self.stopping = 0, False, False
-        self._report = Report()
+        self._reports = [Report() for _ in job.calls]
         self._begin()
 
     def _begin(self) -> None:
-        self._actor = self.backend.new_actor(self.call)
+        self._actor = self.backend.new_actor(self.job)
         self._shared: bool | None = None  # known once the actor runs
-        self._known: dict[str, Stamp] = {}
+        self._known: list[dict[str, Stamp]] = [{} for _ in self.job.calls]
         self._copied_at = time.monotonic()
-        self._copied_checkpoint = 0
-        self._probe = self.call.out / f".probe-{secrets.token_hex(8)}"
+        self._copied_checkpoints: list[int] = []
+        self._probe = self.out / f".probe-{secrets.token_hex(8)}"
         if self.backend.shared_files == "detect":
             self._probe.parent.mkdir(parents=True, exist_ok=True)
             self._probe.touch()
         self._answer = self._actor.sees.remote(self._probe.resolve())
 
-    def poll(self) -> Report:
+    def poll(self) -> list[Report]:
         errors = self.backend.ray.exceptions
         ready, _ = self.backend.ray.wait([self._answer], timeout=0)
         if not ready:
-            return self._report
+            return self._reports
         try:
             answer = self.backend.ray.get(self._answer)
             if self._shared is None:
@@ -134,7 +134,7 @@ class RayRun:
             self._lost(error)
         except (errors.RayError, OSError, ConfigError) as error:
             self._end(EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}")
-        return self._report
+        return self._reports
 
     def ask_to_stop(self) -> None:
         self.stopping = True
@@ -149,28 +149,33 @@ class RayRun:
         wanted = self.backend.shared_files
         self._shared = sees_our_files if wanted == "detect" else wanted == "yes"
         if not self._shared:
-            run_files.copy(RunFiles(self.call.folder), _FarFiles(self), {})
-        self._answer = self._actor.train.remote(self.call.out.resolve() if self._shared else None)
+            for number, folder in enumerate(self.job.folders(self.out)):
+                run_files.copy(RunFiles(folder), _FarFiles(self, number), {})
+        self._answer = self._actor.train.remote(self.out.resolve() if self._shared else None)
 
-    def _take(self, report: Report, newest_checkpoint: int) -> None:
-        self._report = report._replace(exit_code=None)
+    def _take(self, reports: list[Report], newest_checkpoints: list[int]) -> None:
+        exit_code, last_line = reports[0].exit_code, reports[0].last_line
+        self._reports = [report._replace(exit_code=None) for report in reports]
         if not self._shared:
-            is_new = newest_checkpoint != self._copied_checkpoint
+            is_new = newest_checkpoints != self._copied_checkpoints
             is_time = time.monotonic() - self._copied_at > self.backend.copy_every_seconds
-            if report.exit_code is not None or (is_new and is_time):
-                try:
-                    self._known = run_files.copy(_FarFiles(self), RunFiles(self.call.folder), self._known)
-                    self._copied_checkpoint = newest_checkpoint
-                except FileNotFoundError:
-                    if report.exit_code is not None:
-                        raise
-                    # a checkpoint gave way to a newer one while it was read: the next copy gets that
+            if exit_code is not None:
+                self._copy()
+            elif is_new and is_time:
+                # Where a checkpoint gave way to a newer one while it was read, the next copy gets that.
+                with contextlib.suppress(FileNotFoundError):
+                    self._copy()
+                    self._copied_checkpoints = newest_checkpoints
                 self._copied_at = time.monotonic()
-        if report.exit_code is None:
+        if exit_code is None:
             self._answer = self._actor.report.remote()
         else:
             self.ask("discard")
-            self._end(report.exit_code, report.last_line if report.exit_code else str(self.call.folder))
+            self._end(exit_code, last_line if exit_code else str(self.job.first.folder))
+
+    def _copy(self) -> None:
+        for number, folder in enumerate(self.job.folders(self.out)):
+            self._known[number] = run_files.copy(_FarFiles(self, number), RunFiles(folder), self._known[number])
 
     def _lost(self, error: Exception) -> None:
         """The node, or Ray's process on it, is gone."""
@@ -186,7 +191,7 @@ class RayRun:
     def _end(self, exit_code: int, last_line: str) -> None:
         self.ended = True
         self._probe.unlink(missing_ok=True)
-        self._report = self._report._replace(exit_code=exit_code, last_line=last_line)
+        self._reports = [report._replace(exit_code=exit_code, last_line=last_line) for report in self._reports]
         self.backend.ray.kill(self._actor)
 
     def ask(self, method: str, *arguments: Any) -> Any:
@@ -194,33 +199,33 @@ class RayRun:
 
 
 class _FarFiles:
-    """The run folder on the other machine."""
+    """A run folder on the other machine."""
 
-    def __init__(self, run: RayRun):
-        self._run = run
+    def __init__(self, run: RayRun, number: int):
+        self._run, self._number = run, number
 
     def listing(self) -> dict[str, Stamp]:
-        found: dict[str, Stamp] = self._run.ask("files", "listing")
+        found: dict[str, Stamp] = self._run.ask("files", self._number, "listing")
         return found
 
     def read(self, name: str, start: int) -> bytes:
-        piece: bytes = self._run.ask("files", "read", name, start)
+        piece: bytes = self._run.ask("files", self._number, "read", name, start)
         return piece
 
     def write(self, name: str, start: int, data: bytes) -> None:
-        self._run.ask("files", "write", name, start, data)
+        self._run.ask("files", self._number, "write", name, start, data)
 
     def arrange(self, names: Mapping[str, Stamp]) -> None:
-        self._run.ask("files", "arrange", names)
+        self._run.ask("files", self._number, "arrange", names)
 
 
 class RemoteRun:
     """The actor: one `cclf train` process on a node. Where files are not shared it works in a temporary folder."""
 
-    def __init__(self, call: Call, version: str):
+    def __init__(self, job: Job, version: str):
         if version != __version__:
             raise ConfigError(f"this node has cclf {__version__}, the sweep {version}: install the same on both")
-        self.call = call
+        self.job = job
         self.process: subprocess.Popen[bytes] | None = None
         self._temporary = tempfile.mkdtemp(prefix="cclf-")
         self.out = Path(self._temporary)
@@ -228,23 +233,22 @@ class RemoteRun:
     def sees(self, probe: Path) -> bool:
         return probe.exists()
 
-    def files(self, method: Literal["listing", "read", "write", "arrange"], *arguments: Any) -> Any:
-        return getattr(RunFiles(self._folder), method)(*arguments)
+    def files(self, number: int, method: Literal["listing", "read", "write", "arrange"], *arguments: Any) -> Any:
+        return getattr(RunFiles(self.job.folders(self.out)[number]), method)(*arguments)
 
-    def train(self, out: Path | None) -> tuple[Report, int]:
+    def train(self, out: Path | None) -> tuple[list[Report], list[int]]:
         self.out = out or self.out
         with contextlib.suppress(ConfigError):  # the run itself says it better
-            wait_for_folder(self._folder, LOCK_SECONDS)
-        self.process = child.start(self.call, self.out, {})
+            for folder in self.job.folders(self.out):
+                wait_for_folder(folder, LOCK_SECONDS)
+        self.process = child.start(self.job, self.out, {})
         return self.report()
 
-    def report(self) -> tuple[Report, int]:
-        """How the run stands, and the number of its newest checkpoint."""
+    def report(self) -> tuple[list[Report], list[int]]:
+        """How the runs stand, and the numbers of their newest checkpoints."""
         assert self.process is not None, "train comes before report"
-        exit_code = self.process.poll()
-        serials = [int(path.parent.name) for path in (self._folder / "checkpoint").glob("[0-9]*[0-9]/index.json")]
-        words = "" if exit_code is None else child.last_words(self._folder)
-        return progress(self._folder)._replace(exit_code=exit_code, last_line=words), max(serials, default=0)
+        reports = child.reports(self.job, self.out, self.process.poll())
+        return reports, [_newest_checkpoint(folder) for folder in self.job.folders(self.out)]
 
     def stop(self) -> None:
         if self.process is not None:
@@ -254,6 +258,6 @@ class RemoteRun:
         """Leave nothing on this machine but what is in a shared folder."""
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    @property
-    def _folder(self) -> Path:
-        return self.out / self.call.config.run_name()
+
+def _newest_checkpoint(folder: Path) -> int:
+    return max((int(path.parent.name) for path in (folder / "checkpoint").glob("[0-9]*[0-9]/index.json")), default=0)

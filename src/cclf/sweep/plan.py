@@ -2,8 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,8 +52,40 @@ def call_of(config: Config, out: Path, extra: Iterable[str] = (), replay_bytes: 
     return Call(config, (*names, *extra), out, PROCESS_BYTES + replay_bytes)
 
 
+@dataclass(frozen=True)
+class Job:
+    """What one process does: a call, or several that differ in their seeds alone."""
+
+    calls: tuple[Call, ...]
+
+    @property
+    def first(self) -> Call:
+        return self.calls[0]
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(call.memory_bytes for call in self.calls) - PROCESS_BYTES * (len(self.calls) - 1)
+
+    def arguments(self, out: Path) -> list[str]:
+        others = [str(call.config.seed) for call in self.calls[1:]]
+        return [*self.first.arguments(out), *(["--with-seeds", *others] if others else [])]
+
+    def folders(self, out: Path) -> list[Path]:
+        return [out / call.config.run_name() for call in self.calls]
+
+
+def jobs_of(calls: Sequence[Call], seeds_per_process: int) -> list[Job]:
+    """Calls in their order, up to `seeds_per_process` seeds of one method on one task together."""
+    alike: dict[tuple[Config, Path], list[Call]] = {}
+    for call in calls:
+        alike.setdefault((replace(call.config, seed=0), call.out), []).append(call)
+    groups = [group[i : i + seeds_per_process] for group in alike.values() for i in range(0, len(group), seeds_per_process)]
+    place = {call: number for number, call in enumerate(calls)}
+    return [Job(tuple(group)) for group in sorted(groups, key=lambda group: place[group[0]])]
+
+
 class Report(NamedTuple):
-    """How a run stands: its newest row, and its exit code once it has ended."""
+    """How a run stands: its newest row, and the exit code of its process once that has ended."""
 
     env_steps: int = 0
     train_return: float | None = None
