@@ -5,8 +5,8 @@
     undecided      anything else, and always where seeds are too few
 
 A claim against several rivals is one against the best of them, found anew in every resample. Percentile intervals of few runs are
-too narrow: where two methods are in truth alike, "held" should come out in 2.5 % of cases, and in a simulation with normal returns
-came out in 17 %, 11 % and 6 % with 2, 3 and 5 seeds on one task, in 10 %, 6 % and 4 % on six. Hence MIN_SEEDS.
+too narrow: where two methods are in truth alike, "held" should come out in 2.5 % of cases; in a simulation of normal returns it
+did in 17 %, 11 % and 6 % with 2, 3 and 5 seeds on one task, in 10 %, 6 % and 4 % on six. Hence MIN_SEEDS.
 """
 
 from collections.abc import Sequence
