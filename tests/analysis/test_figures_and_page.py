@@ -37,7 +37,7 @@ def test_text_from_runs_is_escaped_in_pages() -> None:
     hostile = "<script>alert(1)</script>"
     text = page.page(hostile, [page.table([hostile], [[hostile]]), page.figure("<svg></svg>", hostile)])
     assert "<script>" not in text
-    assert text.count("&lt;script&gt;") == 4
+    assert text.count("&lt;script&gt;") == 5
 
 
 def test_a_page_asks_for_nothing_outside() -> None:

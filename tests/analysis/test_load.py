@@ -51,21 +51,21 @@ def test_the_state_of_a_run_is_read_off_its_folder(tmp_path: Path) -> None:
 def test_a_failed_run_counts_as_the_lowest_return_of_its_task() -> None:
     rows = [row("cclf", 1, value=0.8), row("cclf", 2, 12_800, 0.6, state="failed"), row("a2c", 1, 12_800, 0.05), row("a2c", 1)]
     rows.append(row("cclf", 3, 0, math.nan, state="failed"))
-    found = load.scores(rows, ["cclf", "a2c"], [TASK], END)
+    found = load.scores(rows, ["cclf", "a2c"], {TASK: END})
     assert found["cclf"].tolist() == [[0.8], [0.05], [0.05]]
     assert found["a2c"].tolist() == [[0.5]]
 
 
 def test_an_unfinished_run_is_not_taken_for_a_failed_one() -> None:
     rows = [row("cclf", 1), row("cclf", 2, 12_800, 0.0, state="unfinished")]
-    assert load.scores(rows, ["cclf"], [TASK], END)["cclf"].tolist() == [[0.5]]
+    assert load.scores(rows, ["cclf"], {TASK: END})["cclf"].tolist() == [[0.5]]
 
 
 def test_scores_take_the_seeds_that_every_task_has() -> None:
     other = "minigrid/Empty-16x16"
     rows = [*runs_of("cclf", [0.1, 0.2, 0.3]), *runs_of("cclf", [0.7, 0.8], task=other)]
-    assert load.scores(rows, ["cclf"], [TASK, other], END)["cclf"].tolist() == [[0.1, 0.7], [0.2, 0.8]]
-    assert load.scores(rows, ["re3"], [TASK, other], END)["re3"].shape == (0, 2)
+    assert load.scores(rows, ["cclf"], {TASK: END, other: END})["cclf"].tolist() == [[0.1, 0.7], [0.2, 0.8]]
+    assert load.scores(rows, ["re3"], {TASK: END, other: END})["re3"].shape == (0, 2)
 
 
 def test_a_moment_may_be_passed_by_a_turn_but_not_missed() -> None:
@@ -106,7 +106,7 @@ def test_different_tasks_have_clocks_of_their_own(tmp_path: Path) -> None:
 def test_evaluations_of_different_length_are_refused_where_they_are_compared() -> None:
     rows = [row("cclf", episodes=100), row("a2c", episodes=10)]
     with pytest.raises(ConfigError, match="evaluations of 10 and 100 episodes"):
-        load.scores(rows, ["cclf", "a2c"], [TASK], END)
+        load.scores(rows, ["cclf", "a2c"], {TASK: END})
 
 
 def test_seeds_with_different_settings_are_refused(tmp_path: Path) -> None:
