@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf import cli, cost, presets, reproduce, tables
+from cclf import cli, cost, paper_tables, presets, reproduce
 from cclf.analysis import load, verdict
 from cclf.commands.sweeping import plan
 from cclf.reproduce import Speed, decidable, forecast, seconds_left, wall_seconds
@@ -64,8 +64,8 @@ def test_a_forecast_counts_finished_runs_and_adds_the_others(tmp_path: Path) -> 
 
 
 def test_only_what_a_budget_runs_is_judged(tmp_path: Path) -> None:
-    def names(budget: tables.Budget, **run: int) -> set[str]:
-        table = tables.find_table("minigrid", budget)
+    def names(budget: paper_tables.Budget, **run: int) -> set[str]:
+        table = paper_tables.find_table("minigrid", budget)
         extra = [*table.options, *(word for key, value in run.items() for word in (f"--{key.replace('_', '-')}", str(value)))]
         calls = plan(table.tasks, table.methods, ["released"], [1], tmp_path, extra)
         return {claim.name for claim in decidable(verdict.claims("minigrid"), calls)}
@@ -89,8 +89,8 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
     """The runs are tiny; the rows that are judged are those of the committed results."""
     task = "minigrid/Empty-5x5"
     tiny = ("--env-steps", "256", "--eval-every-env-steps", "256", "--eval-episodes", "2", "--no-video", "--no-tensorboard")
-    monkeypatch.setitem(tables.TABLES["minigrid"], "small", tables.Table("tiny", (task,), ("a2c",), (1,), tiny))
-    monkeypatch.setattr(tables, "_known", lambda _: True)
+    monkeypatch.setitem(paper_tables.TABLES["minigrid"], "small", paper_tables.Table("tiny", (task,), ("a2c",), (1,), tiny))
+    monkeypatch.setattr(paper_tables, "_known", lambda _: True)
     monkeypatch.setattr(reproduce, "measure", lambda calls: {reproduce.kind_of(c): SPEED for c in calls})
     monkeypatch.setattr(reproduce, "decidable", lambda claims, _: claims)
     rows = [row for row in load.read(RESULTS) if row.profile == "entropy-0.01"]

@@ -25,6 +25,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf reproduce TABLE run a table of the paper, and say which of its claims held
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
+  cclf report RUNS     one page: curves, tables beside the paper's, verdicts
   cclf bench KIND      speed on this machine: minigrid (frames/s) or update (ms of SAC)
   cclf doctor          what this machine can do, and what to repair
   cclf methods         the methods, each as its difference from CCLF
@@ -45,6 +46,7 @@ COMMANDS = {
     "reproduce": "sweeping",
     "results": "experiments",
     "plot": "experiments",
+    "report": "reporting",
     "bench": "measuring",
     "doctor": "measuring",
     "methods": "listings",

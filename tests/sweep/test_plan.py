@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cclf import cli, presets, tables
+from cclf import cli, paper_tables, presets
 from cclf.analysis import load, verdict
 from cclf.commands.sweeping import plan
 from cclf.sweep.plan import (
@@ -121,21 +121,21 @@ def test_a_plan_forecasts_the_memory_of_replays_and_starts_with_the_longest(tmp_
     assert not plan([TASK], ["a2c"], ["released"], [1], tmp_path, [])[0].may_use_gpu
 
 
-@pytest.mark.parametrize("name", [name for name in tables.TABLES if tables.TABLES[name]["paper"].tasks])
+@pytest.mark.parametrize("name", [name for name in paper_tables.TABLES if paper_tables.TABLES[name]["paper"].tasks])
 def test_the_tables_of_the_paper_hold_what_their_claims_speak_of(name: str) -> None:
-    table = tables.TABLES[name]["paper"]
+    table = paper_tables.TABLES[name]["paper"]
     claims = verdict.claims(name)
     assert claims
     assert {task for claim in claims for task in claim.tasks} <= set(table.tasks)
     assert {method for claim in claims for method in claim.methods} <= set(table.methods)
-    for budget in tables.TABLES[name].values():
+    for budget in paper_tables.TABLES[name].values():
         for task in budget.tasks:
             for method in budget.methods:
                 presets.resolve(task, method)
 
 
 def test_the_ablation_has_all_fifteen_combinations() -> None:
-    assert len(set(tables.TABLES["ablation"]["paper"].methods)) == 15
+    assert len(set(paper_tables.TABLES["ablation"]["paper"].methods)) == 15
 
 
 @pytest.mark.parametrize(

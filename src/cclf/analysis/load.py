@@ -15,6 +15,7 @@ import numpy as np
 from cclf.config import ConfigError
 
 State = Literal["done", "failed", "unfinished"]
+ClockUnit = Literal["env_steps", "agent_steps"]
 
 
 class Row(NamedTuple):
@@ -37,7 +38,7 @@ class Row(NamedTuple):
 class Clock(NamedTuple):
     """A moment: "100K" is environment steps on DeepMind Control and agent steps on Atari."""
 
-    unit: Literal["env_steps", "agent_steps"]
+    unit: ClockUnit
     steps: int
 
     def __str__(self) -> str:
@@ -58,8 +59,19 @@ def read(path: Path) -> list[Row]:
     rows = read_runs(path) if path.is_dir() and any(path.rglob("config.json")) else read_results(path)
     if not rows:
         raise ConfigError(f"{path} holds neither runs with an evaluation nor results files")
+    refuse_odd_names(rows)
     refuse_mixed_clocks(rows)
     return rows
+
+
+def refuse_odd_names(rows: Iterable[Row]) -> None:
+    """Names come from files that others may have written; they become labels, and a method becomes a file name."""
+    for row in rows:
+        for text in (row.task, row.method, row.profile, row.device, row.commit):
+            if not text.isprintable() or len(text) > 200:
+                raise ConfigError(f"a name in these results cannot be printed: {ascii(text)[:80]}")
+        if not row.method or "/" in row.method or row.method.startswith("."):
+            raise ConfigError(f"{row.method!r} cannot be the name of a method")
 
 
 def runs(rows: Iterable[Row]) -> dict[RunName, list[Row]]:
@@ -90,16 +102,16 @@ def _called(row: Row) -> str:
     return f"{row.task} {row.method} {row.profile} seed {row.seed}"
 
 
-def scores(rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str], clock: Clock) -> dict[str, np.ndarray]:
-    """Returns at `clock` as (runs, tasks) by method, for the seeds that a method has on every task.
+def scores(rows: Sequence[Row], methods: Sequence[str], clocks: Mapping[str, Clock]) -> dict[str, np.ndarray]:
+    """Returns at each task's clock as (runs, tasks) by method, for the seeds that a method has on every task.
 
     A failed run counts as `lowest_returns` says; one that is not yet there is left out.
     """
     lowest = lowest_returns(rows)
     found: dict[tuple[str, str], dict[int, float]] = {}
     episodes: dict[str, set[int]] = {}
-    for name, readings in runs(rows).items():
-        row = at(readings, clock)
+    for name, readings in runs(row for row in rows if row.task in clocks and row.method in methods).items():
+        row = at(readings, clocks[name.task])
         if row is not None:
             episodes.setdefault(row.task, set()).add(row.episodes)
             found.setdefault((name.method, name.task), {})[name.seed] = row.return_mean
@@ -108,12 +120,12 @@ def scores(rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str], cl
     for task, lengths in episodes.items():
         if len(lengths) > 1:
             counts = " and ".join(map(str, sorted(lengths)))
-            raise ConfigError(f"{task} at {clock} has evaluations of {counts} episodes: report them apart")
+            raise ConfigError(f"{task} at {clocks[task]} has evaluations of {counts} episodes: report them apart")
     matrices = {}
     for method in methods:
-        columns = [found.get((method, task), {}) for task in tasks]
+        columns = [found.get((method, task), {}) for task in clocks]
         seeds = sorted(set.intersection(*(set(column) for column in columns)))
-        matrices[method] = np.array([[column[seed] for column in columns] for seed in seeds]).reshape(len(seeds), len(tasks))
+        matrices[method] = np.array([[column[seed] for column in columns] for seed in seeds]).reshape(len(seeds), len(clocks))
     return matrices
 
 
@@ -153,13 +165,10 @@ def read_runs(folder: Path) -> list[Row]:
     rows: list[Row] = []
     settings: dict[tuple[str, str, str], tuple[Path, dict[str, Any]]] = {}
     names: dict[RunName, Path] = {}
-    for config_file in sorted(folder.rglob("config.json")):
-        run = config_file.parent
-        if not (run / "eval.csv").exists() or not (run / "manifest.json").exists():
-            continue  # a bundle of a failed run, or a folder that only looks like a run
-        config, facts = (_json(run / name) for name in ("config.json", "manifest.json"))
+    for run in run_folders(folder):
+        config, facts = (read_json(run / name) for name in ("config.json", "manifest.json"))
         try:
-            name = RunName(config["task"], config["method_name"], _profile_name(config), config["seed"])
+            name = run_name(config)
             if name in names:
                 raise ConfigError(f"{names[name]} and {run} are the same run with different settings: report them apart")
             names[name] = run
@@ -170,6 +179,24 @@ def read_runs(folder: Path) -> list[Row]:
                 raise
             raise ConfigError(f"{run} is not a run folder of this version: {error!r}") from error
     return sorted(rows)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Folders that a run wrote: not the bundle inside a failed one, which has no evaluations."""
+    found = (path.parent for path in sorted(folder.rglob("config.json")))
+    return [run for run in found if (run / "eval.csv").exists() and (run / "manifest.json").exists()]
+
+
+def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns of a run's train.csv beside env_steps, where all are filled; empty where the run never logged them."""
+    try:
+        with (run / "train.csv").open(newline="") as file:
+            lines = [line for line in csv.DictReader(file) if all(line.get(name) for name in columns)]
+        return {name: np.array([float(line[name]) for line in lines]) for name in ("env_steps", *columns)}
+    except OSError:
+        return {name: np.array([]) for name in ("env_steps", *columns)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
 
 
 def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Row]:
@@ -200,7 +227,7 @@ def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Map
     ]
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -221,10 +248,11 @@ def _refuse_other_settings(first: tuple[Path, dict[str, Any]], run: Path, config
                 )
 
 
-def _profile_name(config: Mapping[str, Any]) -> str:
-    """The profile; on MiniGrid the entropy coefficient, which is what its profiles differ in."""
+def run_name(config: Mapping[str, Any]) -> RunName:
+    """As a run is called in tables. On MiniGrid the profile is its entropy coefficient, which is what its profiles differ in."""
     entropy = config["algorithm"].get("entropy_coefficient")
-    return str(config["profile"]) if entropy is None else f"entropy-{entropy:g}"
+    profile = str(config["profile"]) if entropy is None else f"entropy-{entropy:g}"
+    return RunName(str(config["task"]), str(config["method_name"]), profile, int(config["seed"]))
 
 
 def write_results(rows: Iterable[Row], folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cclf import presets, tables
+from cclf import paper_tables, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse, print_table
 from cclf.commands.training import train_config
 from cclf.config import A2cConfig, Config, ConfigError
@@ -71,9 +71,9 @@ def _sweep_options() -> Any:
 def sweep(arguments: list[str]) -> int:
     words, extra = _split(arguments)
     options = parse(_sweep_options(), "cclf sweep", words)
-    table = tables.Table("", (), (), (1, 2, 3, 4, 5))
+    table = paper_tables.Table("", (), (), (1, 2, 3, 4, 5))
     if options.table is not None:
-        table = tables.find_table(options.table, "paper")
+        table = paper_tables.find_table(options.table, "paper")
     tasks, methods = options.tasks or table.tasks, options.methods or table.methods
     if not tasks or not methods:
         raise ConfigError("sweep needs --tasks and --methods, or a --table (see: cclf sweep --help)")
@@ -187,7 +187,7 @@ def reproduce(arguments: list[str]) -> int:
     options = parse(_reproduce_options(), "cclf reproduce", words)
     if options.table == "cost":
         return _reproduce_cost(options.budget, options.dry_run)
-    table = tables.find_table(options.table, options.budget)
+    table = paper_tables.find_table(options.table, options.budget)
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
     from cclf.sweep.plan import jobs_of
