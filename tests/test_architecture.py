@@ -19,10 +19,10 @@ MAY_SEE = {
     "presets": {"config"},
     "equations": set(),
     "types": {"config"},
-    "nets": WORDS | {"equations", "kernels"},
+    "nets": WORDS | {"equations", "augment", "kernels"},
     "augment": WORDS | {"equations"},
     "replay": WORDS | {"equations"},
-    "kernels": WORDS | {"equations", "kernels"},
+    "kernels": WORDS | {"equations", "augment", "kernels"},
     "framework": WORDS | PARTS,
     "algorithms": WORDS | PARTS | {"framework"},
     "envs": WORDS | {"machine"},
@@ -32,12 +32,12 @@ MAY_SEE = {
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
-    "export": WORDS | {"build", "algorithms", "nets", "runtime"},  # rewrites a policy for other programs
+    "export": WORDS | {"build", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "paper_tables": WORDS,  # the paper's experiments as runs
     "sweep": WORDS | {"runtime", "machine", "sweep"},
-    "cost": WORDS | {"build", "runtime", "analysis", "bench"},
-    "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis", "bench"},
+    "cost": WORDS | {"build", "runtime", "analysis"},
+    "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS
     | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis", "paper_tables", "reproduce", "cost"},

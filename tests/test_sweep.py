@@ -11,6 +11,7 @@ import pytest
 from cclf import cli, demo
 from cclf.analysis.load import read_runs
 from cclf.commands.options import EXIT_STOPPED
+from tiny_runs import tiny_config, tiny_options
 
 TINY = ["--env-steps", "512", "--eval-every-env-steps", "256", "--eval-episodes", "2", "--no-tensorboard", "--no-video"]
 LONG = ["--env-steps", "3000000", "--eval-every-env-steps", "3000000", *TINY[4:]]
@@ -86,6 +87,34 @@ def test_the_benchmark_prints_one_json_document(arguments: list[str], capsys: py
     report = json.loads(capsys.readouterr().out)
     assert report["a2c"]["frames_per_second"] > 0
     assert set(report) >= {"device", "commit", "command"}
+
+
+def test_the_loop_benchmark_counts_the_steps_of_all_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    arguments = ["--task", "toy/reach-1d", "--method", "rad", "--seeds", "1", "2", "--seconds", "0.3", "--device", "cpu"]
+    assert cli.main(["bench", "loop", *arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [report[name]["runs"] for name in ("rad x 1", "rad x 2")] == [1, 2]
+    assert all(report[name]["agent_steps_per_second"] > 0 for name in ("rad x 1", "rad x 2"))
+    assert cli.main(["bench", "loop", "--seeds", "0"]) == 2
+
+
+def test_parity_on_a_trained_run_names_every_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    config = tiny_config()
+    assert cli.main(["train", *tiny_options(config), "--out", str(tmp_path)]) == 0
+    folder = capsys.readouterr().out.strip()
+    arguments = ["bench", "parity", folder, "--precision", "fp32", "--device", "cpu", "--batches", "2", "--updates", "3"]
+    assert cli.main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert min(report["gradient_cosine"].values()) == pytest.approx(1.0, abs=1e-4)
+    assert any("critic" in name for name in report["gradient_cosine"])
+    assert any("contrastive" in name for name in report["gradient_cosine"])
+    assert report["same_crop_share"] == 1.0
+    assert report["belief_mean_absolute_error"] < 1e-5
+    assert set(report["after_updates"]) == {"fp32", "fp32 (1)", "fp32 (2)", "fp32 (3)"}
 
 
 def test_the_update_benchmark_checks_parity_first(capsys: pytest.CaptureFixture[str]) -> None:

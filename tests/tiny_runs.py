@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from cclf import build, presets
+from cclf.runtime.loop import Run, run_together
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
@@ -74,11 +75,13 @@ def run(config, folder, stop_at=None, prepare=lambda _: None):
     training.resume()
     stop = StopAt(stop_at)
     log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
-    finished = training.run(log, QuietProgress(config.run.env_steps, training.env_steps, stop), stop)
+    progress = QuietProgress(config.run.env_steps, training.env_steps, stop)
+    for error in run_together([Run(training, log, progress)], stop).values():
+        raise error
     log.close()
     agent.close()
     learner.close()
-    return learner, finished
+    return learner, training.finished
 
 
 def flat(state, prefix=""):

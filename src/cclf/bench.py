@@ -5,19 +5,22 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cclf import presets
-from cclf.config import Config, SacConfig
+from cclf.config import Config, ConfigError, SacConfig
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from cclf.algorithms.sac import Sac
     from cclf.runtime.learner import OffPolicyLearner
 
+Precision = Literal["fp32", "tf32", "bf16"]
 WARMUP_FRAMES = 20_000  # fills RE3's window of 10,000 twice: its first updates are cheaper than the rest
 
 
@@ -69,20 +72,200 @@ def _frames_per_second(task: str, method: str, seed: int, seconds: float) -> flo
 
 
 def update(
-    methods: Sequence[str], task: str, precision: Literal["fp32", "tf32", "bf16"], device_name: str, pairs: int
+    methods: Sequence[str], task: str, precision: Precision, device_name: str, pairs: int
 ) -> dict[str, Any]:
     """Milliseconds per update of SAC methods, with replay sampling, crops, priorities, optimisers and targets.
 
     The unit is a pair of updates, since they alternate. A speed comes only with the parity of its configuration: what the fast
     update and the plain float32 update make of the same weights and batch.
     """
-    import torch
 
     from cclf import build
     from cclf.runtime.learner import OffPolicyLearner
 
     device = build.choose_device(device_name)
-    report: dict[str, Any] = {
+    report = _header(task, precision, device)
+    if device.type == "cuda":
+        report["ceilings"] = _ceilings(device)
+    frames = None
+    for method in methods:
+        config = _config(task, method, precision)
+        _use(config, device)
+        learner = build.make_learner(config, device)
+        assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
+        frames = _real_frames(learner) if frames is None else frames
+        _fill_replay(learner, frames)
+        started = time.perf_counter()
+        while learner.updates < 20:
+            learner.update(0)
+        _finish(device)
+        figures: dict[str, Any] = {"seconds_to_20_updates": time.perf_counter() - started, "parity": _parity(config, learner)}
+        milliseconds = sorted(_time_pairs(learner, pairs, device))
+        deciles = statistics.quantiles(milliseconds, n=10)
+        figures |= {"median_ms": statistics.median(milliseconds), "p10_ms": deciles[0], "p90_ms": deciles[-1]}
+        figures |= {"parameters": sum(parameter.numel() for parameter in learner.algorithm.networks.parameters())}  # type: ignore[attr-defined]
+        figures["teraflop"] = _teraflop(config, learner)
+        if "ceilings" in report:
+            rate = figures["teraflop"] / figures["median_ms"] * 1e3
+            figures["share_of_matrix_rate"] = rate / report["ceilings"]["bf16_matrix_teraflop_per_second"]
+        report[method] = figures
+        print(f"{method}: {figures['median_ms']:.2f} ms", file=sys.stderr, flush=True)
+        learner.close()
+    return report
+
+
+def loop(
+    task: str, method: str, precision: Precision, device_name: str, seeds: Sequence[int], seconds: float
+) -> dict[str, Any]:
+    """Agent steps per second of whole training but evaluation: act, update, step and draw the environment.
+
+    For each number of seeds in `seeds`, that many runs take turns in this process.
+    """
+
+    from cclf import build
+
+    device = build.choose_device(device_name)
+    report = _header(task, precision, device)
+    for count in seeds:
+        config = _config(task, method, precision)
+        assert isinstance(config.algorithm, SacConfig), "checked in _config"
+        algorithm = replace(config.algorithm, warmup_agent_steps=300, replay_capacity_transitions=20_000)
+        config = replace(config, algorithm=algorithm)
+        _use(config, device)
+        learners = [build.make_learner(replace(config, seed=seed), device) for seed in range(1, count + 1)]
+        while min(learner.updates for learner in learners) < 20:
+            for learner in learners:
+                learner.advance(0)
+        _finish(device)
+        started, steps = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            for learner in learners:
+                steps += learner.advance(0).agent_steps
+        _finish(device)
+        rate = steps / (time.perf_counter() - started)
+        report[f"{method} x {count}"] = {"agent_steps_per_second": rate, "runs": count, "seconds": seconds}
+        print(f"{method}, {count} in turn: {rate:.1f} agent steps/s", file=sys.stderr, flush=True)
+        for learner in learners:
+            learner.close()
+    return report
+
+
+def parity(
+    folder: Path, precision: Precision, device_name: str, batches: int, updates: int
+) -> dict[str, Any]:
+    """A fast precision against plain float32 at the weights and on the replay of a trained run.
+
+    First without moving anything: gradients tensor by tensor, beliefs, chosen crops, targets. Then `updates` updates from there,
+    once in `precision` and three times in float32 with other random numbers: whether the fast one lies among them.
+    """
+    import torch
+
+    from cclf import build
+    from cclf.algorithms.sac import Sac
+    from cclf.algorithms.sac_lean import lean_update
+    from cclf.runtime.learner import OffPolicyLearner
+
+    device = build.choose_device(device_name)
+    asked = build.read_config(folder)
+
+    def restored(precision: Precision) -> OffPolicyLearner:
+        assert isinstance(asked.algorithm, SacConfig), "checked before"
+        config = replace(asked, algorithm=replace(asked.algorithm, precision=precision), run=replace(asked.run, env_steps=10**7))
+        build.set_precision(config, device)
+        training, learner, agent = build.make_training(config, folder, device)
+        agent.close()
+        if not training.resume():
+            raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+        assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
+        return learner
+
+    if not isinstance(asked.algorithm, SacConfig):
+        raise ConfigError(f"{folder} was not trained with SAC: precision is a matter of its pixels alone")
+    report = _header(asked.task, precision, device) | {"run": asked.run_name(), "batches": batches}
+    fast, plain = restored(precision), restored("fp32")
+    report["run_updates"] = fast.updates
+    cosines: dict[str, float] = {}
+    crops, beliefs, targets = [], [], []
+    for _ in range(batches):
+        batch = plain.replay.sample(plain.batch_size, plain.generators["replay"]).to(device)
+        noise = plain.algorithm.draw_noise(plain.batch_size, plain.generators["augment"], plain.generators["policy"])
+        seen = []
+        both: list[tuple[OffPolicyLearner, Callable[..., Any], Precision]]
+        both = [(fast, lean_update, precision), (plain, Sac.update, "fp32")]
+        for learner, run, kind in both:
+            assert isinstance(learner.algorithm, Sac), "checked before"
+            build.set_precision(replace(asked, algorithm=replace(asked.algorithm, precision=kind)), device)
+            seen.append(_gradients(learner.algorithm, run, batch, noise, learner._moment))
+        for name in seen[1].gradients:
+            ours, theirs = seen[0].gradients[name].double(), seen[1].gradients[name].double()
+            cosine = float(torch.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0)) if theirs.any() else 1.0
+            cosines[name] = min(cosine, cosines.get(name, 1.0))
+        crops.append(float((seen[0].chosen == seen[1].chosen).float().mean()))
+        beliefs.append(float((seen[0].curiosity - seen[1].curiosity).abs().mean()))
+        targets.append(float((seen[0].target - seen[1].target).abs() / seen[1].target.abs()))
+    report |= {
+        "gradient_cosine": cosines,
+        "same_crop_share": statistics.mean(crops),
+        "belief_mean_absolute_error": statistics.mean(beliefs),
+        "target_mean_relative_error": statistics.mean(targets),
+    }
+    after = {}
+    for stream, label in enumerate([precision, "fp32 (1)", "fp32 (2)", "fp32 (3)"]):
+        learner = restored(precision if stream == 0 else "fp32")
+        for name in ("replay", "augment", "policy"):
+            learner.generators[name].manual_seed(stream)
+        rows = [learner.update(0) for _ in range(updates)]
+        names = ("critic_loss", "contrastive_loss", "curiosity_mean", "q_mean")
+        last = [row for row in rows[-max(1, updates // 3) :] if row is not None]
+        after[label] = {name: statistics.mean(float(row[name]) for row in last) for name in names if name in last[0]}
+        learner.close()
+    return report | {"updates": updates, "after_updates": after}
+
+
+class _Seen(NamedTuple):
+    gradients: dict[str, "torch.Tensor"]  # by loss and parameter
+    chosen: "torch.Tensor"
+    curiosity: "torch.Tensor"
+    target: "torch.Tensor"
+
+
+def _gradients(sac: "Sac", run: Callable[..., Any], batch: Any, noise: Any, moment: "torch.Tensor") -> _Seen:
+    """What one update would do, without doing it."""
+    import torch
+
+    names = {parameter: name for name, parameter in sac.networks.named_parameters()} | {sac.log_temperature: "log_temperature"}
+    found: dict[str, torch.Tensor] = {}
+    appraisals = []
+    appraise, updates = sac.framework.appraise, sac.updates
+
+    def record(loss: "torch.Tensor", *optimisers: str) -> None:
+        lists = [group["params"] for name in optimisers for group in sac.optimisers[name].param_groups]
+        moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
+        for parameter, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
+            found[f"{optimisers[-1]}: {names[parameter]}"] = gradient
+
+    def keep(*arguments: Any, **named: Any) -> Any:
+        appraisals.append(appraise(*arguments, **named))
+        return appraisals[-1]
+
+    state = {name: buffer.clone() for name, buffer in sac.framework.named_buffers()}
+    sac.framework.appraise, sac._step, sac.target_step, sac.updates = keep, record, lambda: None, 0  # type: ignore[method-assign]
+    try:
+        metrics = run(sac, batch, noise, moment).metrics
+    finally:
+        del sac.framework.appraise, sac._step, sac.target_step
+        sac.updates = updates
+        for name, buffer in sac.framework.named_buffers():
+            buffer.copy_(state[name])
+    return _Seen(found, appraisals[0].chosen, appraisals[0].curiosity, metrics["target_mean"])
+
+
+def _header(task: str, precision: str, device: "torch.device") -> dict[str, Any]:
+    import torch
+
+    from cclf import build
+
+    return {
         "task": task,
         "precision": precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -90,32 +273,75 @@ def update(
         "commit": build.code_version(),
         "command": " ".join(["cclf", *sys.argv[1:]]),
     }
-    frames = None
-    for method in methods:
-        config = presets.resolve(task, method)
-        assert isinstance(config.algorithm, SacConfig), "updates are benchmarked for SAC"
-        algorithm = replace(config.algorithm, precision=precision)
-        config = replace(config, algorithm=algorithm, run=replace(config.run, env_steps=10**7))
-        build.set_precision(config, device)
-        learner = build.make_learner(config, device)
-        assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
-        frames = real_frames(learner) if frames is None else frames
-        fill_replay(learner, frames)
-        started = time.perf_counter()
-        while learner.updates < 20:
-            learner.update(0)
-        _finish(device)
-        figures: dict[str, Any] = {"seconds_to_20_updates": time.perf_counter() - started, "parity": _parity(config, learner)}
-        milliseconds = sorted(time_pairs(learner, pairs, device))
-        deciles = statistics.quantiles(milliseconds, n=10)
-        figures |= {"median_ms": statistics.median(milliseconds), "p10_ms": deciles[0], "p90_ms": deciles[-1]}
-        report[method] = figures
-        print(f"{method}: {figures['median_ms']:.2f} ms", file=sys.stderr, flush=True)
-        learner.close()
-    return report
 
 
-def real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
+def _use(config: Config, device: "torch.device") -> None:
+    """What `cclf train` sets for the process."""
+    import torch
+
+    from cclf import build
+
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    build.set_precision(config, device)
+
+
+def _config(task: str, method: str, precision: Precision) -> Config:
+    config = presets.resolve(task, method)
+    if not isinstance(config.algorithm, SacConfig):
+        raise ConfigError(f"{task} is not learned with SAC, whose updates are timed here: use a task of dmc, gym or toy")
+    return replace(config, algorithm=replace(config.algorithm, precision=precision), run=replace(config.run, env_steps=10**7))
+
+
+def _ceilings(device: "torch.device") -> dict[str, float]:
+    """What this GPU can do at best: a large matrix product in bfloat16, and a large copy."""
+    import torch
+
+    a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = _seconds(lambda: a @ b)
+    source, target = (torch.empty(2**30, dtype=torch.uint8, device=device) for _ in range(2))
+    copy = _seconds(lambda: target.copy_(source))
+    return {
+        "bf16_matrix_teraflop_per_second": 2 * 8192**3 / product / 1e12,
+        "copy_terabyte_per_second": 2 * 2**30 / copy / 1e12,  # read and written
+    }
+
+
+def _seconds(work: Callable[[], Any], repeats: int = 20) -> float:
+    """GPU seconds of one call."""
+    import torch
+
+    for _ in range(5):
+        work()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    for _ in range(repeats):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / repeats / 1e3
+
+
+def _teraflop(config: Config, learner: "OffPolicyLearner") -> float:
+    """Arithmetic of one update without anything computed twice, the mean of a pair, counted on its plain kernels."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from cclf import build
+    from cclf.algorithms.sac_lean import lean_update
+
+    assert isinstance(config.algorithm, SacConfig), "updates are counted for SAC"
+    plain = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
+    device, generators = learner._moment.device, learner.generators
+    sac = build.make_sac(plain, learner.env.spec.action_dim, device)
+    batch = learner.replay.sample(learner.batch_size, generators["replay"]).to(device)
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(2):
+            noise = sac.draw_noise(learner.batch_size, generators["augment"], generators["policy"])
+            lean_update(sac, batch, noise, learner._moment)
+    return float(counter.get_total_flops()) / 2 / 1e12
+
+
+def _real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
     """Frames of the task under random actions: noise would be selected among unlike anything real."""
     import numpy as np
 
@@ -127,7 +353,7 @@ def real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
     return np.stack(frames)
 
 
-def fill_replay(learner: "OffPolicyLearner", frames: "np.ndarray") -> None:
+def _fill_replay(learner: "OffPolicyLearner", frames: "np.ndarray") -> None:
     """Fill every slot with real frames in random order, so that a batch reads all over the replay's memory."""
     import torch
 
@@ -176,7 +402,7 @@ def _parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]:
     return figures
 
 
-def time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") -> list[float]:
+def _time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") -> list[float]:
     """Milliseconds per update, one figure per pair of updates."""
     import torch
 

@@ -170,15 +170,19 @@ def eval_workers(config: Config, device: torch.device) -> int:
     return min(config.run.eval_episodes, len(os.sched_getaffinity(0)))
 
 
-def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent, Config, int]:
-    """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
+def read_config(folder: Path) -> Config:
     known = folder / "config.json"
     if not known.exists():
         raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
     try:
-        config = Config.from_dict(json.loads(known.read_text()))
+        return Config.from_dict(json.loads(known.read_text()))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"cannot read {known}: {error}") from error
+
+
+def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent, Config, int]:
+    """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
+    config = read_config(folder)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     saved = checkpoint.load(folder / "checkpoint")
     if saved is None:
@@ -224,7 +228,7 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
 def make_training(config: Config, folder: Path, device: torch.device) -> tuple[Training, AnyLearner, Agent]:
     learner = make_learner(config, device)
     agent = make_agent(config, device)
-    networks: nn.ModuleDict = learner.algorithm.networks  # type: ignore[attr-defined]
+    networks: nn.ModuleDict = learner.algorithm.networks  # type: ignore[union-attr]
 
     def evaluate_now(env_steps: int, record: bool) -> Rounds:
         agent.policy.networks.load_state_dict(networks.state_dict())  # as they are now, while training goes on

@@ -4,9 +4,10 @@ The paper compares "model sizes during training", which grow with the number of 
 plus what an update keeps for its gradients (counted, the same on every machine), and time is that of updates alone.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,16 @@ from cclf.analysis import published, statistics
 from cclf.analysis.verdict import State, Verdict
 from cclf.config import Config, SacConfig
 
+if TYPE_CHECKING:
+    import torch
+
+    from cclf.runtime.learner import OffPolicyLearner
+
 TASK = "dmc/cartpole-swingup"
 METHODS = ("drq", "drq[3,3]", "drq[5,5]", "curl", "curl+", "curl++", "cclf")
 PAPER_BATCH_SIZE = 512  # for which sizes are given, whatever batch is timed
-_REPLAY_AGENT_STEPS = 2_000
+WARMUP_PAIRS = 2
+_RANDOM_AGENT_STEPS = 100  # whose frames the updates see
 
 
 class Claim(NamedTuple):
@@ -64,54 +71,58 @@ def config_of(name: str, batch_size: int, device: str) -> Config:
     assert isinstance(algorithm, SacConfig), "costs are compared on SAC"
     if views:
         config = replace(config, method=replace(config.method, views=int(views.partition(",")[0])))
-    run = replace(config.run, env_steps=_REPLAY_AGENT_STEPS * config.env.action_repeat, device=device)
-    return replace(config, algorithm=replace(algorithm, batch_size=batch_size), run=run)
+    algorithm = replace(algorithm, batch_size=batch_size, warmup_agent_steps=_RANDOM_AGENT_STEPS)
+    run = replace(config.run, env_steps=2 * _RANDOM_AGENT_STEPS * config.env.action_repeat, device=device)
+    return replace(config, algorithm=algorithm, run=run)
 
 
 def measure(names: Sequence[str], device_name: str, batch_size: int, pairs: int) -> dict[str, Cost]:
     """All methods in turns, so that a machine that is slow for a while is slow for each of them."""
     import torch
 
-    from cclf import bench, build
-    from cclf.runtime.learner import OffPolicyLearner
+    from cclf import build
 
     device = build.choose_device(device_name)
     torch.set_num_threads(1)
-    learners: dict[str, OffPolicyLearner] = {}
-    frames: np.ndarray | None = None
-    for name in names:
-        config = config_of(name, batch_size, device_name)
-        build.set_precision(config, device)
-        learner = build.make_learner(config, device)
-        assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
-        frames = bench.real_frames(learner) if frames is None else frames
-        bench.fill_replay(learner, frames)
-        learners[name] = learner
-    assert frames is not None, "no method was named"
-    kept = {name: _kept_bytes(name, frames) for name in names}
-    for learner in learners.values():
-        bench.time_pairs(learner, 2 if device.type == "cpu" else 10, device)  # warm
-    times = {name: np.zeros(0) for name in names}
-    for _ in range(pairs):
+    learners = {name: _learner(name, batch_size, device) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(pairs + WARMUP_PAIRS):
         for name, learner in learners.items():
-            times[name] = np.append(times[name], bench.time_pairs(learner, 1, device))
-    counts = {name: sum(p.numel() for p in learner.algorithm.networks.parameters()) for name, learner in learners.items()}  # type: ignore[attr-defined]
-    for learner in learners.values():
+            started = time.perf_counter()
+            learner.update(0)
+            learner.update(0)  # updates alternate
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn >= WARMUP_PAIRS:
+                times[name].append((time.perf_counter() - started) * 500.0)
+    costs = {}
+    for name, learner in learners.items():
+        parameters = sum(parameter.numel() for parameter in learner.algorithm.networks.parameters())  # type: ignore[attr-defined]
+        costs[name] = Cost(parameters, _kept_bytes(name), np.array(times[name]))
         learner.close()
-    return {name: Cost(counts[name], kept[name], times[name]) for name in names}
+    return costs
 
 
-def _kept_bytes(name: str, frames: np.ndarray) -> int:
+def _learner(name: str, batch_size: int, device: "torch.device") -> "OffPolicyLearner":
+    """Ready to update, on frames of random play."""
+    from cclf import build
+    from cclf.runtime.learner import OffPolicyLearner
+
+    config = config_of(name, batch_size, str(device))
+    build.set_precision(config, device)
+    learner = build.make_learner(config, device)
+    assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
+    while learner.warming_up:
+        learner.advance(0)
+    return learner
+
+
+def _kept_bytes(name: str) -> int:
     """Bytes that the larger of two successive updates keeps for its gradients; counted on the CPU, where nothing is fused."""
     import torch
 
-    from cclf import bench, build
-    from cclf.runtime.learner import OffPolicyLearner
-
     small = 4  # what is kept for a batch grows with its size
-    learner = build.make_learner(config_of(name, small, "cpu"), torch.device("cpu"))
-    assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
-    bench.fill_replay(learner, frames)
+    learner = _learner(name, small, torch.device("cpu"))
     weights = {p.untyped_storage().data_ptr() for p in learner.algorithm.networks.parameters()}  # type: ignore[attr-defined]
     sizes = []
     for _ in range(2):

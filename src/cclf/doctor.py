@@ -73,11 +73,12 @@ def forecast(config: Config, facts: Facts) -> Facts:
     if "error" in facts["torch"]:
         return answer | {"error": "cannot run, PyTorch does not load", "do": "repair PyTorch"}
     from cclf import build
+    from cclf.envs.make import make_env
 
     if isinstance(config.algorithm, A2cConfig):
         build.make_grids(config, 1, 0).close()  # refuses an unknown name
     else:
-        env = build.make_env(config, 0)
+        env = make_env(config, 0)
         answer["replay_transitions"], answer["replay_bytes"] = build.replay_forecast(config, env)
         env.close()
     # A checkpoint holds the replay and is written beside the one before.

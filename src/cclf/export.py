@@ -21,7 +21,8 @@ from cclf import __version__, build
 from cclf.algorithms.a2c import A2c
 from cclf.algorithms.sac import Sac
 from cclf.config import Config, ConfigError
-from cclf.nets import GRID_WINDOWS, grid_windows
+from cclf.envs.make import make_env
+from cclf.nets import GRID_WINDOWS, grid_windows, plain_convolutions
 from cclf.runtime.seeding import derive
 
 TOLERANCE = 1e-4
@@ -120,8 +121,8 @@ def reference(policy: Any, config: Config, seed: int) -> tuple[nn.Module, np.nda
     if not isinstance(policy, Sac):
         raise ConfigError(f"cclf export knows SAC and A2C, not the {type(policy).__name__} of {config.task}")
     # Weights are float32 whatever a GPU computed with: that is what other programs get, and what they are checked against.
-    policy.critic.encoder.convolutions.precision = "fp32"
-    env = build.make_env(config, derive(seed, "export"))
+    policy.critic.encoder.convolutions.kernel = plain_convolutions
+    env = make_env(config, derive(seed, "export"))
     frames, stacks, actions = deque([env.reset(derive(seed, "export"))] * config.env.frame_stack, config.env.frame_stack), [], []
     for _ in range(CHECKED_AGENT_STEPS):
         stacks.append(np.concatenate(frames))

@@ -53,6 +53,7 @@ _PUBLISHED = (
     Method("rad", "SAC on one random crop", _PLAIN | {"views": 1, "contrastive": False}),
     Method("curl", "one crop, and a second as the key of a contrastive loss", _PLAIN | {"views": 1}),
     Method("drq", "two crops, evenly averaged in loss and target, Eq. (1)(2)", _PLAIN | {"contrastive": False}),
+    Method("drq-5", "the same with five crops, [K, M] = [5, 5]", _PLAIN | {"views": 5, "contrastive": False}),
     Method("curl+", "DrQ with the contrastive loss, [K, M] = [2, 2]", _PLAIN),
     Method("curl++", "the same with [K, M] = [5, 5], all five in the losses", _PLAIN | {"views": 5}),
     Method("select", "two of five crops by least pixel overlap, Eq. (4)", _PLAIN | {"views": 5, "selection": "overlap"}),

@@ -9,7 +9,7 @@ import torch
 
 from cclf import build
 from cclf.runtime.evaluate import Evaluation
-from cclf.runtime.loop import Plan, Training
+from cclf.runtime.loop import Plan, Run, Training, run_together
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.stop import Stop
 from cclf.types import Advance
@@ -89,7 +89,8 @@ def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(
     training = Training(Plan(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
     stop = StopAt()
     log = RunLog(tmp_path, learner.metric_names, tensorboard=False, resume_env_steps=0)
-    assert training.run(log, QuietProgress(100, 0, stop), stop)
+    assert not run_together([Run(training, log, QuietProgress(100, 0, stop))], stop)
+    assert training.finished
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
     assert moments == [(64, False), (128, True)], "the last evaluation alone is recorded"
     train = rows(tmp_path / "train.csv")
@@ -236,3 +237,40 @@ def test_the_update_sees_nothing_of_the_step_under_way():
     for agent_steps in range(40):
         learner.advance(agent_steps)
     assert sizes == list(range(20, 40))
+
+
+def together(configs, folder, stop, spoil=None):
+    """Train these in turn, each in `folder/<seed>`; what `run_together` says, and the learners."""
+    runs, learners = [], []
+    for config in configs:
+        own = folder / str(config.seed)
+        own.mkdir(parents=True, exist_ok=True)
+        training, learner, _ = build.make_training(config, own, CPU)
+        training.resume()
+        log = RunLog(own, learner.metric_names, False, training.env_steps, training.evaluation_due)
+        runs.append(Run(training, log, QuietProgress(config.run.env_steps, training.env_steps, stop)))
+        learners.append(learner)
+    if spoil is not None:
+        learners[spoil].algorithm.critic.q1[0].weight.data.fill_(float("nan"))
+    failed = run_together(runs, stop)
+    for run_ in runs:
+        run_.log.close()
+    return failed, learners
+
+
+def test_runs_that_take_turns_are_the_runs_they_would_be_alone(tmp_path):
+    configs = [tiny_config(seed=1), tiny_config(seed=2, env_steps=80)]  # the second goes on alone at the end
+    _, joint = together(configs, tmp_path / "joint", StopAt(50))  # stopped in between, and taken up again
+    failed, joint = together(configs, tmp_path / "joint", StopAt())
+    assert not failed
+    for config, learner in zip(configs, joint, strict=True):
+        alone, _ = run(config, tmp_path / "alone" / str(config.seed))
+        assert differing(alone.state_dict(), learner.state_dict()) == []
+        assert tables(tmp_path / "alone" / str(config.seed)) == tables(tmp_path / "joint" / str(config.seed))
+
+
+def test_a_run_that_diverges_leaves_and_the_other_goes_on(tmp_path):
+    failed, learners = together([tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0)
+    assert set(failed) == {0}
+    assert learners[0].agent_steps < 60 == learners[1].agent_steps
+    assert (tmp_path / "1" / "failure").exists()

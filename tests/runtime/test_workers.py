@@ -19,8 +19,7 @@ from cclf.runtime import loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
 from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerError
 from faulty_envs import Faulty
-from test_cli import cclf
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
+from tiny_runs import CPU, differing, run, tables, tiny_config
 
 CONFIG = tiny_config()
 SEEDS = [11, 22, 33]

@@ -3,7 +3,8 @@
 import json
 import os
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from cclf import presets
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, parse, print_table
@@ -37,20 +38,61 @@ class BenchUpdate:
     """One JSON document on standard output."""
 
 
+@dataclass(frozen=True)
+class BenchLoop:
+    """Agent steps per second of whole SAC training: acting, updates, environment and rendering; evaluation is left out."""
+
+    task: str = "dmc/cartpole-swingup"
+    method: str = "cclf"
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    device: str = "auto"
+    seeds: tuple[int, ...] = (1,)
+    """How many runs take turns in the process; several numbers are measured one after another."""
+    seconds: float = 10.0
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+def _parity_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class BenchParity:
+        """A fast precision against plain float32 at the weights and on the replay of a trained SAC run."""
+
+        run: tyro.conf.Positional[Path]
+        precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+        device: str = "auto"
+        batches: int = 8
+        updates: int = 300
+        """To make from there in both precisions, for a look at where losses go."""
+        json: bool = False
+        """One JSON document on standard output."""
+
+    return BenchParity
+
+
 def bench(arguments: list[str]) -> int:
-    kinds = {"minigrid": BenchMinigrid, "update": BenchUpdate}
+    kinds = {"minigrid": BenchMinigrid, "update": BenchUpdate, "loop": BenchLoop, "parity": None}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: cclf bench {'|'.join(kinds)} [--help]")
         return EXIT_DONE if arguments else EXIT_BAD_INPUT
     kind = arguments[0]
     if kind not in kinds:
         raise ConfigError(f"unknown benchmark {kind!r}{presets.nearest(kind, kinds)}: use one of {', '.join(kinds)}")
-    options = parse(kinds[kind], f"cclf bench {kind}", arguments[1:])
+    options = parse(kinds[kind] or _parity_options(), f"cclf bench {kind}", arguments[1:])
     from cclf import bench as benchmarks
 
     if kind == "update":
         report = benchmarks.update(options.methods, options.task, options.precision, options.device, options.pairs)
         figure, unit = "median_ms", "ms per update"
+    elif kind == "parity":
+        return _parity(options)
+    elif kind == "loop":
+        if not options.seeds or min(options.seeds) < 1:
+            raise ConfigError(f"--seeds {' '.join(map(str, options.seeds))}: name how many runs take turns, 1 or more")
+        report = benchmarks.loop(options.task, options.method, options.precision, options.device, options.seeds, options.seconds)
+        figure, unit = "agent_steps_per_second", "agent steps/s in all"
     else:
         processes = options.processes or os.cpu_count() or 1
         report = benchmarks.minigrid(options.task, options.methods, processes, options.seconds)
@@ -58,8 +100,27 @@ def bench(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(report, indent=2))
         return EXIT_DONE
-    rows = [(name, f"{figures[figure]:,.5g}") for name, figures in report.items() if isinstance(figures, dict)]
+    rows = [
+        (name, f"{figures[figure]:,.5g}") for name, figures in report.items() if isinstance(figures, dict) and figure in figures
+    ]
     print_table((f"method on {options.task}, {report['device']}", unit), rows)
+    return EXIT_DONE
+
+
+def _parity(options: Any) -> int:
+    from cclf import bench as benchmarks
+
+    report = benchmarks.parity(options.run, options.precision, options.device, options.batches, options.updates)
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return EXIT_DONE
+    least = sorted(report["gradient_cosine"].items(), key=lambda item: item[1])[:5]
+    rows = [(f"gradient cosine, {name}", f"{value:.6f}") for name, value in least]
+    for name in ("same_crop_share", "belief_mean_absolute_error", "target_mean_relative_error"):
+        rows.append((name.replace("_", " "), f"{report[name]:.3g}"))
+    for label, means in report["after_updates"].items():
+        rows += [(f"{name} after {options.updates} updates, {label}", f"{value:.4g}") for name, value in means.items()]
+    print_table((f"{options.precision} against float32 at {report['run']}", ""), rows)
     return EXIT_DONE
 
 

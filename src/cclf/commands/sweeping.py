@@ -106,7 +106,7 @@ def plan(
             for profile in profiles:
                 for seed in seeds:
                     names = [task, "--method", method, "--profile", profile, "--seed", str(seed)]
-                    config, _, _ = train_config([*names, *extra])
+                    config = train_config([*names, *extra]).config
                     if task not in forecasts:
                         forecasts[task] = _replay_bytes(config)
                     calls.append(call_of(config, out, extra, forecasts[task]))

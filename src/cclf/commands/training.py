@@ -7,14 +7,14 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cclf import presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
 
 if TYPE_CHECKING:
-    from cclf.runtime.loop import Training
+    from cclf.runtime.loop import Run
     from cclf.runtime.stop import Stop
 
 
@@ -30,6 +30,8 @@ def _train_options(algorithm_config: type) -> Any:
         profile: str
         """released or paper: which reading of the points where the two disagree."""
         seed: int
+        with_seeds: tuple[int, ...]
+        """More seeds, trained in this process in turn with the first, each in its own folder: for a GPU that one run fills."""
         out: Path
         """Folder for run folders; this run's is OUT/TASK/METHOD/seed-SEED-HASH."""
         dry_run: bool
@@ -54,8 +56,16 @@ def _named_task(arguments: list[str]) -> str:
     raise ConfigError("train needs a task, e.g. cclf train toy/reach --method cclf (see: cclf tasks)")
 
 
-def train_config(arguments: list[str]) -> tuple[Config, Path, bool]:
-    """What a `cclf train` command line asks for: the config, the folder for run folders, and whether to stop before training."""
+class Asked(NamedTuple):
+    """What a `cclf train` command line asks for."""
+
+    config: Config
+    with_seeds: tuple[int, ...]
+    out: Path  # for run folders
+    dry_run: bool  # stop before training
+
+
+def train_config(arguments: list[str]) -> Asked:
     names = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     names.add_argument("--method", default="cclf")
     names.add_argument("--profile", default=presets.DEFAULT_PROFILE)
@@ -69,6 +79,7 @@ def train_config(arguments: list[str]) -> tuple[Config, Path, bool]:
         method=defaults.method_name,
         profile=defaults.profile,
         seed=defaults.seed,
+        with_seeds=(),
         out=Path("runs"),
         dry_run=False,
         env=defaults.env,
@@ -83,18 +94,21 @@ def train_config(arguments: list[str]) -> tuple[Config, Path, bool]:
         defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
     )
     presets.refuse_idle_options(config, defaults)
-    return config, chosen.out, chosen.dry_run
+    if len({chosen.seed, *chosen.with_seeds}) <= len(chosen.with_seeds):
+        raise ConfigError(f"seeds {chosen.seed} and {chosen.with_seeds}: each may be named once")
+    return Asked(config, chosen.with_seeds, chosen.out, chosen.dry_run)
 
 
 def train(arguments: list[str]) -> int:
-    config, out, dry_run = train_config(arguments)
-    if dry_run:
-        print(json.dumps(config.to_dict(), indent=2))
+    asked = train_config(arguments)
+    if asked.dry_run:
+        print(json.dumps(asked.config.to_dict(), indent=2))
         return EXIT_DONE
-    return run_training(config, out)
+    return run_training([asked.config, *(replace(asked.config, seed=seed) for seed in asked.with_seeds)], asked.out)
 
 
-def run_training(config: Config, out: Path) -> int:
+def run_training(configs: list[Config], out: Path) -> int:
+    """Train these, which differ in their seeds alone, in one process."""
     from cclf.runtime.stop import Stop
 
     stop = Stop()
@@ -102,54 +116,71 @@ def run_training(config: Config, out: Path) -> int:
     import torch
 
     from cclf import build
-    from cclf.runtime.failure import NonFiniteError, refuse_after_failure
     from cclf.runtime.workers import WorkerError
 
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
-    device = build.choose_device(config.run.device)
-    build.set_precision(config, device)
-    training, learner, agent = build.make_training(config, out / config.run_name(), device)
-    with contextlib.closing(learner), contextlib.closing(agent), build.claimed_folder(config, out) as folder:
-        refuse_after_failure(folder)
-        try:
-            return _train_in(folder, config, training, learner, device, stop)
-        except NonFiniteError as error:
-            print(f"cclf: {error}", file=sys.stderr)
-            return EXIT_FAILED
-        except WorkerError as error:
-            print(f"cclf: {error}; the last checkpoint is good: run the same command to go on", file=sys.stderr)
-            print(error.details, end="", file=sys.stderr)
-            return EXIT_FAILED
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            print(
-                f"cclf: the disk is full ({folder}); the last checkpoint is good: make room, run the same command",
-                file=sys.stderr,
+    if configs[0].run.threads:
+        torch.set_num_threads(configs[0].run.threads)
+    device = build.choose_device(configs[0].run.device)
+    build.set_precision(configs[0], device)
+    try:
+        with contextlib.ExitStack() as held:
+            return _train_together(
+                [_prepare(config, out, device, held, several=len(configs) > 1) for config in configs], stop, held
             )
-            return EXIT_FAILED
+    except WorkerError as error:
+        print(f"cclf: {error}; the last checkpoint is good: run the same command to go on", file=sys.stderr)
+        print(error.details, end="", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"cclf: the disk is full ({out}); the last checkpoint is good: make room, run the same command", file=sys.stderr)
+        return EXIT_FAILED
 
 
-def _train_in(folder: Path, config: Config, training: "Training", learner: Any, device: Any, stop: "Stop") -> int:
+def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack, several: bool) -> "Run | None":
+    """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
     from cclf import build
+    from cclf.runtime.failure import refuse_after_failure
+    from cclf.runtime.loop import Run
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
+    training, learner, agent = build.make_training(config, out / config.run_name(), device)
+    held.callback(learner.close)
+    held.callback(agent.close)
+    folder = held.enter_context(build.claimed_folder(config, out))
+    refuse_after_failure(folder)
     resumed = training.resume()
     if training.finished:
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
         print(folder)
-        return EXIT_DONE
+        return None
     build.record(config, learner, device, folder)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
-    progress = Progress(config.run.env_steps, training.env_steps, learner.updates)
-    with contextlib.closing(log), contextlib.closing(progress):
-        finished = training.run(log, progress, stop)
-    if not finished:
-        print(f"stopped at {training.saved_env_steps:,} env steps and saved; run the same command to go on", file=sys.stderr)
-        return EXIT_STOPPED
-    print(folder)
-    return EXIT_DONE
+    held.callback(log.close)
+    label = f"seed {config.seed}: " if several else ""
+    return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
+
+
+def _train_together(prepared: "list[Run | None]", stop: "Stop", held: contextlib.ExitStack) -> int:
+    from cclf.runtime.loop import run_together
+
+    runs = [run for run in prepared if run is not None]
+    for run in runs:
+        held.callback(run.progress.close)
+    failed = run_together(runs, stop)
+    exit_codes = {EXIT_DONE}
+    for place, run in enumerate(runs):
+        if place in failed:
+            print(f"cclf: {failed[place]}", file=sys.stderr)
+            exit_codes.add(EXIT_FAILED)
+        elif run.training.finished:
+            print(run.training.folder)
+        else:
+            saved = run.training.saved_env_steps
+            print(f"stopped at {saved:,} env steps and saved; run the same command to go on", file=sys.stderr)
+            exit_codes.add(EXIT_STOPPED)
+    return next(code for code in (EXIT_FAILED, EXIT_STOPPED, EXIT_DONE) if code in exit_codes)

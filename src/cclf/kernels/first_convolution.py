@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
 
 from cclf.augment import Crops
 
@@ -20,10 +21,12 @@ TAPS = 9
 
 
 def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Several batches of frames (B, C, H, W), uint8, as one of packed frames (sum of B, H, W, 16); 0..255 is exact in bfloat16."""
+    """Batches of uint8 frames (B, C, H, W) as one batch of packed frames (sum of B, H, W, 16); bfloat16 holds 0..255 exactly."""
     channels = images[0].shape[1]
     if channels > CHANNELS:
-        raise ValueError(f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a smaller --frame-stack")
+        raise ValueError(
+            f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a smaller --frame-stack"
+        )
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
     return F.pad(frames, (0, CHANNELS - channels))
 
@@ -41,7 +44,7 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
         result: Tensor = triton.forward(crops, weight, bias)
         return result
     dtype = crops.images.dtype
-    usual = weight.unflatten(0, (3, 3)).permute(3, 2, 0, 1).to(dtype)
+    usual = weight.view(3, 3, CHANNELS, -1).permute(3, 2, 0, 1).to(dtype)
     x = F.conv2d(_cut(crops), usual, bias.to(dtype), stride=2)
     return F.pad(torch.relu(x).permute(0, 2, 3, 1), (0, 0, 0, 1)).contiguous()
 
@@ -53,7 +56,7 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
         return found
     reached = torch.where(result > 0, gradient, 0.0)[:, :, :-1].permute(0, 3, 1, 2)
     wide = torch.promote_types(gradient.dtype, torch.float32)
-    usual = torch.nn.grad.conv2d_weight(_cut(crops), (gradient.shape[-1], CHANNELS, 3, 3), reached, stride=2).to(wide)
+    usual = conv2d_weight(_cut(crops), (gradient.shape[-1], CHANNELS, 3, 3), reached, stride=2).to(wide)
     return usual.permute(2, 3, 1, 0).reshape(TAPS, CHANNELS, -1), reached.sum((0, 2, 3), dtype=wide)
 
 

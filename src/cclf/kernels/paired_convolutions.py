@@ -50,9 +50,7 @@ def backward(gradient: Tensor, activations: Sequence[Tensor], weights: Sequence[
         wide = torch.promote_types(gradient.dtype, torch.float32)
         bias_gradient = gradient.sum((0, 2, 3), dtype=wide).to(gradient.dtype)
         ones, zeros, wanted = [1, 1], [0, 0], [True, True, False]
-        result = torch.ops.aten.convolution_backward(
-            gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
-        )
+        result = torch.ops.aten.convolution_backward(gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted)
         found = [result[1], bias_gradient, *found]
         gradient = result[0]
     return [gradient, *found]
@@ -65,7 +63,7 @@ def paired_convolutions(
     prepare: Callable[[Layers, torch.dtype], list[Tensor]] = prepare,
     backward: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]] = backward,
 ) -> Tensor:
-    """`reference` in `dtype`, on frames or packed ones: (N, rows, columns + 1, O), flat. `prepare` and `backward` may be compiled ones."""
+    """`reference` in `dtype`, (N, rows, columns + 1, O), flat. `prepare` and `backward` may be compiled ones."""
     crops = images if isinstance(images, Crops) else whole(images)
     if crops.images.dtype != dtype:
         crops = crops._replace(images=pack(crops.images, dtype=dtype))

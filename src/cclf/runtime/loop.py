@@ -1,7 +1,7 @@
 """The training loop. It names no algorithm, no method and no suite."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ class Training:
         self.finished_returns: list[float] = []
         self.averages = Averages()
         self.wall_seconds = 0.0
+        self._started: float | None = None  # when this process began, less the seconds that earlier ones took
         # True in a checkpoint when the evaluation of its moment was not over: whoever goes on from there makes it again.
         self.evaluation_due = False
         self.under_way: UnderWay | None = None
@@ -63,25 +64,25 @@ class Training:
     def finished(self) -> bool:
         return self.env_steps >= self.plan.env_steps and not self.evaluation_due
 
-    def run(self, log: RunLog, progress: Progress, stop: Stop) -> bool:
-        """Train to the end of the budget; True when it got there, False when it was asked to stop (and saved)."""
-        started = time.monotonic() - self.wall_seconds
-        while not self.finished and not stop.requested:
-            if not self.evaluation_due:
-                self._turn(log, progress)
-            if self.under_way is not None:
-                result = next_round(self.under_way.rounds)
-                if result is not None:
-                    self._write_eval_row(self.under_way, result, log, progress)
-            if self.evaluation_due:
-                self._evaluate(log, progress, stop, started)
-        if not self.finished:
-            end = time.monotonic() + STOP_GRACE_SECONDS
-            if self._finish_evaluation(log, progress, lambda: time.monotonic() > end):
-                self._save(log, started)  # otherwise the checkpoint of the moment it began at stays the newest
-        return self.finished
+    def turn(self, log: RunLog, progress: Progress, stop: Stop) -> None:
+        """One step of the learner, and what is due after it."""
+        self._started = time.monotonic() - self.wall_seconds if self._started is None else self._started
+        if not self.evaluation_due:
+            self._step(log, progress)
+        if self.under_way is not None:
+            result = next_round(self.under_way.rounds)
+            if result is not None:
+                self._write_eval_row(self.under_way, result, log, progress)
+        if self.evaluation_due:
+            self._evaluate(log, progress, stop)
 
-    def _turn(self, log: RunLog, progress: Progress) -> None:
+    def leave(self, log: RunLog, progress: Progress) -> None:
+        """Save on the way out; an evaluation under way gets a few seconds to end."""
+        end = time.monotonic() + STOP_GRACE_SECONDS
+        if self._finish_evaluation(log, progress, lambda: time.monotonic() > end):
+            self._save(log)  # otherwise the checkpoint of the moment it began at stays the newest
+
+    def _step(self, log: RunLog, progress: Progress) -> None:
         before = self.agent_steps
         self._advance()
         if _crossed(before, self.agent_steps, self.plan.log_every_agent_steps):
@@ -90,11 +91,14 @@ class Training:
         evaluations_crossed = _crossed(before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps)
         self.evaluation_due = evaluations_crossed or self.env_steps >= self.plan.env_steps
 
-    def _save(self, log: RunLog, started: float) -> None:
-        self.wall_seconds = time.monotonic() - started
+    def _save(self, log: RunLog) -> None:
+        self.wall_seconds = self._seconds()
         log.sync()  # a checkpoint must never be ahead of the rows that led to it
         self.checkpoints.save(self.state_dict())
         self.saved_env_steps = self.env_steps
+
+    def _seconds(self) -> float:
+        return self.wall_seconds if self._started is None else time.monotonic() - self._started
 
     def _advance(self) -> None:
         agent_steps, metrics, finished_returns = self.learner.advance(self.env_steps)
@@ -119,22 +123,22 @@ class Training:
         if name is not None:
             raise NonFiniteError(save_bundle(self.folder, name, row), name, row[name], self.env_steps)
 
-    def _evaluate(self, log: RunLog, progress: Progress, stop: Stop, started: float) -> None:
+    def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> None:
         """Begin what is due. Beside training, its checkpoint comes first; otherwise, and at the end, its row."""
         if not self._finish_evaluation(log, progress, lambda: stop.requested):
             return
-        self.wall_seconds = time.monotonic() - started
+        self.wall_seconds = self._seconds()
         last = self.env_steps >= self.plan.env_steps
         rounds = self.evaluate(self.env_steps, self.plan.video and last)
         self.under_way = UnderWay(rounds, self._clocks(), self.wall_seconds)
         if self.plan.evaluate_beside_training:
-            self._save(log, started)
+            self._save(log)
             if not last:
                 self.evaluation_due = False
                 return
         if self._finish_evaluation(log, progress, lambda: stop.requested):
             self.evaluation_due = False
-            self._save(log, started)
+            self._save(log)
         else:
             self.under_way = None  # it leaves no trace
 
@@ -188,6 +192,37 @@ class Training:
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
             raise ConfigError(f"the checkpoint in {self.folder} does not fit this run: {error!r}; use another --out") from error
         return True
+
+
+class Run(NamedTuple):
+    """A training with its files and its line in the terminal."""
+
+    training: Training
+    log: RunLog
+    progress: Progress
+
+
+def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError]:
+    """Train all to the end of their budgets or until a stop, a turn of each after another; what is not at its end is saved.
+
+    On a GPU the environment of one steps while the update of another is computed. A run whose numbers are no longer finite
+    leaves and the others go on; which left, by place, is returned.
+    """
+    failed: dict[int, NonFiniteError] = {}
+
+    def going_on() -> list[int]:
+        return [place for place, run in enumerate(runs) if not run.training.finished and place not in failed]
+
+    while not stop.requested and (places := going_on()):
+        for place in places:
+            training, log, progress = runs[place]
+            try:
+                training.turn(log, progress, stop)
+            except NonFiniteError as error:
+                failed[place] = error
+    for place in going_on():
+        runs[place].training.leave(runs[place].log, runs[place].progress)
+    return failed
 
 
 def _crossed(before: int, now: int, every: int) -> bool:

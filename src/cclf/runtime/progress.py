@@ -8,14 +8,15 @@ from typing import Any
 class Progress:
     """env steps, return, updates per second, time left."""
 
-    def __init__(self, total_env_steps: int, done_env_steps: int, done_updates: int, quiet: bool = False):
-        self.total, self.quiet = total_env_steps, quiet
+    def __init__(self, total_env_steps: int, done_env_steps: int, done_updates: int, quiet: bool = False, label: str = ""):
+        """`label` begins each line; with one, others share the terminal and nothing is drawn live."""
+        self.total, self.quiet, self.label = total_env_steps, quiet, label
         self._started, self._first_env_steps, self._first_updates = time.monotonic(), done_env_steps, done_updates
         self._train_return, self._eval_return = "-", "-"
         self._last_draw = 0.0
         self._updates = done_updates
         self._live: Any = None
-        if sys.stderr.isatty() and not quiet:
+        if sys.stderr.isatty() and not quiet and not label:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as RichProgress
@@ -58,7 +59,7 @@ class Progress:
         self._eval_return = f"{mean:.4g}"
         fields = self._fields(env_steps, self._updates)
         self.say(
-            f"env steps {fields['steps']}  eval return {mean:.4g} ± {std:.2g}  train return {fields['train']}  "
+            f"{self.label}env steps {fields['steps']}  eval return {mean:.4g} ± {std:.2g}  train return {fields['train']}  "
             f"{fields['rate']} updates/s  left {fields['left']}"
         )
 
