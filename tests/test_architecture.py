@@ -34,9 +34,13 @@ MAY_SEE = {
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
-    "sweep": WORDS | {"runtime"},
+    "paper_tables": WORDS,  # the paper's experiments as runs
+    "sweep": WORDS | {"runtime", "machine", "sweep"},
+    "cost": WORDS | {"build", "runtime", "analysis"},
+    "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "analysis"},  # reads files
-    "commands": WORDS | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
+    "commands": WORDS
+    | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis", "paper_tables", "reproduce", "cost"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},
@@ -51,7 +55,7 @@ MADE_OF = {
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.
 COMPILERS = {"runtime/compile"}
-STANDARD_LIBRARY_ONLY = {"config", "presets", "__init__"}
+STANDARD_LIBRARY_ONLY = {"config", "presets", "paper_tables", "__init__"}
 
 
 def tree(path):
@@ -131,7 +135,7 @@ def test_configuration_needs_the_standard_library_alone(name):
 def test_the_command_line_imports_nothing_slow_before_a_command_needs_it(name):
     outside = outer_imports(FILES[name], top_level_only=True)
     assert outside <= set(sys.stdlib_module_names), f"import {outside - set(sys.stdlib_module_names)} inside the function"
-    assert layers_seen(FILES[name], top_level_only=True) <= {"config", "presets", "commands"}
+    assert layers_seen(FILES[name], top_level_only=True) <= {"config", "presets", "paper_tables", "commands"}
 
 
 def test_the_equations_see_torch_and_nothing_else():

@@ -21,9 +21,11 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf play RUN        watch it: episodes as an mp4
   cclf export RUN      its policy as TorchScript or ONNX, checked
-  cclf sweep           train methods x tasks x seeds on this machine
+  cclf sweep           train methods x tasks x seeds on this machine or a Ray cluster
+  cclf reproduce TABLE run a table of the paper, and say which of its claims held
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
+  cclf report RUNS     one page: curves, tables beside the paper's, verdicts
   cclf bench KIND      speed on this machine: minigrid, update, loop or parity
   cclf doctor          what this machine can do, and what to repair
   cclf methods         the methods, each as its difference from CCLF
@@ -40,9 +42,11 @@ COMMANDS = {
     "evaluate": "agents",
     "play": "agents",
     "export": "agents",
-    "sweep": "experiments",
+    "sweep": "sweeping",
+    "reproduce": "sweeping",
     "results": "experiments",
     "plot": "experiments",
+    "report": "reporting",
     "bench": "measuring",
     "doctor": "measuring",
     "methods": "listings",

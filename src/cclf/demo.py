@@ -1,19 +1,19 @@
 """`cclf demo`: two agents of the paper on MiniGrid, on a laptop in minutes, and a page that shows what curiosity did."""
 
-import csv
-import os
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from cclf import presets
-from cclf.analysis import figures, page
-from cclf.analysis.load import Row, read_runs
+from cclf.analysis import figures, load, page
+from cclf.analysis.load import Row
 from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
 from cclf.runtime.stop import Stop
-from cclf.sweep import STOPPED, Call, LocalSweep
+from cclf.sweep.local import LocalBackend
+from cclf.sweep.loop import run_all
+from cclf.sweep.plan import STOPPED, Call, call_of
 
 TASK = "minigrid/DoorKey-6x6"
 METHODS = ("a2c", "cclf")
@@ -27,33 +27,28 @@ OPTIONS = ("--eval-every-env-steps", "12800", "--log-every-agent-steps", "3200",
 
 def run(out: Path, stop: Stop) -> Path | None:
     """Train, then write the page; returns its path, or None where it was stopped. Run again, it only redraws."""
-    calls = []
-    for seed in SEEDS:
-        for method in METHODS:
-            arguments = (TASK, "--method", method, "--profile", PROFILE, "--seed", str(seed), "--out", str(out), *OPTIONS)
-            config = presets.resolve(TASK, method, seed=seed, profile=PROFILE)
-            calls.append(Call(TASK, method, seed, config.run.env_steps, out / config.run_name(), arguments))
-    for outcome in LocalSweep(os.cpu_count() or 1, stop).run(calls):
+    names = [(method, seed) for seed in SEEDS for method in METHODS]
+    calls = [call_of(presets.resolve(TASK, method, seed=seed, profile=PROFILE), out, OPTIONS) for method, seed in names]
+    for outcome in run_all(calls, LocalBackend(), stop):
         if outcome.exit_code == STOPPED:
             return None
-        if outcome.exit_code:
-            raise ConfigError(f"training {outcome.call.method} with seed {outcome.call.seed} failed: {outcome.last_line}")
+        if outcome.failed:
+            raise ConfigError(f"training {outcome.call.label} failed: {outcome.last_line}")
     path = out / "index.html"
     path.write_text(_page(out, calls))
     return path
 
 
 def _page(out: Path, calls: list[Call]) -> str:
-    rows = [row for row in read_runs(out / TASK) if row.method in METHODS]
+    rows = [row for row in load.read_runs(out / TASK) if row.method in METHODS]
     curve = figures.learning_curves({TASK: figures.curves(rows)}, {TASK: OPTIMUM})
-    curious = [call for call in calls if call.method == "cclf"]
-    logs = {f"seed {call.seed}": _train_log(call.folder) for call in curious}
-    curiosity = {name: (log["env_steps"], log["curiosity_mean"]) for name, log in logs.items()}
-    bonus = {name: (log["env_steps"], log["bonus_mean"]) for name, log in logs.items()}
-    best = max(curious, key=lambda call: [row.return_mean for row in rows if row.method == "cclf" and row.seed == call.seed][-1])
+    curious = [call for call in calls if call.config.method_name == "cclf"]
+    logs = [load.read_train(call.folder, ("curiosity_mean", "bonus_mean")) for call in curious]
+    curiosity, bonus = ({"cclf": [(log["env_steps"], log[name]) for log in logs]} for name in ("curiosity_mean", "bonus_mean"))
+    final = {row.seed: row.return_mean for row in rows if row.method == "cclf"}
+    best = max(curious, key=lambda call: final[call.config.seed])
     pictures = _watch(best.folder)
     shown = np.unique(np.linspace(0, len(pictures) - 1, 8).round().astype(int))
-    red = figures.COLOURS["cclf"]
     header = ("run", "final return", f"env steps to {SOLVED_RETURN}", "seconds")
     return page.page(
         "What curiosity did",
@@ -74,17 +69,17 @@ def _page(out: Path, calls: list[Call]) -> str:
             "<h2>Curiosity</h2>",
             '<div class="pair">',
             page.figure(
-                figures.inline_svg(figures.over_time(curiosity, "curiosity 1 − IB", red), "curiosity"),
+                figures.inline_svg(figures.over_training(curiosity, TASK, "curiosity 1 − IB"), "curiosity"),
                 "Eq. (3), mean over the batch of each update, one line per seed. It falls as the agent learns to tell its "
                 "observations apart, but not to zero: one that stands n times in a batch cannot be believed above 1/n.",
             ),
             page.figure(
-                figures.inline_svg(figures.over_time(bonus, "intrinsic reward per step", red), "intrinsic reward"),
+                figures.inline_svg(figures.over_training(bonus, TASK, "intrinsic reward per step"), "intrinsic reward"),
                 "Eq. (9): what that curiosity pays. It fades with time, so that the task decides in the end.",
             ),
             "</div>",
             "<h2>The trained agent</h2>",
-            f'<p class="soft">One episode of cclf, seed {best.seed}: {len(pictures)} steps, actions sampled.</p>',
+            f'<p class="soft">One episode of cclf, seed {best.config.seed}: {len(pictures)} steps, actions sampled.</p>',
             page.picture_strip([pictures[i] for i in shown], [f"step {i}" for i in shown]),
             _video(pictures),
             "<h2>Go on</h2>",
@@ -94,18 +89,17 @@ def _page(out: Path, calls: list[Call]) -> str:
 
 
 def _summary(call: Call, rows: list[Row]) -> tuple[str, str, str, str]:
-    mine = [row for row in rows if row.method == call.method and row.seed == call.seed]
+    mine = [row for row in rows if row.method == call.config.method_name and row.seed == call.config.seed]
     reached = steps_to_threshold(
         np.array([row.env_steps for row in mine]), np.array([row.return_mean for row in mine]), SOLVED_RETURN
     )
     label = "never" if np.isinf(reached) else f"{reached:,.0f}"
-    return f"{call.method}, seed {call.seed}", f"{mine[-1].return_mean:.3f}", label, f"{mine[-1].wall_seconds:.0f}"
-
-
-def _train_log(folder: Path) -> dict[str, np.ndarray]:
-    with (folder / "train.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {name: np.array([float(row[name]) for row in rows]) for name in ("env_steps", "curiosity_mean", "bonus_mean")}
+    return (
+        f"{call.config.method_name}, seed {call.config.seed}",
+        f"{mine[-1].return_mean:.3f}",
+        label,
+        f"{mine[-1].wall_seconds:.0f}",
+    )
 
 
 def _watch(folder: Path) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,3 +48,16 @@ def only_process(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def wait_for_folder(folder: Path, seconds: float) -> None:
+    """Wait, not longer than `seconds`, until no process holds `folder`."""
+    deadline = time.monotonic() + seconds
+    while folder.exists():
+        try:
+            with only_process(folder):
+                return
+        except ConfigError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

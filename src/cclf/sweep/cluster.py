@@ -1,0 +1,263 @@
+"""Runs on a Ray cluster. Each is an actor that holds one `cclf train` process; this side asks how it stands.
+
+A node that dies takes its runs with it: each is started anew elsewhere and goes on from its last checkpoint, the one in the
+shared folder or, where machines share no files, the one copied here last. Every node needs this package installed; nothing is
+sent but the call, and run folders.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from cclf import __version__, machine
+from cclf.config import ConfigError
+from cclf.runtime.files import wait_for_folder
+from cclf.sweep import child, run_files
+from cclf.sweep.plan import STOPPED, Job, Report
+from cclf.sweep.run_files import RunFiles, Stamp
+
+SharedFiles = Literal["detect", "yes", "no"]
+OBJECT_STORE_BYTES = 80 * 2**20  # reports and pieces of files are all that passes through it
+COPY_EVERY_SECONDS = 30.0
+MAX_RESTARTS = 5
+LOCK_SECONDS = 60.0  # a run whose node was lost may still be saving
+EXIT_LOST = 1
+
+
+class RayBackend:
+    """Asks Ray for a place for each run: cores, memory, a share of a GPU where the cluster has any."""
+
+    def __init__(
+        self,
+        address: str | None = None,
+        jobs: int = 0,
+        runs_per_gpu: int = 1,
+        shared_files: SharedFiles = "detect",
+        copy_every_seconds: float = COPY_EVERY_SECONDS,
+    ):
+        """`jobs` processes at a time, 0 for as many as the cluster holds. Without an address Ray is started on this machine."""
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anyone
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigError("--backend ray needs the package ray: pip install 'cclf[ray]'") from error
+        self.ray, self.jobs, self.runs_per_gpu = ray, jobs, runs_per_gpu
+        self.shared_files, self.copy_every_seconds = shared_files, copy_every_seconds
+        address = address or os.environ.get("RAY_ADDRESS")
+        started_here: dict[str, Any] = {
+            "address": "local",
+            "num_cpus": machine.usable_processors(),
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_node_ip_address": "127.0.0.1",
+        }
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **({"address": address} if address else started_here))
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
+        self.resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        self.running: list[RayRun] = []
+
+    def start(self, job: Job) -> "RayRun | None":
+        self.running = [run for run in self.running if not run.ended]
+        if self.jobs and len(self.running) >= self.jobs:
+            return None
+        run = RayRun(self, job)
+        self.running.append(run)
+        return run
+
+    def new_actor(self, job: Job) -> Any:
+        has_gpus = self.resources.get("GPU", 0.0) > 0.0
+        remote = self.ray.remote(RemoteRun).options(
+            num_cpus=job.first.cpus,
+            num_gpus=1.0 / self.runs_per_gpu if job.first.may_use_gpu and has_gpus else 0,
+            memory=job.memory_bytes,
+            max_restarts=0,
+        )
+        return remote.remote(job, __version__)
+
+    def places(self, job: Job) -> int:
+        """How many such processes the cluster as it is holds side by side."""
+        places = [self.resources.get("CPU", 1.0) / job.first.cpus, self.resources.get("memory", 1.0) / job.memory_bytes]
+        if job.first.may_use_gpu and self.resources.get("GPU"):
+            places.append(self.resources["GPU"] * self.runs_per_gpu)
+        if self.jobs:
+            places.append(self.jobs)
+        return max(1, int(min(places)))
+
+    def close(self) -> None:
+        self.ray.shutdown()
+
+
+class RayRun:
+    """This side of one process. It asks one question at a time and never waits for the answer, but for the copying of files."""
+
+    def __init__(self, backend: RayBackend, job: Job):
+        self.backend, self.job, self.out = backend, job, job.first.out
+        self.restarts, self.ended, self.stopping = 0, False, False
+        self._reports = [Report() for _ in job.calls]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._actor = self.backend.new_actor(self.job)
+        self._shared: bool | None = None  # known once the actor runs
+        self._known: list[dict[str, Stamp]] = [{} for _ in self.job.calls]
+        self._copied_at = time.monotonic()
+        self._copied_checkpoints: list[int] = []
+        self._probe = self.out / f".probe-{secrets.token_hex(8)}"
+        if self.backend.shared_files == "detect":
+            self._probe.parent.mkdir(parents=True, exist_ok=True)
+            self._probe.touch()
+        self._answer = self._actor.sees.remote(self._probe.resolve())
+
+    def poll(self) -> list[Report]:
+        errors = self.backend.ray.exceptions
+        ready, _ = self.backend.ray.wait([self._answer], timeout=0)
+        if not ready:
+            return self._reports
+        try:
+            answer = self.backend.ray.get(self._answer)
+            if self._shared is None:
+                self._go(sees_our_files=answer)
+            else:
+                self._take(*answer)
+        except errors.RayActorError as error:
+            self._lost(error)
+        except (errors.RayError, OSError, ConfigError) as error:
+            self._end(EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}")
+        return self._reports
+
+    def ask_to_stop(self) -> None:
+        self.stopping = True
+        if self._shared is None:
+            self._end(STOPPED, "not started")
+        else:
+            self._actor.stop.remote()
+
+    def _go(self, sees_our_files: bool) -> None:
+        """The actor has its place: give it what was saved, and let it train."""
+        self._probe.unlink(missing_ok=True)
+        wanted = self.backend.shared_files
+        self._shared = sees_our_files if wanted == "detect" else wanted == "yes"
+        if not self._shared:
+            for number, folder in enumerate(self.job.folders(self.out)):
+                run_files.copy(RunFiles(folder), _FarFiles(self, number), {})
+        self._answer = self._actor.train.remote(self.out.resolve() if self._shared else None)
+
+    def _take(self, reports: list[Report], newest_checkpoints: list[int]) -> None:
+        exit_code, last_line = reports[0].exit_code, reports[0].last_line
+        self._reports = [report._replace(exit_code=None) for report in reports]
+        if not self._shared:
+            is_new = newest_checkpoints != self._copied_checkpoints
+            is_time = time.monotonic() - self._copied_at > self.backend.copy_every_seconds
+            if exit_code is not None:
+                self._copy()
+            elif is_new and is_time:
+                # Where a checkpoint gave way to a newer one while it was read, the next copy gets that.
+                with contextlib.suppress(FileNotFoundError):
+                    self._copy()
+                    self._copied_checkpoints = newest_checkpoints
+                self._copied_at = time.monotonic()
+        if exit_code is None:
+            self._answer = self._actor.report.remote()
+        else:
+            self.ask("discard")
+            self._end(exit_code, last_line if exit_code else str(self.job.first.folder))
+
+    def _copy(self) -> None:
+        for number, folder in enumerate(self.job.folders(self.out)):
+            self._known[number] = run_files.copy(_FarFiles(self, number), RunFiles(folder), self._known[number])
+
+    def _lost(self, error: Exception) -> None:
+        """The node, or Ray's process on it, is gone."""
+        self.backend.ray.kill(self._actor)
+        if self.stopping:
+            self._end(STOPPED, "its node was lost while it was asked to save; the checkpoint before is kept")
+        elif self.restarts == MAX_RESTARTS:
+            self._end(EXIT_LOST, f"lost {MAX_RESTARTS + 1} times with its node: {' '.join(str(error).split())[:200]}")
+        else:
+            self.restarts += 1
+            self._begin()
+
+    def _end(self, exit_code: int, last_line: str) -> None:
+        self.ended = True
+        self._probe.unlink(missing_ok=True)
+        self._reports = [report._replace(exit_code=exit_code, last_line=last_line) for report in self._reports]
+        self.backend.ray.kill(self._actor)
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        return self.backend.ray.get(getattr(self._actor, method).remote(*arguments))
+
+
+class _FarFiles:
+    """A run folder on the other machine."""
+
+    def __init__(self, run: RayRun, number: int):
+        self._run, self._number = run, number
+
+    def listing(self) -> dict[str, Stamp]:
+        found: dict[str, Stamp] = self._run.ask("files", self._number, "listing")
+        return found
+
+    def read(self, name: str, start: int) -> bytes:
+        piece: bytes = self._run.ask("files", self._number, "read", name, start)
+        return piece
+
+    def write(self, name: str, start: int, data: bytes) -> None:
+        self._run.ask("files", self._number, "write", name, start, data)
+
+    def arrange(self, names: Mapping[str, Stamp]) -> None:
+        self._run.ask("files", self._number, "arrange", names)
+
+
+class RemoteRun:
+    """The actor: one `cclf train` process on a node. Where files are not shared it works in a temporary folder."""
+
+    def __init__(self, job: Job, version: str):
+        if version != __version__:
+            raise ConfigError(f"this node has cclf {__version__}, the sweep {version}: install the same on both")
+        self.job = job
+        self.process: subprocess.Popen[bytes] | None = None
+        self._temporary = tempfile.mkdtemp(prefix="cclf-")
+        self.out = Path(self._temporary)
+
+    def sees(self, probe: Path) -> bool:
+        return probe.exists()
+
+    def files(self, number: int, method: Literal["listing", "read", "write", "arrange"], *arguments: Any) -> Any:
+        return getattr(RunFiles(self.job.folders(self.out)[number]), method)(*arguments)
+
+    def train(self, out: Path | None) -> tuple[list[Report], list[int]]:
+        self.out = out or self.out
+        with contextlib.suppress(ConfigError):  # the run itself says it better
+            for folder in self.job.folders(self.out):
+                wait_for_folder(folder, LOCK_SECONDS)
+        self.process = child.start(self.job, self.out, {})
+        return self.report()
+
+    def report(self) -> tuple[list[Report], list[int]]:
+        """How the runs stand, and the numbers of their newest checkpoints."""
+        assert self.process is not None, "train comes before report"
+        reports = child.reports(self.job, self.out, self.process.poll())
+        return reports, [_newest_checkpoint(folder) for folder in self.job.folders(self.out)]
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def discard(self) -> None:
+        """Leave nothing on this machine but what is in a shared folder."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _newest_checkpoint(folder: Path) -> int:
+    return max((int(path.parent.name) for path in (folder / "checkpoint").glob("[0-9]*[0-9]/index.json")), default=0)

@@ -1,0 +1,132 @@
+"""Sweeps on Ray: the same numbers as here, also when a node dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tiny_runs import tables
+
+from cclf import cli, presets
+from cclf.commands.sweeping import plan
+from cclf.runtime.stop import Stop
+from cclf.sweep import child, cluster
+from cclf.sweep.cluster import RayBackend
+from cclf.sweep.local import LocalBackend
+from cclf.sweep.loop import run_all
+from cclf.sweep.plan import DONE, STOPPED, Call, Job
+
+ray = pytest.importorskip("ray")
+
+TASK = "minigrid/DoorKey-5x5"
+_QUIET = ("--eval-episodes", "4", "--no-tensorboard", "--no-video")
+SHORT = ("--env-steps", "16000", "--eval-every-env-steps", "8000", "--log-every-agent-steps", "800", *_QUIET)
+LONG = ("--env-steps", "60000", "--eval-every-env-steps", "4000", *_QUIET)
+ENDLESS = ("--env-steps", "3000000", "--eval-every-env-steps", "3000000", *_QUIET)
+
+
+def calls(out: Path, options: tuple[str, ...], seeds: tuple[int, ...]) -> list[Call]:
+    return plan([TASK], ["a2c"], [presets.DEFAULT_PROFILE], seeds, out, list(options))
+
+
+def sweep_words(out: Path, *where: str) -> list[str]:
+    return ["sweep", "--tasks", TASK, "--methods", "a2c", "--seeds", "1", "2", "--out", str(out), *where, "--", *SHORT]
+
+
+class AtMoment:
+    """A stop that acts once a sweep has reached some moment, and asks for nothing unless told."""
+
+    def __init__(self, moment: Any, act: Any, stop: bool = False):
+        self.moment, self.act, self.stop, self.acted = moment, act, stop, False
+
+    @property
+    def requested(self) -> bool:
+        if not self.acted and self.moment():
+            self.acted = True
+            self.act()
+        return self.stop and self.acted
+
+
+def test_runs_on_ray_stopped_and_resumed_equal_runs_here(tmp_path: Path) -> None:
+    here, there = calls(tmp_path / "here", SHORT, (1,)), calls(tmp_path / "there", SHORT, (1,))
+    assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), Stop())] == [DONE]
+    backend = RayBackend(shared_files="no", copy_every_seconds=0.0)
+    try:
+        stop = AtMoment(lambda: any(run._reports[0].env_steps for run in backend.running), lambda: None, stop=True)
+        outcomes = run_all(there, backend, stop)  # type: ignore[arg-type]
+        assert STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
+        assert list((tmp_path / "there").rglob("index.json")), "what was saved came back"
+        outcomes = run_all(there, backend, Stop())
+    finally:
+        backend.close()
+    assert [outcome.exit_code for outcome in outcomes] == [DONE], outcomes
+    assert "resuming at" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG)), "from what was brought back"
+    for ours, theirs in zip(here, there, strict=True):
+        assert tables(ours.folder) == tables(theirs.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared_files", ["detect", "no"])
+def test_a_node_that_dies_in_mid_sweep_changes_nothing(tmp_path: Path, shared_files: cluster.SharedFiles) -> None:
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": cluster.OBJECT_STORE_BYTES}
+    machines = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    doomed = machines.add_node(**node)
+    backend = RayBackend(machines.address, shared_files=shared_files, copy_every_seconds=0.0)
+    there = calls(tmp_path / "there", LONG, seeds=(1, 2, 3, 4))
+    begun: list[cluster.RayRun] = []
+
+    def two_are_at_work() -> bool:
+        begun[:] = [run for run in backend.running if run._reports[0].env_steps > 8_000 and not run.ended]
+        return len(begun) == 2 and all(run._shared or any(run._copied_checkpoints) for run in begun)
+
+    killer = AtMoment(two_are_at_work, lambda: machines.remove_node(doomed, allow_graceful=False))
+    try:
+        outcomes = run_all(there, backend, killer)  # type: ignore[arg-type]
+    finally:
+        backend.close()
+        machines.shutdown()
+    assert killer.acted, "no node was killed"
+    assert [outcome.exit_code for outcome in outcomes] == [DONE] * 4, outcomes
+    [lost] = [run for run in begun if run.restarts]
+    assert "resuming at" in (lost.job.first.folder / child.LOG).read_text(), "it went on from its last checkpoint"
+    here = calls(tmp_path / "here", LONG, seeds=(1, 2, 3, 4))
+    run_all(here, LocalBackend(), Stop())
+    for ours, theirs in zip(here, there, strict=True):
+        assert tables(ours.folder) == tables(theirs.folder)
+
+
+def test_an_address_where_nothing_answers_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(sweep_words(tmp_path, "--backend", "ray", "--address", "nonsense")) == 2
+    assert "cannot reach a Ray cluster at nonsense" in capsys.readouterr().err
+    assert cli.main(sweep_words(tmp_path, "--address", "127.0.0.1:1")) == 2
+    assert "--backend ray" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_version_on_a_node_is_refused(tmp_path: Path) -> None:
+    [call] = calls(tmp_path, SHORT, seeds=(1,))
+    with pytest.raises(ValueError, match="install the same on both"):
+        cluster.RemoteRun(Job((call,)), "0.0.0")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")
+def test_a_run_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None:
+    [call] = calls(tmp_path, ENDLESS, seeds=(1,))
+    words = ["sweep", "--tasks", TASK, "--methods", "a2c", "--seeds", "1", "--out", str(tmp_path), "--", *ENDLESS]
+    sweep = subprocess.Popen([sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (call.folder / "train.csv").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    sweep.send_signal(signal.SIGKILL)
+    sweep.wait()
+    pid = int((call.folder / "lock").read_text())
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "stopped at" in (call.folder / child.LOG).read_text(), "it was asked to save"
