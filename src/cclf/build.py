@@ -266,7 +266,12 @@ def set_precision(config: Config, device: torch.device) -> None:
     if precision != "fp32" and device.type != "cuda":
         raise ConfigError(f"precision={precision} clashes with device={device}: it is made for GPUs; use precision=fp32")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    torch.backends.cudnn.benchmark = device.type == "cuda"
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not config.run.deterministic
+    if device.type == "cuda" and config.run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which it does later
+        torch.backends.cudnn.deterministic = True
+        # Only a warning: sums along a row (`cumsum`) are on PyTorch's list, and give the same bits on the GPUs it was tried on.
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def replay_forecast(config: Config, env: Env) -> tuple[int, int]:

@@ -222,7 +222,9 @@ class RunConfig:
     cuda_graphs: bool = True
     """On a GPU, start the kernels of an update as one."""
     compile: bool = True
-    """On a GPU with precision bf16, fuse the kernels of the encoder; costs about a minute at the start."""
+    """On a GPU, fuse the kernels of the encoder; costs ten to twenty seconds at the start."""
+    deterministic: bool = False
+    """On a GPU, only kernels that give the same bits each time; slower. A CPU needs no telling."""
 
     def __post_init__(self) -> None:
         for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):
