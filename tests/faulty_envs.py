@@ -4,17 +4,20 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from cclf.envs.toy import make_toy
+
+REACH = partial(make_toy, "reach-1d", 20, 16, 1, 0)
 
 
 class Faulty:
     """The toy; `fault` strikes in its call number `at_call` of `place`. With `once`, a file that is made when it strikes, never
     again after that."""
 
-    def __init__(self, fault, place, at_call=1, once=None):
-        self.env = make_toy("reach-1d", 20, 16, 1, 0)
+    def __init__(self, fault, place, at_call=1, once=None, make=REACH):
+        self.env = make()
         self.spec, self.fault, self.place, self.at_call = self.env.spec, fault, place, at_call
         self.once, self.calls = once and Path(once), 0
 

@@ -18,10 +18,14 @@ from tiny_runs import differing, rows, run, tiny_config, tiny_options
 OFTEN = {"eval_every_env_steps": 10, "eval_episodes": 1, "log_every_agent_steps": 5}
 RUNS = {
     "sac": tiny_config("toy/reach-1d", "cclf", algorithm={"replay_capacity_transitions": 100}, **OFTEN),
+    "sac, workers": tiny_config("toy/reach-1d", "cclf", **OFTEN, eval_workers=1),
     "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", **OFTEN | {"eval_every_env_steps": 128}),
 }
 # Long enough that kills fall everywhere in it: before the first checkpoint, in evaluations, in writing, at the end.
-ENV_STEPS = {"default lane": {"sac": 160, "a2c": 640}, "slow lane": {"sac": 600, "a2c": 3_200}}
+ENV_STEPS = {
+    "default lane": {"sac": 160, "sac, workers": 60, "a2c": 640},
+    "slow lane": {"sac": 600, "sac, workers": 600, "a2c": 3_200},
+}
 
 
 def words(base, env_steps, out):

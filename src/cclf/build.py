@@ -33,7 +33,7 @@ from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.seeding import Generators, derive
-from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs
+from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
 from cclf.types import Env, VectorEnv
 
 AnyLearner = OffPolicyLearner | OnPolicyLearner
@@ -197,7 +197,7 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
         grids = make_grids(config, config.algorithm.num_envs, seed)
         random = np.random.default_rng(derive(config.seed, "act"))
         return OnPolicyLearner(grids, make_a2c(config, grids.num_actions), random, config.algorithm.rollout_steps)
-    env = make_env(config, seed)
+    env = WorkerEnv(partial(make_env, config, seed), config.task) if config.run.env_worker else make_env(config, seed)
     shape, action_dim, _, max_steps = env.spec
     transitions, size = replay_forecast(config, env)
     replay_device = choose_replay_device(config.algorithm.replay_device, device, size)

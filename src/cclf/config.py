@@ -208,6 +208,9 @@ class RunConfig:
     eval_workers: int | None = None
     """Processes that play evaluation episodes while training goes on; with 0 this process plays them, and training waits.
     Unless told: on a GPU one per episode as far as there are cores, on a CPU 0."""
+    env_worker: bool = False
+    """Keep the training environment in a process of its own: where a renderer crashes or hangs, another takes its place and the
+    run goes on as if nothing had happened."""
     log_every_agent_steps: int = 100
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
@@ -250,8 +253,11 @@ class Config:
         grid = isinstance(self.algorithm, A2cConfig)
         if grid and self.method.prioritisation:
             raise ConfigError("prioritisation=True clashes with A2C: it keeps no replay to draw from; turn prioritisation off")
-        if grid and self.run.eval_workers:
-            raise ConfigError(f"eval_workers={self.run.eval_workers} clashes with A2C: its grids are stepped as one; use 0")
+        for name in ("eval_workers", "env_worker"):
+            if grid and getattr(self.run, name):
+                raise ConfigError(
+                    f"{name}={getattr(self.run, name)} clashes with A2C: its grids are stepped as one, here; leave it"
+                )
         if grid != (self.method.augmentation == "none"):
             learner = "A2C on grids" if grid else "SAC on pixels"
             raise ConfigError(f"augmentation={self.method.augmentation} clashes with {learner}: cropping is for pixels alone")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from cclf.runtime.workers import LOST, EnvPool, WorkerError
+from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool, WorkerError
 from cclf.types import OnPolicyAlgorithm, Policy, VectorEnv
 
 
@@ -27,8 +27,6 @@ class Evaluation(NamedTuple):
 
 # An evaluation goes on by rounds, between which training may go on too. Each yields the pipes that more is awaited from.
 Rounds = Generator[Sequence[Connection], None, Evaluation]
-
-MAX_LOSSES = 3  # of one episode, by workers that died or hung
 
 
 class EvaluationStoppedError(ValueError):

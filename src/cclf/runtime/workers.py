@@ -19,13 +19,17 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from cclf.types import Env
+import numpy as np
+
+from cclf.config import ConfigError
+from cclf.types import Env, EnvSpec, EnvStep
 
 TIMEOUT_SECONDS = 60.0  # for one answer; the first includes the worker's imports
+MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
 Make = Callable[[], Env]  # travels to another process: a function of a module or a `partial` of one, no closure
@@ -60,6 +64,12 @@ class EnvPool(Protocol):
     def close(self) -> None: ...
 
 
+def _do(env: Env, command: str, arguments: Sequence[Any]) -> Any:
+    """Call a method of an environment, or read one of its attributes."""
+    found = getattr(env, command)
+    return found(*arguments) if callable(found) else found
+
+
 class LocalEnvs:
     """The pool without processes: a command is carried out when it is sent."""
 
@@ -68,7 +78,7 @@ class LocalEnvs:
         self._answers: deque[Answer] = deque()
 
     def send(self, env: int, command: str, *arguments: Any) -> None:
-        self._answers.append(Answer(env, command, getattr(self.envs[env], command)(*arguments)))
+        self._answers.append(Answer(env, command, _do(self.envs[env], command, arguments)))
 
     def receive(self) -> list[Answer]:
         answers = list(self._answers)
@@ -116,6 +126,71 @@ class EnvWorkers:
         deadline = time.monotonic() + GRACE_SECONDS
         for worker in started:
             worker.end(max(0.0, deadline - time.monotonic()))
+
+
+class WorkerEnv:
+    """An environment in a worker of its own that behaves as if it were here, whatever happens to the worker.
+
+    A new worker is brought to the same place: the state in which the episode began, and every command since. An environment that
+    cannot be saved (Gymnasium's) cannot be brought back: WorkerError.
+    """
+
+    def __init__(self, make: Make, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
+        self._pool = EnvWorkers([make], 1, name, timeout_seconds)
+        self._state: dict[str, Any] = {}
+        self._since: list[tuple[str, tuple[Any, ...]]] = []
+        self.spec: EnvSpec = self._ask("spec")
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        self._state, self._since = self._ask("state_dict"), []
+        return self._ask("reset", seed, lasting=True)  # type: ignore[no-any-return]
+
+    def step(self, action: np.ndarray) -> EnvStep:
+        return self._ask("step", action, lasting=True)  # type: ignore[no-any-return]
+
+    def picture(self) -> np.ndarray:
+        return self._ask("picture")  # type: ignore[no-any-return]
+
+    def renderer(self, frames: int) -> dict[str, Any]:
+        """What draws in the worker, where the environment can tell."""
+        return self._ask("renderer", frames) if "renderer" in self._ask("__dir__") else {"renderer": None}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._ask("state_dict")  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._ask("load_state_dict", state)
+        self._state, self._since = state, []
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _ask(self, command: str, *arguments: Any, lasting: bool = False) -> Any:
+        """`lasting`: it changes the environment, and is to be done again where the worker is lost later."""
+        self._pool.send(0, command, *arguments)
+        losses = 0
+        while True:
+            for _, answered, value in self._pool.receive():
+                if answered != LOST:
+                    if lasting:
+                        self._since.append((command, arguments))
+                    return value
+                losses += 1
+                if losses > MAX_LOSSES or (self._since and not self._state):
+                    why = (
+                        f"{losses} times in a row" if losses > MAX_LOSSES else "its environment cannot be saved, so not replaced"
+                    )
+                    raise WorkerError(f"{value}; {why}")
+                self._bring_back()
+                self._pool.send(0, command, *arguments)
+            wait(self._pool.busy(), timeout=0.1)
+
+    def _bring_back(self) -> None:
+        if self._state:
+            self._pool.send(0, "load_state_dict", self._state)
+        for command, arguments in self._since:
+            self._pool.send(0, command, *arguments)
+        self._pool.forget()
 
 
 class _Worker:
@@ -171,7 +246,9 @@ class _Worker:
                 self.unanswered -= 1
                 self.asked_at = time.monotonic()
                 if answer.command == "raised":
-                    line, details = answer.value
+                    bad_input, line, details = answer.value
+                    if bad_input:
+                        raise ConfigError(line)
                     raise WorkerError(f"{self.name}: the environment raised {line}", details)
                 if self.unwanted:
                     self.unwanted -= 1
@@ -240,7 +317,8 @@ def _carry_out(envs: dict[int, Env], env: int, command: str, arguments: Sequence
         if command == "make":
             envs[env] = arguments[0]()
             return env, command, None
-        return env, command, getattr(envs[env], command)(*arguments)
+        return env, command, _do(envs[env], command, arguments)
     except Exception as error:  # whatever it is, the parent reports it
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        return env, "raised", (line, traceback.format_exc())
+        bad_input = isinstance(error, ConfigError)
+        line = " ".join((str(error) if bad_input else f"{type(error).__name__}: {error}").split())
+        return env, "raised", (bad_input, line, traceback.format_exc())
