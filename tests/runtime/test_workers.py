@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cclf import build
 from cclf.config import ConfigError
@@ -150,6 +151,16 @@ def test_the_number_of_workers_changes_no_return_by_a_bit(pool_of, expected, wor
     assert result.returns == expected.returns
     assert len(set(expected.returns)) == 3
     np.testing.assert_equal(result.pictures, expected.pictures)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [1, 3])
+def test_on_a_gpu_too(pool_of, workers):
+    device = torch.device("cuda")
+    policy = build.make_agent(CONFIG, device).policy
+    pools = LocalEnvs([make_env(CONFIG, 0)]), pool_of(*[partial(make_env, CONFIG, 0)] * workers)
+    here, there = (finish(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, device)) for pool in pools)
+    assert here.returns == there.returns
 
 
 def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
@@ -303,7 +314,7 @@ def test_evaluation_beside_training_changes_nothing(tmp_path, undisturbed, monke
     assert any(turns_beside)
 
 
-@pytest.mark.parametrize("stops", [[30], [45], [29, 31, 58]], ids=lambda stops: "+".join(map(str, stops)))
+@pytest.mark.parametrize("stops", [[45], [29, 31, 58]], ids=lambda stops: "+".join(map(str, stops)))
 def test_a_stop_beside_an_evaluation_changes_nothing(tmp_path, undisturbed, monkeypatch, stops):
     monkeypatch.setattr(loop, "STOP_GRACE_SECONDS", 0.0 if 45 in stops else 5.0)
     for stop in stops:
@@ -324,14 +335,13 @@ def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=
     monkeypatch.setattr(build, "EnvWorkers", lambda makes, *words: EnvWorkers([make] * len(makes), *words, timeout_seconds))
 
 
-@pytest.mark.parametrize("round_number", [2, 20])
-def test_a_signal_in_an_evaluation_beside_training_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch, round_number):
+def test_a_signal_in_an_evaluation_beside_training_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "STOP_GRACE_SECONDS", 60.0)
-        patch.setattr(loop, "next_round", signalled(loop.next_round, round_number))
+        patch.setattr(loop, "next_round", signalled(loop.next_round, 7))
         code, _, err = train(tmp_path, BESIDE)
     assert code == 75
-    assert f"stopped at {30 + round_number} env steps and saved" in err.splitlines()[-1], "the evaluation was over in time"
+    assert "stopped at 37 env steps and saved" in err.splitlines()[-1], "the evaluation was over in time"
     assert train(tmp_path, BESIDE)[0] == 0
     assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
 
@@ -356,7 +366,7 @@ def test_a_worker_that_crashes_once_is_no_news(tmp_path, undisturbed, monkeypatc
     assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
 
 
-@pytest.mark.parametrize(("fault", "at_call", "saved"), [("raise", 5, 30), ("crash", 5, 30), ("raise", 30, 60)])
+@pytest.mark.parametrize(("fault", "at_call", "saved"), [("crash", 5, 30), ("raise", 30, 60)])
 def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(tmp_path, undisturbed, monkeypatch, fault, at_call, saved):
     """In the first evaluation, beside training, and in the last: there its environment is in its second episode."""
     folder = tmp_path / BESIDE.run_name()
@@ -444,10 +454,10 @@ def test_one_that_cannot_be_saved_is_not_brought_back_but_reported(worker_env, m
         env.step(np.ones(1))
 
 
-@pytest.mark.parametrize("fault", [("none", "nowhere"), ("crash", "step", 22), ("crash", "reset", 2)], ids=str)
+@pytest.mark.parametrize("fault", [("crash", "step", 22), ("crash", "reset", 2)], ids=str)
 def test_training_in_a_worker_changes_nothing(tmp_path, undisturbed, monkeypatch, fault):
     """Also not where it stops and resumes."""
-    once = str(tmp_path / "struck") if len(fault) == 3 else None
+    once = str(tmp_path / "struck")
     monkeypatch.setattr(
         build, "WorkerEnv", lambda make, name: WorkerEnv(partial(Faulty, *fault, once=once, make=make), name, SECONDS)
     )
@@ -455,7 +465,7 @@ def test_training_in_a_worker_changes_nothing(tmp_path, undisturbed, monkeypatch
         _, finished = run(TRAINED_IN_WORKER, tmp_path, stop_at=stop)
     assert finished
     assert_same_folder(tmp_path, undisturbed)
-    assert (tmp_path / "struck").exists() == (once is not None)
+    assert (tmp_path / "struck").exists()
 
 
 # --- what TensorBoard shows ------------------------------------------------------------------------------------------------
@@ -500,9 +510,7 @@ def curves(tmp_path_factory):
     ("workers", "owner", "name", "at_call"),
     [
         (2, loop.Training, "_step", 56),  # after the row of the first evaluation, on from the checkpoint where that began
-        (2, loop.Training, "_save", 2),
-        (0, loop.Training, "_save", 1),  # after that row, before any checkpoint
-        (0, loop.Training, "_save", 2),
+        (0, loop.Training, "_save", 2),  # after the row of the last, before its checkpoint
     ],
 )
 def test_nothing_is_shown_twice_after_a_kill(tmp_path, monkeypatch, curves, workers, owner, name, at_call):
