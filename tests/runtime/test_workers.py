@@ -1,5 +1,6 @@
 """Environments in other processes: the same numbers as in this one, and no fault of theirs is waited for without end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,13 +16,14 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.config import ConfigError
+from cclf.config import ConfigError, WorkerError
 from cclf.envs.make import make_env
 from cclf.envs.toy import make_toy
 from cclf.runtime import checkpoint, loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
-from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv, WorkerError
+from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv
 from faulty_envs import Faulty
+from test_cli import cclf
 from test_reliability import signalled, train
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
@@ -524,3 +526,13 @@ def test_nothing_is_shown_twice_after_a_kill(tmp_path, monkeypatch, curves, work
     assert found.keys() == curves.keys()
     for tag, curve in curves.items():
         assert np.array(found[tag]) == pytest.approx(np.array(curve), rel=1e-6), tag
+
+
+def test_a_worker_that_fails_in_another_command_is_reported_too(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    run(tiny_config(env_steps=5), folder)
+    (folder / "config.json").write_text(json.dumps(tiny_config(eval_workers=1).to_dict()))
+    use_faulty(monkeypatch, "raise", "reset")
+    code, out, err = cclf("evaluate", folder, "--device", "cpu")
+    assert (code, out) == (1, "")
+    assert err.startswith("cclf: worker 0 of toy/reach-1d: the environment raised RuntimeError: a joint broke\nTraceback")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cclf import presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
+from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 
 if TYPE_CHECKING:
     from cclf.runtime.loop import Run
@@ -116,7 +116,6 @@ def run_training(configs: list[Config], out: Path) -> int:
     import torch
 
     from cclf import build
-    from cclf.runtime.workers import WorkerError
 
     if configs[0].run.threads:
         torch.set_num_threads(configs[0].run.threads)
@@ -128,9 +127,7 @@ def run_training(configs: list[Config], out: Path) -> int:
                 [_prepare(config, out, device, held, several=len(configs) > 1) for config in configs], stop, held
             )
     except WorkerError as error:
-        print(f"cclf: {error}; the last checkpoint is good: run the same command to go on", file=sys.stderr)
-        print(error.details, end="", file=sys.stderr)
-        return EXIT_FAILED
+        raise WorkerError(f"{error}; the last checkpoint is good: run the same command to go on", error.details) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -25,11 +25,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cclf.config import ConfigError
+from cclf.config import ConfigError, WorkerError
 from cclf.types import Env, EnvSpec, EnvStep
 
-TIMEOUT_SECONDS = 60.0  # for one answer; the first includes the worker's imports
+TIMEOUT_SECONDS = 60.0  # for one answer
 MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
+START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
 Make = Callable[[], Env]  # travels to another process: a function of a module or a `partial` of one, no closure
@@ -42,14 +43,6 @@ class Answer(NamedTuple):
 
 
 LOST = "lost"  # the environment is gone with its worker; a new one, not yet reset, has taken its place
-
-
-class WorkerError(ValueError):
-    """One line for a person; `details` is the traceback or the last words of the worker."""
-
-    def __init__(self, line: str, details: str = ""):
-        super().__init__(line)
-        self.details = details
 
 
 class EnvPool(Protocol):
@@ -224,7 +217,7 @@ class _Worker:
                 )
             except OSError as error:
                 raise WorkerError(f"{self.name} cannot be started: {error}") from error
-        self.unanswered = 0
+        self.unanswered, self.allowed_seconds = 0, self.timeout_seconds + START_SECONDS
         for env, make in self.makes.items():
             self.send(env, "make", make)
         self.unwanted = self.unanswered
@@ -244,7 +237,7 @@ class _Worker:
             while self.unanswered and self.pipe.poll():
                 answer = Answer(*self.pipe.recv())
                 self.unanswered -= 1
-                self.asked_at = time.monotonic()
+                self.asked_at, self.allowed_seconds = time.monotonic(), self.timeout_seconds + GRACE_SECONDS
                 if answer.command == "raised":
                     bad_input, line, details = answer.value
                     if bad_input:
@@ -256,7 +249,7 @@ class _Worker:
                     answers.append(answer)
         except (EOFError, OSError):
             return self._replaced(GRACE_SECONDS)  # it is on its way out
-        if self.unanswered and time.monotonic() - self.asked_at > self.timeout_seconds + GRACE_SECONDS:
+        if self.unanswered and time.monotonic() - self.asked_at > self.allowed_seconds:
             return self._replaced(0.0)
         return answers
 
