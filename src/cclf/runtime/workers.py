@@ -29,8 +29,8 @@ from cclf.config import ConfigError, WorkerError
 from cclf.types import Env, EnvSpec, EnvStep
 
 TIMEOUT_SECONDS = 60.0  # for one answer
-MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
+MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
 Make = Callable[[], Env]  # travels to another process: a function of a module or a `partial` of one, no closure
@@ -139,7 +139,7 @@ class WorkerEnv:
         return self._ask("reset", seed, lasting=True)  # type: ignore[no-any-return]
 
     def step(self, action: np.ndarray) -> EnvStep:
-        return self._ask("step", action, lasting=True)  # type: ignore[no-any-return]
+        return self._ask("step", action.copy(), lasting=True)  # type: ignore[no-any-return]
 
     def picture(self) -> np.ndarray:
         return self._ask("picture")  # type: ignore[no-any-return]
@@ -169,11 +169,10 @@ class WorkerEnv:
                         self._since.append((command, arguments))
                     return value
                 losses += 1
-                if losses > MAX_LOSSES or (self._since and not self._state):
-                    why = (
-                        f"{losses} times in a row" if losses > MAX_LOSSES else "its environment cannot be saved, so not replaced"
-                    )
-                    raise WorkerError(f"{value}; {why}")
+                if losses > MAX_LOSSES:
+                    raise WorkerError(f"{value}; {losses} times in a row")
+                if self._since and not self._state:
+                    raise WorkerError(f"{value}; its environment cannot be saved, so it cannot be brought back")
                 self._bring_back()
                 self._pool.send(0, command, *arguments)
             wait(self._pool.busy(), timeout=0.1)
