@@ -25,7 +25,7 @@ from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv
 from faulty_envs import Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
 
 CONFIG = tiny_config()
 SEEDS = [11, 22, 33]
@@ -379,11 +379,26 @@ def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(tmp_path,
     line = next(line for line in err.splitlines() if line.startswith("cclf: "))
     assert line.startswith("cclf: worker ")
     assert " of toy/reach-1d" in line
-    assert line.endswith("the last checkpoint is good: run the same command to go on")
+    assert err.splitlines()[-1] == "the last checkpoint is good: run the same command to go on"
     assert ("a joint broke" in line and "faulty_envs.py" in err) == (fault == "raise")
     assert checkpoint.load(folder / "checkpoint")["agent_steps"] == saved
     assert train(tmp_path, BESIDE)[0] == 0
     assert_same_folder(folder, undisturbed)
+
+
+def test_of_several_runs_the_one_that_fails_leaves_alone(tmp_path, undisturbed, monkeypatch):
+    faulty = iter([partial(Faulty, "raise", "step", 5)])
+    words = ["train", *tiny_options(BESIDE), "--with-seeds", "2", "--out", tmp_path]
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "EnvWorkers", lambda makes, *rest: EnvWorkers([next(faulty, makes[0])] * len(makes), *rest))
+        code, out, err = cclf(*words)
+    first, second = (tmp_path / replace(BESIDE, seed=seed).run_name() for seed in (1, 2))
+    assert (code, out) == (1, f"{second}\n")
+    assert "a joint broke" in err
+    assert [row["env_steps"] for row in rows(second / "eval.csv")] == ["30", "60"]
+    assert rows(first / "eval.csv") == []
+    assert cclf(*words)[0] == 0
+    assert_same_folder(first, undisturbed)
 
 
 # --- the training environment in a worker ----------------------------------------------------------------------------------

@@ -126,8 +126,6 @@ def run_training(configs: list[Config], out: Path) -> int:
             return _train_together(
                 [_prepare(config, out, device, held, several=len(configs) > 1) for config in configs], stop, held
             )
-    except WorkerError as error:
-        raise WorkerError(f"{error}; the last checkpoint is good: run the same command to go on", error.details) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -172,7 +170,10 @@ def _train_together(prepared: "list[Run | None]", stop: "Stop", held: contextlib
     exit_codes = {EXIT_DONE}
     for place, run in enumerate(runs):
         if place in failed:
-            print(f"cclf: {failed[place]}", file=sys.stderr)
+            error = failed[place]
+            print(f"cclf: {error}", file=sys.stderr)
+            if isinstance(error, WorkerError):
+                print(f"{error.details}the last checkpoint is good: run the same command to go on", file=sys.stderr)
             exit_codes.add(EXIT_FAILED)
         elif run.training.finished:
             print(run.training.folder)
