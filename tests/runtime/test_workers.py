@@ -173,6 +173,25 @@ def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
     assert evaluated(pool).returns == expected.returns
 
 
+@pytest.mark.parametrize(
+    ("device", "asked", "runs", "episodes", "expected"),
+    [
+        ("cpu", None, 1, 10, 0),
+        ("cuda", None, 1, 10, 10),
+        ("cuda", None, 1, 20, 16),
+        ("cuda", None, 3, 10, 5),
+        ("cuda", None, 40, 10, 1),
+        ("cuda", 0, 1, 10, 0),
+        ("cpu", 4, 1, 10, 4),
+        ("cpu", 40, 1, 10, 10),
+    ],
+)
+def test_how_many_workers_there_are_unless_told(monkeypatch, device, asked, runs, episodes, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    config = tiny_config(eval_workers=asked, eval_episodes=episodes)
+    assert build.eval_workers(config, torch.device(device), runs) == expected
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------------
 
 LINES = {

@@ -123,9 +123,7 @@ def run_training(configs: list[Config], out: Path) -> int:
     build.set_precision(configs[0], device)
     try:
         with contextlib.ExitStack() as held:
-            return _train_together(
-                [_prepare(config, out, device, held, several=len(configs) > 1) for config in configs], stop, held
-            )
+            return _train_together([_prepare(config, out, device, held, len(configs)) for config in configs], stop, held)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -133,7 +131,7 @@ def run_training(configs: list[Config], out: Path) -> int:
         return EXIT_FAILED
 
 
-def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack, several: bool) -> "Run | None":
+def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack, runs: int) -> "Run | None":
     """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
     from cclf import build
     from cclf.runtime.failure import refuse_after_failure
@@ -141,7 +139,7 @@ def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack,
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
-    training, learner, agent = build.make_training(config, out / config.run_name(), device)
+    training, learner, agent = build.make_training(config, out / config.run_name(), device, runs)
     held.callback(learner.close)
     held.callback(agent.close)
     folder = held.enter_context(build.claimed_folder(config, out))
@@ -156,7 +154,7 @@ def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack,
     print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
     held.callback(log.close)
-    label = f"seed {config.seed}: " if several else ""
+    label = f"seed {config.seed}: " if runs > 1 else ""
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
 
 
