@@ -1,6 +1,6 @@
 """Environments in processes of their own, watched: one that dies or hangs is ended and replaced, never waited for without end.
 
-A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that never imports torch. It owns one or several
+A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that does not import torch. It owns one or several
 environments, answers in the order it was asked, and leaves when its pipe closes, so nothing outlives the parent, however that
 ended. Frames travel through the pipe: 30 us for 100x100 RGB, a hundredth of the time it takes to draw one.
 """
