@@ -144,14 +144,15 @@ class Agent(NamedTuple):
         return finish(self.rounds(seeds, record))
 
 
-def make_agent(config: Config, device: torch.device) -> Agent:
+def make_agent(config: Config, device: torch.device, runs: int = 1) -> Agent:
+    """`runs`: how many share this machine's cores, each with workers of its own."""
     if isinstance(config.algorithm, A2cConfig):
         grids = make_grids(config, config.run.eval_episodes, seed=0)
         a2c = make_a2c(config, grids.num_actions)
         return Agent(a2c, lambda seeds, record: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), record), grids.close)
     env = make_env(config, seed=0)
     sac = make_sac(config, env.spec.action_dim, device)
-    workers = eval_workers(config, device)
+    workers = eval_workers(config, device, runs)
     pool: EnvPool = LocalEnvs([env])
     if workers:
         env.close()  # it was here to say what its actions are
@@ -160,13 +161,13 @@ def make_agent(config: Config, device: torch.device) -> Agent:
     return Agent(sac, lambda seeds, record: evaluate(pool, sac, seeds, stack, device, record), pool.close)
 
 
-def eval_workers(config: Config, device: torch.device) -> int:
+def eval_workers(config: Config, device: torch.device, runs: int) -> int:
     """Unless told: on a GPU one process per episode as far as there are cores; on a CPU none, since they would gain nothing."""
     if config.run.eval_workers is not None:
         return min(config.run.eval_workers, config.run.eval_episodes)
     if device.type == "cpu" or isinstance(config.algorithm, A2cConfig):
         return 0
-    return min(config.run.eval_episodes, len(os.sched_getaffinity(0)))
+    return min(config.run.eval_episodes, max(1, len(os.sched_getaffinity(0)) // runs))
 
 
 def read_config(folder: Path) -> Config:
@@ -224,9 +225,10 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     )
 
 
-def make_training(config: Config, folder: Path, device: torch.device) -> tuple[Training, AnyLearner, Agent]:
+def make_training(config: Config, folder: Path, device: torch.device, runs: int = 1) -> tuple[Training, AnyLearner, Agent]:
+    """One of `runs` in this process."""
     learner = make_learner(config, device)
-    agent = make_agent(config, device)
+    agent = make_agent(config, device, runs)
 
     def evaluate_now(env_steps: int, record: bool) -> Rounds:
         agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())  # as they are now, while training goes on
@@ -240,7 +242,7 @@ def make_training(config: Config, folder: Path, device: torch.device) -> tuple[T
         eval_every_env_steps=config.run.eval_every_env_steps,
         log_every_agent_steps=config.run.log_every_agent_steps,
         video=config.run.video,
-        evaluate_beside_training=eval_workers(config, device) > 0,
+        evaluate_beside_training=eval_workers(config, device, runs) > 0,
     )
     return Training(plan, learner, evaluate_now, folder), learner, agent
 

@@ -9,8 +9,8 @@ import importlib
 import sys
 
 from cclf import __version__, presets
-from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE
-from cclf.config import ConfigError
+from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from cclf.config import ConfigError, WorkerError
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -72,6 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"cclf: {' '.join(str(error).split())}", file=sys.stderr)  # one line, whatever a library said
         return EXIT_BAD_INPUT
+    except WorkerError as error:
+        print(f"cclf: {error}", error.details, sep="\n", file=sys.stderr)
+        return EXIT_FAILED
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         sys.stdout = None
         return EXIT_DONE

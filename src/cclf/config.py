@@ -15,6 +15,14 @@ class ConfigError(ValueError):
     """Bad input from the user: shown as one line, exit code 2."""
 
 
+class WorkerError(ValueError):
+    """An environment failed for good in its process: shown as one line and, below it, the details; exit code 1."""
+
+    def __init__(self, line: str, details: str = ""):
+        super().__init__(line)
+        self.details = details
+
+
 @dataclass(frozen=True)
 class EnvConfig:
     """What the agent sees and does."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cclf import presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig
+from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 
 if TYPE_CHECKING:
     from cclf.runtime.loop import Run
@@ -116,7 +116,6 @@ def run_training(configs: list[Config], out: Path) -> int:
     import torch
 
     from cclf import build
-    from cclf.runtime.workers import WorkerError
 
     if configs[0].run.threads:
         torch.set_num_threads(configs[0].run.threads)
@@ -124,13 +123,7 @@ def run_training(configs: list[Config], out: Path) -> int:
     build.set_precision(configs[0], device)
     try:
         with contextlib.ExitStack() as held:
-            return _train_together(
-                [_prepare(config, out, device, held, several=len(configs) > 1) for config in configs], stop, held
-            )
-    except WorkerError as error:
-        print(f"cclf: {error}; the last checkpoint is good: run the same command to go on", file=sys.stderr)
-        print(error.details, end="", file=sys.stderr)
-        return EXIT_FAILED
+            return _train_together([_prepare(config, out, device, held, len(configs)) for config in configs], stop, held)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -138,7 +131,7 @@ def run_training(configs: list[Config], out: Path) -> int:
         return EXIT_FAILED
 
 
-def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack, several: bool) -> "Run | None":
+def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack, runs: int) -> "Run | None":
     """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
     from cclf import build
     from cclf.runtime.failure import refuse_after_failure
@@ -146,7 +139,7 @@ def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack,
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
-    training, learner, agent = build.make_training(config, out / config.run_name(), device)
+    training, learner, agent = build.make_training(config, out / config.run_name(), device, runs)
     held.callback(learner.close)
     held.callback(agent.close)
     folder = held.enter_context(build.claimed_folder(config, out))
@@ -161,7 +154,7 @@ def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack,
     print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
     held.callback(log.close)
-    label = f"seed {config.seed}: " if several else ""
+    label = f"seed {config.seed}: " if runs > 1 else ""
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
 
 
@@ -175,7 +168,10 @@ def _train_together(prepared: "list[Run | None]", stop: "Stop", held: contextlib
     exit_codes = {EXIT_DONE}
     for place, run in enumerate(runs):
         if place in failed:
-            print(f"cclf: {failed[place]}", file=sys.stderr)
+            error = failed[place]
+            print(f"cclf: {error}", file=sys.stderr)
+            if isinstance(error, WorkerError):
+                print(f"{error.details}the last checkpoint is good: run the same command to go on", file=sys.stderr)
             exit_codes.add(EXIT_FAILED)
         elif run.training.finished:
             print(run.training.folder)

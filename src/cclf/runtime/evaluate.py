@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool, WorkerError
+from cclf.config import WorkerError
+from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool
 from cclf.types import OnPolicyAlgorithm, Policy, VectorEnv
 
 

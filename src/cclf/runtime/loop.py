@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cclf.config import ConfigError
+from cclf.config import ConfigError, WorkerError
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, finish, next_round, write_video
 from cclf.runtime.failure import NonFiniteError, first_non_finite, save_bundle
@@ -16,7 +16,7 @@ from cclf.runtime.stop import Stop
 from cclf.types import Learner
 
 Evaluate = Callable[[int, bool], Rounds]  # (env_steps, record) -> the evaluation of the agent as it is now
-STOP_GRACE_SECONDS = 5.0  # for an evaluation under way when a stop is asked for
+STOP_GRACE_SECONDS = 5.0  # for evaluations under way when a stop is asked for
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,9 @@ class Training:
         if self.evaluation_due:
             self._evaluate(log, progress, stop)
 
-    def leave(self, log: RunLog, progress: Progress) -> None:
-        """Save on the way out; an evaluation under way gets a few seconds to end."""
-        end = time.monotonic() + STOP_GRACE_SECONDS
-        if self._finish_evaluation(log, progress, lambda: time.monotonic() > end):
+    def leave(self, log: RunLog, progress: Progress, deadline: float) -> None:
+        """Save on the way out; an evaluation under way may go on until then."""
+        if self._finish_evaluation(log, progress, lambda: time.monotonic() > deadline):
             self._save(log)  # otherwise the checkpoint of the moment it began at stays the newest
 
     def _step(self, log: RunLog, progress: Progress) -> None:
@@ -202,13 +201,13 @@ class Run(NamedTuple):
     progress: Progress
 
 
-def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError]:
+def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | WorkerError]:
     """Train all to the end of their budgets or until a stop, a turn of each after another; what is not at its end is saved.
 
     On a GPU the environment of one steps while the update of another is computed. A run whose numbers are no longer finite
-    leaves and the others go on; which left, by place, is returned.
+    or whose environments fail for good leaves and the others go on; which left, by place, is returned.
     """
-    failed: dict[int, NonFiniteError] = {}
+    failed: dict[int, NonFiniteError | WorkerError] = {}
 
     def going_on() -> list[int]:
         return [place for place, run in enumerate(runs) if not run.training.finished and place not in failed]
@@ -218,10 +217,11 @@ def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError]:
             training, log, progress = runs[place]
             try:
                 training.turn(log, progress, stop)
-            except NonFiniteError as error:
+            except (NonFiniteError, WorkerError) as error:
                 failed[place] = error
+    deadline = time.monotonic() + STOP_GRACE_SECONDS
     for place in going_on():
-        runs[place].training.leave(runs[place].log, runs[place].progress)
+        runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
     return failed
 
 

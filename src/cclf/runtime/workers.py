@@ -1,6 +1,6 @@
 """Environments in processes of their own, watched: one that dies or hangs is ended and replaced, never waited for without end.
 
-A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that never imports torch. It owns one or several
+A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that does not import torch. It owns one or several
 environments, answers in the order it was asked, and leaves when its pipe closes, so nothing outlives the parent, however that
 ended. Frames travel through the pipe: 30 us for 100x100 RGB, a hundredth of the time it takes to draw one.
 """
@@ -25,10 +25,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cclf.config import ConfigError
+from cclf.config import ConfigError, WorkerError
 from cclf.types import Env, EnvSpec, EnvStep
 
-TIMEOUT_SECONDS = 60.0  # for one answer; the first includes the worker's imports
+TIMEOUT_SECONDS = 60.0  # for one answer
+START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
 MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
@@ -42,14 +43,6 @@ class Answer(NamedTuple):
 
 
 LOST = "lost"  # the environment is gone with its worker; a new one, not yet reset, has taken its place
-
-
-class WorkerError(ValueError):
-    """One line for a person; `details` is the traceback or the last words of the worker."""
-
-    def __init__(self, line: str, details: str = ""):
-        super().__init__(line)
-        self.details = details
 
 
 class EnvPool(Protocol):
@@ -146,7 +139,7 @@ class WorkerEnv:
         return self._ask("reset", seed, lasting=True)  # type: ignore[no-any-return]
 
     def step(self, action: np.ndarray) -> EnvStep:
-        return self._ask("step", action, lasting=True)  # type: ignore[no-any-return]
+        return self._ask("step", action.copy(), lasting=True)  # type: ignore[no-any-return]
 
     def picture(self) -> np.ndarray:
         return self._ask("picture")  # type: ignore[no-any-return]
@@ -176,11 +169,10 @@ class WorkerEnv:
                         self._since.append((command, arguments))
                     return value
                 losses += 1
-                if losses > MAX_LOSSES or (self._since and not self._state):
-                    why = (
-                        f"{losses} times in a row" if losses > MAX_LOSSES else "its environment cannot be saved, so not replaced"
-                    )
-                    raise WorkerError(f"{value}; {why}")
+                if losses > MAX_LOSSES:
+                    raise WorkerError(f"{value}; {losses} times in a row")
+                if self._since and not self._state:
+                    raise WorkerError(f"{value}; its environment cannot be saved, so it cannot be brought back")
                 self._bring_back()
                 self._pool.send(0, command, *arguments)
             wait(self._pool.busy(), timeout=0.1)
@@ -224,7 +216,7 @@ class _Worker:
                 )
             except OSError as error:
                 raise WorkerError(f"{self.name} cannot be started: {error}") from error
-        self.unanswered = 0
+        self.unanswered, self.allowed_seconds = 0, self.timeout_seconds + START_SECONDS
         for env, make in self.makes.items():
             self.send(env, "make", make)
         self.unwanted = self.unanswered
@@ -244,7 +236,7 @@ class _Worker:
             while self.unanswered and self.pipe.poll():
                 answer = Answer(*self.pipe.recv())
                 self.unanswered -= 1
-                self.asked_at = time.monotonic()
+                self.asked_at, self.allowed_seconds = time.monotonic(), self.timeout_seconds + GRACE_SECONDS
                 if answer.command == "raised":
                     bad_input, line, details = answer.value
                     if bad_input:
@@ -256,7 +248,7 @@ class _Worker:
                     answers.append(answer)
         except (EOFError, OSError):
             return self._replaced(GRACE_SECONDS)  # it is on its way out
-        if self.unanswered and time.monotonic() - self.asked_at > self.timeout_seconds + GRACE_SECONDS:
+        if self.unanswered and time.monotonic() - self.asked_at > self.allowed_seconds:
             return self._replaced(0.0)
         return answers
 
