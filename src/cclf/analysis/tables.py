@@ -11,6 +11,7 @@ from cclf.analysis.page import Cell
 from cclf.analysis.published import Published, published, score_range
 from cclf.analysis.tabular import Table, number
 from cclf.analysis.verdict import Claim, Verdict
+from cclf.config import ConfigError
 from cclf.presets import METHODS, SUITES, TASKS
 
 NEAR_BEST = 0.9
@@ -82,7 +83,7 @@ def score_table(group: Group) -> Table:
     for task, clock in moments:
         found = {method: scores for method, scores in load.scores(rows, own, {task: clock}).items() if len(scores)}
         best = max(found, key=lambda method: float(statistics.mean(found[method])), default=None)
-        cells = [Cell(task, (f"at {clock}",))]
+        cells = [Cell(_short(task), (f"at {clock}",))]
         for method in methods:
             paper = known.get((task, clock, method))
             notes = () if paper is None else (f"published {_plus_minus(paper.mean, paper.std)}",)
@@ -102,10 +103,13 @@ def score_table(group: Group) -> Table:
             data.append((task, group.profile, *clock, method, len(scores), mean, std, low, high, *told))
         shown.append(tuple(cells))
     columns = ("task", "profile", "clock", "steps", "method", "seeds", "mean", "std", "low", "high", *PUBLISHED_COLUMNS)
-    caption = (
-        f"{group.profile}: mean return ± standard deviation over seeds, and its 95 % interval; the best mean of a row is bold."
-    )
+    caption = f"{group.suite}, {group.profile}: mean return ± deviation over seeds, 95 % interval of the mean; bold: best mean."
     return Table(f"returns-{group.suite}-{group.profile}", caption, ("task", *methods), shown, columns, data)
+
+
+def _short(task: str) -> str:
+    """Without its suite, which the table is about anyway."""
+    return task.partition("/")[2] or task
 
 
 def _seeds(count: int) -> str:
@@ -200,11 +204,15 @@ def steps_table(group: Group) -> Table:
         if not clocks:
             continue
         part = [row for row in rows if row.task == task]
-        load.refuse_other_spacing(part)
+        try:
+            load.refuse_other_spacing(part)
+        except ConfigError as error:
+            shown.append((Cell(_short(task), (str(error),), "word"), *(Cell("–") for _ in methods)))
+            continue
         finals = load.scores(part, methods, {task: clocks[-1]})
         best = max(float(statistics.mean(scores)) for scores in finals.values() if len(scores))
         near, half = (lowest[task] + share * (best - lowest[task]) for share in (NEAR_BEST, 0.5))
-        cells = [Cell(task, (f"to a return of {number(near)}",))]
+        cells = [Cell(_short(task), (f"to a return of {number(near)}",))]
         for method in methods:
             runs = [
                 readings
@@ -237,8 +245,8 @@ def steps_table(group: Group) -> Table:
         "lost",
     )
     caption = (
-        f"{profile}: median environment steps to nine tenths of the way from the task's lowest return to the best method's final "
-        "mean; a run that never got there counts as infinity. Lost: ended below half of that way."
+        f"{group.suite}, {profile}: median environment steps to nine tenths of the way from the task's lowest return to the best "
+        "method's final mean; a run that never got there counts as infinity. Lost: ended below half of that way."
     )
     return Table(f"steps-{group.suite}-{profile}", caption, ("task", *methods), shown, columns, data)
 
@@ -257,7 +265,7 @@ def cost_table(group: Group) -> Table:
     methods = in_order(group.suite, (method for found in by_machine.values() for method in found))
     shown, data = [], []
     for (task, device), found in sorted(by_machine.items()):
-        cells = [Cell(task, (device,))]
+        cells = [Cell(_short(task), (device,))]
         for method in methods:
             ends = found.get(method, [])
             if not ends:
@@ -275,7 +283,7 @@ def cost_table(group: Group) -> Table:
             data.append((task, group.profile, device, method, len(ends), seconds, updates, steps))
         shown.append(tuple(cells))
     columns = ("task", "profile", "device", "method", "runs", "median_wall_seconds", "updates_per_second", "env_steps_per_second")
-    caption = f"{group.profile}: median over finished runs, evaluation included. Compare within a row: it is one kind of machine."
+    caption = f"{group.suite}, {group.profile}: median of finished runs, evaluation included; a row is one kind of machine."
     return Table(f"cost-{group.suite}-{group.profile}", caption, ("task", *methods), shown, columns, data)
 
 

@@ -96,7 +96,10 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
     profiles = sorted({row.profile for row in rows})
     if len(profiles) > 1:
         raise ConfigError(f"a claim is judged on one profile, got {', '.join(profiles)}: select rows first")
-    samples = _samples(claim, rows)
+    try:
+        samples = _samples(claim, rows)
+    except ConfigError as error:  # evaluations that cannot be compared
+        return Verdict("undecided", str(error), None, None, None, 0)
     seeds = min(len(sample) for sample in samples)
     if seeds == 0:
         absent = [method for method, sample in zip(claim.methods, samples, strict=True) if not len(sample)]
