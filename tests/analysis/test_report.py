@@ -103,7 +103,7 @@ def test_verdicts_can_be_read_on_a_phone_without_scrolling(tab: Page, shown: Pat
     assert max(edges) <= 390
 
 
-HOSTILE = '"><img src=x onerror="window.hacked=1"><b>$\\frac${x}'
+HOSTILE = '$\\frac$"><img src=x onerror="window.hacked=1"><b>{x}'
 
 
 def test_a_hostile_run_stays_text(tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_a_hostile_run_stays_text(tab: Page, tmp_path: Path, capsys: pytest.Capt
         name='a "run" <svg onload=window.hacked=3>',
     )
     config = load.read_json(folder / "config.json")
-    config |= {"task": f"minigrid/</svg><script>window.hacked=4</script>{HOSTILE}", "method_name": f"<i>{HOSTILE}"}
+    config |= {"task": f"minigrid/{HOSTILE}</svg><script>window.hacked=4</script>", "method_name": f"{HOSTILE}<i>"}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "failure" / "failure.json").write_text(json.dumps({"metric": HOSTILE, "value": "<script>"}))
     out = tmp_path / "<b>.html"

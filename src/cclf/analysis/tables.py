@@ -78,7 +78,7 @@ def score_table(group: Group) -> Table:
     known = {(row.task, row.clock, row.method): row for task in tasks for row in _published(task)}
     moments = [(task, clock) for task in tasks for clock in clocks_of(rows, task)]
     others = [method for task, clock, method in known if (task, clock) in moments]
-    methods = [*own, *(method for method in in_order(group.suite, others) if method not in own)]
+    methods = list(dict.fromkeys([*own, *others]))
     shown, data = [], []
     for task, clock in moments:
         found = {method: scores for method, scores in load.scores(rows, own, {task: clock}).items() if len(scores)}
@@ -287,6 +287,13 @@ def cost_table(group: Group) -> Table:
     return Table(f"cost-{group.suite}-{group.profile}", caption, ("task", *methods), shown, columns, data)
 
 
+TABLE_TITLES = {
+    "table1": "DeepMind Control",
+    "ablation": "the four pieces",
+    "atari": "Atari",
+    "minigrid": "MiniGrid",
+    "cost": "training time",
+}
 KINDS = {"held": "held", "did not hold": "not-held", "undecided": "open"}
 
 
@@ -307,8 +314,7 @@ def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict
             data.append((table, claim.name, profile, verdict.state, *values, claim.text, claim.source))
         shown.append(tuple(cells))
     columns = ("table", "claim", "profile", "verdict", "estimate", "low", "high", "seeds", "why", "text", "source")
-    caption = "Held: the whole 95 % interval lies on the claimed side, and reaches a claimed size. Undecided: it does not say."
-    return Table(f"verdicts-{table}", caption, ("claim", *judged), shown, columns, data, stacked=True)
+    return Table(f"verdicts-{table}", "", (TABLE_TITLES[table], *judged), shown, columns, data, stacked=True)
 
 
 def runs_table(rows: Sequence[Row], reasons: Mapping[load.RunName, str]) -> Table:

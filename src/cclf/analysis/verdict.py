@@ -17,6 +17,7 @@ import numpy as np
 from cclf.analysis import load, published, statistics
 from cclf.analysis.load import Clock, Row
 from cclf.analysis.statistics import Interval
+from cclf.analysis.tabular import number
 from cclf.config import ConfigError
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
@@ -108,7 +109,7 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
         return Verdict("undecided", f"timed on different machines: {', '.join(devices)}", None, None, None, seeds)
     interval = statistics.compare(samples, lambda parts: _statistic(claim, parts))
     estimate, low, high = (float(value) for value in interval)
-    found = f"{_words(claim)} {estimate:.3g} [{low:.3g}, {high:.3g}], {seeds} seeds"
+    found = f"{_words(claim)} {_figure(estimate)} [{_figure(low)}, {_figure(high)}], {seeds} seeds"
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
     if seeds < needed:
         return Verdict("undecided", f"{found}: at least {needed} are needed", estimate, low, high, seeds)
@@ -164,6 +165,10 @@ def _words(claim: Claim) -> str:
         return "difference" if claim.factor is None else "ratio"
     words = {"wins": "tasks won:", "steps": "ratio of steps", "seconds": "ratio of seconds", "above": "mean", "below": "mean"}
     return words[claim.measure]
+
+
+def _figure(value: float) -> str:
+    return number(value) if np.isfinite(value) else "−∞" if value < 0 else "∞"
 
 
 def _even(claim: Claim) -> float:
