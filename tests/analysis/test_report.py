@@ -10,8 +10,9 @@ import pytest
 from browser import Page, browser
 from cclf import cli
 from cclf.analysis import load, report
+from cclf.analysis.page import Cell
 from cclf.config import ConfigError
-from tiny_rows import TASK, runs_of, write_run
+from tiny_rows import TASK, row, runs_of, write_run
 
 CARTPOLE = "dmc/cartpole-swingup"
 TRAIN = "env_steps,curiosity_mean,bonus_mean\n" + "".join(
@@ -174,6 +175,35 @@ def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
         "Where this comes from",
     ]
     assert ("2", "held", "held") in composed.facts
+
+
+def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path) -> None:
+    """CURL's published column is the best evaluation of training, so it stands with ours and not with the last agents."""
+    rows = []
+    for game in ("atari/Pong", "atari/Freeway", "atari/SpaceInvaders"):
+        for seed, best in ((1, 9.0), (2, 7.0)):
+            halfway, end = (
+                row("curl", seed, n, v, task=game, repeat=4, episodes=10) for n, v in ((200_000, best), (400_000, 5.0))
+            )
+            rows += [halfway, end, end._replace(return_mean=4.0, episodes=100)]
+    load.write_results(rows, tmp_path)
+    found = {table.name: table for table in report.compose(tmp_path).tables}
+
+    def cell(table: str, task: str, method: str) -> Cell:
+        (line,) = (line for line in found[table].rows if line[0].text == task)
+        return line[found[table].header.index(method)]
+
+    last, best_ones = "returns-atari-entropy-0.01", "best-evaluations-atari-entropy-0.01"
+    assert cell(last, "Freeway", "curl") == Cell("4.00 ± 0.000", ("[4.00, 4.00]", "2 seeds"), "best")
+    assert cell(last, "Freeway", "curl-rliable-final").notes == ("published 28.3 ± 1.40",)
+    assert cell(best_ones, "Freeway", "curl") == Cell("8.00 ± 1.41", ("[7.00, 9.00]", "2 seeds", "published 26.7"), "best")
+    assert cell(best_ones, "Freeway", "curl-rliable-best-of-10").notes == ("published 28.5",)
+    across = "across atari entropy-0.01 at 100,000 agent steps"
+    assert found[across].rows[0][0].notes == ("2 seeds × 2 tasks",), "a game without a human score is not averaged"
+    assert {line[0].text for line in found[across].rows} >= {"cclf", "curl-rliable-final"}
+    assert "curl-rliable-final" not in {
+        line[0].text for line in found["across atari entropy-0.01 best evaluation of each run"].rows
+    }
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def _seeds(rows: Sequence[Row], name: RunName) -> int:
 
 
 def _scores_section(groups: Sequence[tables.Group]) -> Section:
-    items = [make(group) for group in groups for make in (tables.score_table, tables.steps_table)]
+    items = [table for group in groups for table in (*tables.score_tables(group), tables.steps_table(group))]
     return Section("Returns and steps, beside the paper's", "", [item for item in items if item.rows])
 
 
