@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
 
 State = Literal["done", "failed", "unfinished"]
@@ -122,6 +123,12 @@ def scores(rows: Sequence[Row], methods: Sequence[str], clocks: Mapping[str, Clo
             counts = " and ".join(map(str, sorted(lengths)))
             raise ConfigError(f"{task} at {clocks[task]} has evaluations of {counts} episodes: report them apart")
     return {method: _matrix([found.get((method, task), {}) for task in clocks]) for method in methods}
+
+
+def steps_to(readings: Sequence[Row], threshold: float, unit: ClockUnit = "env_steps") -> float:
+    """The first moment at which a run's return reaches `threshold`; infinity where it never does."""
+    clock, returns = np.array([(getattr(row, unit), row.return_mean) for row in readings]).T
+    return steps_to_threshold(clock, returns, threshold)
 
 
 def best_scores(rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str]) -> dict[str, np.ndarray]:

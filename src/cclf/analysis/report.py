@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cclf.analysis import figures, load, page, statistics, tables, tabular, verdict
+from cclf.analysis.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.analysis.load import Row, RunName
 from cclf.analysis.tabular import Table
 from cclf.config import ConfigError
@@ -49,7 +50,7 @@ def compose(source: Path) -> Report:
     rows = load.read(source)
     folders = {} if not source.is_dir() else _folders(source)
     judged = {table: _judge_all(table, rows) for table in verdict.TABLES}
-    groups = tables.groups(rows)
+    groups = group_rows(rows)
     states = [judgement.state for pairs in judged.values() for found in pairs.values() for _, judgement in found]
     runs = load.runs(rows)
     failed = sum(readings[-1].state == "failed" for readings in runs.values())
@@ -85,7 +86,7 @@ def _judge_all(table: str, rows: Sequence[Row]) -> dict[str, list[tuple[verdict.
     """By profile: the claims of which at least one profile has all methods."""
     claims = verdict.claims(table)
     judged = {}
-    for profile in sorted({row.profile for row in rows}, key=tables.profile_order):
+    for profile in sorted({row.profile for row in rows}, key=profile_order):
         part = [row for row in rows if row.profile == profile]
         if any(row.task in claim.tasks and row.method in claim.methods for claim in claims for row in part):
             judged[profile] = [(claim, verdict.judge(claim, part)) for claim in claims]
@@ -129,21 +130,21 @@ def _in_order(names: Iterable[RunName]) -> list[str]:
     by_suite: dict[str, list[str]] = {}
     for name in names:
         by_suite.setdefault(name.task.split("/")[0], []).append(name.method)
-    return list(dict.fromkeys(method for suite, methods in by_suite.items() for method in tables.in_order(suite, methods)))
+    return list(dict.fromkeys(method for suite, methods in by_suite.items() for method in in_order(suite, methods)))
 
 
 def _seeds(rows: Sequence[Row], name: RunName) -> int:
     return len({row.seed for row in rows if row[:3] == name[:3]})
 
 
-def _scores_section(groups: Sequence[tables.Group]) -> Section:
+def _scores_section(groups: Sequence[Group]) -> Section:
     items = [table for group in groups for table in (*tables.score_tables(group), tables.steps_table(group))]
     return Section("Returns and steps, beside the paper's", "", [item for item in items if item.rows])
 
 
-def _across_section(groups: Sequence[tables.Group]) -> Section:
+def _across_section(groups: Sequence[Group]) -> Section:
     items: list[Table | Drawing] = []
-    for aggregate in (aggregate for group in groups for aggregate in tables.aggregates(group)):
+    for aggregate in (aggregate for group in groups for aggregate in aggregates(group)):
         table = tables.aggregate_table(aggregate)
         items += [table, _across_drawing(aggregate, table.name)]
     text = (
@@ -153,7 +154,7 @@ def _across_section(groups: Sequence[tables.Group]) -> Section:
     return Section("Across tasks", text, items)
 
 
-def _across_drawing(aggregate: tables.Aggregate, name: str) -> Drawing:
+def _across_drawing(aggregate: Aggregate, name: str) -> Drawing:
     scores = aggregate.scores
     top = max(1.0, *(float(values.max()) for values in scores.values()))
     thresholds = np.linspace(min(0.0, *(float(values.min()) for values in scores.values())), top, 101)

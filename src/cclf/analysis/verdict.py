@@ -135,10 +135,9 @@ def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
 
 
 def _steps(readings: Sequence[Row], claim: Claim) -> float:
-    seen = [row for row in readings if getattr(row, claim.clock.unit) <= claim.clock.steps * 1.01]
-    clock = np.array([getattr(row, claim.clock.unit) for row in seen])
     assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
-    return statistics.steps_to_threshold(clock, np.array([row.return_mean for row in seen]), claim.threshold)
+    seen = [row for row in readings if getattr(row, claim.clock.unit) <= claim.clock.steps * 1.01]
+    return load.steps_to(seen, claim.threshold, claim.clock.unit)
 
 
 def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
