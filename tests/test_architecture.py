@@ -40,7 +40,8 @@ MAY_SEE = {
     "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS
-    | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis", "paper_tables", "reproduce", "cost"},
+    | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"}
+    | {"paper_tables", "reproduce", "cost"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},

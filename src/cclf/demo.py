@@ -8,7 +8,6 @@ import numpy as np
 from cclf import presets
 from cclf.analysis import figures, load, page
 from cclf.analysis.load import Row
-from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
 from cclf.runtime.stop import Stop
 from cclf.sweep.local import LocalBackend
@@ -90,9 +89,7 @@ def _page(out: Path, calls: list[Call]) -> str:
 
 def _summary(call: Call, rows: list[Row]) -> tuple[str, str, str, str]:
     mine = [row for row in rows if row.method == call.config.method_name and row.seed == call.config.seed]
-    reached = steps_to_threshold(
-        np.array([row.env_steps for row in mine]), np.array([row.return_mean for row in mine]), SOLVED_RETURN
-    )
+    reached = load.steps_to(mine, SOLVED_RETURN)
     label = "never" if np.isinf(reached) else f"{reached:,.0f}"
     return (
         f"{call.config.method_name}, seed {call.config.seed}",

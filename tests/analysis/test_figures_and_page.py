@@ -18,6 +18,23 @@ def test_curves_keep_the_clock_readings_that_all_seeds_have() -> None:
     assert curve.seeds == [1, 2]
 
 
+def test_a_failed_run_goes_on_at_the_lowest_return_of_its_task() -> None:
+    rows = [row(seed=1, env_steps=s, value=0.1 * s) for s in (1, 2, 3)]
+    rows += [
+        row(seed=2, env_steps=1, value=0.9, state="failed"),
+        row(seed=3, env_steps=0, value=np.nan, episodes=0, state="failed"),
+    ]
+    curve = figures.curves(rows)["cclf"]
+    assert curve.env_steps.tolist() == [1, 2, 3]
+    assert curve.returns == pytest.approx(np.array([[0.1, 0.2, 0.3], [0.9, 0.1, 0.1], [0.1, 0.1, 0.1]]))
+
+
+def test_a_run_on_its_way_does_not_cut_the_curve_of_the_others() -> None:
+    rows = [row(seed=1, env_steps=s) for s in (1, 2, 3)] + [row(seed=2, env_steps=1, state="unfinished")]
+    assert figures.curves(rows)["cclf"].env_steps.tolist() == [1, 2, 3]
+    assert figures.curves(rows[3:])["cclf"].env_steps.tolist() == [1]
+
+
 def test_a_panel_refuses_to_mix_tasks() -> None:
     with pytest.raises(ValueError, match="one task"):
         figures.curves([row(), row(task="minigrid/Empty-16x16")])
@@ -49,6 +66,6 @@ def test_a_page_asks_for_nothing_outside() -> None:
 
 
 def test_analysis_needs_no_torch() -> None:
-    modules = "cclf.analysis.load, cclf.analysis.figures, cclf.analysis.page, cclf.analysis.statistics"
+    modules = "cclf.analysis.report, cclf.analysis.published, cclf.analysis.verdict"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,18 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cclf.analysis import figures, load, page, statistics, tables, tabular, verdict
+from cclf.analysis.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.analysis.load import Row, RunName
 from cclf.analysis.tabular import Table
 from cclf.config import ConfigError
 
 FEW_SEEDS = 5
-TABLE_TITLES = {
-    "table1": "DeepMind Control",
-    "ablation": "the four pieces",
-    "atari": "Atari",
-    "minigrid": "MiniGrid",
-    "cost": "training time",
-}
 LOGGED = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "intrinsic reward, Eq. (9)"}
 
 
@@ -56,7 +50,7 @@ def compose(source: Path) -> Report:
     rows = load.read(source)
     folders = {} if not source.is_dir() else _folders(source)
     judged = {table: _judge_all(table, rows) for table in verdict.TABLES}
-    groups = tables.groups(rows)
+    groups = group_rows(rows)
     states = [judgement.state for pairs in judged.values() for found in pairs.values() for _, judgement in found]
     runs = load.runs(rows)
     failed = sum(readings[-1].state == "failed" for readings in runs.values())
@@ -92,7 +86,7 @@ def _judge_all(table: str, rows: Sequence[Row]) -> dict[str, list[tuple[verdict.
     """By profile: the claims of which at least one profile has all methods."""
     claims = verdict.claims(table)
     judged = {}
-    for profile in sorted({row.profile for row in rows}, key=tables.profile_order):
+    for profile in sorted({row.profile for row in rows}, key=profile_order):
         part = [row for row in rows if row.profile == profile]
         if any(row.task in claim.tasks and row.method in claim.methods for claim in claims for row in part):
             judged[profile] = [(claim, verdict.judge(claim, part)) for claim in claims]
@@ -103,11 +97,14 @@ def _judge_all(table: str, rows: Sequence[Row]) -> dict[str, list[tuple[verdict.
 def _verdict_section(judged: Mapping[str, Mapping[str, Sequence[tuple[verdict.Claim, verdict.Verdict]]]]) -> Section:
     items = [tables.verdict_table(table, pairs) for table, pairs in judged.items() if pairs]
     missing = [
-        f"{len(verdict.claims(table)) - len(next(iter(pairs.values()), []))} on {TABLE_TITLES[table]}"
+        f"{len(verdict.claims(table)) - len(next(iter(pairs.values()), []))} on {tables.TABLE_TITLES[table]}"
         for table, pairs in judged.items()
         if len(verdict.claims(table)) > len(next(iter(pairs.values()), []))
     ]
-    text = "What the paper claims, and what these runs say of it."
+    text = (
+        "The paper says it; do these runs? Held: the whole 95 % interval lies on the claimed side, and reaches "
+        "a claimed size. Did not hold: it lies on the other side, or falls short of that size. Undecided: neither."
+    )
     if missing:
         text += f" Claims that need runs which are not here: {', '.join(missing)}."
     return Section("Did the claims hold?", text, items)
@@ -133,23 +130,25 @@ def _in_order(names: Iterable[RunName]) -> list[str]:
     by_suite: dict[str, list[str]] = {}
     for name in names:
         by_suite.setdefault(name.task.split("/")[0], []).append(name.method)
-    return list(dict.fromkeys(method for suite, methods in by_suite.items() for method in tables.in_order(suite, methods)))
+    return list(dict.fromkeys(method for suite, methods in by_suite.items() for method in in_order(suite, methods)))
 
 
 def _seeds(rows: Sequence[Row], name: RunName) -> int:
     return len({row.seed for row in rows if row[:3] == name[:3]})
 
 
-def _scores_section(groups: Sequence[tables.Group]) -> Section:
-    items = [make(group) for group in groups for make in (tables.score_table, tables.steps_table)]
+def _scores_section(groups: Sequence[Group]) -> Section:
+    items = [table for group in groups for table in (*tables.score_tables(group), tables.steps_table(group))]
     return Section("Returns and steps, beside the paper's", "", [item for item in items if item.rows])
 
 
-def _across_section(groups: Sequence[tables.Group]) -> Section:
+def _across_section(groups: Sequence[Group]) -> Section:
     items: list[Table | Drawing] = []
-    for aggregate in (aggregate for group in groups for aggregate in tables.aggregates(group)):
+    for aggregate in (aggregate for group in groups for aggregate in aggregates(group)):
         table = tables.aggregate_table(aggregate)
-        items += [table, _across_drawing(aggregate, table.name)]
+        items.append(table)
+        if any(len(scores) > 1 for scores in aggregate.scores.values()):
+            items.append(_across_drawing(aggregate, table.name))
     text = (
         "Scores of all tasks together. IQM is the mean of the middle half of all runs; the optimality gap is what is missing to "
         "1; a performance profile shows how many runs are above each score."
@@ -157,8 +156,10 @@ def _across_section(groups: Sequence[tables.Group]) -> Section:
     return Section("Across tasks", text, items)
 
 
-def _across_drawing(aggregate: tables.Aggregate, name: str) -> Drawing:
-    scores = aggregate.scores
+def _across_drawing(aggregate: Aggregate, name: str) -> Drawing:
+    """IQM, profiles and chances to win, of methods with two seeds or more: a single seed would look like certainty."""
+    scores = {method: values for method, values in aggregate.scores.items() if len(values) > 1}
+    single = [method for method in aggregate.scores if method not in scores]
     top = max(1.0, *(float(values.max()) for values in scores.values()))
     thresholds = np.linspace(min(0.0, *(float(values.min()) for values in scores.values())), top, 101)
     ours = "cclf" if "cclf" in scores else next(iter(scores))
@@ -174,6 +175,8 @@ def _across_drawing(aggregate: tables.Aggregate, name: str) -> Drawing:
         panels["probability of improvement"] = lambda: figures.intervals(better, words, even=0.5)
     files = {f"{name} {label}": draw for label, draw in panels.items()}
     caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}: {', '.join(panels)}, with 95 % intervals."
+    if single:
+        caption += f" One seed, so not drawn: {', '.join(single)}."
     return Drawing(caption, list(scores), list(panels.items()), files)
 
 
@@ -186,14 +189,15 @@ def _curiosity_section(folders: Mapping[RunName, Path]) -> Section:
             if len(log["env_steps"]) and np.any(log[column]):
                 lines = series.setdefault((name.task, name.profile, column), {}).setdefault(name.method, [])
                 lines.append((log["env_steps"], log[column]))
+    ordered = sorted(series.items(), key=lambda item: item[0][:2])
     panels = [
         (
             f"{LOGGED[column]} on {task}",
             lambda t=f"{task}, {profile}", m=methods, c=column: figures.over_training(m, t, LOGGED[c]),
         )
-        for (task, profile, column), methods in sorted(series.items())
+        for (task, profile, column), methods in ordered
     ]
-    names = [f"{column} {task} {profile}" for task, profile, column in sorted(series)]
+    names = [f"{column} {task} {profile}" for (task, profile, column), _ in ordered]
     files = {name: draw for name, (_, draw) in zip(names, panels, strict=True)}
     methods = _in_order(name for name in folders if any(name.method in lines for lines in series.values()))
     text = "Curiosity is how badly the agent recognises its own observations; the intrinsic reward pays it for that, and fades."
