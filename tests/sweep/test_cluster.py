@@ -24,8 +24,8 @@ ray = pytest.importorskip("ray")
 
 TASK = "minigrid/DoorKey-5x5"
 _QUIET = ("--eval-episodes", "4", "--no-tensorboard", "--no-video")
-SHORT = ("--env-steps", "16000", "--eval-every-env-steps", "8000", "--log-every-agent-steps", "800", *_QUIET)
-LONG = ("--env-steps", "60000", "--eval-every-env-steps", "4000", *_QUIET)
+SHORT = ("--env-steps", "40000", "--eval-every-env-steps", "20000", "--log-every-agent-steps", "800", *_QUIET)
+LONG = ("--env-steps", "120000", "--eval-every-env-steps", "4000", *_QUIET)
 ENDLESS = ("--env-steps", "3000000", "--eval-every-env-steps", "3000000", *_QUIET)
 
 
@@ -52,18 +52,19 @@ class AtMoment:
 
 
 def test_runs_on_ray_stopped_and_resumed_equal_runs_here(tmp_path: Path) -> None:
-    here, there = calls(tmp_path / "here", SHORT, (1,)), calls(tmp_path / "there", SHORT, (1,))
-    assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), Stop())] == [DONE]
+    """There two seeds share a process, here each has its own."""
+    here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))
+    assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), Stop())] == [DONE, DONE]
     backend = RayBackend(shared_files="no", copy_every_seconds=0.0)
     try:
         stop = AtMoment(lambda: any(run._reports[0].env_steps for run in backend.running), lambda: None, stop=True)
-        outcomes = run_all(there, backend, stop)  # type: ignore[arg-type]
+        outcomes = run_all(there, backend, stop, seeds_per_process=2)  # type: ignore[arg-type]
         assert STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
         assert list((tmp_path / "there").rglob("index.json")), "what was saved came back"
-        outcomes = run_all(there, backend, Stop())
+        outcomes = run_all(there, backend, Stop(), seeds_per_process=2)
     finally:
         backend.close()
-    assert [outcome.exit_code for outcome in outcomes] == [DONE], outcomes
+    assert [outcome.exit_code for outcome in outcomes] == [DONE, DONE], outcomes
     assert "resuming at" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG)), "from what was brought back"
     for ours, theirs in zip(here, there, strict=True):
         assert tables(ours.folder) == tables(theirs.folder)

@@ -201,6 +201,10 @@ def reproduce(arguments: list[str]) -> int:
     if exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, calls, out)
+    from cclf.analysis import report
+
+    for path in report.write(report.compose(out), out / "report.html", None, None, None):
+        print(path)
     return exit_code
 
 

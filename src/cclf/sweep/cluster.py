@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,7 +172,7 @@ class RayRun:
             self._answer = self._actor.report.remote()
         else:
             self.ask("discard")
-            self._end(exit_code, last_line if exit_code else str(self.job.first.folder))
+            self._end(exit_code, last_line)
 
     def _copy(self) -> None:
         for number, folder in enumerate(self.job.folders(self.out)):
@@ -227,8 +228,7 @@ class RemoteRun:
             raise ConfigError(f"this node has cclf {__version__}, the sweep {version}: install the same on both")
         self.job = job
         self.process: subprocess.Popen[bytes] | None = None
-        self._temporary = tempfile.mkdtemp(prefix="cclf-")
-        self.out = Path(self._temporary)
+        self._shared_out: Path | None = None
 
     def sees(self, probe: Path) -> bool:
         return probe.exists()
@@ -237,7 +237,7 @@ class RemoteRun:
         return getattr(RunFiles(self.job.folders(self.out)[number]), method)(*arguments)
 
     def train(self, out: Path | None) -> tuple[list[Report], list[int]]:
-        self.out = out or self.out
+        self._shared_out = out
         with contextlib.suppress(ConfigError):  # the run itself says it better
             for folder in self.job.folders(self.out):
                 wait_for_folder(folder, LOCK_SECONDS)
@@ -256,7 +256,16 @@ class RemoteRun:
 
     def discard(self) -> None:
         """Leave nothing on this machine but what is in a shared folder."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._shared_out is None:
+            shutil.rmtree(self.out, ignore_errors=True)
+
+    @property
+    def out(self) -> Path:
+        return self._shared_out or self._own_out
+
+    @cached_property
+    def _own_out(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="cclf-"))
 
 
 def _newest_checkpoint(folder: Path) -> int:
