@@ -49,6 +49,6 @@ def test_a_page_asks_for_nothing_outside() -> None:
 
 
 def test_analysis_needs_no_torch() -> None:
-    modules = "cclf.analysis.load, cclf.analysis.figures, cclf.analysis.page, cclf.analysis.statistics"
+    modules = "cclf.analysis.report, cclf.analysis.published, cclf.analysis.verdict"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -152,3 +152,26 @@ def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str
 
 def test_lowest_return_of_a_task_where_nothing_was_evaluated_is_zero() -> None:
     assert load.lowest_returns([row("cclf", 1, 0, np.nan, state="failed")]) == {TASK: 0.0}
+
+
+def atari(seed: int, *values: float, final: float | None = None, state: str = "done") -> list[Row]:
+    """Evaluations of 10 episodes every 10K agent steps, and a longer one of the last agent."""
+    rows = [row("curl", seed, 40_000 * n, value, task="atari/Pong", repeat=4, episodes=10) for n, value in enumerate(values, 1)]
+    if final is not None:
+        rows.append(rows[-1]._replace(return_mean=final, episodes=100))
+    return [row._replace(state=state) for row in rows]
+
+
+def test_the_best_evaluation_is_of_training_and_not_the_longer_last_one() -> None:
+    rows = [*atari(1, -20.0, -3.0, -15.0, final=-1.0), *atari(2, -19.0, -18.0, final=-18.5), *atari(3, -5.0, state="failed")]
+    assert load.best_scores(rows, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0], [-18.0], [-20.0]]
+    done = atari(1, -20.0, -3.0, final=-4.0)
+    assert load.scores(done, ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})["curl"].tolist() == [[-4.0]]
+
+
+def test_a_longer_last_evaluation_is_read_with_the_clock_of_its_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, evaluations={200_000: 0.4, 400_000: 0.5})
+    header = (folder / "eval.csv").read_text().splitlines()[0]
+    (folder / "final.csv").write_text(f"{header}\n400000,400000,3125,0.7,0.1,100,9999,0.7\n")
+    last = next(iter(load.runs(load.read(tmp_path)).values()))[-1]
+    assert (last.return_mean, last.episodes, last.wall_seconds, last.state) == (0.7, 100, 40.0, "done")

@@ -37,6 +37,12 @@ def test_every_number_has_a_source_and_no_row_stands_twice(file: str) -> None:
     assert len({(row.table, row.task, row.method, row.quantity, row.clock) for row in rows}) == len(rows)
 
 
+def test_a_game_without_a_human_score_has_no_scale() -> None:
+    assert score_range("atari/Pong") == (-20.7, 14.6)
+    assert score_range("atari/SpaceInvaders") is None
+    assert score_range("dmc/walker-walk") == (0.0, 1000.0)
+
+
 def test_clocks_are_environment_steps_on_control_and_agent_steps_on_atari() -> None:
     assert {row.clock and row.clock.unit for row in published("dmc")} == {"env_steps"}
     assert {(row.clock.unit, row.clock.steps) for row in published("atari_reruns") if row.clock} == {("agent_steps", 100_000)}
@@ -71,7 +77,7 @@ def test_single_numbers_as_read_in_the_paper() -> None:
 def normalised(file: str, method: str) -> np.ndarray:
     """(1, 26): a published mean per game, as one run."""
     table = by_task(file, method, 100_000)
-    low, high = np.transpose([score_range(game) for game in GAMES])
+    low, high = np.transpose([score_range(game) or (np.nan, np.nan) for game in GAMES])
     return ((np.array([table[game] for game in GAMES]) - low) / (high - low))[None]
 
 

@@ -98,10 +98,11 @@ def test_steps_to_a_return_count_never_as_infinity() -> None:
     assert judge(about, neither).state == "undecided"
 
 
-def test_steps_on_other_schedules_are_refused() -> None:
+def test_steps_on_other_schedules_decide_nothing() -> None:
     rows = [r for seed in range(1, 6) for r in curve("cclf", seed, 100_000) + curve("re3", seed, 300_000, 200_000)]
-    with pytest.raises(ConfigError, match="evaluated every 100,000 env steps in cclf and every 200,000 in re3"):
-        judge(claim("steps", "re3", threshold=0.9), rows)
+    verdict_ = judge(claim("steps", "re3", threshold=0.9), rows)
+    assert verdict_.state == "undecided"
+    assert "evaluated every 100,000 env steps in cclf and every 200,000 in re3" in verdict_.text
 
 
 def test_wins_are_counted_by_task() -> None:

@@ -166,8 +166,8 @@ def over_training(series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
 
 
 def plain(text: str) -> str:
-    """A name as it is: matplotlib takes what stands between dollar signs for mathematics."""
-    return text.replace("$", r"\$")
+    """A name as it is: matplotlib takes what stands between dollar signs for mathematics. A very long one is cut."""
+    return (text if len(text) <= 48 else f"{text[:47]}…").replace("$", r"\$")
 
 
 def _style(axis: Any) -> None:

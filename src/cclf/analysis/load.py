@@ -121,12 +121,32 @@ def scores(rows: Sequence[Row], methods: Sequence[str], clocks: Mapping[str, Clo
         if len(lengths) > 1:
             counts = " and ".join(map(str, sorted(lengths)))
             raise ConfigError(f"{task} at {clocks[task]} has evaluations of {counts} episodes: report them apart")
-    matrices = {}
-    for method in methods:
-        columns = [found.get((method, task), {}) for task in clocks]
-        seeds = sorted(set.intersection(*(set(column) for column in columns)))
-        matrices[method] = np.array([[column[seed] for column in columns] for seed in seeds]).reshape(len(seeds), len(clocks))
-    return matrices
+    return {method: _matrix([found.get((method, task), {}) for task in clocks]) for method in methods}
+
+
+def best_scores(rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str]) -> dict[str, np.ndarray]:
+    """The best evaluation of each run during training as (runs, tasks), which flatters: some papers report it.
+
+    A longer last evaluation is not among them, and a failed run scores as ever.
+    """
+    lowest = lowest_returns(rows)
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    by_run: dict[RunName, list[Row]] = {}
+    for row in rows:
+        by_run.setdefault(RunName(*row[:4]), []).append(row)
+    for name, evaluations in by_run.items():
+        usual = min(row.episodes for row in evaluations)
+        best = max(row.return_mean for row in evaluations if row.episodes == usual)
+        found.setdefault((name.method, name.task), {})[name.seed] = (
+            lowest[name.task] if evaluations[-1].state == "failed" else best
+        )
+    return {method: _matrix([found.get((method, task), {}) for task in tasks]) for method in methods}
+
+
+def _matrix(columns: Sequence[Mapping[int, float]]) -> np.ndarray:
+    """(runs, tasks) from a value by seed for each task: the seeds that every task has."""
+    seeds = sorted(set.intersection(*(set(column) for column in columns)))
+    return np.array([[column[seed] for column in columns] for seed in seeds]).reshape(len(seeds), len(columns))
 
 
 def at(readings: Sequence[Row], clock: Clock) -> Row | None:
@@ -201,8 +221,10 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
 
 def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Row]:
     device = f"{facts['device']} x{facts['threads']}" if facts["device"] == "cpu" else str(facts["device"])
-    with (run / "eval.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
+    lines = _lines(run / "eval.csv")
+    seconds = {line["env_steps"]: line["wall_seconds"] for line in lines}
+    if (run / "final.csv").exists():  # the last agent in more episodes, timed by itself: the run's own clock stays
+        lines += [line | {"wall_seconds": seconds.get(line["env_steps"], "0")} for line in _lines(run / "final.csv")]
     reached = max((int(line["env_steps"]) for line in lines), default=0)
     failed = (run / "failure").exists() or (run / "failed.json").exists()  # by its own account, or by its sweep's
     state: State = "failed" if failed else "done" if reached >= config["run"]["env_steps"] else "unfinished"
@@ -225,6 +247,11 @@ def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Map
         )
         for line in lines
     ]
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -14,13 +14,13 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e4de; --soft: #9aa3b2; --paper: #16181d; --line: #343842;
         --good: #62c596; --bad: #f08a7d; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.2rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.2rem 4rem; background: var(--paper); color: var(--ink);
        font: 16px/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .4rem; }
 p, figcaption { max-width: 44rem; } .soft, figcaption { color: var(--soft); font-size: .92rem; }
 .scroll { overflow-x: auto; } .scroll svg { min-width: 34rem; }
 figure { margin: 1rem 0; } svg { width: 100%; height: auto; color: var(--ink); } svg text { font-family: inherit; }
-table { border-collapse: collapse; margin: .6rem 0; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: .6rem 0; font-size: .95rem; } .wide { overflow-x: auto; }
 th, td { text-align: right; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line);
          font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child { text-align: left; } th { font-weight: 600; font-size: .85rem; color: var(--soft); }

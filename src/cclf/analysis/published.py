@@ -52,10 +52,10 @@ def published(file_name: str) -> list[Published]:
     ]
 
 
-def score_range(task: str) -> tuple[float, float]:
+def score_range(task: str) -> tuple[float, float] | None:
     """The returns that become 0 and 1 before tasks are averaged: random and human on Atari, the bounds of the return on
-    DeepMind Control; elsewhere returns stay as they are (MiniGrid's lie in [0, 1])."""
+    DeepMind Control; elsewhere returns stay as they are (MiniGrid's lie in [0, 1]). None for a game without a human score."""
     if task.startswith("atari/"):
         table = {row.method: row.mean for row in published("atari") if row.task == task}
-        return table["random"], table["human"]
+        return (table["random"], table["human"]) if table else None
     return 0.0, 1000.0 if task.startswith("dmc/") else 1.0

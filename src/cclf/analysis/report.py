@@ -12,13 +12,6 @@ from cclf.analysis.tabular import Table
 from cclf.config import ConfigError
 
 FEW_SEEDS = 5
-TABLE_TITLES = {
-    "table1": "DeepMind Control",
-    "ablation": "the four pieces",
-    "atari": "Atari",
-    "minigrid": "MiniGrid",
-    "cost": "training time",
-}
 LOGGED = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "intrinsic reward, Eq. (9)"}
 
 
@@ -103,11 +96,14 @@ def _judge_all(table: str, rows: Sequence[Row]) -> dict[str, list[tuple[verdict.
 def _verdict_section(judged: Mapping[str, Mapping[str, Sequence[tuple[verdict.Claim, verdict.Verdict]]]]) -> Section:
     items = [tables.verdict_table(table, pairs) for table, pairs in judged.items() if pairs]
     missing = [
-        f"{len(verdict.claims(table)) - len(next(iter(pairs.values()), []))} on {TABLE_TITLES[table]}"
+        f"{len(verdict.claims(table)) - len(next(iter(pairs.values()), []))} on {tables.TABLE_TITLES[table]}"
         for table, pairs in judged.items()
         if len(verdict.claims(table)) > len(next(iter(pairs.values()), []))
     ]
-    text = "What the paper claims, and what these runs say of it."
+    text = (
+        "The paper says it; do these runs? Held: the whole 95 % interval lies on the claimed side, and reaches "
+        "a claimed size. Did not hold: it lies on the other side, or falls short of that size. Undecided: neither."
+    )
     if missing:
         text += f" Claims that need runs which are not here: {', '.join(missing)}."
     return Section("Did the claims hold?", text, items)
@@ -141,7 +137,7 @@ def _seeds(rows: Sequence[Row], name: RunName) -> int:
 
 
 def _scores_section(groups: Sequence[tables.Group]) -> Section:
-    items = [make(group) for group in groups for make in (tables.score_table, tables.steps_table)]
+    items = [table for group in groups for table in (*tables.score_tables(group), tables.steps_table(group))]
     return Section("Returns and steps, beside the paper's", "", [item for item in items if item.rows])
 
 
@@ -186,14 +182,15 @@ def _curiosity_section(folders: Mapping[RunName, Path]) -> Section:
             if len(log["env_steps"]) and np.any(log[column]):
                 lines = series.setdefault((name.task, name.profile, column), {}).setdefault(name.method, [])
                 lines.append((log["env_steps"], log[column]))
+    ordered = sorted(series.items(), key=lambda item: item[0][:2])
     panels = [
         (
             f"{LOGGED[column]} on {task}",
             lambda t=f"{task}, {profile}", m=methods, c=column: figures.over_training(m, t, LOGGED[c]),
         )
-        for (task, profile, column), methods in sorted(series.items())
+        for (task, profile, column), methods in ordered
     ]
-    names = [f"{column} {task} {profile}" for task, profile, column in sorted(series)]
+    names = [f"{column} {task} {profile}" for (task, profile, column), _ in ordered]
     files = {name: draw for name, (_, draw) in zip(names, panels, strict=True)}
     methods = _in_order(name for name in folders if any(name.method in lines for lines in series.values()))
     text = "Curiosity is how badly the agent recognises its own observations; the intrinsic reward pays it for that, and fades."

@@ -11,6 +11,7 @@ from cclf.analysis.page import Cell
 from cclf.analysis.published import Published, published, score_range
 from cclf.analysis.tabular import Table, number
 from cclf.analysis.verdict import Claim, Verdict
+from cclf.config import ConfigError
 from cclf.presets import METHODS, SUITES, TASKS
 
 NEAR_BEST = 0.9
@@ -70,21 +71,56 @@ def _published(task: str) -> list[Published]:
     return [row for name in files for row in published(name) if row.task == task]
 
 
-def score_table(group: Group) -> Table:
-    """Mean ± std at each moment, its interval, and what was published for it."""
-    rows, tasks, own = group.rows, group.tasks, group.methods
-    failed = {(name.method, name.task) for name, readings in load.runs(rows).items() if readings[-1].state == "failed"}
-    known = {(row.task, row.clock, row.method): row for task in tasks for row in _published(task)}
-    moments = [(task, clock) for task in tasks for clock in clocks_of(rows, task)]
-    others = [method for task, clock, method in known if (task, clock) in moments]
-    methods = [*own, *(method for method in in_order(group.suite, others) if method not in own)]
+class Moment(NamedTuple):
+    """What is known of a task at one moment: scores by method, and what was published."""
+
+    task: str
+    label: str
+    clock: tuple[str, object]  # unit and steps
+    scores: dict[str, np.ndarray]  # (runs, 1)
+    told: dict[str, Published]
+
+
+def moments(group: Group) -> list[Moment]:
+    """On Atari also the best evaluation of each run: some published columns are that, and are shown there alone."""
+    found = []
+    for task in group.tasks:
+        told: dict[Clock | str | None, dict[str, Published]] = {}
+        for row in _published(task):
+            told.setdefault("best" if "best" in row.source else row.clock, {})[row.method] = row
+        for clock in clocks_of(group.rows, task):
+            scores = load.scores(group.rows, group.methods, {task: clock})
+            found.append(Moment(task, f"at {clock}", clock, scores, told.get(clock, {})))
+        if group.suite == "atari":
+            scores = load.best_scores(group.rows, group.methods, [task])
+            found.append(Moment(task, "best evaluation", ("best", ""), scores, told.get("best", {})))
+    return found
+
+
+def score_tables(group: Group) -> list[Table]:
+    """Mean ± std at each moment, its interval, and what was published for it; best evaluations in a table of their own."""
+    found = moments(group)
+    last, best = ([line for line in found if (line.clock[0] == "best") == flag] for flag in (False, True))
+    kind = f"{group.suite}, {group.profile}"
+    words = "mean return ± deviation over seeds, 95 % interval of the mean; bold: best mean."
+    flattering = "the best evaluation of each run during training, as CURL's paper reports it, ± deviation over seeds."
+    tables = [
+        _score_table(group, f"returns-{group.suite}-{group.profile}", last, f"{kind}: {words}"),
+        _score_table(group, f"best-evaluations-{group.suite}-{group.profile}", best, f"{kind}: {flattering}"),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str) -> Table:
+    failed = {(name.method, name.task) for name, readings in load.runs(group.rows).items() if readings[-1].state == "failed"}
+    methods = list(dict.fromkeys([*group.methods, *(method for line in lines for method in line.told)]))
     shown, data = [], []
-    for task, clock in moments:
-        found = {method: scores for method, scores in load.scores(rows, own, {task: clock}).items() if len(scores)}
+    for line in lines:
+        found = {method: scores for method, scores in line.scores.items() if len(scores)}
         best = max(found, key=lambda method: float(statistics.mean(found[method])), default=None)
-        cells = [Cell(task, (f"at {clock}",))]
+        cells = [Cell(_short(line.task), (line.label,))]
         for method in methods:
-            paper = known.get((task, clock, method))
+            paper = line.told.get(method)
             notes = () if paper is None else (f"published {_plus_minus(paper.mean, paper.std)}",)
             if method not in found:
                 cells.append(Cell("–", notes))
@@ -93,19 +129,20 @@ def score_table(group: Group) -> Table:
             interval = statistics.interval(scores, statistics.mean)
             low, high = float(interval.low), float(interval.high)
             mean, std = float(interval.estimate), float(statistics.std(scores))
-            seeds = _seeds(len(scores)) + (", some failed" if (method, task) in failed else "")
+            seeds = _seeds(len(scores)) + (", some failed" if (method, line.task) in failed else "")
             small = (f"[{number(low)}, {number(high)}]", seeds) if len(scores) > 1 else (seeds,)
-            cells.append(
-                Cell(_plus_minus(mean, std if len(scores) > 1 else None), small + notes, "best" if method == best else "")
-            )
+            text = _plus_minus(mean, std if len(scores) > 1 else None)
+            cells.append(Cell(text, small + notes, "best" if method == best else ""))
             told = ("", "", "") if paper is None else (paper.mean, paper.std, paper.source)
-            data.append((task, group.profile, *clock, method, len(scores), mean, std, low, high, *told))
+            data.append((line.task, group.profile, *line.clock, method, len(scores), mean, std, low, high, *told))
         shown.append(tuple(cells))
     columns = ("task", "profile", "clock", "steps", "method", "seeds", "mean", "std", "low", "high", *PUBLISHED_COLUMNS)
-    caption = (
-        f"{group.profile}: mean return ± standard deviation over seeds, and its 95 % interval; the best mean of a row is bold."
-    )
-    return Table(f"returns-{group.suite}-{group.profile}", caption, ("task", *methods), shown, columns, data)
+    return Table(name, caption, ("task", *methods), shown, columns, data)
+
+
+def _short(task: str) -> str:
+    """Without its suite, which the table is about anyway."""
+    return task.partition("/")[2] or task
 
 
 def _seeds(count: int) -> str:
@@ -127,22 +164,26 @@ class Aggregate(NamedTuple):
 
 
 def aggregates(group: Group) -> list[Aggregate]:
-    """At each moment that all tasks of the group share, or, where they share none, at the end of each."""
-    clocks = {task: moments for task in group.tasks if (moments := clocks_of(group.rows, task))}
+    """At each moment that all tasks of the group share, or, where they share none, at the end of each; tasks without a scale
+    are left out."""
+    ranges = {task: bounds for task in group.tasks if (bounds := score_range(task))}
+    clocks = {task: found for task in ranges if (found := clocks_of(group.rows, task))}
     if len(clocks) < 2:
         return []
-    shared = sorted(set.intersection(*(set(moments) for moments in clocks.values())))
+    shared = sorted(set.intersection(*(set(found) for found in clocks.values())))
     plans = [(f"at {moment}", dict.fromkeys(clocks, moment)) for moment in shared]
-    plans = plans or [("at the end of each task", {task: moments[-1] for task, moments in clocks.items()})]
-    low, high = np.transpose([score_range(task) for task in clocks])
-    found = []
-    for when, plan in plans:
-        scores = load.scores(group.rows, group.methods, plan)
+    plans = plans or [("at the end of each task", {task: found[-1] for task, found in clocks.items()})]
+    samples = [(when, load.scores(group.rows, group.methods, plan)) for when, plan in plans]
+    if group.suite == "atari":
+        samples.append(("best evaluation of each run", load.best_scores(group.rows, group.methods, list(clocks))))
+    low, high = np.transpose([ranges[task] for task in clocks])
+    result = []
+    for when, scores in samples:
         normalised = {method: (scores[method] - low) / (high - low) for method in group.methods if len(scores[method])}
         left_out = [method for method in group.methods if method not in normalised]
         if normalised:
-            found.append(Aggregate(group.suite, group.profile, when, normalised, left_out))
-    return found
+            result.append(Aggregate(group.suite, group.profile, when, normalised, left_out))
+    return result
 
 
 ESTIMATORS = {
@@ -164,7 +205,7 @@ def aggregate_table(aggregate: Aggregate) -> Table:
             data.append((aggregate.suite, aggregate.profile, aggregate.when, method, name, len(scores), estimate, low, high))
         shown.append(tuple(cells))
     if aggregate.suite == "atari":
-        shown += _published_aggregates()
+        shown += _published_aggregates(best="best" in aggregate.when)
     caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}. {_scale(aggregate.suite)}"
     if aggregate.left_out:
         caption += f" Not on every task, so left out: {', '.join(aggregate.left_out)}."
@@ -173,9 +214,10 @@ def aggregate_table(aggregate: Aggregate) -> Table:
     return Table(name, caption, ("method", *ESTIMATORS), shown, columns, data)
 
 
-def _published_aggregates() -> list[tuple[Cell, ...]]:
+def _published_aggregates(best: bool) -> list[tuple[Cell, ...]]:
+    """Those of the best evaluations of training, or those of the last."""
     told: dict[str, dict[str, Published]] = {}
-    for row in published("atari_aggregates"):
+    for row in (row for row in published("atari_aggregates") if ("best" in row.source) == best):
         told.setdefault(row.method, {})[row.quantity] = row
     lines = []
     for method, quantities in told.items():
@@ -200,11 +242,15 @@ def steps_table(group: Group) -> Table:
         if not clocks:
             continue
         part = [row for row in rows if row.task == task]
-        load.refuse_other_spacing(part)
+        try:
+            load.refuse_other_spacing(part)
+        except ConfigError as error:
+            shown.append((Cell(_short(task), (str(error),), "word"), *(Cell("–") for _ in methods)))
+            continue
         finals = load.scores(part, methods, {task: clocks[-1]})
         best = max(float(statistics.mean(scores)) for scores in finals.values() if len(scores))
         near, half = (lowest[task] + share * (best - lowest[task]) for share in (NEAR_BEST, 0.5))
-        cells = [Cell(task, (f"to a return of {number(near)}",))]
+        cells = [Cell(_short(task), (f"to a return of {number(near)}",))]
         for method in methods:
             runs = [
                 readings
@@ -237,8 +283,8 @@ def steps_table(group: Group) -> Table:
         "lost",
     )
     caption = (
-        f"{profile}: median environment steps to nine tenths of the way from the task's lowest return to the best method's final "
-        "mean; a run that never got there counts as infinity. Lost: ended below half of that way."
+        f"{group.suite}, {profile}: median environment steps to nine tenths of the way from the task's lowest return to the best "
+        "method's final mean; a run that never got there counts as infinity. Lost: ended below half of that way."
     )
     return Table(f"steps-{group.suite}-{profile}", caption, ("task", *methods), shown, columns, data)
 
@@ -257,7 +303,7 @@ def cost_table(group: Group) -> Table:
     methods = in_order(group.suite, (method for found in by_machine.values() for method in found))
     shown, data = [], []
     for (task, device), found in sorted(by_machine.items()):
-        cells = [Cell(task, (device,))]
+        cells = [Cell(_short(task), (device,))]
         for method in methods:
             ends = found.get(method, [])
             if not ends:
@@ -275,10 +321,17 @@ def cost_table(group: Group) -> Table:
             data.append((task, group.profile, device, method, len(ends), seconds, updates, steps))
         shown.append(tuple(cells))
     columns = ("task", "profile", "device", "method", "runs", "median_wall_seconds", "updates_per_second", "env_steps_per_second")
-    caption = f"{group.profile}: median over finished runs, evaluation included. Compare within a row: it is one kind of machine."
+    caption = f"{group.suite}, {group.profile}: median of finished runs, evaluation included; a row is one kind of machine."
     return Table(f"cost-{group.suite}-{group.profile}", caption, ("task", *methods), shown, columns, data)
 
 
+TABLE_TITLES = {
+    "table1": "DeepMind Control",
+    "ablation": "the four pieces",
+    "atari": "Atari",
+    "minigrid": "MiniGrid",
+    "cost": "training time",
+}
 KINDS = {"held": "held", "did not hold": "not-held", "undecided": "open"}
 
 
@@ -299,8 +352,7 @@ def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict
             data.append((table, claim.name, profile, verdict.state, *values, claim.text, claim.source))
         shown.append(tuple(cells))
     columns = ("table", "claim", "profile", "verdict", "estimate", "low", "high", "seeds", "why", "text", "source")
-    caption = "Held: the whole 95 % interval lies on the claimed side, and reaches a claimed size. Undecided: it does not say."
-    return Table(f"verdicts-{table}", caption, ("claim", *judged), shown, columns, data, stacked=True)
+    return Table(f"verdicts-{table}", "", (TABLE_TITLES[table], *judged), shown, columns, data, stacked=True)
 
 
 def runs_table(rows: Sequence[Row], reasons: Mapping[load.RunName, str]) -> Table:

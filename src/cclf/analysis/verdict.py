@@ -17,6 +17,7 @@ import numpy as np
 from cclf.analysis import load, published, statistics
 from cclf.analysis.load import Clock, Row
 from cclf.analysis.statistics import Interval
+from cclf.analysis.tabular import number
 from cclf.config import ConfigError
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
@@ -96,7 +97,10 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
     profiles = sorted({row.profile for row in rows})
     if len(profiles) > 1:
         raise ConfigError(f"a claim is judged on one profile, got {', '.join(profiles)}: select rows first")
-    samples = _samples(claim, rows)
+    try:
+        samples = _samples(claim, rows)
+    except ConfigError as error:  # evaluations that cannot be compared
+        return Verdict("undecided", str(error), None, None, None, 0)
     seeds = min(len(sample) for sample in samples)
     if seeds == 0:
         absent = [method for method, sample in zip(claim.methods, samples, strict=True) if not len(sample)]
@@ -105,7 +109,7 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
         return Verdict("undecided", f"timed on different machines: {', '.join(devices)}", None, None, None, seeds)
     interval = statistics.compare(samples, lambda parts: _statistic(claim, parts))
     estimate, low, high = (float(value) for value in interval)
-    found = f"{_words(claim)} {estimate:.3g} [{low:.3g}, {high:.3g}], {seeds} seeds"
+    found = f"{_words(claim)} {_figure(estimate)} [{_figure(low)}, {_figure(high)}], {seeds} seeds"
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
     if seeds < needed:
         return Verdict("undecided", f"{found}: at least {needed} are needed", estimate, low, high, seeds)
@@ -161,6 +165,10 @@ def _words(claim: Claim) -> str:
         return "difference" if claim.factor is None else "ratio"
     words = {"wins": "tasks won:", "steps": "ratio of steps", "seconds": "ratio of seconds", "above": "mean", "below": "mean"}
     return words[claim.measure]
+
+
+def _figure(value: float) -> str:
+    return number(value) if np.isfinite(value) else "−∞" if value < 0 else "∞"
 
 
 def _even(claim: Claim) -> float:
