@@ -284,3 +284,45 @@ def test_a_torn_row_is_cut_off(tmp_path):
     path.write_text("env_steps,value\n10,1\n20,2\n12")
     Table(path, ("env_steps", "value"), resume_env_steps=100).close()
     assert path.read_text() == "env_steps,value\n10,1\n20,2\n"
+
+
+# --- others who read the folder ------------------------------------------------------------------------------------------
+
+
+def test_a_reader_finds_the_newest_checkpoint_though_the_run_prunes_the_one_it_reads(tmp_path, monkeypatch, capsys):
+    writer = checkpoint.Checkpoints(tmp_path)
+    for number in range(2):
+        writer.save({"number": number, "tensor": torch.full((2,), float(number))})
+    original, numbers = checkpoint._read, iter(range(2, 4))
+
+    def read(*args):
+        for number in numbers:  # once: both that were there go
+            writer.save({"number": number, "tensor": torch.full((2,), float(number))})
+        return original(*args)
+
+    monkeypatch.setattr(checkpoint, "_read", read)
+    state = checkpoint.load(tmp_path)
+    assert (state["number"], state["tensor"].tolist()) == (3, [3.0, 3.0])
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_an_agent_can_be_evaluated_while_it_is_trained(tmp_path):
+    config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
+    folder = tmp_path / config.run_name()
+    words = ["train", *tiny_options(config), "--out", str(tmp_path)]
+    training = subprocess.Popen([sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.PIPE, text=True)
+    try:
+        while checkpoint.load(folder / "checkpoint") is None and training.poll() is None:
+            pass
+        moments = []
+        while training.poll() is None:
+            code, out, err = cclf("evaluate", folder, "--episodes", "1", "--json")
+            assert (code, err) == (0, "")
+            moments.append(json.loads(out)["env_steps"])
+    finally:
+        training.kill()
+        said = training.communicate()[1]
+    assert training.returncode == 0, said
+    assert len(moments) > 1
+    assert moments == sorted(moments)
+    assert {moment % 5 for moment in moments} == {0}

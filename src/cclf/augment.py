@@ -55,4 +55,5 @@ def whole(images: Tensor) -> Crops:
 
 def crop(images: Tensor, origins: Tensor, pixels: int) -> Views:
     """K crops of `pixels` x `pixels` out of each image (B, C, H, W), at the corners (K, B, 2)."""
-    return Views(uncut(images, origins, pixels).cut().unflatten(0, origins.shape[:2]), origins, pixels)
+    cut = uncut(images, origins, pixels).cut()
+    return Views(cut.view(*origins.shape[:2], *cut.shape[1:]), origins, pixels)

@@ -71,9 +71,7 @@ def _frames_per_second(task: str, method: str, seed: int, seconds: float) -> flo
     return counted / (time.perf_counter() - started)
 
 
-def update(
-    methods: Sequence[str], task: str, precision: Precision, device_name: str, pairs: int
-) -> dict[str, Any]:
+def update(methods: Sequence[str], task: str, precision: Precision, device_name: str, pairs: int) -> dict[str, Any]:
     """Milliseconds per update of SAC methods, with replay sampling, crops, priorities, optimisers and targets.
 
     The unit is a pair of updates, since they alternate. A speed comes only with the parity of its configuration: what the fast
@@ -114,9 +112,7 @@ def update(
     return report
 
 
-def loop(
-    task: str, method: str, precision: Precision, device_name: str, seeds: Sequence[int], seconds: float
-) -> dict[str, Any]:
+def loop(task: str, method: str, precision: Precision, device_name: str, seeds: Sequence[int], seconds: float) -> dict[str, Any]:
     """Agent steps per second of whole training but evaluation: act, update, step and draw the environment.
 
     For each number of seeds in `seeds`, that many runs take turns in this process.
@@ -150,9 +146,7 @@ def loop(
     return report
 
 
-def parity(
-    folder: Path, precision: Precision, device_name: str, batches: int, updates: int
-) -> dict[str, Any]:
+def parity(folder: Path, precision: Precision, device_name: str, batches: int, updates: int) -> dict[str, Any]:
     """A fast precision against plain float32 at the weights and on the replay of a trained run.
 
     First without moving anything: gradients tensor by tensor, beliefs, chosen crops, targets. Then `updates` updates from there,

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from cclf import machine
 from cclf.algorithms.a2c import A2c
@@ -21,7 +20,7 @@ from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
-from cclf.envs.make import make_env
+from cclf.envs.make import make_env as make_env
 from cclf.framework import Framework
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import backward, paired_convolutions, prepare
@@ -184,7 +183,7 @@ def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent
     """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
     config = read_config(folder)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
-    saved = checkpoint.load(folder / "checkpoint")
+    saved = checkpoint.load(folder / "checkpoint", frames=False)
     if saved is None:
         raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
     agent = make_agent(config, device)
@@ -228,10 +227,9 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
 def make_training(config: Config, folder: Path, device: torch.device) -> tuple[Training, AnyLearner, Agent]:
     learner = make_learner(config, device)
     agent = make_agent(config, device)
-    networks: nn.ModuleDict = learner.algorithm.networks  # type: ignore[union-attr]
 
     def evaluate_now(env_steps: int, record: bool) -> Rounds:
-        agent.policy.networks.load_state_dict(networks.state_dict())  # as they are now, while training goes on
+        agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())  # as they are now, while training goes on
         # Seeds depend on the moment and the episode alone: another schedule evaluates the same episodes at the same moment.
         seeds = [derive(config.seed, "eval", env_steps, episode) for episode in range(config.run.eval_episodes)]
         return agent.rounds(seeds, record)

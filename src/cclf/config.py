@@ -206,8 +206,8 @@ class RunConfig:
     eval_every_env_steps: int = 10_000
     eval_episodes: int = 10
     eval_workers: int | None = None
-    """Processes that play evaluation episodes while training goes on; 0: this process plays them, and training waits. Unless told:
-    on a GPU one per episode as far as there are cores, on a CPU 0."""
+    """Processes that play evaluation episodes while training goes on; with 0 this process plays them, and training waits.
+    Unless told: on a GPU one per episode as far as there are cores, on a CPU 0."""
     log_every_agent_steps: int = 100
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""

@@ -12,7 +12,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 Metrics = dict[str, "Tensor"]
 
@@ -85,6 +85,9 @@ class OffPolicyAlgorithm(Policy, Stateful, Protocol):
 
     metric_names: tuple[str, ...]
 
+    @property
+    def networks(self) -> nn.Module: ...  # evaluation takes a copy of them
+
     def draw_noise(self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator) -> Any: ...
     def update(self, batch: Batch, noise: Any, env_steps: Tensor) -> UpdateResult: ...
     def count_updates(self, value: int | None = None) -> int: ...  # reads the count, or sets it
@@ -118,6 +121,9 @@ class OnPolicyAlgorithm(Stateful, Protocol):
     """A base algorithm that learns from what its own policy just did."""
 
     metric_names: tuple[str, ...]
+
+    @property
+    def networks(self) -> nn.Module: ...
 
     def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray: ...
     def update(self, rollout: Rollout, env_steps: Tensor) -> Metrics: ...

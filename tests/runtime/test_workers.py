@@ -15,11 +15,12 @@ import pytest
 
 from cclf import build
 from cclf.envs.make import make_env
-from cclf.runtime import loop
+from cclf.runtime import checkpoint, loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
 from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerError
 from faulty_envs import Faulty
-from tiny_runs import CPU, differing, run, tables, tiny_config
+from test_reliability import signalled, train
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
 CONFIG = tiny_config()
 SEEDS = [11, 22, 33]
@@ -111,6 +112,13 @@ def test_a_worker_never_imports_torch(pool_of):
     assert "torch" not in modules
 
 
+def test_a_worker_starts_when_it_is_first_asked(pool_of):
+    pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2)
+    pool.send(1, "reset", 5)
+    answers(pool, 1)
+    assert [worker.process is None for worker in pool._workers] == [True, False]
+
+
 def test_answers_to_what_is_forgotten_do_not_come(pool_of):
     pool = pool_of(partial(make_env, CONFIG, 1))
     for _ in range(3):
@@ -165,9 +173,10 @@ LINES = {
 def test_an_episode_that_loses_its_worker_ends_as_it_would_have(pool_of, expected, tmp_path, fault, place):
     at_call = 2 if place == "reset" else 30  # in the second episode
     pool = pool_of(partial(Faulty, fault, place, at_call, str(tmp_path / "struck")))
-    lines, original, before = [], pool.receive, processes(pool)
+    lines, original, pids = [], pool.receive, set()
 
     def receive():
+        pids.update(processes(pool))
         found = original()
         lines.extend(answer.value for answer in found if answer.command == LOST)
         return found
@@ -177,7 +186,8 @@ def test_an_episode_that_loses_its_worker_ends_as_it_would_have(pool_of, expecte
     assert (tmp_path / "struck").exists()
     assert len(lines) == 1
     assert lines[0].startswith(LINES[fault, place])
-    assert gone(before[0])
+    assert len(pids) == 2
+    assert [pid for pid in pids if not gone(pid)] == processes(pool)
 
 
 def test_all_environments_of_a_lost_worker_are_lost_and_no_other(pool_of, tmp_path):
@@ -281,9 +291,9 @@ def assert_same_end(folder, learner, undisturbed):
 def test_evaluation_beside_training_changes_nothing(tmp_path, undisturbed, monkeypatch):
     """Not a row, not a weight; and training did go on meanwhile."""
     turns_beside = []
-    original = loop.Training._turn
+    original = loop.Training._step
     monkeypatch.setattr(
-        loop.Training, "_turn", lambda self, *a: turns_beside.append(self.under_way is not None) or original(self, *a)
+        loop.Training, "_step", lambda self, *a: turns_beside.append(self.under_way is not None) or original(self, *a)
     )
     learner, finished = run(BESIDE, tmp_path)
     assert finished
@@ -300,3 +310,123 @@ def test_a_stop_beside_an_evaluation_changes_nothing(tmp_path, undisturbed, monk
     learner, finished = run(BESIDE, tmp_path)
     assert finished
     assert_same_end(tmp_path, learner, undisturbed)
+
+
+def assert_same_folder(folder, undisturbed):
+    assert tables(folder) == undisturbed[1]
+    assert differing(checkpoint.load(folder / "checkpoint")["learner"], undisturbed[0]) == []
+
+
+def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
+    make = partial(Faulty, fault, place, at_call, once)
+    monkeypatch.setattr(build, "EnvWorkers", lambda makes, *words: EnvWorkers([make] * len(makes), *words, timeout_seconds))
+
+
+@pytest.mark.parametrize("round_number", [1, 2, 20])
+def test_a_signal_in_an_evaluation_beside_training_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch, round_number):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "STOP_GRACE_SECONDS", 60.0)
+        patch.setattr(loop, "next_round", signalled(loop.next_round, round_number))
+        code, _, err = train(tmp_path, BESIDE)
+    assert code == 75
+    assert f"stopped at {30 + round_number} env steps and saved" in err.splitlines()[-1], "the evaluation was over in time"
+    assert train(tmp_path, BESIDE)[0] == 0
+    assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
+
+
+def test_a_stop_does_not_wait_for_a_hung_worker(tmp_path, undisturbed, monkeypatch):
+    with monkeypatch.context() as patch:
+        use_faulty(patch, "hang", "step", timeout_seconds=600)
+        patch.setattr(loop, "STOP_GRACE_SECONDS", 0.2)
+        patch.setattr(loop.Training, "_step", signalled(loop.Training._step, 42))
+        code, _, err = train(tmp_path, BESIDE)
+    assert code == 75
+    assert "stopped at 30 env steps and saved" in err.splitlines()[-1], "where the evaluation began: it is made again from there"
+    assert rows(tmp_path / BESIDE.run_name() / "eval.csv") == []
+    assert train(tmp_path, BESIDE)[0] == 0
+    assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
+
+
+def test_a_worker_that_crashes_once_is_no_news(tmp_path, undisturbed, monkeypatch):
+    use_faulty(monkeypatch, "crash", "step", 7, str(tmp_path / "struck"))
+    assert train(tmp_path, BESIDE)[0] == 0
+    assert (tmp_path / "struck").exists()
+    assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
+
+
+@pytest.mark.parametrize(("fault", "at_call", "saved"), [("raise", 5, 30), ("crash", 5, 30), ("raise", 30, 60)])
+def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(tmp_path, undisturbed, monkeypatch, fault, at_call, saved):
+    """In the first evaluation, beside training, and in the last: there its environment is in its second episode."""
+    folder = tmp_path / BESIDE.run_name()
+    with monkeypatch.context() as patch:
+        use_faulty(patch, fault, "step", at_call)
+        code, out, err = train(tmp_path, BESIDE)
+    assert (code, out) == (1, "")
+    line = next(line for line in err.splitlines() if line.startswith("cclf: "))
+    assert line.startswith("cclf: worker ")
+    assert " of toy/reach-1d" in line
+    assert line.endswith("the last checkpoint is good: run the same command to go on")
+    assert ("a joint broke" in line and "faulty_envs.py" in err) == (fault == "raise")
+    assert checkpoint.load(folder / "checkpoint")["agent_steps"] == saved
+    assert train(tmp_path, BESIDE)[0] == 0
+    assert_same_folder(folder, undisturbed)
+
+
+# --- what TensorBoard shows ------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """As a kill: nothing after it is done."""
+
+
+def killed(original, at_call):
+    calls = []
+
+    def wrapped(*args):
+        calls.append(1)
+        if len(calls) == at_call:
+            raise Killed
+        return original(*args)
+
+    return wrapped
+
+
+def shown(folder):
+    """Curves as TensorBoard draws them, but for the clock on the wall."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    mirror = events.EventAccumulator(str(folder / "tensorboard"))
+    mirror.Reload()
+    tags = [tag for tag in mirror.Tags()["scalars"] if tag != "eval/wall_seconds"]
+    return {tag: sorted((event.step, event.value) for event in mirror.Scalars(tag)) for tag in tags}
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("curves")
+    run(tiny_config(tensorboard=True), folder)
+    found = shown(folder)
+    assert [step for step, _ in found["train/critic_loss"]] == [30, 40, 50, 60]
+    assert [step for step, _ in found["eval/return_mean"]] == [30, 60]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workers", "owner", "name", "at_call"),
+    [
+        (2, loop.Training, "_step", 56),  # after the row of the first evaluation, on from the checkpoint where that began
+        (2, loop.Training, "_save", 2),
+        (0, loop.Training, "_save", 1),  # after that row, before any checkpoint
+        (0, loop.Training, "_save", 2),
+    ],
+)
+def test_nothing_is_shown_twice_after_a_kill(tmp_path, monkeypatch, curves, workers, owner, name, at_call):
+    config = tiny_config(tensorboard=True, eval_workers=workers)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed(getattr(owner, name), at_call))
+        with pytest.raises(Killed):
+            run(config, tmp_path)
+    run(config, tmp_path)
+    found = shown(tmp_path)
+    assert found.keys() == curves.keys()
+    for tag, curve in curves.items():
+        assert np.array(found[tag]) == pytest.approx(np.array(curve), rel=1e-6), tag

@@ -56,7 +56,9 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
         return found
     reached = torch.where(result > 0, gradient, 0.0)[:, :, :-1].permute(0, 3, 1, 2)
     wide = torch.promote_types(gradient.dtype, torch.float32)
-    usual = conv2d_weight(_cut(crops), (gradient.shape[-1], CHANNELS, 3, 3), reached, stride=2).to(wide)
+    usual = conv2d_weight(  # type: ignore[no-untyped-call]
+        _cut(crops), (gradient.shape[-1], CHANNELS, 3, 3), reached, stride=2
+    ).to(wide)
     return usual.permute(2, 3, 1, 0).reshape(TAPS, CHANNELS, -1), reached.sum((0, 2, 3), dtype=wide)
 
 

@@ -41,12 +41,15 @@ class Checkpoints:
         self._chunks = FrameChunks()
         self._damaged: set[int] = set()
 
-    def load(self) -> dict[str, Any] | None:
-        """The newest state that is whole; None where nothing was saved. One line says when a newer one had to be left out."""
+    def load(self, frames: bool = True) -> dict[str, Any] | None:
+        """The newest state that is whole; None where nothing was saved. One line says when a newer one had to be left out.
+
+        Without `frames` those of a replay, nearly all of its bytes, are neither read nor checked.
+        """
         reasons = []
         for serial in reversed(self._serials()):
             try:
-                state, table = _read(self.folder, serial)
+                state, table = _read(self.folder, serial, frames)
             except _DAMAGE as error:
                 self._damaged.add(serial)
                 reasons.append(f"checkpoint {serial:08d} is damaged ({' '.join(str(error).split()) or type(error).__name__})")
@@ -127,7 +130,7 @@ class Checkpoints:
         """Remove what no kept checkpoint needs; what a kill leaves here goes the next time."""
         names = {f"{serial:08d}" for serial in kept}
         used = {name for serial in kept for name in _listed(self.folder / f"{serial:08d}")}
-        for path in self.folder.iterdir():
+        for path in sorted(self.folder.iterdir()):  # the oldest first: a reader who misses one would miss the one before it too
             if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):
                 shutil.rmtree(path)
         for path in self.folder.glob("frames/frames-*"):
@@ -135,12 +138,19 @@ class Checkpoints:
                 path.unlink()
 
 
-def load(folder: Path) -> dict[str, Any] | None:
-    """The newest good state in `folder`, for those who only read; None where there is none."""
-    return Checkpoints(folder).load()
+def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
+    """The newest good state in `folder`, for those who only read, also while a run goes on there; None where there is none."""
+    while True:
+        checkpoints = Checkpoints(folder)
+        known = checkpoints._serials()
+        try:
+            return checkpoints.load(frames)
+        except ConfigError:
+            if checkpoints._serials() == known:
+                raise  # otherwise the run pruned them while they were read: there are newer ones
 
 
-def _read(folder: Path, serial: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The state and its table of frames; one of _DAMAGE when a single byte is not what was written."""
     own = folder / f"{serial:08d}"
     index = (own / "index.json").read_bytes()
@@ -159,7 +169,7 @@ def _read(folder: Path, serial: int) -> tuple[dict[str, Any], dict[str, Any] | N
     tree = json.loads(checked(own / "state.json", "state.json"))
     tensors = tensors_from_bytes(checked(own / "tensors.safetensors", "tensors.safetensors"))
     table = tree.get("learner", {}).get("replay", {}).get("frames", {}).get(_FRAMES)
-    if table is not None:
+    if table is not None and frames:
         tensors[_REPLAY_FRAMES] = read_frames(
             table, lambda name: tensors_from_bytes(checked(folder / "frames" / Path(name).name, f"frames/{name}"))
         )

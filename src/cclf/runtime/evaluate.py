@@ -40,7 +40,7 @@ def _never() -> bool:
 
 
 def next_round(rounds: Rounds, patience_seconds: float = 0.0) -> Evaluation | None:
-    """One round; the result when it was the last. Where workers are at work, asleep until one answers, but not beyond patience."""
+    """One round; the result when it was the last. With patience it sleeps until a worker answers."""
     try:
         pipes = next(rounds)
     except StopIteration as end:
@@ -119,8 +119,8 @@ def evaluate(
 def _actions(
     policy: Policy, stacks: Mapping[int, np.ndarray], episodes: int, device: torch.device
 ) -> Generator[Sequence[Connection], None, dict[int, np.ndarray]]:
-    """Actions by episode. Equal whatever else is asked at the same time: a sum over a batch may depend on the batch's size, so the
-    CPU acts one by one, as fast there, and a GPU on one row per episode, of which only those in `stacks` are filled."""
+    """Actions by episode, equal whatever else is asked at the same time. Results may depend on a batch's size in the last bit, so
+    a CPU acts one by one, and a GPU on one row per episode, those not asked for left blank."""
     if device.type == "cpu" or not stacks:
         return {n: policy.evaluation_action(torch.from_numpy(stack)[None])[0].numpy() for n, stack in stacks.items()}
     batch = torch.zeros(episodes, *next(iter(stacks.values())).shape, dtype=torch.uint8, pin_memory=True)

@@ -34,6 +34,7 @@ class Table:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        self.last_kept = kept[-1] if kept else {}
         self._file = path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self.columns, lineterminator="\n")
 
@@ -95,14 +96,20 @@ class RunLog:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 return
-            self._mirror = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_env_steps + 1)
+            # What was shown of the steps from here on is to be forgotten; what the table keeps of this very step is shown again.
+            self._mirror = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_env_steps + 1 - evaluation_due)
+            if evaluation_due and self.train.last_kept.get("env_steps") == str(resume_env_steps):
+                self._show("train", {name: float(value) for name, value in self.train.last_kept.items() if value})
 
     def write(self, table: str, row: Mapping[str, Any]) -> None:
         getattr(self, table).write(row)
+        self._show(table, row)
+
+    def _show(self, table: str, row: Mapping[str, Any]) -> None:
         if self._mirror is not None:
             for name, value in row.items():
                 if isinstance(value, (int, float)) and name not in CLOCK_COLUMNS and math.isfinite(value):
-                    self._mirror.add_scalar(f"{table}/{name}", value, row["env_steps"])
+                    self._mirror.add_scalar(f"{table}/{name}", value, int(row["env_steps"]))
 
     def sync(self) -> None:
         self.train.sync()

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, each watched: one that dies or hangs is ended and replaced, never waited for without end.
+"""Environments in processes of their own, watched: one that dies or hangs is ended and replaced, never waited for without end.
 
 A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that never imports torch. It owns one or several
 environments, answers in the order it was asked, and leaves when its pipe closes, so nothing outlives the parent, however that
@@ -109,23 +109,27 @@ class EnvWorkers:
             worker.unwanted = worker.unanswered
 
     def close(self) -> None:
-        for worker in self._workers:
+        """Ask them to leave, and end those that do not."""
+        started = [worker for worker in self._workers if worker.process is not None]
+        for worker in started:
             worker.pipe.close()
         deadline = time.monotonic() + GRACE_SECONDS
-        for worker in self._workers:
+        for worker in started:
             worker.end(max(0.0, deadline - time.monotonic()))
 
 
 class _Worker:
-    """One process and the environments it owns."""
+    """One process and the environments it owns; it starts when first asked for something."""
 
     def __init__(self, name: str, makes: Mapping[int, Make], timeout_seconds: float):
         self.name, self.makes, self.timeout_seconds = name, makes, timeout_seconds
-        self._start()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.unanswered = self.unwanted = 0
+        self.asked_at = 0.0
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        self.said = tempfile.TemporaryFile()
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115 (open while the worker lives)
         program = "import sys; from cclf.runtime.workers import main; main(int(sys.argv[1]), float(sys.argv[2]))"
         search = os.pathsep.join(path or os.getcwd() for path in sys.path)
         with theirs:
@@ -145,12 +149,14 @@ class _Worker:
                 )
             except OSError as error:
                 raise WorkerError(f"{self.name} cannot be started: {error}") from error
-        self.unanswered, self.asked_at = 0, 0.0
+        self.unanswered = 0
         for env, make in self.makes.items():
             self.send(env, "make", make)
         self.unwanted = self.unanswered
 
     def send(self, env: int, command: str, *arguments: Any) -> None:
+        if self.process is None:
+            self._start()
         if not self.unanswered:
             self.asked_at = time.monotonic()
         self.unanswered += 1
@@ -187,6 +193,7 @@ class _Worker:
 
     def end(self, grace_seconds: float) -> int | None:
         """Kill it unless it ends by itself. Its exit code; None: it had to be killed."""
+        assert self.process is not None, "only what was started ends"
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(grace_seconds)
         self.process.kill()
@@ -215,7 +222,7 @@ def main(descriptor: int, timeout_seconds: float) -> None:
     """The worker."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # some schedulers send them to all processes of a job
         signal.signal(number, signal.SIG_IGN)
-    pipe, envs = Connection(descriptor), {}
+    pipe, envs = Connection(descriptor), dict[int, Env]()
     with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe, or is gone
         while True:
             env, command, arguments = pipe.recv()
