@@ -6,26 +6,29 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from tests.tiny_runs import tables
 
 from cclf import cli, presets
 from cclf.commands.sweeping import plan
+from cclf.config import ConfigError
 from cclf.runtime.stop import Stop
 from cclf.sweep import child, cluster
 from cclf.sweep.cluster import RayBackend
 from cclf.sweep.local import LocalBackend
 from cclf.sweep.loop import run_all
-from cclf.sweep.plan import DONE, STOPPED, Call, Job
+from cclf.sweep.plan import BAD_INPUT, DONE, STOPPED, Call, Job
 
 ray = pytest.importorskip("ray")
 
 TASK = "minigrid/DoorKey-5x5"
 _QUIET = ("--eval-episodes", "4", "--no-tensorboard", "--no-video")
-SHORT = ("--env-steps", "16000", "--eval-every-env-steps", "8000", "--log-every-agent-steps", "800", *_QUIET)
-LONG = ("--env-steps", "60000", "--eval-every-env-steps", "4000", *_QUIET)
+SHORT = ("--env-steps", "40000", "--eval-every-env-steps", "20000", "--log-every-agent-steps", "800", *_QUIET)
+LONG = ("--env-steps", "120000", "--eval-every-env-steps", "4000", *_QUIET)
 ENDLESS = ("--env-steps", "3000000", "--eval-every-env-steps", "3000000", *_QUIET)
 
 
@@ -52,18 +55,19 @@ class AtMoment:
 
 
 def test_runs_on_ray_stopped_and_resumed_equal_runs_here(tmp_path: Path) -> None:
-    here, there = calls(tmp_path / "here", SHORT, (1,)), calls(tmp_path / "there", SHORT, (1,))
-    assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), Stop())] == [DONE]
+    """There two seeds share a process, here each has its own."""
+    here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))
+    assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), Stop())] == [DONE, DONE]
     backend = RayBackend(shared_files="no", copy_every_seconds=0.0)
     try:
         stop = AtMoment(lambda: any(run._reports[0].env_steps for run in backend.running), lambda: None, stop=True)
-        outcomes = run_all(there, backend, stop)  # type: ignore[arg-type]
+        outcomes = run_all(there, backend, stop, seeds_per_process=2)  # type: ignore[arg-type]
         assert STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
         assert list((tmp_path / "there").rglob("index.json")), "what was saved came back"
-        outcomes = run_all(there, backend, Stop())
+        outcomes = run_all(there, backend, Stop(), seeds_per_process=2)
     finally:
         backend.close()
-    assert [outcome.exit_code for outcome in outcomes] == [DONE], outcomes
+    assert [outcome.exit_code for outcome in outcomes] == [DONE, DONE], outcomes
     assert "resuming at" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG)), "from what was brought back"
     for ours, theirs in zip(here, there, strict=True):
         assert tables(ours.folder) == tables(theirs.folder)
@@ -112,8 +116,50 @@ def test_an_address_where_nothing_answers_is_one_line(tmp_path: Path, capsys: py
 
 def test_another_version_on_a_node_is_refused(tmp_path: Path) -> None:
     [call] = calls(tmp_path, SHORT, seeds=(1,))
-    with pytest.raises(ValueError, match="install the same on both"):
-        cluster.RemoteRun(Job((call,)), "0.0.0")
+    with pytest.raises(ConfigError, match="install the same on both"):
+        cluster.RemoteRun(Job((call,))).sees(tmp_path, "0.0.0")
+
+
+class NoNode:
+    """A backend whose every answer is an error."""
+
+    shared_files, copy_every_seconds = "yes", 0.0
+
+    def __init__(self, error: Exception):
+        self.error, self.actors = error, 0
+        self.ray = SimpleNamespace(
+            wait=lambda refs, **_: (refs, []), get=self.get, kill=lambda _: None, exceptions=ray.exceptions
+        )
+
+    def get(self, _: Any) -> None:
+        raise self.error
+
+    def new_actor(self, _: Job) -> MagicMock:
+        self.actors += 1
+        return MagicMock()
+
+
+def test_a_run_that_is_lost_again_and_again_fails(tmp_path: Path) -> None:
+    nowhere = NoNode(ray.exceptions.ActorDiedError())
+    run = cluster.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    for _ in range(cluster.MAX_RESTARTS):
+        assert run.poll()[0].exit_code is None
+    [report] = run.poll()
+    assert (report.exit_code, nowhere.actors) == (cluster.EXIT_LOST, cluster.MAX_RESTARTS + 1)
+    assert "lost 6 times" in report.last_line
+
+
+def test_what_is_lost_while_stopping_is_not_begun_again(tmp_path: Path) -> None:
+    nowhere = NoNode(ray.exceptions.ActorDiedError())
+    run = cluster.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    run._shared = True  # at work
+    run.ask_to_stop()
+    assert (run.poll()[0].exit_code, nowhere.actors) == (STOPPED, 1)
+
+
+def test_a_refusal_is_bad_input_and_no_failure_of_the_run(tmp_path: Path) -> None:
+    run = cluster.RayRun(NoNode(ConfigError("no")), Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    assert run.poll()[0][2:] == (BAD_INPUT, "no")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")

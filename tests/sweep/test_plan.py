@@ -86,10 +86,10 @@ def test_failed_runs_stay_in_the_statistics(tmp_path: Path) -> None:
             header + "500,500,4,0.25,0,2,1,\n" + ("1000,1000,8,0.75,0,2,2,\n" if run is runs[0] else "")
         )
     mark(Outcome(runs[1], -9, "killed"))
-    scores = load.scores(load.read_runs(tmp_path), ["a2c"], [TASK], load.Clock("env_steps", 1_000))
+    scores = load.scores(load.read_runs(tmp_path), ["a2c"], {TASK: load.Clock("env_steps", 1_000)})
     assert sorted(scores["a2c"][:, 0]) == [0.25, 0.75], "the failed one counts with the lowest return seen"
     (runs[1].folder / FAILURE_MARK).unlink()
-    scores = load.scores(load.read_runs(tmp_path), ["a2c"], [TASK], load.Clock("env_steps", 1_000))
+    scores = load.scores(load.read_runs(tmp_path), ["a2c"], {TASK: load.Clock("env_steps", 1_000)})
     assert sorted(scores["a2c"][:, 0]) == [0.75], "without its mark it would be left out"
 
 

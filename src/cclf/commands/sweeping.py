@@ -175,7 +175,7 @@ def _reproduce_options() -> Any:
         """Those of the budget, unless given."""
         profile: str = presets.DEFAULT_PROFILE
         out: Path | None = None
-        """runs/reproduce-TABLE-BUDGET, unless given."""
+        """runs/reproduce-TABLE-BUDGET (-PROFILE), unless given."""
         dry_run: bool = False
         """Print the plan and what it will cost, and stop."""
 
@@ -188,7 +188,8 @@ def reproduce(arguments: list[str]) -> int:
     if options.table == "cost":
         return _reproduce_cost(options.budget, options.dry_run)
     table = paper_tables.find_table(options.table, options.budget)
-    out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}"
+    profile = "" if options.profile == presets.DEFAULT_PROFILE else f"-{options.profile}"
+    out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
     from cclf.sweep.plan import jobs_of
 
@@ -201,6 +202,10 @@ def reproduce(arguments: list[str]) -> int:
     if exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, calls, out)
+    from cclf.analysis import report
+
+    for path in report.write(report.compose(out), out / "report.html", None, None, None):
+        print(path)
     return exit_code
 
 

@@ -11,10 +11,13 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,12 +25,13 @@ from cclf import __version__, machine
 from cclf.config import ConfigError
 from cclf.runtime.files import wait_for_folder
 from cclf.sweep import child, run_files
-from cclf.sweep.plan import STOPPED, Job, Report
+from cclf.sweep.plan import BAD_INPUT, STOPPED, Job, Report
 from cclf.sweep.run_files import RunFiles, Stamp
 
 SharedFiles = Literal["detect", "yes", "no"]
 OBJECT_STORE_BYTES = 80 * 2**20  # reports and pieces of files are all that passes through it
 COPY_EVERY_SECONDS = 30.0
+REPORT_EVERY_SECONDS = 0.5
 MAX_RESTARTS = 5
 LOCK_SECONDS = 60.0  # a run whose node was lost may still be saving
 EXIT_LOST = 1
@@ -66,6 +70,7 @@ class RayBackend:
             raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
         self.resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.running: list[RayRun] = []
+        self._told = False
 
     def start(self, job: Job) -> "RayRun | None":
         self.running = [run for run in self.running if not run.ended]
@@ -75,24 +80,24 @@ class RayBackend:
         self.running.append(run)
         return run
 
+    def needs(self, job: Job) -> dict[str, float]:
+        gpus = 1.0 / self.runs_per_gpu if job.first.may_use_gpu and self.resources.get("GPU") else 0.0
+        return {"CPU": job.first.cpus, "GPU": gpus, "memory": job.memory_bytes}
+
     def new_actor(self, job: Job) -> Any:
-        has_gpus = self.resources.get("GPU", 0.0) > 0.0
-        remote = self.ray.remote(RemoteRun).options(
-            num_cpus=job.first.cpus,
-            num_gpus=1.0 / self.runs_per_gpu if job.first.may_use_gpu and has_gpus else 0,
-            memory=job.memory_bytes,
-            max_restarts=0,
-        )
-        return remote.remote(job, __version__)
+        needs = self.needs(job)
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        if not self._told and not any(all(node.get(name, 0.0) >= needs[name] for name in needs) for node in nodes):
+            self._told = True
+            what = f"{needs['CPU']:g} cores, {needs['memory'] / 1e9:.1f} GB and {needs['GPU']:g} GPUs"
+            print(f"cclf: no node has {what}, as {job.first.label} needs: it waits for one", file=sys.stderr, flush=True)
+        remote = self.ray.remote(RemoteRun).options(num_cpus=needs["CPU"], num_gpus=needs["GPU"], memory=needs["memory"])
+        return remote.remote(job)
 
     def places(self, job: Job) -> int:
         """How many such processes the cluster as it is holds side by side."""
-        places = [self.resources.get("CPU", 1.0) / job.first.cpus, self.resources.get("memory", 1.0) / job.memory_bytes]
-        if job.first.may_use_gpu and self.resources.get("GPU"):
-            places.append(self.resources["GPU"] * self.runs_per_gpu)
-        if self.jobs:
-            places.append(self.jobs)
-        return max(1, int(min(places)))
+        places = [self.resources.get(name, 0.0) / needed for name, needed in self.needs(job).items() if needed]
+        return max(1, int(min([*places, self.jobs] if self.jobs else places)))
 
     def close(self) -> None:
         self.ray.shutdown()
@@ -117,12 +122,13 @@ class RayRun:
         if self.backend.shared_files == "detect":
             self._probe.parent.mkdir(parents=True, exist_ok=True)
             self._probe.touch()
-        self._answer = self._actor.sees.remote(self._probe.resolve())
+        self._answer = self._actor.sees.remote(self._probe.resolve(), __version__)
 
     def poll(self) -> list[Report]:
         errors = self.backend.ray.exceptions
-        ready, _ = self.backend.ray.wait([self._answer], timeout=0)
-        if not ready:
+        if self._answer is None and time.monotonic() > self._ask_at:
+            self._answer = self._actor.report.remote()
+        if self._answer is None or not self.backend.ray.wait([self._answer], timeout=0)[0]:
             return self._reports
         try:
             answer = self.backend.ray.get(self._answer)
@@ -132,7 +138,9 @@ class RayRun:
                 self._take(*answer)
         except errors.RayActorError as error:
             self._lost(error)
-        except (errors.RayError, OSError, ConfigError) as error:
+        except ConfigError as error:
+            self._end(BAD_INPUT, str(getattr(error, "cause", error)))
+        except (errors.RayError, OSError) as error:
             self._end(EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}")
         return self._reports
 
@@ -168,10 +176,10 @@ class RayRun:
                     self._copied_checkpoints = newest_checkpoints
                 self._copied_at = time.monotonic()
         if exit_code is None:
-            self._answer = self._actor.report.remote()
+            self._answer, self._ask_at = None, time.monotonic() + REPORT_EVERY_SECONDS
         else:
             self.ask("discard")
-            self._end(exit_code, last_line if exit_code else str(self.job.first.folder))
+            self._end(exit_code, last_line)
 
     def _copy(self) -> None:
         for number, folder in enumerate(self.job.folders(self.out)):
@@ -183,7 +191,7 @@ class RayRun:
         if self.stopping:
             self._end(STOPPED, "its node was lost while it was asked to save; the checkpoint before is kept")
         elif self.restarts == MAX_RESTARTS:
-            self._end(EXIT_LOST, f"lost {MAX_RESTARTS + 1} times with its node: {' '.join(str(error).split())[:200]}")
+            self._end(EXIT_LOST, f"lost {MAX_RESTARTS + 1} times with its node: {' '.join(str(error).split())[-300:]}")
         else:
             self.restarts += 1
             self._begin()
@@ -222,22 +230,22 @@ class _FarFiles:
 class RemoteRun:
     """The actor: one `cclf train` process on a node. Where files are not shared it works in a temporary folder."""
 
-    def __init__(self, job: Job, version: str):
-        if version != __version__:
-            raise ConfigError(f"this node has cclf {__version__}, the sweep {version}: install the same on both")
+    def __init__(self, job: Job):
         self.job = job
         self.process: subprocess.Popen[bytes] | None = None
-        self._temporary = tempfile.mkdtemp(prefix="cclf-")
-        self.out = Path(self._temporary)
+        self._shared_out: Path | None = None
 
-    def sees(self, probe: Path) -> bool:
+    def sees(self, probe: Path, version: str) -> bool:
+        """Whether the sweep's files are here too; refuses to work for a sweep of another version."""
+        if version != __version__:
+            raise ConfigError(f"{socket.gethostname()} has cclf {__version__}, the sweep {version}: install the same on both")
         return probe.exists()
 
     def files(self, number: int, method: Literal["listing", "read", "write", "arrange"], *arguments: Any) -> Any:
         return getattr(RunFiles(self.job.folders(self.out)[number]), method)(*arguments)
 
     def train(self, out: Path | None) -> tuple[list[Report], list[int]]:
-        self.out = out or self.out
+        self._shared_out = out
         with contextlib.suppress(ConfigError):  # the run itself says it better
             for folder in self.job.folders(self.out):
                 wait_for_folder(folder, LOCK_SECONDS)
@@ -256,7 +264,16 @@ class RemoteRun:
 
     def discard(self) -> None:
         """Leave nothing on this machine but what is in a shared folder."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._shared_out is None:
+            shutil.rmtree(self.out, ignore_errors=True)
+
+    @property
+    def out(self) -> Path:
+        return self._shared_out or self._own_out
+
+    @cached_property
+    def _own_out(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="cclf-"))
 
 
 def _newest_checkpoint(folder: Path) -> int:

@@ -63,6 +63,7 @@ def run_all(
 def _outcome(call: Call, report: Report, alone: bool) -> Outcome:
     """What a run came to. The exit code of a process with several says the worst of them: one that reached its end is done."""
     assert report.exit_code is not None, "the process has ended"
-    outcome = Outcome(call, DONE if not alone and is_finished(call) else report.exit_code, report.last_line)
+    exit_code = DONE if not alone and is_finished(call) else report.exit_code
+    outcome = Outcome(call, exit_code, report.last_line if exit_code else str(call.folder))
     mark(outcome)
     return outcome
