@@ -133,17 +133,40 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
             for learner in learners:
                 learner.advance(0)
         _finish(device)
+        parts = [_timed(learner, part) for learner in learners for part in ("act", "update", "observe")]
+        parts += [_timed(learner.env, "step") for learner in learners]
         started, steps = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:
             for learner in learners:
                 steps += learner.advance(0).agent_steps
         _finish(device)
         rate = steps / (time.perf_counter() - started)
-        report[f"{method} x {count}"] = {"agent_steps_per_second": rate, "runs": count, "seconds": seconds}
+        host_ms = {name: sum(part[name] for part in parts if name in part) / steps * 1e3 for part in parts for name in part}
+        report[f"{method} x {count}"] = {
+            "agent_steps_per_second": rate,
+            "runs": count,
+            "seconds": seconds,
+            "host_ms_per_step": host_ms,  # act waits for the update before it, so it holds what of that nothing else covered
+        }
         print(f"{method}, {count} in turn: {rate:.1f} agent steps/s", file=sys.stderr, flush=True)
         for learner in learners:
             learner.close()
     return report
+
+
+def _timed(thing: Any, method: str) -> dict[str, float]:
+    """Seconds that the calling thread spends in a method from now on, under its name."""
+    spent, call = {method: 0.0}, getattr(thing, method)
+
+    def timed(*arguments: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            spent[method] += time.perf_counter() - started
+
+    setattr(thing, method, timed)
+    return spent
 
 
 def parity(folder: Path, precision: Precision, device_name: str, batches: int, updates: int) -> dict[str, Any]:

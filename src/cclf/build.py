@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cclf import machine
 from cclf.algorithms.a2c import A2c
@@ -27,14 +28,14 @@ from cclf.kernels.paired_convolutions import backward, paired_convolutions, prep
 from cclf.nets import plain_convolutions
 from cclf.replay import Replay
 from cclf.runtime import checkpoint
-from cclf.runtime.compile import compiled
+from cclf.runtime.compile import GraphedPolicy, compiled
 from cclf.runtime.evaluate import Evaluation, Rounds, evaluate, evaluate_vector, finish
 from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
-from cclf.types import Env, VectorEnv
+from cclf.types import Env, Policy, VectorEnv
 
 AnyLearner = OffPolicyLearner | OnPolicyLearner
 
@@ -144,6 +145,12 @@ class Agent(NamedTuple):
         return finish(self.rounds(seeds, record))
 
 
+class Shown(NamedTuple):
+    """A faster way to the actions of a policy."""
+
+    evaluation_action: Callable[[Tensor], Tensor]
+
+
 def make_agent(config: Config, device: torch.device, runs: int = 1) -> Agent:
     """`runs`: how many share this machine's cores, each with workers of its own."""
     if isinstance(config.algorithm, A2cConfig):
@@ -158,7 +165,9 @@ def make_agent(config: Config, device: torch.device, runs: int = 1) -> Agent:
         env.close()  # it was here to say what its actions are
         pool = EnvWorkers([partial(make_env, config, seed=0)] * workers, workers, config.task)
     stack = config.env.frame_stack
-    return Agent(sac, lambda seeds, record: evaluate(pool, sac, seeds, stack, device, record), pool.close)
+    graphed = device.type == "cuda" and config.run.cuda_graphs
+    shown: Policy = Shown(GraphedPolicy(sac.evaluation_action)) if graphed else sac
+    return Agent(sac, lambda seeds, record: evaluate(pool, shown, seeds, stack, device, record), pool.close)
 
 
 def eval_workers(config: Config, device: torch.device, runs: int) -> int:

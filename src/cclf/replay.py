@@ -77,7 +77,8 @@ class Replay:
 
     def observation(self) -> Tensor:
         """The stack that ends in the newest frame, (1, C, H, W)."""
-        return self._stacks(torch.tensor([self.head], device=self.device), following=0)
+        slots = [(self.head - min(back, self.head_age)) % self.slots for back in range(self.frame_stack - 1, -1, -1)]
+        return torch.cat([self.frames[slot] for slot in slots])[None]  # by numbers the host knows: nothing waits for a GPU
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
         # float64: in float32 a sum near 1e5 has steps of 0.008, so single weights would be off by up to a percent.

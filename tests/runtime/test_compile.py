@@ -36,6 +36,33 @@ def test_what_cannot_be_compiled_runs_plainly_with_one_line(
     assert capsys.readouterr().err == "going on without compiling double: no compiler here\n"
 
 
+def test_a_policy_that_cannot_be_captured_acts_plainly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(compiling.GraphedPolicy, "_capture", refuse)
+    act = compiling.GraphedPolicy(lambda observation: 2 * observation)
+    assert [float(act(torch.tensor(float(n)))) for n in range(8)] == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert capsys.readouterr().err.count("acting without CUDA graphs") == 1
+
+
+@pytest.mark.gpu
+def test_a_graphed_policy_gives_the_same_actions_and_moves_its_generator_as_far() -> None:
+    device = torch.device("cuda")
+    streams = [torch.Generator(device).manual_seed(3) for _ in range(2)]
+
+    def act(generator: torch.Generator):
+        return lambda observation: observation * torch.rand(observation.shape, generator=generator, device=device)
+
+    plain, graphed = act(streams[0]), compiling.GraphedPolicy(act(streams[1]), streams[1:])
+    for n in range(12):
+        observation = torch.full((2 + n % 2, 3), float(n), device=device)
+        assert torch.equal(plain(observation), graphed(observation))
+    assert len(graphed.graphs) == 2
+
+
 def test_errors_of_the_function_itself_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(x: int) -> int:
         raise KeyError(x)

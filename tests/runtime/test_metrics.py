@@ -116,3 +116,11 @@ def test_a_run_log_has_both_tables_and_a_mirror(tmp_path):
     mirror.Reload()
     assert [(event.step, event.value) for event in mirror.Scalars("train/loss")] == [(8, 0.5)]
     assert [(event.step, event.value) for event in mirror.Scalars("eval/return_mean")] == [(16, 7.5)]
+
+
+def test_averages_of_a_checkpoint_follow_the_device_that_goes_on():
+    averages = Averages()
+    averages.load_state_dict({"loss": torch.tensor([1.0, 2.0])})
+    averages.add({"loss": torch.tensor(3.0, device="meta")})  # stands for a GPU: mixing devices is an error there, too
+    state = averages.state_dict()["loss"]
+    assert (state.device.type, state.shape) == ("meta", (3,))

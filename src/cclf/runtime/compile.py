@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from cclf.types import Metrics
 
@@ -17,8 +18,10 @@ def compiled(function: Function) -> Function:
 
     Where it cannot be compiled (no Triton, no C compiler), one line says so and the plain function goes on.
     """
-    from torch._dynamo.exc import TorchDynamoException  # late: it brings the whole compiler with it
+    from torch._dynamo import config  # late: it brings the whole compiler with it
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
+    config.recompile_limit = max(config.recompile_limit, 64)  # several runs in one process, each with its shapes
     chosen: Callable[..., Any] = torch.compile(function, dynamic=False, fullgraph=True)
 
     @functools.wraps(function)
@@ -26,7 +29,7 @@ def compiled(function: Function) -> Function:
         nonlocal chosen
         try:
             return chosen(*arguments)
-        except TorchDynamoException as error:
+        except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             if chosen is function:
                 raise
             reason = str(error).strip().splitlines()[0]
@@ -37,7 +40,46 @@ def compiled(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-EAGER_UPDATES = 4  # run plainly first: optimisers make their state, cuDNN chooses its kernels
+EAGER_CALLS = 4  # calls that run plainly first: optimisers make their state, cuDNN chooses its kernels
+
+
+class GraphedPolicy:
+    """Calls `act(observation)` on a GPU through CUDA graphs, one for each shape: the hundred small kernels of a policy start as one.
+
+    The result stays valid until the next call.
+    """
+
+    def __init__(self, act: Callable[[Tensor], Tensor], generators: Sequence[torch.Generator] = ()):
+        self.act, self.generators = act, generators
+        self.graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        self.eager_left: dict[torch.Size, int] = {}
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        shape = observation.shape
+        left = self.eager_left.setdefault(shape, EAGER_CALLS)
+        if left > 0:
+            self.eager_left[shape] = left - 1
+            return self.act(observation)
+        if shape not in self.graphs:
+            try:
+                self.graphs[shape] = self._capture(observation)
+            except RuntimeError as error:
+                self.eager_left[shape] = sys.maxsize
+                print(f"acting without CUDA graphs: {str(error).splitlines()[0]}", file=sys.stderr)
+                return self.act(observation)
+        graph, seen, action = self.graphs[shape]
+        seen.copy_(observation)
+        graph.replay()
+        return action
+
+    def _capture(self, observation: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        graph, seen = torch.cuda.CUDAGraph(), observation.clone()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            action = self.act(seen)
+        return graph, seen, action
 
 
 class GraphedUpdate:
@@ -57,7 +99,7 @@ class GraphedUpdate:
         self.update, self.cycle, self.count, self.generators = update, cycle, count, generators
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], torch.Tensor]] = {}
         self.pool: Any = None
-        self.eager_left = EAGER_UPDATES
+        self.eager_left = EAGER_CALLS
 
     def __call__(self) -> Metrics:
         if self.eager_left > 0:

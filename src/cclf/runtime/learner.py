@@ -4,6 +4,7 @@ Learners know no particular algorithm; they see the protocols of `cclf.types`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cclf.replay import Replay
-from cclf.runtime.compile import GraphedUpdate
+from cclf.runtime.compile import GraphedPolicy, GraphedUpdate
 from cclf.runtime.seeding import Generators
 from cclf.types import (
     Advance,
@@ -49,7 +50,12 @@ class OffPolicyLearner:
         self._update = update
         self._moment = torch.zeros((), dtype=torch.float64, device=generators["policy"].device)
         self._run_update = self._draw_and_update
+        acting = generators["act"]
+        self._collect: Callable[[Tensor], Tensor] = partial(
+            algorithm.collection_action, augment_generator=acting, policy_generator=acting
+        )
         if graph_cycle is not None:
+            self._collect = GraphedPolicy(self._collect, [acting])
             streams = [generators[name] for name in ("replay", "augment", "policy")]
             self._run_update = GraphedUpdate(self._draw_and_update, graph_cycle, algorithm.count_updates, streams)
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
@@ -80,7 +86,7 @@ class OffPolicyLearner:
             uniform = torch.rand(self.env.spec.action_dim, generator=generator, device=generator.device)
             return (uniform * 2.0 - 1.0).cpu().numpy()
         observation = self.replay.observation().to(generator.device)
-        return self.algorithm.collection_action(observation, generator, generator)[0].cpu().numpy()
+        return self._collect(observation)[0].cpu().numpy()
 
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:

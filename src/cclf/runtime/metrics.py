@@ -61,7 +61,10 @@ class Averages:
 
     def add(self, metrics: Metrics) -> None:
         for name, value in metrics.items():
-            self._values.setdefault(name, []).append(value)
+            values = self._values.setdefault(name, [])
+            if values and values[0].device != value.device:  # those of a checkpoint
+                values[:] = [old.to(value.device) for old in values]
+            values.append(value)
 
     def take(self) -> dict[str, float]:
         means = {name: float(torch.stack(values).double().mean()) for name, values in self._values.items()}
