@@ -73,6 +73,12 @@ def test_cost_is_the_median_of_finished_runs_by_machine() -> None:
     assert table.data[1][3:6] == ("re3", 1, 50.0)
 
 
+def test_the_best_mean_is_not_a_single_lucky_seed() -> None:
+    (table,) = tables.score_tables(group([*runs_of("cclf", [0.6, 0.8]), *runs_of("re3", [0.5, 0.5]), *runs_of("a2c", [0.9])]))
+    kinds = {name: cell.kind for name, cell in zip(table.header, table.rows[0], strict=True)}
+    assert kinds == {"task": "", "a2c": "", "re3": "", "cclf": "best"}
+
+
 def test_across_tasks_only_methods_with_every_task_are_compared() -> None:
     rows = [*runs_of("cclf", [0.2, 0.4]), *runs_of("cclf", [0.6, 0.8], task=EMPTY), *runs_of("re3", [0.9, 0.9])]
     (aggregate,) = aggregates(group(rows))

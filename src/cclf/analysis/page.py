@@ -46,10 +46,10 @@ pre { overflow-x: auto; background: color-mix(in srgb, var(--ink) 6%, transparen
 pre code { background: none; padding: 0; }
 figcaption { margin-top: .5rem; }
 @media (max-width: 40rem) {
-  .wide td:first-child { max-width: 9.5rem; white-space: normal; overflow-wrap: anywhere; }
+  .wide td:first-child { min-width: 6.5rem; max-width: 9.5rem; white-space: normal; overflow-wrap: anywhere; }
   .stacked thead { display: none; } .stacked td { display: block; border: 0; padding: .1rem 0; }
-  .stacked td:first-child { max-width: none; position: static; } .stacked td + td::before { content: attr(data-label) ": "; }
-  .stacked td + td::before { color: var(--soft); font-weight: 400; }
+  .stacked td:first-child { max-width: none; position: static; }
+  .stacked td + td:not([data-label=""])::before { content: attr(data-label) ": "; color: var(--soft); font-weight: 400; }
   .stacked tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
 }
 """

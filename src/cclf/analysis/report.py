@@ -232,7 +232,7 @@ def _origin_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Sec
     ]
     shown = [(page.Cell(key), page.Cell(value, kind="word")) for key, value in lines]
     return Section(
-        "Where this comes from", "", [Table("origin", "", ("fact", "value"), shown, ("fact", "value"), lines, stacked=True)]
+        "Where this comes from", "", [Table("origin", "", ("fact", ""), shown, ("fact", "value"), lines, stacked=True)]
     )
 
 

@@ -37,7 +37,8 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
     shown, data = [], []
     for line in lines:
         found = {method: scores for method, scores in line.scores.items() if len(scores)}
-        best = max(found, key=lambda method: float(statistics.mean(found[method])), default=None)
+        several = {method: scores for method, scores in found.items() if len(scores) > 1} or found  # one seed may be luck
+        best = max(several, key=lambda method: float(statistics.mean(found[method])), default=None)
         cells = [Cell(_short(line.task), (line.label,))]
         for method in methods:
             paper = line.told.get(method)
@@ -184,7 +185,7 @@ def cost_table(group: Group) -> Table:
             by_machine.setdefault((name.task, readings[-1].device), {}).setdefault(name.method, []).append(readings[-1])
     methods = in_order(group.suite, (method for found in by_machine.values() for method in found))
     shown, data = [], []
-    for (task, device), found in sorted(by_machine.items()):
+    for (task, device), found in sorted(by_machine.items(), key=lambda item: (group.tasks.index(item[0][0]), item[0][1])):
         cells = [Cell(_short(task), (device,))]
         for method in methods:
             ends = found.get(method, [])
