@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from tests.tiny_runs import tables
 
 from cclf import cli, presets
 from cclf.commands.sweeping import plan
@@ -22,6 +21,7 @@ from cclf.sweep.cluster import RayBackend
 from cclf.sweep.local import LocalBackend
 from cclf.sweep.loop import run_all
 from cclf.sweep.plan import BAD_INPUT, DONE, STOPPED, Call, Job
+from tiny_runs import tables
 
 ray = pytest.importorskip("ray")
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cclf import machine, presets
 from cclf.runtime.stop import Stop
 from cclf.sweep import child
 from cclf.sweep.local import LocalBackend, visible_gpus
 from cclf.sweep.loop import run_all
-from cclf.sweep.plan import DONE, FAILURE_MARK, PROCESS_BYTES, STOPPED, Call, Job, Outcome, call_of
+from cclf.sweep.plan import DONE, FAILURE_MARK, PROCESS_BYTES, STOPPED, Call, Job, Outcome, Report, call_of
+from cclf.sweep.screen import Screen
 
 SLEEP = "import sys, time; print('asleep', flush=True); time.sleep(60)"
 
@@ -142,3 +144,18 @@ def test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save(tmp_path: P
     )
     assert len(commands) == 1
     assert os.path.exists(outcomes[0].call.folder)
+
+
+def test_the_live_table_shows_what_ended_what_runs_and_what_waits(tmp_path: Path) -> None:
+    calls = [call(tmp_path, seed) for seed in (1, 2, 3)]
+    outcomes = {calls[0]: Outcome(calls[0], -9, "killed")}
+    reports = {calls[1]: Report(123_456, 0.875)}
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(Screen(calls).table(outcomes, [calls[1]], reports))
+    lines = [line.split() for line in capture.get().splitlines() if "DoorKey" in line]
+    assert [line[2] for line in lines] == ["1", "2", "3"]
+    assert "failed" in lines[0]
+    assert (lines[1][3], lines[1][-1]) == ("123,456", "0.875")
+    assert (lines[2][3], lines[2][-1]) == ("0", "-")
+    assert "1 of 3 runs ended" in capture.get()
