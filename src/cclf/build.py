@@ -4,7 +4,7 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,22 +16,28 @@ import torch
 
 from cclf import machine
 from cclf.algorithms.a2c import A2c
+from cclf.algorithms.rainbow import Rainbow
+from cclf.algorithms.rainbow_stack import RainbowStack, StackedRun
 from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
-from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
+from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, RainbowConfig, SacConfig
 from cclf.framework import Framework
 from cclf.replay import Replay
+from cclf.replay_nstep import NStepReplay
 from cclf.runtime import checkpoint
 from cclf.runtime.compile import compiled
-from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector
+from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_games, evaluate_vector
 from cclf.runtime.files import only_process, replace_file
+from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.seeding import Generators, derive
-from cclf.types import Env, VectorEnv
+from cclf.types import Env, Game, VectorEnv
 
-AnyLearner = OffPolicyLearner | OnPolicyLearner
+AnyLearner = OffPolicyLearner | OnPolicyLearner | GameRun
+AnyPolicy = Sac | A2c | StackedRun
+EVALUATED_GAMES = 10  # side by side
 
 
 def make_env(config: Config, seed: int) -> Env:
@@ -50,7 +56,19 @@ def make_env(config: Config, seed: int) -> Env:
     return make_toy(name, env.frame_pixels, env.crop_pixels, env.action_repeat, seed)
 
 
-def make_framework(method: MethodConfig, feature_dim: int) -> Framework:
+def make_game(config: Config, seed: int, evaluation: bool = False) -> Game:
+    """A game with discrete actions. In evaluation rewards are not clipped and losing a life ends nothing."""
+    suite, _, name = config.task.partition("/")
+    if suite == "toy":
+        from cclf.envs.toy import Catch
+
+        return Catch(config.env.frame_pixels, config.env.frame_stack, seed)
+    from cclf.envs.atari import AtariGame
+
+    return AtariGame(name, seed, clip_reward=not evaluation, life_loss_terminates=not evaluation)
+
+
+def make_framework(method: MethodConfig, feature_dim: int, logit_scale: float = 1.0) -> Framework:
     return Framework(
         feature_dim,
         learned_views=method.learned_views,
@@ -64,6 +82,7 @@ def make_framework(method: MethodConfig, feature_dim: int) -> Framework:
         contrastive_reduction=method.contrastive_reduction,
         bonus_maxima=method.bonus_maxima,
         negatives=method.negatives,
+        logit_scale=logit_scale,
     )
 
 
@@ -132,6 +151,100 @@ def make_a2c(config: Config, num_actions: int) -> A2c:
         )
 
 
+def make_rainbow(config: Config, num_actions: int) -> Rainbow:
+    method, rainbow = config.method, config.algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    assert method.augmentation in ("crop-pad-crop", "shift", "none"), "frames are shifted"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(config.seed, "init"))
+        return Rainbow(
+            make_framework(method, rainbow.contrastive_dim, rainbow.logit_scale),
+            frame_stack=config.env.frame_stack,
+            frame_pixels=config.env.frame_pixels,
+            num_actions=num_actions,
+            augmentation=method.augmentation,
+            drawn_views=method.drawn_views,
+            contrastive=method.contrastive,
+            convolutions=rainbow.convolutions,
+            hidden_dim=rainbow.hidden_dim,
+            atoms=rainbow.atoms if rainbow.distributional else 1,
+            value_max=rainbow.value_max,
+            noisy_sigma=rainbow.noisy_sigma,
+            dueling=rainbow.dueling,
+            double_q=rainbow.double_q,
+            contrastive_hidden_dim=rainbow.contrastive_hidden_dim,
+            contrastive_dim=rainbow.contrastive_dim,
+            contrastive_coefficient=rainbow.contrastive_coefficient,
+            contrastive_joins_td=rainbow.contrastive_joins_td,
+            q_observations=rainbow.q_observations,
+            intensity_scale=rainbow.intensity_scale,
+            td_priorities=rainbow.base_replay == "td-error",
+            priority_exponent=rainbow.priority_exponent,
+            importance_sampling=rainbow.importance_sampling,
+            n_step_discount=rainbow.discount**rainbow.n_steps,
+        )
+
+
+def make_rainbow_stack(
+    configs: Sequence[Config], num_actions: Sequence[int], device: torch.device, dtype: torch.dtype = torch.float32
+) -> RainbowStack:
+    """Runs that differ in task and seed alone, as one."""
+    rainbow = configs[0].algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    return RainbowStack(
+        [make_rainbow(config, count) for config, count in zip(configs, num_actions, strict=True)],
+        make_rainbow(configs[0], max(num_actions)),
+        [derive(config.seed, "rainbow", config.task) for config in configs],
+        device,
+        batch_size=rainbow.batch_size,
+        noisy=rainbow.noisy,
+        learning_rate=rainbow.learning_rate,
+        adam_epsilon=rainbow.adam_epsilon,
+        max_gradient_norm=rainbow.max_gradient_norm,
+        key_ema_rate=rainbow.key_ema_rate,
+        dtype=dtype,
+    )
+
+
+def make_game_stack(configs: Sequence[Config], device: torch.device) -> GameStack:
+    """Learners of runs that differ in task and seed alone, which move in step."""
+    config, rainbow = configs[0], configs[0].algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    games = [make_game(each, derive(each.seed, "env")) for each in configs]
+    algorithm = make_rainbow_stack(configs, [_num_actions(game) for game in games], device)
+    transitions, size = replay_forecast(config, games[0])
+    replay_device = choose_replay_device(rainbow.replay_device, device, size * len(configs))
+    replay = NStepReplay(
+        len(configs),
+        transitions,
+        games[0].spec.frame_shape[1:],
+        config.env.frame_stack,
+        rainbow.n_steps,
+        rainbow.discount,
+        rainbow.n_step_slip,
+        replay_device,
+    )
+    schedule = GameSchedule(
+        learn_start=rainbow.learn_start_agent_steps,
+        uniform_warmup=rainbow.warmup_policy == "uniform",
+        updates_per_step=rainbow.updates_per_agent_step,
+        target_every=rainbow.target_every_agent_steps,
+        beta=rainbow.importance_beta,
+        beta_steps=rainbow.importance_beta_agent_steps,
+        epsilon=rainbow.epsilon_train,
+        epsilon_steps=rainbow.epsilon_decay_agent_steps,
+    )
+    graphs = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
+    if device.type == "cuda" and config.run.compile:
+        algorithm.run_loss = compiled(algorithm.run_loss)
+    return GameStack(games, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
+
+
+def _num_actions(game: Game) -> int:
+    assert game.spec.num_actions is not None, "Rainbow chooses among discrete actions"
+    return game.spec.num_actions
+
+
 def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
     from cclf.envs.minigrid import make_minigrid
 
@@ -147,12 +260,12 @@ def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
 class Agent(NamedTuple):
     """A policy that can be shown environments: what evaluation needs of a run."""
 
-    policy: Sac | A2c
+    policy: AnyPolicy
     evaluate: Callable[..., Evaluation]  # (seeds, record, stopped=never)
     close: Callable[[], None]
 
 
-def make_agent(config: Config, device: torch.device, policy: Sac | A2c | None = None) -> Agent:
+def make_agent(config: Config, device: torch.device, policy: AnyPolicy | None = None) -> Agent:
     """The policy of a run, or a given one, with evaluation environments of its own."""
     if isinstance(config.algorithm, A2cConfig):
         grids = make_grids(config, config.run.eval_episodes, seed=0)
@@ -162,10 +275,29 @@ def make_agent(config: Config, device: torch.device, policy: Sac | A2c | None = 
             lambda seeds, *options: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), *options),
             grids.close,
         )
+    if isinstance(config.algorithm, RainbowConfig):
+        return _make_game_agent(config, config.algorithm, device, policy)
     env = make_env(config, seed=0)
     sac = policy if isinstance(policy, Sac) else make_sac(config, env.spec.action_dim, device)
     stack = config.env.frame_stack
     return Agent(sac, lambda seeds, *options: evaluate(env, sac, seeds, stack, device, *options), env.close)
+
+
+def _make_game_agent(config: Config, rainbow: RainbowConfig, device: torch.device, policy: AnyPolicy | None) -> Agent:
+    games = [make_game(config, 0, evaluation=True) for _ in range(min(EVALUATED_GAMES, config.run.eval_episodes))]
+    if not isinstance(policy, StackedRun):
+        policy = make_rainbow_stack([config], [_num_actions(games[0])], device).runs[0]
+    player = policy
+
+    def close() -> None:
+        for game in games:
+            game.close()
+
+    return Agent(
+        player,
+        lambda seeds, *options: evaluate_games(games, player, seeds, rainbow.epsilon_eval, device, *options),
+        close,
+    )
 
 
 def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent, Config, int]:
@@ -192,8 +324,10 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
         grids = make_grids(config, config.algorithm.num_envs, seed)
         random = np.random.default_rng(derive(config.seed, "act"))
         return OnPolicyLearner(grids, make_a2c(config, grids.num_actions), random, config.algorithm.rollout_steps)
+    if isinstance(config.algorithm, RainbowConfig):
+        return make_game_stack([config], device).runs[0]
     env = make_env(config, seed)
-    shape, action_dim, _, max_steps = env.spec
+    shape, action_dim, _, max_steps, _ = env.spec
     transitions, size = replay_forecast(config, env)
     replay_device = choose_replay_device(config.algorithm.replay_device, device, size)
     replay = Replay(transitions, shape, action_dim, config.env.frame_stack, max_steps, replay_device)
@@ -259,11 +393,13 @@ def set_precision(config: Config, device: torch.device) -> None:
     torch.backends.cudnn.benchmark = device.type == "cuda"
 
 
-def replay_forecast(config: Config, env: Env) -> tuple[int, int]:
+def replay_forecast(config: Config, env: Env | Game) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
-    assert isinstance(config.algorithm, SacConfig), "A2C keeps no replay"
+    assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
     transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
-    shape, action_dim, _, max_steps = env.spec
+    shape, action_dim, _, max_steps, _ = env.spec
+    if isinstance(config.algorithm, RainbowConfig):
+        return transitions, NStepReplay.bytes_needed(transitions, shape[1:], config.env.frame_stack)
     return transitions, Replay.bytes_needed(transitions, shape, action_dim, config.env.frame_stack, max_steps)
 
 
@@ -317,7 +453,7 @@ def announcement(config: Config, learner: AnyLearner, device: torch.device) -> l
         f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x {config.env.action_repeat}, "
         f"{config.planned_updates:,} updates",
     ]
-    if isinstance(learner, OffPolicyLearner):
+    if not isinstance(learner, OnPolicyLearner):
         transitions, size = replay_forecast(config, learner.env)
         lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
     return lines

@@ -51,6 +51,7 @@ class Framework(nn.Module):
         contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean",
         bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus",
         negatives: Literal["all", "distinct"] = "all",
+        logit_scale: float = 1.0,
     ):
         super().__init__()
         self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))  # W starts uniform in [0, 1)
@@ -69,6 +70,7 @@ class Framework(nn.Module):
         self.contrastive_reduction = contrastive_reduction
         self.bonus_maxima = bonus_maxima
         self.negatives = negatives
+        self.logit_scale = logit_scale  # one over the temperature of the softmax in (3) and (8), which the paper leaves out
 
     @torch.no_grad()
     def appraise(
@@ -92,7 +94,7 @@ class Framework(nn.Module):
 
     def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None) -> Tensor:
         """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B, D), which do not."""
-        logits = equations.similarity_logits(query, key.detach(), self.bilinear)
+        logits = equations.similarity_logits(query * self.logit_scale, key.detach(), self.bilinear)
         weights = curiosity if self.regularisation else torch.ones_like(curiosity)
         return equations.contrastive_loss(logits, weights, self.contrastive_reduction, same)
 
@@ -107,7 +109,7 @@ class Framework(nn.Module):
         others, batch = views.images.shape[0] - 1, views.images.shape[1]
         beliefs = torch.ones(1, batch, dtype=reward.dtype, device=reward.device)
         if self.needs_curiosity:
-            query = encode_query(views.images[0])
+            query = encode_query(views.images[0]) * self.logit_scale
             keys = encode_key(views.images[1:].flatten(0, 1)).view(others, batch, -1)
             same = views.same if self.negatives == "distinct" else None
             beliefs = torch.stack([equations.belief(query, key, self.bilinear, same) for key in keys])
