@@ -13,20 +13,23 @@ FILES = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in s
 
 # Each layer and those below it that it may see. `config`, `presets` and `types` are words everyone shares.
 WORDS = {"config", "presets", "types"}
-PARTS = {"equations", "nets", "augment", "replay", "kernels"}
+PARTS = {"equations", "nets", "nets_rainbow", "augment", "replay", "replay_nstep", "counter_random", "kernels"}
 MAY_SEE = {
     "config": set(),
     "presets": {"config"},
     "equations": set(),
     "types": {"config"},
     "nets": WORDS | {"equations", "kernels"},
+    "nets_rainbow": WORDS | {"equations"},
     "augment": WORDS | {"equations"},
     "replay": WORDS | {"equations"},
+    "replay_nstep": WORDS | {"equations"},
+    "counter_random": set(),
     "kernels": WORDS | {"equations", "kernels"},
     "framework": WORDS | PARTS,
     "algorithms": WORDS | PARTS | {"framework"},
     "envs": WORDS | {"machine"},
-    "runtime": WORDS | {"replay", "runtime"},  # protocols only: things are handed in
+    "runtime": WORDS | {"replay", "replay_nstep", "runtime"},  # protocols only: things are handed in
     "machine": WORDS,  # facts that both the doctor and every manifest carry
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine"},
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
@@ -44,6 +47,7 @@ MAY_SEE = {
 # Files of one layer do not know each other, but for a file and the parts it is made of.
 MADE_OF = {
     "algorithms/a2c": {"algorithms/re3", "algorithms/optimisers"},
+    "algorithms/rainbow_stack": {"algorithms/rainbow"},
     "algorithms/sac": {"algorithms/optimisers"},
     "algorithms/sac_lean": {"algorithms/sac"},
     "envs/minigrid": {"envs/minigrid_rules"},

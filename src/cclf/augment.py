@@ -1,4 +1,4 @@
-"""Views of an observation: square crops, or shifts. What is random is drawn apart from it: random numbers are inputs everywhere."""
+"""Views of an observation: square crops, or shifts. Corners are drawn apart: random numbers are inputs everywhere."""
 
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ def crop_pad_crop_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
     >>> crop_pad_crop_pixels(torch.tensor([0.99, 0.0]), pixels=8, shown=8)  # a = 4, b = 0: everything four further
     tensor([4, 4, 4, 4, 4, 5, 6, 7])
     """
-    first, second = (uniform * (SHIFT_PIXELS + 1)).long().split(1, dim=-1)
+    first, second = torch.split((uniform * (SHIFT_PIXELS + 1)).long(), 1, dim=-1)
     place = torch.arange(shown, device=uniform.device)
     return first + (place + second - SHIFT_PIXELS).clamp(0, pixels - SHIFT_PIXELS - 1)
 

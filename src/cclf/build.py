@@ -89,7 +89,7 @@ def make_framework(method: MethodConfig, feature_dim: int, logit_scale: float = 
 def make_sac(config: Config, action_dim: int, device: torch.device) -> Sac:
     method, sac, env = config.method, config.algorithm, config.env
     assert isinstance(sac, SacConfig), "pixels are learned with SAC"
-    assert method.augmentation != "none", "pixels are cropped"
+    assert method.augmentation in ("random-crop", "centre-crop"), "pixels are cropped"
     with torch.random.fork_rng(devices=[]):  # networks are drawn on the CPU: the same weights on every device
         torch.manual_seed(derive(config.seed, "init"))
         return Sac(

@@ -218,8 +218,8 @@ class RainbowConfig:
     """How replay is drawn where curiosity does not prioritise it."""
     priority_exponent: float = 0.5
     """Of TD-error priorities; curiosity enters as it is."""
-    importance_sampling: bool = True
-    """Weigh each sample by (N P)^-beta over the largest of the batch. The CCLF paper has none."""
+    importance_sampling: bool = False
+    """Weigh each sample by (N P)^-beta over the largest of the batch: Rainbow's, beside its TD-error priorities."""
     importance_beta: float = 0.4
     importance_beta_agent_steps: int = 98_400
     """Agent steps after the start of learning in which beta rises to 1."""
@@ -264,9 +264,21 @@ class RainbowConfig:
         return self.cclf_coefficient if self.contrastive_list == "cclf" else self.curl_coefficient
 
     def __post_init__(self) -> None:
-        counts = ("batch_size", "learn_start_agent_steps", "updates_per_agent_step", "replay_capacity_transitions", "n_steps")
-        more = ("importance_beta_agent_steps", "target_every_agent_steps", "hidden_dim", "contrastive_hidden_dim", "contrastive_dim")
-        for name in (*counts, *more):
+        schedule = (
+            "learn_start_agent_steps",
+            "updates_per_agent_step",
+            "importance_beta_agent_steps",
+            "target_every_agent_steps",
+        )
+        sizes = (
+            "batch_size",
+            "replay_capacity_transitions",
+            "n_steps",
+            "hidden_dim",
+            "contrastive_hidden_dim",
+            "contrastive_dim",
+        )
+        for name in (*schedule, *sizes):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
         for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "value_max", "logit_scale"):
@@ -311,7 +323,7 @@ class RunConfig:
     cuda_graphs: bool = True
     """On a GPU, start the kernels of an update as one."""
     compile: bool = True
-    """On a GPU with precision bf16, fuse the kernels of the encoder; costs about a minute at the start."""
+    """On a GPU fuse kernels, of SAC's encoder with precision bf16 and of Rainbow's update; costs a minute at the start."""
 
     def __post_init__(self) -> None:
         for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):
@@ -370,7 +382,9 @@ class Config:
                 f"convolutions={rainbow.convolutions} clashes with frame_pixels={self.env.frame_pixels}: use {least} or more"
             )
         if self.method.augmentation == "none" and self.method.contrastive:
-            raise ConfigError("augmentation=none clashes with contrastive=True: its two views would be the same; use crop-pad-crop")
+            raise ConfigError("augmentation=none clashes with contrastive=True: two views would be the same; use crop-pad-crop")
+        if self.method.augmentation == "none" and rainbow.intensity_scale:
+            raise ConfigError(f"intensity_scale={rainbow.intensity_scale} clashes with augmentation=none: it would do nothing")
         if rainbow.q_observations == "original" and (self.method.regularisation or self.method.selection != "all"):
             raise ConfigError(
                 "q_observations=original clashes with selection and regularisation: they choose and weigh views; "

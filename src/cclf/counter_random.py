@@ -49,7 +49,7 @@ class CounterRandom:
         counter = moment * (_PLACES * _NAMES) + self._places
         bits = mix(keys[:, None] + (counter + 1) * _WEYL)
         numbers = (((bits >> 32) & 0xFFFFFFFF).double() + 0.5) * 2.0**-32
-        parts = numbers.split(self.sizes, dim=1)
+        parts = torch.split(numbers, self.sizes, dim=1)
         return {name: part.view(-1, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
 
@@ -59,7 +59,8 @@ def normal(uniform: Tensor) -> Tensor:
     >>> normal(torch.tensor([0.5, 0.975], dtype=torch.float64))
     tensor([0.0000, 1.9600], dtype=torch.float64)
     """
-    return torch.special.ndtri(uniform)
+    numbers: Tensor = torch.special.ndtri(uniform)
+    return numbers
 
 
 def integers(uniform: Tensor, below: int) -> Tensor:

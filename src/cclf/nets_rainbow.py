@@ -29,7 +29,7 @@ def patches(x: Tensor, side: int, stride: int) -> Tensor:
     if side == stride:  # they do not overlap: a mere change of view
         h, w = x.shape[1] // side, x.shape[2] // side
         x = x[:, : h * side, : w * side]
-        return x.unflatten(2, (w, side)).unflatten(1, (h, side)).transpose(2, 3).reshape(x.shape[0], h, w, -1)
+        return x.reshape(-1, h, side, w, side, x.shape[3]).transpose(2, 3).flatten(3)
     return x.unfold(1, side, stride).unfold(2, side, stride).permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
@@ -107,7 +107,7 @@ class DuelingHead(nn.Module):
         """`valid` (A,) is 1 for the game's own actions and 0 for those that other games of the stack have."""
         noises = noise or (None,) * len(self.layers)
         hidden = torch.relu(self.layers[0](features, noises[0]))
-        advantage = self.layers[1](hidden, noises[1]).view(-1, self.num_actions, self.atoms)
+        advantage: Tensor = self.layers[1](hidden, noises[1]).view(-1, self.num_actions, self.atoms)
         if len(self.layers) == 2:
             return advantage
         value = self.layers[3](torch.relu(self.layers[2](features, noises[2])), noises[3])

@@ -84,13 +84,13 @@ A2C_METHODS: dict[str, Method] = {
 # On Rainbow the contrastive loss may stand beside a Q loss that never sees an augmented frame: CURL's does.
 _NOTHING = _PLAIN | {"augmentation": "none", "views": 1, "contrastive": False}
 _ONE_VIEW = _PLAIN | {"views": 1, "contrastive": False}
-_ORIGINAL: Overrides = {"q_observations": "original"}
+_WEIGHED: Overrides = {"importance_sampling": True}
+_ORIGINAL: Overrides = _WEIGHED | {"q_observations": "original"}
 _CURL: Overrides = _ORIGINAL | {"contrastive_list": "curl", "contrastive_joins_td": True}
 # DrQ's Atari agent and the "Efficient DQN" under it (Kostrikov et al., 2020; values of Dopamine's DrQ.gin).
 _EFFICIENT_DQN: Overrides = {
     "n_steps": 10,
     "base_replay": "uniform",
-    "importance_sampling": False,
     "target_every_agent_steps": 1,
     "convolutions": "nature",
     "hidden_dim": 512,
@@ -122,19 +122,19 @@ _OTRAINBOW: Overrides = _ORIGINAL | {
 }
 
 
-def _weighs_by_importance(method: Method) -> Method:
-    """Curiosity's priorities carry no importance weights; without them replay is Rainbow's own, which does."""
-    curious = method.overrides.get("prioritisation", True)
-    return dataclasses.replace(method, algorithm={"importance_sampling": False} if curious else {})
+def _on_rainbow(method: Method) -> Method:
+    """Curiosity's priorities carry no importance weights; without that piece replay is Rainbow's own, with them."""
+    return dataclasses.replace(method, algorithm={} if method.overrides.get("prioritisation", True) else _WEIGHED)
 
 
 RAINBOW_METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         Method("rainbow", "data-efficient Rainbow", _NOTHING, _ORIGINAL),
-        Method("rainbow-uniform", "the same with uniform replay", _NOTHING, _ORIGINAL | {"base_replay": "uniform"}),
-        Method("rainbow-shift-1", "control: Rainbow learning Q from one augmented view", _ONE_VIEW),
-        Method("rainbow-shift-2", "control: from two, evenly averaged", _PLAIN | {"contrastive": False}),
+        Method("rainbow-uniform", "the same with uniform replay", _NOTHING,
+               {"q_observations": "original", "base_replay": "uniform"}),
+        Method("rainbow-shift-1", "control: Rainbow learning Q from one augmented view", _ONE_VIEW, _WEIGHED),
+        Method("rainbow-shift-2", "control: from two, evenly averaged", _PLAIN | {"contrastive": False}, _WEIGHED),
         Method("otrainbow", "overtrained Rainbow: eight updates a step", _NOTHING, _OTRAINBOW),
         Method("efficient-dqn", "DrQ's base agent: double dueling DQN on the original frames", _NOTHING, _EFFICIENT_DQN),
         Method("drq", "the same on shifted frames of random intensity", _ONE_VIEW | {"augmentation": "shift"}, _DRQ),
@@ -143,18 +143,17 @@ RAINBOW_METHODS: dict[str, Method] = {
         Method("curl", "Rainbow with a contrastive loss on two augmented views", _PLAIN | {"views": 1}, _CURL),
         Method("curl-cclf-list", "control: CURL with the CCLF paper's coefficients", _PLAIN | {"views": 1},
                _CURL | {"contrastive_list": "cclf"}),
-        _weighs_by_importance(Method("cclf", "all four pieces", {})),
-        Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {},
-               {"importance_sampling": False, "contrastive_list": "curl"}),
-        *(_weighs_by_importance(method) for method in _ABLATIONS),
+        Method("cclf", "all four pieces", {}),
+        Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
+        *(_on_rainbow(method) for method in _ABLATIONS),
     )
 }  # fmt: skip
 METHODS: dict[str, dict[str, Method]] = {"sac": SAC_METHODS, "a2c": A2C_METHODS, "rainbow": RAINBOW_METHODS}
 
 
 # Each disagreement between the paper and the released code is one field; see docs/deviations.md. CCLF on A2C was never released:
-# there "released" is RE3's code, on which it was built. Nor was CCLF on Rainbow: there it is CURL's Rainbow with the pieces as the
-# released SAC code has them.
+# there "released" is RE3's code, on which it was built. Nor was CCLF on Rainbow: there it is CURL's Rainbow, with the pieces of
+# the released SAC code.
 PROFILES: dict[str, dict[str, dict[str, Overrides]]] = {
     "sac": {
         "released": {
@@ -275,7 +274,7 @@ SUITES: dict[str, Suite] = {
     "minigrid": Suite("a2c", env=_GRID_ENV, method=_GRID_METHOD, run=_GRID_RUN | {"log_every_agent_steps": 3_200}),
     "atari": Suite("rainbow", env={"frame_pixels": 84, "frame_stack": 4}, method=_GAME_METHOD, run=_GAME_RUN),
 }
-# The two tables of contrastive coefficients: CURL's code has 0.01 on some games and 1 elsewhere, the CCLF paper 1 on some and 1e-4.
+# Two tables of contrastive coefficients: CURL's code has 0.01 on some games and 1 elsewhere, the CCLF paper 1 on some and 1e-4.
 _CURL_SMALL = {"Pong", "Boxing", "PrivateEye", "Freeway"}
 _CCLF_LARGE = {"Alien", "BankHeist", "BattleZone", "Kangaroo", "KungFuMaster", "MsPacman"}
 ATARI_26 = (
@@ -290,7 +289,6 @@ def _atari(game: str) -> Task:
         {"cclf_coefficient": 1.0} if game in _CCLF_LARGE else {}
     )
     return Task(f"atari/{game}", "one of the 26 games of Atari 100K", algorithm=coefficients)
-
 
 
 TASKS: dict[str, Task] = {

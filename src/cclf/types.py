@@ -118,8 +118,9 @@ class StackedAlgorithm(Protocol):
 
     device: torch.device
     metric_names: tuple[str, ...]
-    runs: Sequence["StackedPolicy"]
 
+    @property
+    def runs(self) -> Sequence["StackedPolicy"]: ...
     def draw(self, moment: Tensor) -> tuple[dict[str, Tensor], Any]: ...  # uniform numbers by name, and those of an update
     def act(self, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor: ...  # (S,)
     def update(self, batch: GameBatch, noise: Any, env_steps: Tensor, beta: Tensor) -> tuple[Metrics, Tensor]: ...

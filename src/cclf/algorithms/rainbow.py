@@ -171,7 +171,7 @@ class Rainbow(nn.Module):
     def _outputs(self, views: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
         """What the online network says of views (V, B, ...): (V, B, A, N)."""
         outputs: Tensor = self.online.head(self.online.encoder(views.flatten(0, 1)), noise, valid)
-        return outputs.unflatten(0, views.shape[:2])
+        return outputs.view(*views.shape[:2], *outputs.shape[1:])
 
     def _target(self, learned: Appraisal, batch: GameBatch, noise: RainbowNoise, valid: Tensor) -> Tensor:
         """What the return of each sample should be: a distribution (B, N), or its mean (B, 1) where Q is plain.
@@ -180,10 +180,10 @@ class Rainbow(nn.Module):
         mixed before the projection; since that is linear and the same for all of them, mixing after it is no different.
         """
         images = learned.next_views.flatten(0, 1)
-        outputs = self.target_head(self.target_encoder(images), noise.target, valid)  # (V B, A, N)
+        outputs: Tensor = self.target_head(self.target_encoder(images), noise.target, valid)  # (V B, A, N)
         chooser = self.online.head(self.online.encoder(images), noise.online, valid) if self.double_q else outputs
         action = equations.best_action(self.online.q_values(chooser), valid)
-        outputs = _of_action(outputs, action).unflatten(0, learned.next_weights.shape)
+        outputs = _of_action(outputs, action).view(*learned.next_weights.shape, -1)
         mixed = learned.next_weights[..., None]
         bootstrap = self.n_step_discount * batch.continuation[:, None]
         base = (batch.n_step_return + learned.bonus)[:, None]
@@ -195,7 +195,8 @@ class Rainbow(nn.Module):
 
     def _view_losses(self, outputs: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """(V, B): cross-entropy of C51, Huber loss of a plain Q value."""
-        taken = _of_action(outputs.flatten(0, 1), action.repeat(outputs.shape[0])).unflatten(0, outputs.shape[:2])
+        views, batch = outputs.shape[:2]
+        taken = _of_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
         if target.shape[1] == 1:
             return F.huber_loss(taken, target.expand_as(taken), reduction="none").squeeze(2)
         return equations.cross_entropy(target, taken.log_softmax(2))

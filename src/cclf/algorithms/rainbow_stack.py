@@ -2,10 +2,11 @@
 
 One update of one run keeps a GPU busy for microseconds, so launching it costs more than computing it. Here S runs (games x seeds)
 share every kernel. Nothing passes from row to row: losses are summed, so each gradient is its own; the gradient norm is clipped
-row by row; Adam works on each number by itself. `cclf train` is a stack of one. Runs move in step and may differ in game and seed.
+row by row; Adam works on each number by itself. `cclf train` is a stack of one. Runs move in step, and differ in game and seed.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class Layout:
 
     def named(self, row: Tensor) -> dict[str, Tensor]:
         """Views by name of a row (P,)."""
-        parts = row.split(self.sizes)
+        parts = torch.split(row, self.sizes)
         return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
 
@@ -73,8 +74,8 @@ class RainbowStack:
         }
         self._copied = {group: self._source(group) for group in ("target", "momentum")}
         # On a GPU one kernel steps all parameters, and reads its step count there, so that a CUDA graph can hold it.
-        fused = {"fused": True, "capturable": True} if device.type == "cuda" else {}
-        self.optimiser = torch.optim.Adam([self.rows["online"]], lr=learning_rate, eps=adam_epsilon, **fused)
+        adam = partial(torch.optim.Adam, fused=True, capturable=True) if device.type == "cuda" else torch.optim.Adam
+        self.optimiser = adam([self.rows["online"]], lr=learning_rate, eps=adam_epsilon)
         self._begin_optimiser()
         self.random = CounterRandom(self._noise_shapes(), device)
         self.run_loss = self._run_loss  # a compiled one may take its place
@@ -107,29 +108,31 @@ class RainbowStack:
         return state
 
     def _noise_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Uniform numbers of one turn of one run. Only the last may differ in length between games: see `CounterRandom`."""
+        """Uniform numbers of one turn of one run, by name. Those of the views come last: methods share the others."""
         template, batch = self.template, self.batch_size
         shapes: dict[str, tuple[int, ...]] = {"replay": (batch,), "explore": (2,)}
-        if template.augmentation != "none":
-            axes = (template.drawn_views, batch, 2, 2 if template.augmentation == "crop-pad-crop" else 1)
-            shapes |= {"shifts": axes, "next_shifts": axes, "intensity": axes[:2], "next_intensity": axes[:2]}
         if self.noisy:
             for network in ("online", "target"):
                 for number, (inputs, outputs) in enumerate(template.online.head.noise_shapes()):
                     shapes |= {f"{network}_{number}_inputs": (inputs,), f"{network}_{number}_outputs": (outputs,)}
+        if template.augmentation != "none":
+            axes = (template.drawn_views, batch, 2, 2 if template.augmentation == "crop-pad-crop" else 1)
+            shapes |= {"shifts": axes, "next_shifts": axes}
+            if template.intensity_scale:
+                shapes |= {"intensity": axes[:2], "next_intensity": axes[:2]}
         return shapes
 
     def draw(self, moment: Tensor) -> tuple[dict[str, Tensor], RainbowNoise]:
         """All random numbers of the moment: uniform ones by name (S, ...), and what an update needs."""
         uniform = self.random.uniform(self.keys, moment)
-        none = torch.zeros(len(self.keys), 1, 1, 1, 1, device=self.device)
+        none = torch.full((len(self.keys), 1), 0.5, dtype=torch.float64, device=self.device)  # where a method needs none
         return uniform, RainbowNoise(
             online=self._head_noise("online", uniform),
             target=self._head_noise("target", uniform),
             shifts=uniform.get("shifts", none),
             next_shifts=uniform.get("next_shifts", none),
-            intensity=normal(uniform["intensity"]).to(self.dtype) if "intensity" in uniform else none,
-            next_intensity=normal(uniform["next_intensity"]).to(self.dtype) if "intensity" in uniform else none,
+            intensity=normal(uniform.get("intensity", none)).to(self.dtype),
+            next_intensity=normal(uniform.get("next_intensity", none)).to(self.dtype),
         )
 
     def _head_noise(self, network: str, uniform: dict[str, Tensor]) -> HeadNoise:
@@ -183,9 +186,7 @@ class RainbowStack:
         step: RainbowStep = vmap(one)(online, target, momentum, maxima, batch, noise, self.valid)
         return step
 
-    def update(
-        self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor
-    ) -> tuple[Metrics, Tensor]:
+    def update(self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor) -> tuple[Metrics, Tensor]:
         """One update of every run: metrics (S,) each, and new priorities (S, B)."""
         online = self.rows["online"]
         step = self.run_loss(online, self.rows["target"], self.rows["momentum"], self.maxima, batch, noise, env_steps, beta)
@@ -225,9 +226,7 @@ class StackedRun:
         return self._unfilled(group, self.stack.rows[group].detach())
 
     def _unfilled(self, group: str, rows: Tensor) -> dict[str, Tensor]:
-        return {
-            name: self._own(name, value) for name, value in self.stack.layouts[group].named(rows[self.index]).items()
-        }
+        return {name: self._own(name, value) for name, value in self.stack.layouts[group].named(rows[self.index]).items()}
 
     def _own(self, name: str, value: Tensor) -> Tensor:
         """Without the actions of other games: those of `head.layers.1`, the last layer of the advantage stream."""

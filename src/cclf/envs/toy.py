@@ -114,7 +114,7 @@ class Catch:
         return EnvStep(self._see(), self.raw_reward, terminated=self.balls == CATCH_BALLS, truncated=False)
 
     def picture(self) -> np.ndarray:
-        return self.stack[-1][:, :, None].repeat(3, axis=2).repeat(4, axis=0).repeat(4, axis=1)
+        return np.repeat(self.stack[-1][:, :, None], 3, axis=2).repeat(4, axis=0).repeat(4, axis=1)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         pass
@@ -133,7 +133,7 @@ class Catch:
         self.column, self.row = int(self.random.integers(CATCH_CELLS)), 0
 
     def _see(self) -> np.ndarray:
-        frame = np.zeros((self.frame_pixels, self.frame_pixels), dtype=np.uint8)
+        frame: np.ndarray = np.zeros((self.frame_pixels, self.frame_pixels), dtype=np.uint8)
         for row, column in ((self.row, self.column), (CATCH_CELLS - 1, self.paddle)):
             top, left = 4 + row * self.cell_pixels, 4 + column * self.cell_pixels
             frame[top : top + self.cell_pixels, left : left + self.cell_pixels] = 255

@@ -94,7 +94,7 @@ def evaluate_games(
     record: bool = False,
     stopped: Callable[[], bool] = _never,
 ) -> Evaluation:
-    """One whole game per seed, several side by side; with probability `epsilon` an action is random. Given up when `stopped()`."""
+    """One whole game per seed, several side by side, an action random with probability `epsilon`; given up when `stopped()`."""
     returns, pictures = [0.0] * len(seeds), []
     waiting = deque(range(len(seeds)))
     playing: dict[int, int] = {}  # game -> episode
