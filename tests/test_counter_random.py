@@ -38,7 +38,8 @@ def draw(shapes, keys, moment):
 def test_a_number_depends_on_key_moment_name_and_place_alone():
     shapes = {"a": (3, 4), "b": (5,)}
     both = draw(shapes, [7, 8], 3)
-    assert both["a"].shape == (2, 3, 4) and both["a"].dtype == torch.float64
+    assert both["a"].shape == (2, 3, 4)
+    assert both["a"].dtype == torch.float64
     assert torch.equal(both["b"][1], draw(shapes, [8], 3)["b"][0])
     longer = draw({"a": (3, 4), "b": (9,)}, [8], 3)
     assert torch.equal(longer["b"][0, :5], both["b"][1])
@@ -49,13 +50,18 @@ def test_a_number_depends_on_key_moment_name_and_place_alone():
 
 def test_uniform_normal_and_integers_have_their_moments():
     uniform = torch.cat([draw({"x": (1000,)}, [5, 6], moment)["x"].flatten() for moment in range(50)])
-    assert 0.0 < uniform.min() and uniform.max() < 1.0
-    assert abs(uniform.mean() - 0.5) < 0.005 and abs(uniform.var() - 1 / 12) < 0.002
+    assert uniform.min() > 0.0
+    assert uniform.max() < 1.0
+    assert abs(uniform.mean() - 0.5) < 0.005
+    assert abs(uniform.var() - 1 / 12) < 0.002
     assert abs(np.corrcoef(uniform[:-1], uniform[1:])[0, 1]) < 0.01
     gauss = normal(uniform)
-    assert abs(gauss.mean()) < 0.02 and abs(gauss.std() - 1.0) < 0.02 and abs((gauss**4).mean() - 3.0) < 0.15
+    assert abs(gauss.mean()) < 0.02
+    assert abs(gauss.std() - 1.0) < 0.02
+    assert abs((gauss**4).mean() - 3.0) < 0.15
     counts = integers(uniform, 5).bincount()
-    assert len(counts) == 5 and (counts - 20_000).abs().max() < 600
+    assert len(counts) == 5
+    assert (counts - 20_000).abs().max() < 600
 
 
 def test_runs_and_moments_are_uncorrelated():

@@ -139,7 +139,7 @@ def test_in_a_full_ring_the_oldest_are_spared_and_the_rest_is_right():
     model = Model([7] * 9 + [4], N)
     for number in numbers:
         found = at(replay, number % replay.slots)
-        history, total, going, following = model.transition(number)
+        history, _total, going, following = model.transition(number)
         assert frames_of(found.observation) == history
         assert frames_of(found.next_observation) == following
         assert bool(found.continuation) == going

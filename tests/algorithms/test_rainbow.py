@@ -48,9 +48,11 @@ def test_the_data_efficient_network_has_576_features_and_sees_pixels_up_to_74():
     features = encoder(images)
     features.sum().backward()
     seen = images.grad.abs().sum((0, 1)) > 0
-    assert features.shape == (2, 576) and encoder.visible_pixels == 75
+    assert features.shape == (2, 576)
+    assert encoder.visible_pixels == 75
     assert seen[:75, :75].all()
-    assert not seen[75:].any() and not seen[:, 75:].any()
+    assert not seen[75:].any()
+    assert not seen[:, 75:].any()
 
 
 @pytest.mark.parametrize(("kind", "pixels"), [("data-efficient", 84), ("nature", 84), ("data-efficient", 30)])
@@ -76,13 +78,17 @@ def test_the_sizes_of_the_sheet(actions, count):
 def test_weights_start_as_the_sheet_says():
     torch.manual_seed(0)
     layer, projection = NoisyLinear(400, 100, sigma=0.1), Projection(50, 40, 30)
-    assert layer.weight_mean.abs().max() <= 1 / 20 and layer.bias_mean.abs().max() <= 1 / 20
+    assert layer.weight_mean.abs().max() <= 1 / 20
+    assert layer.bias_mean.abs().max() <= 1 / 20
     assert layer.weight_mean.std().item() == pytest.approx(1 / 20 / math.sqrt(3), rel=0.02)
     assert torch.equal(layer.weight_sigma, torch.full((100, 400), 0.1 / 20))
     assert torch.equal(layer.bias_sigma, torch.full((100,), 0.1 / 10))
     for weight in (projection.hidden_weight, projection.weight):
-        assert weight.min() >= 0 and weight.max() < 1 and weight.mean().item() == pytest.approx(0.5, abs=0.03)
-    assert not projection.hidden_bias.any() and not projection.bias.any()
+        assert weight.min() >= 0
+        assert weight.max() < 1
+        assert weight.mean().item() == pytest.approx(0.5, abs=0.03)
+    assert not projection.hidden_bias.any()
+    assert not projection.bias.any()
 
 
 def test_a_noisy_layer_by_hand():
@@ -215,7 +221,7 @@ def forced(curiosity):
 
 
 def view_losses(config, batch):
-    """Cross-entropies (V, V', B) of each view of o with the target from each view of o', by a run that learns from one of each."""
+    """Cross-entropies (V, V', B) of each view of o with the target from each view of o', one of each at a time."""
     _, module = loss_of(config, batch)
     noise = noise_of(stack_of([config], dtype=F64))
     one = type(batch)(*(part[0] for part in batch))
@@ -462,7 +468,8 @@ def test_what_fills_up_a_game_with_few_actions_stays_zero():
     for moment in range(4):
         update(stack, batch_of(configs[0], runs=2, seed=moment), moment)
     filled = stack.layouts["online"].named(stack.rows["online"][0])["online.head.layers.1.weight_mean"]
-    assert not filled[3 * 5 :].any() and filled[: 3 * 5].all(1).any()
+    assert not filled[3 * 5 :].any()
+    assert filled[: 3 * 5].all(1).any()
 
 
 def test_a_run_moves_between_stacks_of_any_size():

@@ -270,7 +270,8 @@ def test_what_episodes_return_does_not_depend_on_how_many_are_played_at_once():
 
 def test_epsilon_of_one_is_a_random_agent_and_recording_shows_the_first_episode():
     result = evaluate_games(games_of(2), Scripted(), [1, 2], 1.0, CPU, record=True)
-    assert len(result.pictures) == 25 and result.pictures[0].shape == (100, 100, 3)
+    assert len(result.pictures) == 25
+    assert result.pictures[0].shape == (100, 100, 3)
     greedy = evaluate_games(games_of(2), Scripted(), [1, 2], 0.0, CPU)
     assert result.returns != greedy.returns
 
