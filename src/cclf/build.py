@@ -193,7 +193,7 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
         random = np.random.default_rng(derive(config.seed, "act"))
         return OnPolicyLearner(grids, make_a2c(config, grids.num_actions), random, config.algorithm.rollout_steps)
     env = make_env(config, seed)
-    shape, action_dim, _, max_steps = env.spec
+    shape, action_dim, _, max_steps, _ = env.spec
     transitions, size = replay_forecast(config, env)
     replay_device = choose_replay_device(config.algorithm.replay_device, device, size)
     replay = Replay(transitions, shape, action_dim, config.env.frame_stack, max_steps, replay_device)
@@ -263,7 +263,7 @@ def replay_forecast(config: Config, env: Env) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
     assert isinstance(config.algorithm, SacConfig), "A2C keeps no replay"
     transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
-    shape, action_dim, _, max_steps = env.spec
+    shape, action_dim, _, max_steps, _ = env.spec
     return transitions, Replay.bytes_needed(transitions, shape, action_dim, config.env.frame_stack, max_steps)
 
 

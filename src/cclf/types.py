@@ -27,9 +27,10 @@ class Batch(NamedTuple):
 
 class EnvSpec(NamedTuple):
     frame_shape: tuple[int, int, int]  # (C, H, W), uint8
-    action_dim: int  # continuous, each in [-1, 1]
+    action_dim: int  # continuous, each in [-1, 1]; 1 where actions are discrete
     action_repeat: int
     max_episode_agent_steps: int | None
+    num_actions: int | None = None  # discrete: an action is an integer below this
 
 
 class EnvStep(NamedTuple):
