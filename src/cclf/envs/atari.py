@@ -147,7 +147,7 @@ class AtariGame:
             if self.game_over:
                 break
         lives = self._ale.lives()
-        # Q*bert shows no lives for some frames before its game is over: that is not one more loss.
+        # No lives shown while the game goes on is no loss: BankHeist shows none during its last (once Q*bert, before its end).
         self._life_lost = self._life_loss_terminates and not self.game_over and 0 < lives < self._lives
         self._lives, self.raw_reward = lives, float(reward)
         paid = max(-1.0, min(1.0, self.raw_reward)) if self._clip else self.raw_reward
@@ -175,7 +175,8 @@ class AtariGame:
         """Nothing to release; there so that every environment can be closed alike."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, in mid-game too. The emulator's own state is bytes that it reads back itself: nothing in them can run."""
+        """All that decides what comes, in mid-game too. The emulator's own state is bytes that it reads back itself: data, no
+        program."""
         return {
             "game": self.game,
             "emulator": np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8).copy(),
@@ -183,7 +184,6 @@ class AtariGame:
             "stack": self.stack,
             "lives": self._lives,
             "life_lost": self._life_lost,
-            "raw_reward": self.raw_reward,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -192,10 +192,13 @@ class AtariGame:
         # The emulator saves all but whether a picture is half drawn, which a new game and a frame set right (Q*bert).
         self._ale.reset_game()
         self._ale.act(NOOP)
-        self._ale.restoreState(self._state_from_bytes(np.asarray(state["emulator"], np.uint8).tobytes()))
+        try:
+            self._ale.restoreState(self._state_from_bytes(np.asarray(state["emulator"], np.uint8).tobytes()))
+        except (RuntimeError, SystemError) as error:
+            raise ConfigError("the emulator's state is damaged: ale-py cannot read it") from error
         self._random.bit_generator.state = state["random"]
         self.stack = np.array(state["stack"], dtype=np.uint8)
-        self._lives, self._life_lost, self.raw_reward = state["lives"], state["life_lost"], state["raw_reward"]
+        self._lives, self._life_lost = state["lives"], state["life_lost"]
 
 
 def _import_ale() -> Any:
