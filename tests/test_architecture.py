@@ -11,12 +11,13 @@ import cclf
 SOURCE = Path(cclf.__file__).parent
 FILES = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
 
-# Each layer and those below it that it may see. `config`, `presets` and `types` are words everyone shares.
-WORDS = {"config", "presets", "types"}
+# Each layer and those below it that it may see. `config`, `presets`, `types` and `atari_games` are words everyone shares.
+WORDS = {"config", "presets", "types", "atari_games"}
 PARTS = {"equations", "nets", "nets_rainbow", "augment", "replay", "replay_nstep", "counter_random", "kernels"}
 MAY_SEE = {
     "config": set(),
-    "presets": {"config"},
+    "atari_games": set(),
+    "presets": {"config", "atari_games"},
     "equations": set(),
     "types": {"config"},
     "nets": WORDS | {"equations", "kernels"},
@@ -38,7 +39,7 @@ MAY_SEE = {
     "export": WORDS | {"build", "algorithms", "nets", "runtime"},  # rewrites a policy for other programs
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "sweep": WORDS | {"runtime"},
-    "analysis": {"config", "presets", "analysis"},  # reads files
+    "analysis": {"config", "presets", "atari_games", "analysis"},  # reads files
     "commands": WORDS | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
@@ -54,7 +55,7 @@ MADE_OF = {
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.
 COMPILERS = {"runtime/compile"}
-STANDARD_LIBRARY_ONLY = {"config", "presets", "__init__"}
+STANDARD_LIBRARY_ONLY = {"config", "presets", "atari_games", "__init__"}
 
 
 def tree(path):

@@ -4,8 +4,9 @@ import json
 import math
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,11 +28,12 @@ from cclf.replay import Replay
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime import checkpoint
 from cclf.runtime.compile import compiled
-from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_games, evaluate_vector
+from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, evaluate, evaluate_games, evaluate_vector
 from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
+from cclf.runtime.metrics import EVAL_COLUMNS, Table
 from cclf.runtime.seeding import Generators, derive
 from cclf.types import Env, Game, VectorEnv
 
@@ -65,7 +67,15 @@ def make_game(config: Config, seed: int, evaluation: bool = False) -> Game:
         return Catch(config.env.frame_pixels, config.env.frame_stack, seed)
     from cclf.envs.atari import AtariGame
 
-    return AtariGame(name, seed, clip_reward=not evaluation, life_loss_terminates=not evaluation)
+    return AtariGame(
+        name,
+        seed,
+        clip_reward=not evaluation,
+        life_loss_terminates=not evaluation,
+        frame_pixels=config.env.frame_pixels,
+        action_repeat=config.env.action_repeat,
+        frame_stack=config.env.frame_stack,
+    )
 
 
 def make_framework(method: MethodConfig, feature_dim: int, logit_scale: float = 1.0) -> Framework:
@@ -367,6 +377,40 @@ def make_training(config: Config, folder: Path, device: torch.device) -> tuple[T
         video=config.run.video,
     )
     return Training(plan, learner, evaluate_now, folder), learner, agent
+
+
+def final_evaluation(folder: Path, device: torch.device, stopped: Callable[[], bool]) -> bool:
+    """The last word on a finished run: its final agent in many episodes, a row of final.csv. Whether that is there now.
+
+    It reads the last checkpoint, so it may come at any time later, and leaves nothing behind when `stopped()`.
+    """
+    episodes = Config.from_dict(json.loads((folder / "config.json").read_text())).run.final_eval_episodes
+    if not episodes:
+        return True
+    agent, config, env_steps = load_agent(folder, device, min(episodes, EVALUATED_GAMES))
+    path = folder / "final.csv"
+    done = [line.partition(",")[0] for line in path.read_text().splitlines()] if path.exists() else []
+    with closing(agent):
+        if str(env_steps) in done:
+            return True
+        started = time.monotonic()
+        try:
+            result = agent.evaluate([derive(config.seed, "final", episode) for episode in range(episodes)], False, stopped)
+        except EvaluationStoppedError:
+            return False
+    row = {
+        "env_steps": env_steps,
+        "agent_steps": env_steps // config.env.action_repeat,
+        "updates": config.updates_at(env_steps // config.env.action_repeat),
+        "return_mean": result.mean,
+        "return_std": result.std,
+        "episodes": episodes,
+        "wall_seconds": round(time.monotonic() - started, 3),
+        "returns": " ".join(f"{value:.8g}" for value in result.returns),
+    }
+    with closing(Table(path, EVAL_COLUMNS, env_steps - 1)) as table:
+        table.write(row)
+    return True
 
 
 def choose_device(name: str) -> torch.device:

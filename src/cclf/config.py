@@ -397,12 +397,15 @@ class Config:
 
     @property
     def planned_updates(self) -> int:
+        return self.updates_at(self.planned_agent_steps)
+
+    def updates_at(self, agent_steps: int) -> int:
         if isinstance(self.algorithm, A2cConfig):
-            return -(-self.planned_agent_steps // (self.algorithm.num_envs * self.algorithm.rollout_steps))
+            return -(-agent_steps // (self.algorithm.num_envs * self.algorithm.rollout_steps))
         if isinstance(self.algorithm, RainbowConfig):
-            turns = max(0, self.planned_agent_steps - self.algorithm.learn_start_agent_steps + 1)
+            turns = max(0, agent_steps - self.algorithm.learn_start_agent_steps + 1)
             return turns * self.algorithm.updates_per_agent_step
-        return max(0, self.planned_agent_steps - self.algorithm.warmup_agent_steps)
+        return max(0, agent_steps - self.algorithm.warmup_agent_steps)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+from cclf.atari_games import ATARI_GAMES, CCLF_COEFFICIENTS, CURL_COEFFICIENTS, game_name
 from cclf.config import A2cConfig, Config, ConfigError, EnvConfig, MethodConfig, RainbowConfig, RunConfig, SacConfig
 
 Overrides = dict[str, Any]
@@ -274,21 +275,12 @@ SUITES: dict[str, Suite] = {
     "minigrid": Suite("a2c", env=_GRID_ENV, method=_GRID_METHOD, run=_GRID_RUN | {"log_every_agent_steps": 3_200}),
     "atari": Suite("rainbow", env={"frame_pixels": 84, "frame_stack": 4}, method=_GAME_METHOD, run=_GAME_RUN),
 }
-# Two tables of contrastive coefficients: CURL's code has 0.01 on some games and 1 elsewhere, the CCLF paper 1 on some and 1e-4.
-_CURL_SMALL = {"Pong", "Boxing", "PrivateEye", "Freeway"}
-_CCLF_LARGE = {"Alien", "BankHeist", "BattleZone", "Kangaroo", "KungFuMaster", "MsPacman"}
-ATARI_26 = (
-    *("Alien", "Amidar", "Assault", "Asterix", "BankHeist", "BattleZone", "Boxing", "Breakout", "ChopperCommand"),
-    *("CrazyClimber", "DemonAttack", "Freeway", "Frostbite", "Gopher", "Hero", "Jamesbond", "Kangaroo", "Krull"),
-    *("KungFuMaster", "MsPacman", "Pong", "PrivateEye", "Qbert", "RoadRunner", "Seaquest", "UpNDown"),
-)
 
 
 def _atari(game: str) -> Task:
-    coefficients = ({"curl_coefficient": 0.01} if game in _CURL_SMALL else {}) | (
-        {"cclf_coefficient": 1.0} if game in _CCLF_LARGE else {}
-    )
-    return Task(f"atari/{game}", "one of the 26 games of Atari 100K", algorithm=coefficients)
+    """CURL's code and the CCLF paper have tables of contrastive coefficients that disagree; a method names the one it uses."""
+    coefficients = {"curl_coefficient": CURL_COEFFICIENTS[game], "cclf_coefficient": CCLF_COEFFICIENTS[game]}
+    return Task(f"atari/{game}", ATARI_GAMES[game].summary, algorithm=coefficients)
 
 
 TASKS: dict[str, Task] = {
@@ -314,7 +306,7 @@ TASKS: dict[str, Task] = {
             run={"env_steps": 1_500, "eval_every_env_steps": 250},
         ),
         _CATCH,
-        *(_atari(game) for game in ATARI_26),
+        *(_atari(game) for game in ATARI_GAMES),
     )
 }
 OPEN_SUITES = {
@@ -333,6 +325,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def find_task(name: str) -> Task:
     suite, _, rest = name.partition("/")
+    if suite == "atari" and rest:
+        name = f"atari/{game_name(rest)}"  # pong is Pong: one game, one name
     if name in TASKS:
         return TASKS[name]
     if suite in OPEN_SUITES and rest:
@@ -372,7 +366,7 @@ def resolve(task_name: str, method_name: str = "cclf", *, seed: int = 1, profile
     if base == "sac" and "learning_rate" in algorithm:
         algorithm.setdefault("contrastive_learning_rate", algorithm["learning_rate"])
     return Config(
-        task=task_name,
+        task=task.name,
         method_name=method_name,
         seed=seed,
         profile=profile,

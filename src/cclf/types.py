@@ -40,10 +40,10 @@ class GameBatch(NamedTuple):
 
 class EnvSpec(NamedTuple):
     frame_shape: tuple[int, int, int]  # (C, H, W), uint8
-    action_dim: int  # continuous, each in [-1, 1]
+    action_dim: int  # continuous, each in [-1, 1]; 1 where actions are discrete
     action_repeat: int
     max_episode_agent_steps: int | None
-    num_actions: int | None = None  # discrete: an action is a number below it
+    num_actions: int | None = None  # discrete: an action is an integer below this
 
 
 class EnvStep(NamedTuple):
@@ -83,6 +83,8 @@ class Game(Stateful, Protocol):
     stack: np.ndarray  # (F, H, W) uint8, oldest frame first
     raw_reward: float  # of the last step, before any clipping
 
+    @property
+    def game_over(self) -> bool: ...  # the game itself, not an episode that ended with a life
     def reset(self, seed: int | None = None) -> np.ndarray: ...  # the first frame
     def step(self, action: int) -> EnvStep: ...
     def picture(self) -> np.ndarray: ...  # (H, W, 3) for people

@@ -40,11 +40,11 @@ class RainbowNet(nn.Module):
         self.register_buffer("support", support, persistent=False)  # (N,)  the atoms; one zero for plain Q values
 
     def forward(self, images: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
-        """The best action (n,) for each stack of frames (n, F, H, W)."""
-        return equations.best_action(self.q_values(self.head(self.encoder(images), noise, valid)), valid)
+        """Q(s, a) (n, A) of stacks of frames (n, F, H, W)."""
+        return self.q_values(self.head(self.encoder(images), noise, valid))
 
     def q_values(self, outputs: Tensor) -> Tensor:
-        """Q(s, a) (n, A): the mean of the distribution."""
+        """From logits (n, A, N) to (n, A): the mean of each distribution."""
         return (outputs.softmax(2) * self.support).sum(2) if self.support.shape[0] > 1 else outputs[..., 0]
 
 

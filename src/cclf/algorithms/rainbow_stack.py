@@ -149,14 +149,15 @@ class RainbowStack:
     def act(self, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor:
         """Actions (S,) for stacks (S, F, H, W): the best under this moment's noise, with probability `epsilon` a random one."""
         uniform, noise = self.draw(moment)
-        best = vmap(self._best)(self.rows["online"], observation[:, None], noise.online, self.valid).squeeze(1)
+        values = vmap(self._values)(self.rows["online"], observation[:, None], noise.online, self.valid)
+        best = vmap(equations.best_action)(values, self.valid).squeeze(1)
         chance, which = uniform["explore"].unbind(1)
         return torch.where(chance < epsilon, (which * self.valid.sum(1)).long(), best)
 
-    def _best(self, row: Tensor, images: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
+    def _values(self, row: Tensor, images: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
         named = {name.removeprefix("online."): p for name, p in self.layouts["online"].named(row).items() if "online." in name}
-        best: Tensor = functional_call(self.template.online, named, (images, noise, valid))
-        return best
+        values: Tensor = functional_call(self.template.online, named, (images, noise, valid))
+        return values
 
     def _run_loss(
         self,
@@ -206,9 +207,9 @@ class RainbowStack:
         self.rows["target"].copy_(self.rows["online"][:, self._copied["target"]])
 
     @torch.no_grad()
-    def evaluation_action(self, run: int, observation: Tensor) -> Tensor:
-        """Best actions (n,) of one run without noise, for stacks (n, F, H, W)."""
-        return self._best(self.rows["online"][run], observation, (), self.valid[run])
+    def evaluation_values(self, run: int, observation: Tensor) -> Tensor:
+        """Q values (n, A) of one run without noise, for stacks (n, F, H, W)."""
+        return self._values(self.rows["online"][run], observation, (), self.valid[run])[:, : self.num_actions[run]]
 
 
 class StackedRun:
@@ -219,7 +220,11 @@ class StackedRun:
         self.num_actions = stack.num_actions[index]
 
     def evaluation_action(self, observation: Tensor) -> Tensor:
-        return self.stack.evaluation_action(self.index, observation)
+        """The best actions (n,) without noise."""
+        return self.evaluation_values(observation).argmax(1)
+
+    def evaluation_values(self, observation: Tensor) -> Tensor:
+        return self.stack.evaluation_values(self.index, observation)
 
     def parameters(self, group: str = "online") -> dict[str, Tensor]:
         """Its own parameters by name, without what fills them up; a view of the stack's."""

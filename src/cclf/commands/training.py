@@ -77,7 +77,7 @@ def train_config(arguments: list[str]) -> tuple[Config, Path, bool]:
         run=defaults.run,
     )
     chosen = parse(options, "cclf train", arguments)
-    if chosen.task != defaults.task:
+    if presets.find_task(chosen.task).name != defaults.task:
         raise ConfigError(f"is the task {defaults.task} or {chosen.task}? Write it first: cclf train {chosen.task} ...")
     config = replace(
         defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
@@ -134,8 +134,7 @@ def _train_in(folder: Path, config: Config, training: "Training", learner: Any, 
     resumed = training.resume()
     if training.finished:
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
-        print(folder)
-        return EXIT_DONE
+        return _conclude(folder, device, stop)
     build.record(config, learner, device, folder)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
@@ -145,6 +144,16 @@ def _train_in(folder: Path, config: Config, training: "Training", learner: Any, 
         finished = training.run(log, progress, stop)
     if not finished:
         print(f"stopped at {training.env_steps:,} env steps and saved; run the same command to go on", file=sys.stderr)
+        return EXIT_STOPPED
+    return _conclude(folder, device, stop)
+
+
+def _conclude(folder: Path, device: Any, stop: "Stop") -> int:
+    """The final evaluation of a finished run, where one is asked for and was not made yet."""
+    from cclf import build
+
+    if not build.final_evaluation(folder, device, lambda: stop.requested):
+        print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
         return EXIT_STOPPED
     print(folder)
     return EXIT_DONE

@@ -111,7 +111,11 @@ class Catch:
             self.raw_reward = 1.0 if self.paddle == self.column else -1.0
             self.balls += 1
             self._drop()
-        return EnvStep(self._see(), self.raw_reward, terminated=self.balls == CATCH_BALLS, truncated=False)
+        return EnvStep(self._see(), self.raw_reward, terminated=self.game_over, truncated=False)
+
+    @property
+    def game_over(self) -> bool:
+        return self.balls == CATCH_BALLS
 
     def picture(self) -> np.ndarray:
         return np.repeat(self.stack[-1][:, :, None], 3, axis=2).repeat(4, axis=0).repeat(4, axis=1)  # type: ignore[no-any-return]

@@ -84,18 +84,17 @@ class GameStack:
         for game, run in zip(self.games, self.runs, strict=True):
             if not run.in_episode:
                 game.reset()
-                run.in_episode, run.age, run.episode_return = True, 0, 0.0
+                run.in_episode, run.age = True, 0
         actions = self.act(step)
         outcomes = self._step_games(actions.tolist())
         self._store(actions, outcomes)
         self.learn(step, env_steps)
         if self.schedule.copies_target_at(step):
             self.algorithm.copy_target()
-        metrics = self._report() if step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step) else None
-        return [
-            Advance(1, None if metrics is None else metrics[run.index], [] if run.in_episode else [run.episode_return])
-            for run in self.runs
-        ]
+        metrics: list[Metrics | None] = [None] * len(self.runs)
+        if step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step):
+            metrics = [*self._report()]
+        return [Advance(1, metric, run.take_finished()) for run, metric in zip(self.runs, metrics, strict=True)]
 
     def _next_step(self) -> int:
         clocks = {run.agent_steps for run in self.runs}
@@ -127,7 +126,7 @@ class GameStack:
         for run, game, over in zip(self.runs, self.games, ended, strict=True):
             run.agent_steps += 1
             run.age += 1
-            run.episode_return += game.raw_reward
+            run.game_return += game.raw_reward
             run.in_episode = not over
 
     def learn(self, step: int, env_steps: int) -> None:
@@ -176,7 +175,7 @@ class GameRun:
         self.reported_updates = 0  # since the last report of metrics
         self.in_episode = False
         self.age = 0  # agent steps since the episode began
-        self.episode_return = 0.0  # unclipped
+        self.game_return = 0.0  # of the whole game, all its lives, unclipped
         self._done: deque[Advance] = deque()
 
     def advance(self, env_steps: int) -> Advance:
@@ -184,6 +183,13 @@ class GameRun:
             for run, advance in zip(self.stack.runs, self.stack.turn(env_steps), strict=True):
                 run._done.append(advance)
         return self._done.popleft()
+
+    def take_finished(self) -> list[float]:
+        """The return of the game, where it is over."""
+        if not self.env.game_over:
+            return []
+        finished, self.game_return = self.game_return, 0.0
+        return [finished]
 
     @property
     def replay(self) -> NStepReplay:
@@ -196,7 +202,7 @@ class GameRun:
     def close(self) -> None:
         self.env.close()
 
-    _COUNTERS = ("agent_steps", "updates", "reported_updates", "in_episode", "age", "episode_return")
+    _COUNTERS = ("agent_steps", "updates", "reported_updates", "in_episode", "age", "game_return")
 
     def state_dict(self) -> dict[str, Any]:
         assert not self._done, "a run is saved between its turns"
