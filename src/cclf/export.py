@@ -168,7 +168,7 @@ def describe(config: Config, env_steps: int, observations: np.ndarray, answers: 
     on_grids = observations.shape[1:] == (7, 7, 3)
     answer = "logits" if on_grids else "q_values" if isinstance(config.algorithm, RainbowConfig) else "action"
     pixels = {
-        "frame_stack": config.env.frame_stack,  # oldest first; at the start of an episode the first frame repeated, or blank on games
+        "frame_stack": config.env.frame_stack,  # oldest first; before the first frame stand copies of it, on games blanks
         "frame_pixels": config.env.frame_pixels,
         "crop_pixels": config.env.crop_pixels,
         "action_repeat": config.env.action_repeat,
