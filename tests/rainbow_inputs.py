@@ -13,7 +13,7 @@ SIZES = {"batch_size": 4, "hidden_dim": 8, "atoms": 5, "contrastive_hidden_dim":
 SCHEDULE = {"learn_start_agent_steps": 12, "n_steps": 3, "target_every_agent_steps": 5, "importance_beta_agent_steps": 30}
 TINY = SIZES | SCHEDULE | {"epsilon_decay_agent_steps": 0, "updates_per_agent_step": 1}
 ENV = {"frame_pixels": 25, "crop_pixels": 25, "frame_stack": 2}
-RUN = {"env_steps": 40, "eval_every_env_steps": 20, "eval_episodes": 2, "final_eval_episodes": 0, "log_every_agent_steps": 10}
+RUN = {"env_steps": 24, "eval_every_env_steps": 12, "eval_episodes": 2, "final_eval_episodes": 0, "log_every_agent_steps": 10}
 RUN |= {"device": "cpu", "threads": 1, "video": False, "tensorboard": False}
 
 

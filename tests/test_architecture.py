@@ -34,13 +34,15 @@ MAY_SEE = {
     "machine": WORDS,  # facts that both the doctor and every manifest carry
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine"},
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
+    "bench_rainbow": WORDS | {"build", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "algorithms", "nets", "runtime"},  # rewrites a policy for other programs
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "sweep": WORDS | {"runtime"},
     "analysis": {"config", "presets", "atari_games", "analysis"},  # reads files
-    "commands": WORDS | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
+    "commands": WORDS
+    | {"commands", "build", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "sweep", "analysis"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},

@@ -216,11 +216,11 @@ def make_rainbow_stack(
     )
 
 
-def make_game_stack(configs: Sequence[Config], device: torch.device) -> GameStack:
-    """Learners of runs that differ in task and seed alone, which move in step."""
+def make_game_stack(configs: Sequence[Config], device: torch.device, games: Sequence[Game] | None = None) -> GameStack:
+    """Learners of runs that differ in task and seed alone, which move in step; `games` other than their own for measurements."""
     config, rainbow = configs[0], configs[0].algorithm
     assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
-    games = [make_game(each, derive(each.seed, "env")) for each in configs]
+    games = games or [make_game(each, derive(each.seed, "env")) for each in configs]
     algorithm = make_rainbow_stack(configs, [_num_actions(game) for game in games], device)
     transitions, size = replay_forecast(config, games[0])
     replay_device = choose_replay_device(rainbow.replay_device, device, size * len(configs))

@@ -237,23 +237,23 @@ _GAME_RUN: Overrides = {
 }
 _CATCH = Task(
     "toy/catch",
-    "move a paddle under a falling ball, 50x50 pixels; Rainbow learns it in two minutes on a CPU",
+    "move a paddle under a falling ball, 50x50 pixels; Rainbow learns it in a minute on a CPU",
     base="rainbow",
     env={"frame_pixels": 50, "crop_pixels": 50, "frame_stack": 2, "action_repeat": 1},
     algorithm={
         "learn_start_agent_steps": 200,
         "replay_capacity_transitions": 5_000,
-        "n_steps": 5,
-        "importance_beta_agent_steps": 2_800,
-        "learning_rate": 5e-4,
+        "n_steps": 4,
+        "importance_beta_agent_steps": 1_800,
+        "learning_rate": 1e-3,
         "target_every_agent_steps": 100,
         "hidden_dim": 64,
-        "value_max": 2.0,
+        "value_max": 3.0,
         "contrastive_hidden_dim": 64,
         "contrastive_dim": 32,
         "cclf_coefficient": 1.0,
     },
-    run=_TOY_RUN,
+    run=_TOY_RUN | {"env_steps": 2_000},
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cclf import build, presets
+from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate_games
 from cclf.runtime.game_stack import GameSchedule
 from rainbow_inputs import CPU, tiny
@@ -49,6 +50,10 @@ def test_epsilon():
 
 def learner_of(config):
     return build.make_game_stack([config], CPU).runs[0]
+
+
+def longer(method, env_steps=48):
+    return replace(tiny(method), run=replace(tiny(method).run, env_steps=env_steps))
 
 
 def test_a_turn_in_the_order_of_the_sheet():
@@ -95,7 +100,7 @@ def test_several_updates_a_step_draw_different_numbers():
 
 
 def test_frames_actions_and_rewards_reach_replay_as_they_were():
-    learner = learner_of(tiny("rainbow"))
+    learner = learner_of(longer("rainbow"))
     game, seen = learner.env, []
     inner = game.step
 
@@ -115,8 +120,46 @@ def test_frames_actions_and_rewards_reach_replay_as_they_were():
         assert replay.ended[0, slot].item() == ended
     ends = [slot for slot, (*_, ended) in enumerate(seen) if ended]
     assert [slot for slot, returns in enumerate(finished) if returns] == ends
-    assert replay.ages[0, :40].tolist() == [*range(ends[0] + 1), *range(39 - ends[0])]
+    first = [0, *(end + 1 for end in ends)]
+    assert replay.ages[0, :40].tolist() == [slot - max(start for start in first if start <= slot) for slot in range(40)]
     assert finished[ends[0]] == [sum(reward for _, _, reward, _ in seen[: ends[0] + 1])]
+
+
+class Lives:
+    """The toy as a game of several lives: each ball missed ends an episode, the game goes on."""
+
+    def __init__(self, game):
+        self.game, self.spec = game, game.spec
+        self.resets = 0
+
+    def __getattr__(self, name):
+        return getattr(self.game, name)
+
+    def reset(self, seed=None):
+        self.resets += 1
+        return self.game.reset(seed) if self.game.game_over or self.game.balls == 0 else self.game.stack[-1:]
+
+    def step(self, action):
+        step = self.game.step(action)
+        return step._replace(reward=step.reward * 0.5, terminated=step.terminated or step.reward < 0)
+
+
+def test_a_lost_life_ends_an_episode_of_replay_but_no_game():
+    """The return that is reported is the whole game's, before any clipping."""
+    config = longer("rainbow")
+    stack = build.make_game_stack([config], CPU, [Lives(build.make_game(config, 1))])
+    learner = stack.runs[0]
+    finished, rewards = [], []
+    for t in range(36):
+        finished += learner.advance(t).finished_returns
+        rewards.append(learner.env.raw_reward)
+    games = [sum(rewards[start : start + 12]) for start in (0, 12, 24)]
+    assert finished == games
+    ended = stack.replay.ended[0, :36].nonzero().flatten().tolist()
+    assert len(ended) > 3
+    assert learner.env.resets == len(ended) + learner.in_episode
+    assert all(stack.replay.ages[0, slot + 1] == 0 for slot in ended if slot < 35)
+    assert stack.replay.rewards[0, :36].tolist() == [reward * 0.5 for reward in rewards]
 
 
 def test_metrics_are_means_since_the_last_report():
@@ -159,10 +202,10 @@ def close(one, two):
 def test_stacked_runs_play_and_learn_as_each_alone(method):
     configs = [tiny(method, seed=seed) for seed in (1, 2, 3)]
     together = build.make_game_stack(configs, CPU)
-    advance_all(together, 30)
+    advance_all(together, 20)
     for number, config in enumerate(configs):
         alone = build.make_game_stack([config], CPU)
-        advance_all(alone, 30)
+        advance_all(alone, 20)
         one, two = together.runs[number].state_dict(), alone.runs[0].state_dict()
         for name in ("frames", "actions", "rewards", "ended", "ages"):
             assert torch.equal(one["replay"][name], two["replay"][name]), name
@@ -173,24 +216,24 @@ def test_stacked_runs_play_and_learn_as_each_alone(method):
 
 
 def test_a_run_of_a_stack_goes_on_alone_and_back():
-    """Twenty turns of three, then one of them alone for ten, then in a stack of two for ten: as if it had always been alone."""
+    """Sixteen turns of three, then one of them alone for four, then in a stack of two for four: as if always alone."""
     configs = [tiny("cclf", seed=seed) for seed in (1, 2, 3)]
     three = build.make_game_stack(configs, CPU)
-    advance_all(three, 20)
+    advance_all(three, 16)
     one = build.make_game_stack([configs[1]], CPU)
     one.runs[0].load_state_dict(copy.deepcopy(three.runs[1].state_dict()))
-    advance_all(one, 5, start=20)
+    advance_all(one, 4, start=16)
     two = build.make_game_stack([configs[0], configs[1]], CPU)
-    advance_all(three, 5, start=20)
+    advance_all(three, 4, start=16)
     two.runs[1].load_state_dict(copy.deepcopy(one.runs[0].state_dict()))
     two.runs[0].load_state_dict(copy.deepcopy(three.runs[0].state_dict()))
-    advance_all(two, 10, start=25)
+    advance_all(two, 4, start=20)
     alone = build.make_game_stack([configs[1]], CPU)
-    advance_all(alone, 35)
+    advance_all(alone, 24)
     found, expected = two.runs[1].state_dict(), alone.runs[0].state_dict()
     assert torch.equal(found["replay"]["frames"], expected["replay"]["frames"])
     close(found["algorithm"]["networks"], expected["algorithm"]["networks"])
-    assert (found["agent_steps"], found["updates"]) == (35, 24)
+    assert (found["agent_steps"], found["updates"]) == (24, 13)
 
 
 def test_runs_that_are_out_of_step_are_refused():
@@ -221,21 +264,41 @@ def test_a_run_that_stops_and_goes_on_ends_as_one_that_did_not(tmp_path, method)
     config = tiny(method)
     straight, finished = run(config, tmp_path / "straight")
     assert finished
-    _, finished = run(config, tmp_path / "stopped", stop_at=23)
+    _, finished = run(config, tmp_path / "stopped", stop_at=17)
     assert not finished
     resumed, finished = run(config, tmp_path / "stopped")
     assert finished
     assert differing(straight.state_dict(), resumed.state_dict()) == []
     assert tables(tmp_path / "straight") == tables(tmp_path / "stopped")
-    assert straight.updates == 40 - 12 + 1
+    assert straight.updates == 24 - 12 + 1
 
 
 def test_a_larger_budget_changes_nothing_that_was_learned(tmp_path):
-    small, large = tiny("cclf"), replace(tiny("cclf"), run=replace(tiny("cclf").run, env_steps=80))
+    small, large = tiny("cclf"), longer("cclf", 36)
     run(small, tmp_path / "grown")
     grown, _ = run(large, tmp_path / "grown")
     straight, _ = run(large, tmp_path / "straight")
     assert differing(straight.state_dict(), grown.state_dict()) == []
+
+
+@pytest.mark.parametrize("game", ["Qbert", "Breakout"])
+def test_an_atari_run_goes_on_exactly_in_mid_game(tmp_path, game):
+    pytest.importorskip("ale_py")
+    config = tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4})
+    config = replace(config, run=replace(config.run, env_steps=96, eval_every_env_steps=10**6, eval_episodes=1))
+    ends = []
+    for name, stop_at in (("straight", None), ("stopped", 72)):
+        learner = build.make_learner(config, CPU)
+        for t in range(24):
+            if stop_at == 4 * t:
+                saved = Checkpoints(tmp_path / name)
+                saved.save({"learner": learner.state_dict()})
+                learner = build.make_learner(config, CPU)
+                learner.load_state_dict(saved.load()["learner"])
+            learner.advance(4 * t)
+        ends.append(learner.state_dict())
+    assert differing(*ends) == []
+    assert ends[0]["updates"] == 13
 
 
 # Evaluation
@@ -269,10 +332,10 @@ def test_what_episodes_return_does_not_depend_on_how_many_are_played_at_once():
 
 
 def test_epsilon_of_one_is_a_random_agent_and_recording_shows_the_first_episode():
-    result = evaluate_games(games_of(2), Scripted(), [1, 2], 1.0, CPU, record=True)
-    assert len(result.pictures) == 25
+    result = evaluate_games(games_of(2), Scripted(), range(1, 9), 1.0, CPU, record=True)
+    assert len(result.pictures) == 12
     assert result.pictures[0].shape == (100, 100, 3)
-    greedy = evaluate_games(games_of(2), Scripted(), [1, 2], 0.0, CPU)
+    greedy = evaluate_games(games_of(2), Scripted(), range(1, 9), 0.0, CPU)
     assert result.returns != greedy.returns
 
 

@@ -76,12 +76,12 @@ class Reach:
         return frame.astype(np.uint8)
 
 
-CATCH_CELLS = 6  # wide and high
-CATCH_BALLS = 5  # of an episode
+CATCH_CELLS = 5  # wide and high
+CATCH_BALLS = 3  # of an episode
 
 
 class Catch:
-    """A ball falls one cell a step; caught on the paddle it pays 1, missed -1. Actions: left, stay, right. Five balls an episode.
+    """A ball falls one cell a step; caught on the paddle it pays 1, missed -1. Actions: left, stay, right. Three balls a game.
 
     Cells fill the pixels that Rainbow's network sees, less the shift of its augmentation.
     """
@@ -89,7 +89,7 @@ class Catch:
     def __init__(self, frame_pixels: int, frame_stack: int, seed: int):
         self.frame_pixels = frame_pixels
         self.cell_pixels = (25 * (frame_pixels // 25) - 8) // CATCH_CELLS
-        self.spec = EnvSpec((1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * CATCH_CELLS, num_actions=3)
+        self.spec = EnvSpec((1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * (CATCH_CELLS - 1), num_actions=3)
         self.random = np.random.default_rng(seed)
         self.stack = np.zeros((frame_stack, frame_pixels, frame_pixels), dtype=np.uint8)
         self.raw_reward = 0.0
