@@ -68,7 +68,7 @@ def _rainbow(name="cclf", **changes):
         (lambda: RainbowConfig(learn_start_agent_steps=20), ["learn_start_agent_steps=20", "n_steps=20"]),
         (lambda: _rainbow(env={"frame_pixels": 100}), ["crop_pixels=84", "frame_pixels=100"]),
         (lambda: _rainbow(env={"frame_pixels": 24, "crop_pixels": 24}), ["data-efficient", "frame_pixels=24"]),
-        (lambda: _rainbow(algorithm={"q_observations": "original"}), ["q_observations=original", "regularisation"]),
+        (lambda: _rainbow(algorithm={"q_observations": "original"}), ["q_observations=original", "prioritisation"]),
         (lambda: _rainbow("rainbow", algorithm={"intensity_scale": 0.1}), ["intensity_scale=0.1", "augmentation=none"]),
         (lambda: _rainbow("curl", method={"augmentation": "none"}), ["augmentation=none", "contrastive=True"]),
         (lambda: _rainbow("curl", method={"augmentation": "random-crop"}), ["augmentation=random-crop", "Rainbow"]),

@@ -32,7 +32,8 @@ def test_known_numbers_of_splitmix64():
 
 
 def draw(shapes, keys, moment):
-    return CounterRandom(shapes, CPU).uniform(torch.tensor(keys), torch.tensor(moment))
+    random = CounterRandom(shapes, CPU)
+    return random.named(random.uniform(torch.tensor(keys), torch.tensor(moment)))
 
 
 def test_a_number_depends_on_key_moment_name_and_place_alone():
@@ -66,6 +67,6 @@ def test_uniform_normal_and_integers_have_their_moments():
 
 def test_runs_and_moments_are_uncorrelated():
     numbers = CounterRandom({"x": (4000,)}, CPU)
-    rows = torch.cat([numbers.uniform(torch.tensor([1, 2, 2**62 + 1]), torch.tensor(moment))["x"] for moment in range(4)])
+    rows = torch.cat([numbers.uniform(torch.tensor([1, 2, 2**62 + 1]), torch.tensor(moment)) for moment in range(4)])
     correlation = torch.corrcoef(rows) - torch.eye(12)
     assert correlation.abs().max() < 0.07

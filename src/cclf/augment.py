@@ -11,6 +11,7 @@ class Views(NamedTuple):
     origins: Tensor | None = None  # (K, B, 2)  top-left corners (y, x), where views are crops; selection by overlap needs them
     crop_pixels: int | None = None  # side of the crops
     same: Tensor | None = None  # (B,)  first sample with the same observation, for a belief over distinct keys
+    query: Tensor | None = None  # (B, D)  features of the anchor, where they are known already
 
 
 def draw_origins(

@@ -385,10 +385,12 @@ class Config:
             raise ConfigError("augmentation=none clashes with contrastive=True: two views would be the same; use crop-pad-crop")
         if self.method.augmentation == "none" and rainbow.intensity_scale:
             raise ConfigError(f"intensity_scale={rainbow.intensity_scale} clashes with augmentation=none: it would do nothing")
-        if rainbow.q_observations == "original" and (self.method.regularisation or self.method.selection != "all"):
+        pieces = [name for name in ("prioritisation", "regularisation", "reward") if getattr(self.method, name)]
+        pieces += ["selection"] if self.method.selection != "all" else []
+        if rainbow.q_observations == "original" and (pieces or self.method.views > 1):
+            other = pieces[0] if pieces else f"views={self.method.views}"
             raise ConfigError(
-                "q_observations=original clashes with selection and regularisation: they choose and weigh views; "
-                "use q_observations=views"
+                f"q_observations=original clashes with {other}: Q would learn from none of the views; use q_observations=views"
             )
 
     @property

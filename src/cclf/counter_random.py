@@ -44,11 +44,14 @@ class CounterRandom:
         places = [torch.arange(size) + name * _PLACES for name, size in enumerate(self.sizes)]
         self._places = torch.cat(places).to(device)
 
-    def uniform(self, keys: Tensor, moment: Tensor) -> dict[str, Tensor]:
-        """Keys (S,) and the moment (), both int64, to float64 numbers (S, *shape) by name; 32 bits each, never 0 or 1."""
+    def uniform(self, keys: Tensor, moment: Tensor) -> Tensor:
+        """Keys (S,) and the moment (), both int64, to float64 numbers (S, all of a run's); 32 bits each, never 0 or 1."""
         counter = moment * (_PLACES * _NAMES) + self._places
         bits = mix(keys[:, None] + (counter + 1) * _WEYL)
-        numbers = (((bits >> 32) & 0xFFFFFFFF).double() + 0.5) * 2.0**-32
+        return (((bits >> 32) & 0xFFFFFFFF).double() + 0.5) * 2.0**-32
+
+    def named(self, numbers: Tensor) -> dict[str, Tensor]:
+        """The numbers (S, ...), or what was made of them one by one, as views (S, *shape) by name."""
         parts = torch.split(numbers, self.sizes, dim=1)
         return {name: part.view(-1, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 

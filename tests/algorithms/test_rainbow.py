@@ -212,8 +212,8 @@ def forced(curiosity):
         choose = module.framework._choose
 
         def chosen(views, *rest):
-            number, c = choose(views, *rest)
-            return number, torch.full_like(c, curiosity)
+            number, c, keys = choose(views, *rest)
+            return number, torch.full_like(c, curiosity), keys
 
         module.framework._choose = chosen
 
@@ -241,8 +241,9 @@ def view_losses(config, batch):
                 next_weights=ones,
                 bonus=torch.zeros_like(appraisal.bonus),
             )
-            target = module._target(single, one, noise, torch.ones(3, dtype=F64))
-            outputs = module._outputs(single.views, noise.online, torch.ones(3, dtype=F64))
+            valid = torch.ones(3, dtype=F64)
+            target = module._target(single, one, noise, valid, module.online.encoder(single.next_views[0]))
+            outputs = module._outputs(module.online.encoder(single.views[0]), single.views, noise.online, valid)
             losses[v, w] = module._view_losses(outputs, one.action, target)[0].detach()
     return losses
 

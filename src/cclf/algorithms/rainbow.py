@@ -110,15 +110,29 @@ class Rainbow(nn.Module):
         self.importance_sampling, self.n_step_discount = importance_sampling, n_step_discount
 
     def forward(self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor, valid: Tensor) -> RainbowStep:
-        """`beta` is the exponent of the importance weights, `valid` (A,) marks the actions of the game."""
+        """`beta` is the exponent of the importance weights, `valid` (A,) marks the actions of the game.
+
+        No pair of weights and image is encoded twice: the features of the anchor serve belief, Q loss and contrastive loss.
+        """
         views = self._views(batch.observation, noise.shifts, noise.intensity)
         next_views = self._views(batch.next_observation, noise.next_shifts, noise.next_intensity)
+        original = self.q_observations == "original"
+        if original:  # beliefs and their loss keep the augmented views of o_t
+            next_views = Views(batch.next_observation[None])
+        first = self.online.encoder(batch.observation if original else views.images[0])  # (B, D), with gradient
+        with torch.no_grad():
+            next_first = self.online.encoder(next_views.images[0])
+        query = first
+        if self.contrastive:
+            query = self._project(self.online.encoder(views.images[0]) if original else first)
+        if self.framework.needs_curiosity:
+            views, next_views = views._replace(query=query.detach()), next_views._replace(query=self._project(next_first))
         appraisal = self.framework.appraise(views, next_views, batch.reward, env_steps, self._query, self._key)
-        learned = appraisal if self.q_observations == "views" else self._original(appraisal, batch)
+        learned = self._original(appraisal, batch) if original else appraisal
 
         with torch.no_grad():
-            target = self._target(learned, batch, noise, valid)
-        outputs = self._outputs(learned.views, noise.online, valid)
+            target = self._target(learned, batch, noise, valid, next_first)
+        outputs = self._outputs(first, learned.views, noise.online, valid)
         losses = (learned.weights * self._view_losses(outputs, batch.action, target)).sum(0)  # (B,)  Eq. (1) and (7)
         weights = torch.ones_like(losses)
         if self.importance_sampling:
@@ -127,8 +141,8 @@ class Rainbow(nn.Module):
 
         loss = (weights * losses).mean()
         if self.contrastive:
-            key = self._key(appraisal.key_view)
-            contrastive = self.framework.contrastive_loss(self._query(views.images[0]), key, appraisal.curiosity)
+            key = self._key(appraisal.key_view) if appraisal.key is None else appraisal.key
+            contrastive = self.framework.contrastive_loss(query, key, appraisal.curiosity)
             metrics["contrastive_loss"] = contrastive.detach()
             share = self.contrastive_coefficient * contrastive
             if self.contrastive_joins_td:
@@ -150,10 +164,13 @@ class Rainbow(nn.Module):
             views = views * (1.0 + self.intensity_scale * intensity.clamp(-2.0, 2.0))[..., None, None, None]
         return Views(views)
 
-    def _query(self, images: Tensor) -> Tensor:
+    def _project(self, features: Tensor) -> Tensor:
         assert self.online.projection is not None, "curiosity needs the contrastive head"
-        z: Tensor = self.online.projection(self.online.encoder(images))
+        z: Tensor = self.online.projection(features)
         return z
+
+    def _query(self, images: Tensor) -> Tensor:
+        return self._project(self.online.encoder(images))
 
     @torch.no_grad()
     def _key(self, images: Tensor) -> Tensor:
@@ -168,20 +185,22 @@ class Rainbow(nn.Module):
             views=batch.observation[None], weights=one, next_views=batch.next_observation[None], next_weights=one
         )
 
-    def _outputs(self, views: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
-        """What the online network says of views (V, B, ...): (V, B, A, N)."""
-        outputs: Tensor = self.online.head(self.online.encoder(views.flatten(0, 1)), noise, valid)
+    def _outputs(self, first: Tensor, views: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
+        """What the online network says of views (V, B, ...), of which the first is encoded already: (V, B, A, N)."""
+        features = torch.cat([first, self.online.encoder(views[1:].flatten(0, 1))]) if len(views) > 1 else first
+        outputs: Tensor = self.online.head(features, noise, valid)
         return outputs.view(*views.shape[:2], *outputs.shape[1:])
 
-    def _target(self, learned: Appraisal, batch: GameBatch, noise: RainbowNoise, valid: Tensor) -> Tensor:
+    def _target(self, learned: Appraisal, batch: GameBatch, noise: RainbowNoise, valid: Tensor, next_first: Tensor) -> Tensor:
         """What the return of each sample should be: a distribution (B, N), or its mean (B, 1) where Q is plain.
 
         Double Q: the online network chooses the action on each next view, the target network says what it is worth. Views are
         mixed before the projection; since that is linear and the same for all of them, mixing after it is no different.
         """
-        images = learned.next_views.flatten(0, 1)
-        outputs: Tensor = self.target_head(self.target_encoder(images), noise.target, valid)  # (V B, A, N)
-        chooser = self.online.head(self.online.encoder(images), noise.online, valid) if self.double_q else outputs
+        outputs: Tensor = self.target_head(self.target_encoder(learned.next_views.flatten(0, 1)), noise.target, valid)
+        chooser = outputs  # (V B, A, N)
+        if self.double_q:
+            chooser = self._outputs(next_first, learned.next_views, noise.online, valid).flatten(0, 1)
         action = equations.best_action(self.online.q_values(chooser), valid)
         outputs = _of_action(outputs, action).view(*learned.next_weights.shape, -1)
         mixed = learned.next_weights[..., None]

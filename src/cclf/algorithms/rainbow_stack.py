@@ -124,26 +124,23 @@ class RainbowStack:
 
     def draw(self, moment: Tensor) -> tuple[dict[str, Tensor], RainbowNoise]:
         """All random numbers of the moment: uniform ones by name (S, ...), and what an update needs."""
-        uniform = self.random.uniform(self.keys, moment)
-        none = torch.full((len(self.keys), 1), 0.5, dtype=torch.float64, device=self.device)  # where a method needs none
+        numbers = self.random.uniform(self.keys, moment)
+        gauss = normal(numbers)  # of all at once: a kernel for each of them would cost more
+        factors = self.random.named(equations.noise_factor(gauss).to(self.dtype))
+        uniform, normals = self.random.named(numbers), self.random.named(gauss.to(self.dtype))
+        none = numbers[:, :1]  # where a method needs none
         return uniform, RainbowNoise(
-            online=self._head_noise("online", uniform),
-            target=self._head_noise("target", uniform),
+            online=self._head_noise("online", factors),
+            target=self._head_noise("target", factors),
             shifts=uniform.get("shifts", none),
             next_shifts=uniform.get("next_shifts", none),
-            intensity=normal(uniform.get("intensity", none)).to(self.dtype),
-            next_intensity=normal(uniform.get("next_intensity", none)).to(self.dtype),
+            intensity=normals.get("intensity", none),
+            next_intensity=normals.get("next_intensity", none),
         )
 
-    def _head_noise(self, network: str, uniform: dict[str, Tensor]) -> HeadNoise:
-        if not self.noisy:
-            return ()
-
-        def factor(number: int, side: str) -> Tensor:
-            return equations.noise_factor(normal(uniform[f"{network}_{number}_{side}"])).to(self.dtype)
-
-        numbers = range(len(self.template.online.head.layers))
-        return tuple(LayerNoise(factor(number, "inputs"), factor(number, "outputs")) for number in numbers)
+    def _head_noise(self, network: str, factors: dict[str, Tensor]) -> HeadNoise:
+        numbers = range(len(self.template.online.head.layers)) if self.noisy else ()
+        return tuple(LayerNoise(factors[f"{network}_{n}_inputs"], factors[f"{network}_{n}_outputs"]) for n in numbers)
 
     @torch.no_grad()
     def act(self, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor:
