@@ -314,6 +314,18 @@ def test_the_cap_is_a_terminal_and_missing_frames_are_black(extra):
     assert not capped.game_over
 
 
+def test_a_life_lost_at_the_cap_is_the_end_of_the_game():
+    free = training("Breakout")
+    free.reset()
+    play_until(free, lambda step: step.terminated)
+    capped = training("Breakout", max_raw_frames_per_game=raw_frames(free))
+    capped.reset()
+    play_until(capped, lambda step: step.terminated)
+    assert (capped.game_over, capped._ale.lives()) == (True, 4)
+    capped.reset()
+    assert (capped.game_over, capped._ale.lives()) == (False, 5)
+
+
 def test_a_game_that_ends_while_waiting_begins_again():
     env = whole_games("Pong", max_raw_frames_per_game=3)
     for _ in range(10):
@@ -416,6 +428,17 @@ def test_a_state_between_a_lost_life_and_its_reset(tmp_path):
     np.testing.assert_array_equal(resumed.reset(), env.reset())
     assert raw_frames(resumed) == frames + 1
     assert future(resumed, 200) == future(env, 200)
+
+
+def test_a_state_right_before_a_life_is_lost():
+    env, resumed, random = training("Breakout"), training("Breakout", 7), np.random.default_rng(2)
+    env.reset()
+    step = None
+    while step is None or not step.terminated:
+        before, action = env.state_dict(), random.integers(4)
+        step = env.step(action)
+    resumed.load_state_dict(before)
+    assert resumed.step(action).terminated
 
 
 def test_a_state_after_the_last_frame_of_a_game_and_one_before_the_first(tmp_path):

@@ -32,7 +32,7 @@ def play(env, policy, seed=None):
 @pytest.mark.parametrize(("name", "axes"), TOYS.items())
 def test_spec_and_frames(name, axes):
     env = make(name, action_repeat=2)
-    assert env.spec[:4] == ((3, 20, 20), axes, 2, 13)
+    assert env.spec == ((3, 20, 20), axes, 2, 13, None)
     for frame in (env.reset(), env.step(np.zeros(axes)).frame):
         assert frame.shape == (3, 20, 20)
         assert frame.dtype == np.uint8

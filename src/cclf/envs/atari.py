@@ -104,7 +104,7 @@ class AtariGame:
         self._shrink = Shrink(height, width, frame_pixels)
         self._random = np.random.default_rng(seed)
         self._clip, self._life_loss_terminates, self._repeat = clip_reward, life_loss_terminates, action_repeat
-        self._lives, self._life_lost = 0, False
+        self._life_lost = False
         self.stack: Bytes = np.zeros((frame_stack, frame_pixels, frame_pixels), np.uint8)
         self.raw_reward = 0.0  # of the last step, before the clip
         steps = -(-max_raw_frames_per_game // action_repeat)
@@ -125,7 +125,7 @@ class AtariGame:
             self._ale.act(NOOP)
         else:
             self._begin_game()
-        self._life_lost, self._lives = False, self._ale.lives()
+        self._life_lost = False
         return self._push(self._frame())
 
     def _begin_game(self) -> None:
@@ -138,7 +138,7 @@ class AtariGame:
 
     def step(self, action: Any) -> EnvStep:
         """`action` counts in the game's minimal action set. At the cap of raw frames a game counts as terminated."""
-        pressed = self._actions[self._checked(action)]
+        pressed, lives_before = self._actions[self._checked(action)], self._ale.lives()
         reward, frame = 0, np.zeros(self.stack.shape[1:], np.uint8)  # black where a game ends before the last two frames
         for frames_left in reversed(range(self._repeat)):
             reward += self._ale.act(pressed)
@@ -146,10 +146,10 @@ class AtariGame:
                 frame = np.maximum(frame, self._frame())
             if self.game_over:
                 break
-        lives = self._ale.lives()
         # No lives shown while the game goes on is no loss: BankHeist shows none during its last (once Q*bert, before its end).
-        self._life_lost = self._life_loss_terminates and not self.game_over and 0 < lives < self._lives
-        self._lives, self.raw_reward = lives, float(reward)
+        lost = 0 < self._ale.lives() < lives_before
+        self._life_lost = self._life_loss_terminates and lost and not self.game_over
+        self.raw_reward = float(reward)
         paid = max(-1.0, min(1.0, self.raw_reward)) if self._clip else self.raw_reward
         return EnvStep(self._push(frame), paid, self.game_over or self._life_lost, truncated=False)
 
@@ -182,7 +182,6 @@ class AtariGame:
             "emulator": np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8).copy(),
             "random": self._random.bit_generator.state,
             "stack": self.stack,
-            "lives": self._lives,
             "life_lost": self._life_lost,
         }
 
@@ -198,7 +197,7 @@ class AtariGame:
             raise ConfigError("the emulator's state is damaged: ale-py cannot read it") from error
         self._random.bit_generator.state = state["random"]
         self.stack = np.array(state["stack"], dtype=np.uint8)
-        self._lives, self._life_lost = state["lives"], state["life_lost"]
+        self._life_lost = state["life_lost"]
 
 
 def _import_ale() -> Any:
