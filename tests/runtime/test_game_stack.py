@@ -256,6 +256,20 @@ def test_a_run_is_not_saved_in_the_middle_of_its_turn():
     stack.runs[1].state_dict()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "drq"])
+def test_on_a_gpu_graphs_and_the_compiler_change_nothing_but_the_last_bits(method):
+    device, ends = torch.device("cuda"), []
+    for fast in (False, True):
+        configs = [longer(method, 60), replace(longer(method, 60), seed=2)]
+        configs = [replace(each, run=replace(each.run, cuda_graphs=fast, compile=fast)) for each in configs]
+        stack = build.make_game_stack(configs, device)
+        advance_all(stack, 60)
+        ends.append(stack.runs[1].state_dict())
+    assert torch.equal(ends[0]["replay"]["actions"], ends[1]["replay"]["actions"])
+    close(ends[0]["algorithm"]["networks"], ends[1]["algorithm"]["networks"])
+
+
 # Resume
 
 
