@@ -40,6 +40,7 @@ from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.metrics import EVAL_COLUMNS, Table
+from cclf.runtime.player import Player
 from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
 from cclf.types import Env, Game, Policy, VectorEnv
@@ -237,7 +238,7 @@ def make_game_stack(configs: Sequence[Config], device: torch.device, games: Sequ
     graphs = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
     if device.type == "cuda" and config.run.compile:
         algorithm.run_loss = compiled(algorithm.run_loss)
-    return GameStack(games, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
+    return GameStack([Player(game) for game in games], algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
 
 
 def _num_actions(game: Game) -> int:
@@ -499,7 +500,7 @@ def set_precision(config: Config, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def replay_forecast(config: Config, env: Env | Game) -> tuple[int, int]:
+def replay_forecast(config: Config, env: Env | Game | Player) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
     assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
     transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))

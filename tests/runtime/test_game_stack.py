@@ -72,7 +72,7 @@ def test_a_turn_in_the_order_of_the_sheet():
         setattr(owner, name, call)
 
     spy(stack.algorithm, "act", lambda _, moment, __: int(moment))
-    spy(stack.games[0], "step", lambda _: None)
+    spy(stack.players[0], "play", lambda _: None)
     spy(stack.replay, "add", lambda *_: stack.replay.written)
     spy(stack.replay, "sample", lambda _: stack.replay.written)
     spy(stack.algorithm, "update", lambda *_: None)
@@ -80,11 +80,11 @@ def test_a_turn_in_the_order_of_the_sheet():
     spy(stack.algorithm, "copy_target", lambda: None)
     for env_steps in range(15):
         learner.advance(env_steps)
-    quiet = [("act", 11), ("step", None), ("add", 10)]
+    quiet = [("act", 11), ("play", None), ("add", 10)]
     assert events[30:33] == quiet, "step 11 learns nothing yet, and copies nothing at step 10"
-    turn = [("act", 12), ("step", None), ("add", 11), ("sample", 12), ("update", None), ("set_priorities", None)]
+    turn = [("act", 12), ("play", None), ("add", 11), ("sample", 12), ("update", None), ("set_priorities", None)]
     assert events[33:39] == turn
-    assert events[-7:] == [("act", 15), ("step", None), ("add", 14), ("sample", 15), *turn[4:], ("copy_target", None)]
+    assert events[-7:] == [("act", 15), ("play", None), ("add", 14), ("sample", 15), *turn[4:], ("copy_target", None)]
     assert (learner.agent_steps, learner.updates) == (15, 4)
 
 
@@ -101,7 +101,7 @@ def test_several_updates_a_step_draw_different_numbers():
 
 def test_frames_actions_and_rewards_reach_replay_as_they_were():
     learner = learner_of(longer("rainbow"))
-    game, seen = learner.env, []
+    game, seen = learner.env.game, []
     inner = game.step
 
     def step(action):
@@ -152,12 +152,12 @@ def test_a_lost_life_ends_an_episode_of_replay_but_no_game():
     finished, rewards = [], []
     for t in range(36):
         finished += learner.advance(t).finished_returns
-        rewards.append(learner.env.raw_reward)
+        rewards.append(learner.env.game.raw_reward)
     games = [sum(rewards[start : start + 12]) for start in (0, 12, 24)]
     assert finished == games
     ended = stack.replay.ended[0, :36].nonzero().flatten().tolist()
     assert len(ended) > 3
-    assert learner.env.resets == len(ended) + learner.in_episode
+    assert learner.env.game.resets == len(ended) + 1
     assert all(stack.replay.ages[0, slot + 1] == 0 for slot in ended if slot < 35)
     assert stack.replay.rewards[0, :36].tolist() == [reward * 0.5 for reward in rewards]
 
