@@ -34,6 +34,8 @@ def _train_options(algorithm_config: type) -> Any:
         seed: int
         with_seeds: tuple[int, ...]
         """More seeds, trained in this process in turn with the first, each in its own folder: for a GPU that one run fills."""
+        with_tasks: tuple[str, ...]
+        """More tasks in the same way, each with all seeds. Runs of Rainbow learn together, in one call: name all games."""
         out: Path
         """Folder for run folders; this run's is OUT/TASK/METHOD/seed-SEED-HASH."""
         dry_run: bool
@@ -63,11 +65,12 @@ class Asked(NamedTuple):
 
     config: Config
     with_seeds: tuple[int, ...]
+    with_tasks: tuple[str, ...]
     out: Path  # for run folders
     dry_run: bool  # stop before training
 
 
-def train_config(arguments: list[str]) -> Asked:
+def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     names = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     names.add_argument("--method", default="cclf")
     names.add_argument("--profile", default=presets.DEFAULT_PROFILE)
@@ -82,6 +85,7 @@ def train_config(arguments: list[str]) -> Asked:
         profile=defaults.profile,
         seed=defaults.seed,
         with_seeds=(),
+        with_tasks=(),
         out=Path("runs"),
         dry_run=False,
         env=defaults.env,
@@ -98,7 +102,9 @@ def train_config(arguments: list[str]) -> Asked:
     presets.refuse_idle_options(config, defaults)
     if len({chosen.seed, *chosen.with_seeds}) <= len(chosen.with_seeds):
         raise ConfigError(f"seeds {chosen.seed} and {chosen.with_seeds}: each may be named once")
-    return Asked(config, chosen.with_seeds, chosen.out, chosen.dry_run)
+    if not of_several and len({chosen.task, *chosen.with_tasks}) <= len(chosen.with_tasks):
+        raise ConfigError(f"tasks {chosen.task} and {', '.join(chosen.with_tasks)}: each may be named once")
+    return Asked(config, chosen.with_seeds, chosen.with_tasks, chosen.out, chosen.dry_run)
 
 
 def train(arguments: list[str]) -> int:
@@ -106,11 +112,22 @@ def train(arguments: list[str]) -> int:
     if asked.dry_run:
         print(json.dumps(asked.config.to_dict(), indent=2))
         return EXIT_DONE
-    return run_training([asked.config, *(replace(asked.config, seed=seed) for seed in asked.with_seeds)], asked.out)
+    return run_training(all_configs(asked, arguments), asked.out)
+
+
+def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
+    """Of every task with every seed. Each task has defaults of its own, so the words are read again for it."""
+    place = arguments.index(asked.config.task)
+    firsts = [asked.config]
+    for task in asked.with_tasks:
+        if presets.base_algorithm(task) != presets.base_algorithm(asked.config.task):
+            raise ConfigError(f"{asked.config.task} and {task} are learned with different algorithms: train them apart")
+        firsts.append(train_config([*arguments[:place], task, *arguments[place + 1 :]], of_several=True).config)
+    return [replace(first, seed=seed) for first in firsts for seed in (asked.config.seed, *asked.with_seeds)]
 
 
 def run_training(configs: list[Config], out: Path) -> int:
-    """Train these, which differ in their seeds alone, in one process."""
+    """Train these, which differ in task and seed alone, in one process."""
     from cclf.runtime.stop import Stop
 
     stop = Stop()

@@ -129,7 +129,8 @@ def is_finished(call: Call) -> bool:
     try:
         state = json.loads(states[-1].read_text()) if states else {}
         done = state["agent_steps"] * call.config.env.action_repeat >= call.config.run.env_steps
-        return done and not state["evaluation_due"] and not (call.folder / "failure").exists()
+        missing = call.config.run.final_eval_episodes and not (call.folder / "final.csv").exists()
+        return done and not state["evaluation_due"] and not missing and not (call.folder / "failure").exists()
     except (OSError, ValueError, KeyError, TypeError):
         return False  # `cclf train` looks closer, and says what is wrong
 
