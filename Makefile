@@ -24,6 +24,7 @@ demo: setup
 	$(VENV)/bin/cclf demo
 
 test: setup
+	@sh scripts/browser.sh
 	$(VENV)/bin/python -m pytest -n auto
 
 test-slow: setup

@@ -60,7 +60,7 @@ def test_bad_names_end_a_sweep_before_it_begins(tmp_path: Path, capsys: pytest.C
 
 def test_results_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["results", str(tmp_path)]) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "holds neither runs" in capsys.readouterr().err
 
 
 def test_the_demo_writes_a_page_with_curves_curiosity_and_pictures(

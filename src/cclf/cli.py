@@ -24,6 +24,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf sweep           train methods x tasks x seeds on this machine
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
+  cclf report RUNS     one page: curves, tables beside the paper's, verdicts
   cclf bench KIND      speed on this machine: minigrid, update, loop or parity
   cclf doctor          what this machine can do, and what to repair
   cclf methods         the methods, each as its difference from CCLF
@@ -43,6 +44,7 @@ COMMANDS = {
     "sweep": "experiments",
     "results": "experiments",
     "plot": "experiments",
+    "report": "reporting",
     "bench": "measuring",
     "doctor": "measuring",
     "methods": "listings",

@@ -1,6 +1,5 @@
 """`cclf demo`: two agents of the paper on MiniGrid, on a laptop in minutes, and a page that shows what curiosity did."""
 
-import csv
 import os
 import tempfile
 from pathlib import Path
@@ -8,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from cclf import presets
-from cclf.analysis import figures, page
-from cclf.analysis.load import Row, read_runs
+from cclf.analysis import figures, load, page
+from cclf.analysis.load import Row
 from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
 from cclf.runtime.stop import Stop
@@ -44,16 +43,14 @@ def run(out: Path, stop: Stop) -> Path | None:
 
 
 def _page(out: Path, calls: list[Call]) -> str:
-    rows = [row for row in read_runs(out / TASK) if row.method in METHODS]
+    rows = [row for row in load.read_runs(out / TASK) if row.method in METHODS]
     curve = figures.learning_curves({TASK: figures.curves(rows)}, {TASK: OPTIMUM})
     curious = [call for call in calls if call.method == "cclf"]
-    logs = {f"seed {call.seed}": _train_log(call.folder) for call in curious}
-    curiosity = {name: (log["env_steps"], log["curiosity_mean"]) for name, log in logs.items()}
-    bonus = {name: (log["env_steps"], log["bonus_mean"]) for name, log in logs.items()}
+    logs = [load.read_train(call.folder, ("curiosity_mean", "bonus_mean")) for call in curious]
+    curiosity, bonus = ({"cclf": [(log["env_steps"], log[name]) for log in logs]} for name in ("curiosity_mean", "bonus_mean"))
     best = max(curious, key=lambda call: [row.return_mean for row in rows if row.method == "cclf" and row.seed == call.seed][-1])
     pictures = _watch(best.folder)
     shown = np.unique(np.linspace(0, len(pictures) - 1, 8).round().astype(int))
-    red = figures.COLOURS["cclf"]
     header = ("run", "final return", f"env steps to {SOLVED_RETURN}", "seconds")
     return page.page(
         "What curiosity did",
@@ -74,12 +71,12 @@ def _page(out: Path, calls: list[Call]) -> str:
             "<h2>Curiosity</h2>",
             '<div class="pair">',
             page.figure(
-                figures.inline_svg(figures.over_time(curiosity, "curiosity 1 − IB", red), "curiosity"),
+                figures.inline_svg(figures.over_training(curiosity, TASK, "curiosity 1 − IB"), "curiosity"),
                 "Eq. (3), mean over the batch of each update, one line per seed. It falls as the agent learns to tell its "
                 "observations apart, but not to zero: one that stands n times in a batch cannot be believed above 1/n.",
             ),
             page.figure(
-                figures.inline_svg(figures.over_time(bonus, "intrinsic reward per step", red), "intrinsic reward"),
+                figures.inline_svg(figures.over_training(bonus, TASK, "intrinsic reward per step"), "intrinsic reward"),
                 "Eq. (9): what that curiosity pays. It fades with time, so that the task decides in the end.",
             ),
             "</div>",
@@ -100,12 +97,6 @@ def _summary(call: Call, rows: list[Row]) -> tuple[str, str, str, str]:
     )
     label = "never" if np.isinf(reached) else f"{reached:,.0f}"
     return f"{call.method}, seed {call.seed}", f"{mine[-1].return_mean:.3f}", label, f"{mine[-1].wall_seconds:.0f}"
-
-
-def _train_log(folder: Path) -> dict[str, np.ndarray]:
-    with (folder / "train.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {name: np.array([float(row[name]) for row in rows]) for name in ("env_steps", "curiosity_mean", "bonus_mean")}
 
 
 def _watch(folder: Path) -> list[np.ndarray]:

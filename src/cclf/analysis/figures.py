@@ -2,13 +2,14 @@
 
 import io
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cclf.analysis.load import Row
-from cclf.analysis.statistics import mean_interval
+from cclf.analysis.load import Row, lowest_returns, runs
+from cclf.analysis.statistics import Interval, mean_interval
 from cclf.presets import TASKS
 
 COLOURS = {
@@ -22,9 +23,16 @@ COLOURS = {
     "drq": "#4c72a4",
     "rad": "#8a7a3f",
     "sac-pixel": "#7a7a7a",
+    "rainbow": "#7a7a7a",
 }
-FALLBACK_COLOUR = "#666666"
+OTHER_COLOURS = ("#b07d2b", "#5b6fc0", "#6d9a3a", "#a8577e", "#2f8fb3", "#937053", "#7d5ba6", "#4f9d84")
+PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
 _INK = "#010203"  # replaced by the page's own text colour in SVG
+
+
+def colour(method: str) -> str:
+    """The method's own colour, or one that its name picks."""
+    return COLOURS.get(method) or OTHER_COLOURS[zlib.crc32(method.encode()) % len(OTHER_COLOURS)]
 
 
 class Curve(NamedTuple):
@@ -36,18 +44,26 @@ class Curve(NamedTuple):
 
 
 def curves(rows: Sequence[Row]) -> dict[str, Curve]:
-    """By method. Rows of several tasks or profiles are an error: their clocks and returns do not belong in one panel."""
+    """By method. Rows of several tasks or profiles are an error: their clocks and returns do not belong in one panel.
+
+    A failed run goes on at the lowest return of the task; one that is still on its way joins only where no other is further.
+    """
     kinds = {(row.task, row.profile) for row in rows}
     if len(kinds) > 1:
         raise ValueError(f"one panel shows one task and profile, got {sorted(kinds)}: select rows first")
-    by_run: dict[str, dict[int, dict[int, float]]] = {}
-    for row in rows:
-        by_run.setdefault(row.method, {}).setdefault(row.seed, {})[row.env_steps] = row.return_mean
+    lowest = lowest_returns(rows)
+    by_method: dict[str, dict[int, list[Row]]] = {}
+    for name, readings in runs(rows).items():
+        by_method.setdefault(name.method, {})[name.seed] = readings
     result = {}
-    for method, runs in by_run.items():
-        common = sorted(set.intersection(*(set(points) for points in runs.values())))
-        values = np.array([[points[step] for step in common] for _, points in sorted(runs.items())])
-        result[method] = Curve(np.array(common), values, sorted(runs))
+    for method, seeds in by_method.items():
+        ended = {seed: readings for seed, readings in seeds.items() if readings[-1].state != "unfinished"} or seeds
+        points = {seed: {row.env_steps: row.return_mean for row in readings if row.episodes} for seed, readings in ended.items()}
+        whole = [set(points[seed]) for seed in ended if ended[seed][-1].state != "failed"]
+        common = sorted(set.intersection(*whole) if whole else set.union(*(set(reached) for reached in points.values())))
+        floor = lowest[ended[min(ended)][0].task]
+        values = np.array([[reached.get(step, floor) for step in common] for _, reached in sorted(points.items())])
+        result[method] = Curve(np.array(common), values, sorted(points))
     return result
 
 
@@ -65,53 +81,96 @@ def panels(rows: Sequence[Row], methods: Sequence[str] = ()) -> dict[str, dict[s
     return result
 
 
-def learning_curves(panels: Mapping[str, Mapping[str, Curve]], optimum: Mapping[str, float] | None = None) -> Any:
+def learning_curves(
+    panels: Mapping[str, Mapping[str, Curve]], optimum: Mapping[str, float] | None = None, legend: bool = True
+) -> Any:
     """One panel per entry: mean over seeds with a 95 % bootstrap interval. Each method is named once, in the legend above."""
     from matplotlib.figure import Figure
 
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    width = 9.0 if columns == 1 else 4.6 * columns
-    figure = Figure(figsize=(width, 3.1 * rows + 0.5), layout="constrained")
+    width, height = (9.0 if columns == 1 else 4.6 * columns, 3.1 * rows + 0.5) if legend else PANEL_INCHES
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
     handles: dict[str, Any] = {}
     for axis, (title, methods) in zip(axes, panels.items(), strict=False):
         for method, curve in methods.items():
-            colour = COLOURS.get(method, FALLBACK_COLOUR)
             interval = mean_interval(curve.returns)
             thousands = curve.env_steps / 1e3
-            handles[method] = axis.plot(thousands, interval.estimate, color=colour, lw=1.8)[0]
-            axis.fill_between(thousands, interval.low, interval.high, color=colour, alpha=0.18, lw=0)
+            handles[plain(method)] = axis.plot(thousands, interval.estimate, color=colour(method), lw=1.8)[0]
+            axis.fill_between(thousands, interval.low, interval.high, color=colour(method), alpha=0.18, lw=0)
         if optimum and title in optimum:
             axis.axhline(optimum[title], color="#888888", lw=0.8, ls=(0, (4, 3)))
-        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_title(plain(title), fontsize=10, loc="left")
         axis.set_xlabel("environment steps (thousands)", fontsize=8)
         axis.set_ylabel("return", fontsize=8)
-        _plain(axis)
+        _style(axis)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), frameon=False, fontsize=9)
+    if legend:
+        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), frameon=False, fontsize=9)
     return figure
 
 
-def over_time(series: Mapping[str, tuple[np.ndarray, np.ndarray]], ylabel: str, colour: str) -> Any:
-    """A quantity over training, one thin line per run: (env_steps, values) by label."""
+def intervals(values: Mapping[str, Interval], xlabel: str, even: float | None = None) -> Any:
+    """One line per method: its estimate as a dot, its interval as a bar; `even` marks where two methods are alike."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+    figure = Figure(figsize=(PANEL_INCHES[0], 0.28 * len(values) + 0.75), layout="constrained")
     axis = figure.subplots()
-    for env_steps, values in series.values():
-        axis.plot(env_steps / 1e3, values, color=colour, lw=1.2, alpha=0.75)
+    for place, (method, interval) in enumerate(values.items()):
+        axis.plot([interval.low, interval.high], [place, place], color=colour(method), lw=5, alpha=0.35, solid_capstyle="butt")
+        axis.plot([interval.estimate], [place], "o", color=colour(method), ms=5)
+    if even is not None:
+        axis.axvline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
+    axis.set_yticks(range(len(values)), [plain(method) for method in values])
+    axis.invert_yaxis()
+    axis.set_xlabel(xlabel, fontsize=8)
+    _style(axis)
+    return figure
+
+
+def profiles(thresholds: np.ndarray, shares: Mapping[str, Interval], xlabel: str) -> Any:
+    """The share of runs above each score, with bands: a curve further up and right is better."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
+    axis = figure.subplots()
+    for method, share in shares.items():
+        axis.step(thresholds, share.estimate, where="post", color=colour(method), lw=1.6)
+        axis.fill_between(thresholds, share.low, share.high, step="post", color=colour(method), alpha=0.14, lw=0)
+    axis.set_xlabel(xlabel, fontsize=8)
+    axis.set_ylabel("share of runs above", fontsize=8)
+    axis.set_ylim(-0.02, 1.02)
+    _style(axis)
+    return figure
+
+
+def over_training(series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], title: str, ylabel: str) -> Any:
+    """A logged quantity on one task, a thin line per run in its method's colour: (env_steps, values) by method."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
+    axis = figure.subplots()
+    for method, lines in series.items():
+        for env_steps, values in lines:
+            axis.plot(env_steps / 1e3, values, color=colour(method), lw=1.2, alpha=0.75)
+    axis.set_title(plain(title), fontsize=10, loc="left")
     axis.set_xlabel("environment steps (thousands)", fontsize=8)
     axis.set_ylabel(ylabel, fontsize=8)
     axis.set_ylim(bottom=0.0)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4))
     axis.yaxis.get_offset_text().set_fontsize(8)
-    _plain(axis)
+    _style(axis)
     return figure
 
 
-def _plain(axis: Any) -> None:
+def plain(text: str) -> str:
+    """A name as it is: matplotlib takes what stands between dollar signs for mathematics. A very long one is cut."""
+    return (text if len(text) <= 48 else f"{text[:47]}…").replace("$", r"\$")
+
+
+def _style(axis: Any) -> None:
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.18, lw=0.6)
     axis.spines[["top", "right"]].set_visible(False)

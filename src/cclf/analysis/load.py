@@ -1,12 +1,21 @@
-"""Run folders to tidy rows, and rows to CSV and back: one per evaluation, each with its three clocks, commit and machine."""
+"""Run folders and results files to one tidy table: a row per evaluation, each with its three clocks, commit and machine.
+
+What cannot be compared is refused here, in one line: a task on two clocks, two runs of one name, evaluations of different length.
+Failed runs stay in the table and in the statistics: from its failure on a run scores the lowest return seen on its task.
+"""
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from cclf.config import A2cConfig, Config
+import numpy as np
+
+from cclf.config import ConfigError
+
+State = Literal["done", "failed", "unfinished"]
+ClockUnit = Literal["env_steps", "agent_steps"]
 
 
 class Row(NamedTuple):
@@ -17,51 +26,232 @@ class Row(NamedTuple):
     env_steps: int
     agent_steps: int
     updates: int
-    return_mean: float
+    return_mean: float  # nan in the one row, at 0 steps, of a run that failed before its first evaluation
     return_std: float
     episodes: int
     wall_seconds: float
     device: str
     commit: str
+    state: str = "done"  # of the run, as it stands: a State
+
+
+class Clock(NamedTuple):
+    """A moment: "100K" is environment steps on DeepMind Control and agent steps on Atari."""
+
+    unit: ClockUnit
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.steps:,} {self.unit.replace('_', ' ')}"
+
+
+class RunName(NamedTuple):
+    task: str
+    method: str
+    profile: str
+    seed: int
+
+
+def read(path: Path) -> list[Row]:
+    """All rows under `path`: a folder with run folders in it, a folder with results files, or one such file."""
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist")
+    rows = read_runs(path) if path.is_dir() and any(path.rglob("config.json")) else read_results(path)
+    if not rows:
+        raise ConfigError(f"{path} holds neither runs with an evaluation nor results files")
+    refuse_odd_names(rows)
+    refuse_mixed_clocks(rows)
+    return rows
+
+
+def refuse_odd_names(rows: Iterable[Row]) -> None:
+    """Names come from files that others may have written; they become labels, and a method becomes a file name."""
+    for row in rows:
+        for text in (row.task, row.method, row.profile, row.device, row.commit):
+            if not text.isprintable() or len(text) > 200:
+                raise ConfigError(f"a name in these results cannot be printed: {ascii(text)[:80]}")
+        if not row.method or "/" in row.method or row.method.startswith("."):
+            raise ConfigError(f"{row.method!r} cannot be the name of a method")
+
+
+def runs(rows: Iterable[Row]) -> dict[RunName, list[Row]]:
+    """Rows by run, in the order of the clock; of two evaluations at one moment the longer one stays."""
+    by_run: dict[RunName, dict[int, Row]] = {}
+    for row in sorted(rows, key=lambda row: (row[:5], row.episodes)):
+        by_run.setdefault(RunName(*row[:4]), {})[row.env_steps] = row
+    return {name: list(readings.values()) for name, readings in by_run.items()}
+
+
+def refuse_mixed_clocks(rows: Sequence[Row]) -> None:
+    """One action repeat per task: curves over steps of different length would look alike and mean different things."""
+    repeats: dict[str, dict[float, Row]] = {}
+    seen = set()
+    for row in rows:
+        if (moment := (*row[:5], row.episodes)) in seen:
+            raise ConfigError(f"two runs are called {_called(row)}: keep results of different settings apart")
+        seen.add(moment)
+        if row.agent_steps:
+            repeats.setdefault(row.task, {}).setdefault(row.env_steps / row.agent_steps, row)
+    for task, found in repeats.items():
+        if len(found) > 1:
+            told = " but ".join(f"{repeat:g} in {_called(row)}" for repeat, row in sorted(found.items()))
+            raise ConfigError(f"{task} is on two clocks: env steps per agent step are {told}; report them apart")
+
+
+def _called(row: Row) -> str:
+    return f"{row.task} {row.method} {row.profile} seed {row.seed}"
+
+
+def scores(rows: Sequence[Row], methods: Sequence[str], clocks: Mapping[str, Clock]) -> dict[str, np.ndarray]:
+    """Returns at each task's clock as (runs, tasks) by method, for the seeds that a method has on every task.
+
+    A failed run counts as `lowest_returns` says; one that is not yet there is left out.
+    """
+    lowest = lowest_returns(rows)
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    episodes: dict[str, set[int]] = {}
+    for name, readings in runs(row for row in rows if row.task in clocks and row.method in methods).items():
+        row = at(readings, clocks[name.task])
+        if row is not None:
+            episodes.setdefault(row.task, set()).add(row.episodes)
+            found.setdefault((name.method, name.task), {})[name.seed] = row.return_mean
+        elif readings[-1].state == "failed":
+            found.setdefault((name.method, name.task), {})[name.seed] = lowest[name.task]
+    for task, lengths in episodes.items():
+        if len(lengths) > 1:
+            counts = " and ".join(map(str, sorted(lengths)))
+            raise ConfigError(f"{task} at {clocks[task]} has evaluations of {counts} episodes: report them apart")
+    matrices = {}
+    for method in methods:
+        columns = [found.get((method, task), {}) for task in clocks]
+        seeds = sorted(set.intersection(*(set(column) for column in columns)))
+        matrices[method] = np.array([[column[seed] for column in columns] for seed in seeds]).reshape(len(seeds), len(clocks))
+    return matrices
+
+
+def at(readings: Sequence[Row], clock: Clock) -> Row | None:
+    """The evaluation of one run at `clock`: a whole turn may end a little later, up to one part in a hundred."""
+    for row in readings:
+        if clock.steps <= getattr(row, clock.unit) <= clock.steps * 1.01:
+            return row
+    return None
+
+
+def refuse_other_spacing(rows: Iterable[Row]) -> None:
+    """The moment a threshold is reached can only be compared where evaluations fall on the same moments."""
+    first: dict[str, tuple[int, RunName]] = {}
+    for name, readings in runs(rows).items():
+        if readings[0].env_steps == 0:
+            continue  # it failed before its first evaluation
+        start, other = first.setdefault(name.task, (readings[0].env_steps, name))
+        if start != readings[0].env_steps:
+            raise ConfigError(
+                f"{name.task} is evaluated every {start:,} env steps in {other.method} and every {readings[0].env_steps:,} "
+                f"in {name.method}: steps to a return cannot be compared"
+            )
+
+
+def lowest_returns(rows: Iterable[Row]) -> dict[str, float]:
+    """By task the lowest return of any evaluation in the table: what a failed run scores."""
+    lowest: dict[str, float] = {}
+    for row in rows:
+        value = row.return_mean if np.isfinite(row.return_mean) else np.inf
+        lowest[row.task] = min(value, lowest.get(row.task, np.inf))
+    return {task: value if np.isfinite(value) else 0.0 for task, value in lowest.items()}
 
 
 def read_runs(folder: Path) -> list[Row]:
-    """Every evaluation of every run under `folder`."""
-    rows = []
-    for eval_file in sorted(folder.rglob("eval.csv")):
-        run = eval_file.parent
-        if not (run / "config.json").exists() or not (run / "manifest.json").exists():
-            continue
-        config = Config.from_dict(json.loads((run / "config.json").read_text()))
-        facts = json.loads((run / "manifest.json").read_text())
-        device = f"{facts['device']} x{facts['threads']}" if facts["device"] == "cpu" else facts["device"]
-        with eval_file.open(newline="") as file:
-            for line in csv.DictReader(file):
-                rows.append(
-                    Row(
-                        config.task,
-                        config.method_name,
-                        _profile_name(config),
-                        config.seed,
-                        int(line["env_steps"]),
-                        int(line["agent_steps"]),
-                        int(line["updates"]),
-                        float(line["return_mean"]),
-                        float(line["return_std"]),
-                        int(line["episodes"]),
-                        float(line["wall_seconds"]),
-                        device,
-                        str(facts["commit"]),
-                    )
-                )
+    """Every evaluation of every run under `folder`, failed and unfinished ones included."""
+    rows: list[Row] = []
+    settings: dict[tuple[str, str, str], tuple[Path, dict[str, Any]]] = {}
+    names: dict[RunName, Path] = {}
+    for run in run_folders(folder):
+        config, facts = (read_json(run / name) for name in ("config.json", "manifest.json"))
+        try:
+            name = run_name(config)
+            if name in names:
+                raise ConfigError(f"{names[name]} and {run} are the same run with different settings: report them apart")
+            names[name] = run
+            _refuse_other_settings(settings.setdefault(name[:3], (run, config)), run, config)
+            rows += _rows_of_run(run, name, config, facts)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{run} is not a run folder of this version: {error!r}") from error
     return sorted(rows)
 
 
-def _profile_name(config: Config) -> str:
-    """The profile; on MiniGrid the entropy coefficient, which is what its profiles differ in."""
-    if isinstance(config.algorithm, A2cConfig):
-        return f"entropy-{config.algorithm.entropy_coefficient:g}"
-    return config.profile
+def run_folders(folder: Path) -> list[Path]:
+    """Folders that a run wrote: not the bundle inside a failed one, which has no evaluations."""
+    found = (path.parent for path in sorted(folder.rglob("config.json")))
+    return [run for run in found if (run / "eval.csv").exists() and (run / "manifest.json").exists()]
+
+
+def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns of a run's train.csv beside env_steps, where all are filled; empty where the run never logged them."""
+    try:
+        with (run / "train.csv").open(newline="") as file:
+            lines = [line for line in csv.DictReader(file) if all(line.get(name) for name in columns)]
+        return {name: np.array([float(line[name]) for line in lines]) for name in ("env_steps", *columns)}
+    except OSError:
+        return {name: np.array([]) for name in ("env_steps", *columns)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
+
+
+def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Row]:
+    device = f"{facts['device']} x{facts['threads']}" if facts["device"] == "cpu" else str(facts["device"])
+    with (run / "eval.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    reached = max((int(line["env_steps"]) for line in lines), default=0)
+    state: State = "failed" if (run / "failure").exists() else "done" if reached >= config["run"]["env_steps"] else "unfinished"
+    if not lines and state == "failed":
+        nothing = ("env_steps", "agent_steps", "updates", "return_std", "episodes", "wall_seconds")
+        lines = [dict.fromkeys(nothing, "0") | {"return_mean": "nan"}]
+    return [
+        Row(
+            *name,
+            int(line["env_steps"]),
+            int(line["agent_steps"]),
+            int(line["updates"]),
+            float(line["return_mean"]),
+            float(line["return_std"]),
+            int(line["episodes"]),
+            float(line["wall_seconds"]),
+            device,
+            str(facts["commit"]),
+            state,
+        )
+        for line in lines
+    ]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"cannot read {path}: it holds no facts")
+    return content
+
+
+def _refuse_other_settings(first: tuple[Path, dict[str, Any]], run: Path, config: dict[str, Any]) -> None:
+    """Seeds of one name must differ in the seed alone; fields that only one version of the program knows are not compared."""
+    for group in ("env", "method", "algorithm"):
+        ours, theirs = config[group], first[1][group]
+        for key in sorted(set(ours) & set(theirs) - {"replay_device"}):
+            if ours[key] != theirs[key]:
+                raise ConfigError(
+                    f"{first[0]} has {key}={theirs[key]} and {run} {key}={ours[key]}: seeds of one method must share all settings"
+                )
+
+
+def run_name(config: Mapping[str, Any]) -> RunName:
+    """As a run is called in tables. On MiniGrid the profile is its entropy coefficient, which is what its profiles differ in."""
+    entropy = config["algorithm"].get("entropy_coefficient")
+    profile = str(config["profile"]) if entropy is None else f"entropy-{entropy:g}"
+    return RunName(str(config["task"]), str(config["method_name"]), profile, int(config["seed"]))
 
 
 def write_results(rows: Iterable[Row], folder: Path) -> list[Path]:
@@ -80,11 +270,17 @@ def write_results(rows: Iterable[Row], folder: Path) -> list[Path]:
     return paths
 
 
-def read_results(folder: Path) -> list[Row]:
-    """What `write_results` wrote."""
+def read_results(path: Path) -> list[Row]:
+    """What `write_results` wrote: one file, or all under a folder."""
     rows = []
-    for path in sorted(folder.glob("*.csv")):
-        with path.open(newline="") as file:
-            for line in csv.DictReader(file):
-                rows.append(Row(**{name: kind(line[name]) for name, kind in Row.__annotations__.items()}))
+    for file_path in [path] if path.is_file() else sorted(path.rglob("*.csv")):
+        with file_path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            missing = set(Row._fields) - set(reader.fieldnames or ())
+            if missing:
+                raise ConfigError(f"{file_path} is no results file: column {min(missing)} is missing; `cclf results` writes them")
+            try:
+                rows += [Row(**{name: kind(line[name]) for name, kind in Row.__annotations__.items()}) for line in reader]
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"{file_path}, line {reader.line_num}: {error}") from error
     return rows

@@ -108,10 +108,7 @@ def results(arguments: list[str]) -> int:
     options = parse(_results_options(), "cclf results", arguments)
     from cclf.analysis import load
 
-    rows = load.read_runs(options.runs)
-    if not rows:
-        raise ConfigError(f"{options.runs} holds no run with an evaluation")
-    for path in load.write_results(rows, options.out):
+    for path in load.write_results(load.read(options.runs), options.out):
         print(path)
     return EXIT_DONE
 
@@ -136,10 +133,10 @@ def plot(arguments: list[str]) -> int:
     options = parse(_plot_options(), "cclf plot", arguments)
     from cclf.analysis import figures, load
 
-    rows = load.read_results(options.results)
+    rows = load.read(options.results)
     unknown = [method for method in options.methods if method not in {row.method for row in rows}]
-    if not rows or unknown:
-        raise ConfigError(f"{options.results} holds no results{' of ' + ', '.join(unknown) if unknown else ''}")
+    if unknown:
+        raise ConfigError(f"{options.results} holds no results of {', '.join(unknown)}")
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
     figures.learning_curves(figures.panels(rows, options.methods)).savefig(options.out, dpi=150)

@@ -1,0 +1,39 @@
+"""`cclf report`: what came of runs, as a page, figures and tables."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cclf.commands.options import EXIT_DONE, parse
+from cclf.config import ConfigError
+
+
+def _report_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Report:
+        """One self-contained page about run folders or results files: verdicts, curves, tables beside the paper's, cost."""
+
+        source: tyro.conf.Positional[Path]
+        """A folder with runs, a folder with results files, or one such file."""
+        out: Path = Path("report.html")
+        pdf: Path | None = None
+        """Write the figures as PDF into this folder."""
+        png: Path | None = None
+        """Write the figures as PNG into this folder."""
+        tables: Path | None = None
+        """Write the tables as CSV and LaTeX into this folder."""
+
+    return Report
+
+
+def report(arguments: list[str]) -> int:
+    options = parse(_report_options(), "cclf report", arguments)
+    from cclf.analysis import report as reporting
+
+    if options.out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
+    for path in reporting.write(reporting.compose(options.source), options.out, options.pdf, options.png, options.tables):
+        print(path)
+    return EXIT_DONE
