@@ -33,10 +33,12 @@ MAY_SEE = {
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
+    # one file per base algorithm: its checkpoint becomes pictures and plain numbers for a page
+    "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "analysis", "gallery"},
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "sweep": WORDS | {"runtime"},
     "analysis": {"config", "presets", "analysis"},  # reads files
-    "commands": WORDS | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"},
+    "commands": WORDS | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "gallery", "sweep", "analysis"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},

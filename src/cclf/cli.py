@@ -20,6 +20,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf train TASK      train an agent; the same command again resumes it
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf play RUN        watch it: episodes as an mp4
+  cclf inspect RUN     what it was curious about, as a page
   cclf export RUN      its policy as TorchScript or ONNX, checked
   cclf sweep           train methods x tasks x seeds on this machine
   cclf results RUNS    collect run folders into one CSV per method
@@ -40,6 +41,7 @@ COMMANDS = {
     "train": "training",
     "evaluate": "agents",
     "play": "agents",
+    "inspect": "agents",
     "export": "agents",
     "sweep": "experiments",
     "results": "experiments",
