@@ -1,10 +1,9 @@
 """Does one quantity follow another? Rank correlation with an interval, and words for it that promise no more than it says."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
-
-from cclf.analysis.statistics import Interval
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -19,44 +18,53 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def linear(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's correlation; nan where one of the two never changes.
+    """Pearson's correlation of two quantities that both change.
 
     >>> round(linear(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 2.0])), 4)
     0.5
     """
     x, y = x - x.mean(), y - y.mean()
-    scale = float(np.sqrt((x**2).sum() * (y**2).sum()))
-    return float((x * y).sum()) / scale if scale > 0.0 else math.nan
+    return float((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum()))
 
 
-def by_rank(x: np.ndarray, y: np.ndarray) -> Interval:
-    """Spearman's correlation and its 95 % interval (Fisher's z, Bonett and Wright's variance) over the pairs that are known.
+class Correlation(NamedTuple):
+    """nan where one of the two never changes, or fewer than five pairs are known."""
 
-    >>> rho = by_rank(np.arange(8.0), np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 6.0]))
-    >>> [round(float(value), 3) for value in rho]  # 1 - 6 * 2 / (8 * 63)
-    [0.976, 0.816, 0.997]
+    rank: float  # Spearman's
+    low: float  # its 95 % interval
+    high: float
+    linear: float  # Pearson's
+
+
+def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
+    """Over the pairs that are known; the interval by Fisher's z with Bonett and Wright's variance.
+
+    >>> found = correlate(np.arange(8.0), np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 6.0]))
+    >>> [round(value, 3) for value in found]  # 1 - 6 * 2 / (8 * 63)
+    [0.976, 0.816, 0.997, 0.976]
     """
     known = np.isfinite(x) & np.isfinite(y)
-    rho = linear(ranks(x[known]), ranks(y[known])) if known.any() else math.nan
-    if not math.isfinite(rho) or known.sum() < 5:
-        return Interval(np.array(math.nan), np.array(-1.0), np.array(1.0))
+    x, y = x[known], y[known]
+    if len(x) < 5 or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
+        return Correlation(math.nan, math.nan, math.nan, math.nan)
+    rho = linear(ranks(x), ranks(y))
     z = math.atanh(max(-1.0 + 1e-12, min(1.0 - 1e-12, rho)))
-    reach = 1.96 * math.sqrt((1.0 + rho**2 / 2.0) / (known.sum() - 3))
-    return Interval(np.array(rho), np.array(math.tanh(z - reach)), np.array(math.tanh(z + reach)))
+    reach = 1.96 * math.sqrt((1.0 + rho**2 / 2.0) / (len(x) - 3))
+    return Correlation(rho, math.tanh(z - reach), math.tanh(z + reach), linear(x, y))
 
 
-def words(rho: Interval) -> str:
+def words(found: Correlation) -> str:
     """How plainly one follows the other.
 
-    >>> words(Interval(np.array(-0.45), np.array(-0.5), np.array(-0.4)))
-    'clearly falls'
-    >>> words(Interval(np.array(0.02), np.array(-0.02), np.array(0.06)))
+    >>> words(Correlation(-0.45, -0.5, -0.4, -0.4))
+    'falls clearly'
+    >>> words(Correlation(0.02, -0.02, 0.06, 0.1))
     'does not follow'
     """
-    if not math.isfinite(rho.estimate):
+    if math.isnan(found.rank):
         return "cannot be said"
-    if rho.low <= 0.0 <= rho.high:
+    if found.low <= 0.0 <= found.high:
         return "does not follow"
-    size = abs(float(rho.estimate))
-    how = "hardly" if size < 0.1 else "a little" if size < 0.3 else "clearly" if size < 0.7 else "closely"
-    return f"{how} {'rises' if rho.estimate > 0 else 'falls'}"
+    size = abs(found.rank)
+    how = "very little" if size < 0.1 else "a little" if size < 0.3 else "clearly" if size < 0.7 else "strongly"
+    return f"{'rises' if found.rank > 0 else 'falls'} {how}"

@@ -4,6 +4,7 @@ import io
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,7 +168,7 @@ def over_training(series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
 
 
 def lines(series: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, even: float | None = None) -> Any:
-    """Logged quantities of one run, (env_steps, values) by name, named in the panel; `even` marks what no preference would give."""
+    """Logged quantities of one run, (env_steps, values) by name; shares lie around `even`, what no preference would give."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=PANEL_INCHES, layout="constrained")
@@ -176,12 +177,13 @@ def lines(series: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, even:
         axis.plot(env_steps / 1e3, values, color=LINE_COLOURS[number % len(LINE_COLOURS)], lw=1.4, label=plain(name))
     if even is not None:
         axis.axhline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
+        axis.set_ylim(0.0, 2.0 * even)
     axis.set_title(plain(title), fontsize=10, loc="left")
     axis.set_xlabel("environment steps (thousands)", fontsize=8)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
     axis.yaxis.get_offset_text().set_fontsize(8)
     if len(series) > 1:
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8, ncols=2)
     _style(axis)
     return figure
 
@@ -225,7 +227,7 @@ def _groups(ordered: np.ndarray) -> list[slice]:
     """About twelve groups of like size, none of which parts equal values."""
     wanted = np.linspace(0, len(ordered), 13).astype(int)[1:-1]
     edges = sorted({0, len(ordered), *np.searchsorted(ordered, ordered[wanted]).tolist()})
-    return [slice(start, end) for start, end in zip(edges, edges[1:], strict=False) if end > start]
+    return [slice(start, end) for start, end in pairwise(edges)]
 
 
 def plain(text: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from cclf import build
 from cclf.algorithms.a2c import A2c, first_equal
 from cclf.analysis import correlation
-from cclf.analysis.gallery_page import About, Gallery, Glance, Look, Measure
+from cclf.analysis.gallery import About, Gallery, Glance, Look, Measure
 from cclf.config import Config
 from cclf.envs.minigrid import picture
 from cclf.gallery.samples import ends, kept_maxima, rungs
@@ -42,10 +42,8 @@ def gallery(about: About, config: Config, state: dict[str, Any], samples: int, e
     most, least = ends(curiosity, identity)
     distinct = config.method.negatives == "distinct"
     measures = [
-        Measure("1 − 1/n", floor, "n: how often the same observation is in its batch; large is common", novelty=-1),
-        Measure(
-            "sightings", sightings.astype(float), "how often the same observation is in all samples; large is common", novelty=-1
-        ),
+        Measure("1 − 1/n", floor, "n is how often the same observation is in its batch", novelty=-1),
+        Measure("sightings", sightings.astype(float), "how often the same observation is in all samples", novelty=-1),
         Measure("step in the episode", table["step"], "agent steps since its episode began; unknown for those under way"),
         Measure("reward", table["reward"], "what the environment paid"),
         Measure("curiosity of what came next", table["next_curiosity"], "c′, which shares the bonus of Eq. (9) with c"),
@@ -82,6 +80,7 @@ def columns(a2c: A2c, rollout: Rollout, env_steps: Tensor, steps: np.ndarray) ->
     return {
         "observation": observation,
         "next_observation": flat[-len(reward) :],
+        "ended": rollout.ended.ravel(),
         "action": rollout.action.ravel(),
         "reward": rollout.reward.ravel(),
         "curiosity": appraisal.curiosity.numpy(),
@@ -113,16 +112,19 @@ def _look(a2c: A2c, table: dict[str, np.ndarray], row: int, batch: int, distinct
         draws=None,
         step=None if math.isnan(step) else int(step),
         age=None,
+        new_episode=bool(table["ended"][row]),
         copies=None if distinct else (int(table["copies"][row]), batch),
     )
 
 
 def _remarks(curiosity: np.ndarray, floor: np.ndarray, distinct: bool) -> list[str]:
-    linear = correlation.linear(curiosity, floor)
+    linear = correlation.correlate(curiosity, floor).linear
+    if math.isnan(linear):
+        return []
     told = f"The linear correlation of curiosity with 1 − 1/n is {linear:.2f}"
     if distinct:
         return [f"{told}: this method counts each distinct observation once, so that copies do not lower a belief."]
     return [
         f"{told}. With n copies in the batch no belief can pass 1/n, so that a perfect one still leaves c = 1 − 1/n: "
-        f"{floor.mean():.3f} on average, of the {curiosity.mean():.3f} seen here. What lies above is what the belief does not know."
+        f"{floor.mean():.3f} on average, of the {curiosity.mean():.3f} seen here. Only what lies above is not known yet."
     ]

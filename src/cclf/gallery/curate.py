@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from cclf import build
-from cclf.analysis.gallery_page import About, Gallery
+from cclf.analysis.gallery import About, Gallery
 from cclf.config import A2cConfig, ConfigError, SacConfig
 from cclf.gallery import a2c, sac
 from cclf.runtime import checkpoint

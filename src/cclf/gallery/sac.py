@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from cclf import build, equations
 from cclf.algorithms.sac import Sac
 from cclf.analysis import correlation
-from cclf.analysis.gallery_page import About, Gallery, Glance, Look, Measure, View
+from cclf.analysis.gallery import About, Gallery, Glance, Look, Measure, View
 from cclf.augment import Views
 from cclf.config import Config, ConfigError, SacConfig
 from cclf.framework import Appraisal
@@ -35,8 +35,9 @@ def gallery(about: About, config: Config, learner: dict[str, Any], samples: int,
     parts = []
     for _ in range(math.ceil(samples / batch_size)):
         batch = replay.sample(batch_size, generators["replay"]).to(env_steps.device)
-        reading, again = (read(sac, batch, generators, env_steps) for _ in range(2))  # twice: what is luck of the crops?
-        parts.append(columns(reading, sac.crop_pixels) | {"again": transition_curiosity(again.appraisal)})
+        views, appraisal = appraise(sac, batch, generators, env_steps)
+        _, again = appraise(sac, batch, generators, env_steps)  # with other crops: what is luck of the crops?
+        parts.append(columns(sac, batch, views, appraisal) | {"again": transition_curiosity(again)})
     table = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     slot, curiosity, live = table["slot"], table["curiosity"], np.flatnonzero(replay.live)
     prioritised = sac.framework.prioritisation
@@ -64,7 +65,8 @@ def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple
     slots, action_dim = state["actions"].shape
     if not state["live"].any():
         raise ConfigError("the replay of this run is still empty: train it first")
-    config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))  # type: ignore[call-arg]
+    assert isinstance(config.algorithm, SacConfig), "chosen by the type of its config"
+    config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
     sac = build.make_sac(config, action_dim, device)
     sac.networks.load_state_dict(learner["algorithm"]["networks"])
     replay = Replay(slots, tuple(state["frames"].shape[1:]), action_dim, config.env.frame_stack, None, torch.device("cpu"))
@@ -72,23 +74,12 @@ def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple
     return sac, replay
 
 
-class Reading(NamedTuple):
-    """One batch as an update would appraise it."""
-
-    batch: Batch
-    views: tuple[Views, Views]  # of o_t and o_(t+1)
-    matches: tuple[Tensor, Tensor]  # (K-1, B, B)
-    appraisal: Appraisal
-    priority: Tensor | None  # (B,) after Eq. (6)
-
-
-def read(sac: Sac, batch: Batch, generators: Generators, env_steps: Tensor) -> Reading:
+def appraise(sac: Sac, batch: Batch, generators: Generators, env_steps: Tensor) -> tuple[tuple[Views, Views], Appraisal]:
+    """Views of o_t and o_(t+1) drawn as an update draws them, and what it would make of them."""
     noise = sac.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
     views = sac.views(batch, noise)
     with kept_maxima(sac.framework):
-        appraisal = sac.appraise(*views, batch.reward, env_steps)
-    now, following = (sac.framework.matches(one, sac.critic.encoder, sac.target.encoder) for one in views)
-    return Reading(batch, views, (now, following), appraisal, sac.framework.priority(batch.priority, appraisal))
+        return views, sac.appraise(*views, batch.reward, env_steps)
 
 
 def transition_curiosity(appraisal: Appraisal) -> Tensor:
@@ -96,27 +87,28 @@ def transition_curiosity(appraisal: Appraisal) -> Tensor:
     return (appraisal.curiosity + appraisal.next_curiosity) / 2.0
 
 
-def columns(reading: Reading, crop_pixels: int) -> dict[str, Tensor]:
+def columns(sac: Sac, batch: Batch, pair: tuple[Views, Views], appraisal: Appraisal) -> dict[str, Tensor]:
     """All numbers about a batch, samples first. Pictures are cut later, for the few that are shown."""
-    batch, appraisal = reading.batch, reading.appraisal
+    priority = sac.framework.priority(batch.priority, appraisal)
     found = {
         "slot": batch.slot,
         "action": batch.action,
         "reward": batch.reward,
         "priority": batch.priority,
-        "new_priority": batch.priority if reading.priority is None else reading.priority,
+        "new_priority": batch.priority if priority is None else priority,
         "curiosity": transition_curiosity(appraisal),
         "bonus": appraisal.bonus,
         "rarity": rarity(batch.observation),
     }
     everyone = torch.arange(len(batch.reward), device=batch.reward.device)
-    for side, views, matches in zip(SIDES, reading.views, reading.matches, strict=True):
+    for side, views in zip(SIDES, pair, strict=True):
+        matches = sac.framework.matches(views, sac.critic.encoder, sac.target.encoder)  # (K-1, B, B)
         chosen = getattr(appraisal, f"{side}chosen")
         beliefs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
         others = matches[chosen - 1, everyone].index_put((everyone, everyone), torch.zeros_like(batch.reward))  # (B, B)
         share, taken = others.max(1)
         assert views.origins is not None, "SAC sees crops"
-        overlaps = equations.overlap(views.origins[:1], views.origins[1:], crop_pixels)  # (K-1, B)
+        overlaps = equations.overlap(views.origins[:1], views.origins[1:], sac.crop_pixels)  # (K-1, B)
         found |= {
             f"{side}origins": views.origins.transpose(0, 1),
             f"{side}beliefs": beliefs.T,
@@ -126,7 +118,7 @@ def columns(reading: Reading, crop_pixels: int) -> dict[str, Tensor]:
             f"{side}second_weight": getattr(appraisal, f"{side}weights")[-1],
             f"{side}taken_slot": batch.slot[taken],
             f"{side}taken_share": share,
-            f"{side}overlap": overlaps[chosen - 1, everyone] / crop_pixels**2,
+            f"{side}overlap": overlaps[chosen - 1, everyone] / sac.crop_pixels**2,
             f"{side}overlaps_least": overlaps[chosen - 1, everyone] == overlaps.min(0).values,
         }
     return found
@@ -141,11 +133,11 @@ def rarity(observation: Tensor) -> Tensor:
 
 def _measures(table: dict[str, np.ndarray], replay: Replay) -> list[Measure]:
     slot = table["slot"]
-    distance = f"distance in pixels to the {NEIGHBOURS} nearest observations of its batch; large is novel"
+    distance = f"distance in pixels to the {NEIGHBOURS} nearest observations of its batch"
     overlap = (table["overlap"] + table["next_overlap"]) / 2.0
     return [
         Measure("rarity", table["rarity"], distance, novelty=1),
-        Measure("age", _age(replay, slot).astype(float), "agent steps since it happened; small is new", novelty=-1),
+        Measure("age", _age(replay, slot).astype(float), "agent steps since it happened", novelty=-1),
         Measure("step in the episode", replay.ages.numpy()[slot].astype(float), "agent steps since its episode began"),
         Measure("reward", table["reward"], "what the environment paid"),
         Measure("overlap", overlap, "share of the anchor that the chosen crop shows too, mean of both observations"),
@@ -154,11 +146,13 @@ def _measures(table: dict[str, np.ndarray], replay: Replay) -> list[Measure]:
 
 
 def _remarks(sac: Sac, table: dict[str, np.ndarray]) -> list[str]:
-    again = float(correlation.by_rank(table["again"], table["curiosity"]).estimate)
-    remarks = [
-        f"Read twice with other crops in the same batch, curiosity about the same transitions correlates with {again:.2f} (by "
-        "rank): what is missing to 1 is the luck of the crops, not the transition."
-    ]
+    remarks = []
+    again = correlation.correlate(table["again"], table["curiosity"]).rank
+    if math.isfinite(again):
+        remarks.append(
+            f"Read twice with other crops in the same batch, curiosity about the same transitions correlates with {again:.2f} (by "
+            "rank): what is missing to 1 is the luck of the crops, not the transition."
+        )
     if sac.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
@@ -189,7 +183,7 @@ class LookMaker:
             now,
             following,
             curiosity=float(found["curiosity"]),
-            action=f"({', '.join(f'{value:.2f}' for value in found['action'])})",
+            action=f"({', '.join(f'{value:.2f}' for value in found['action'])})".replace("-", "−"),
             reward=float(found["reward"]),
             bonus=float(found["bonus"]) if framework.reward else None,
             second_weight=float(found["second_weight"]) if weighted else None,
@@ -198,6 +192,7 @@ class LookMaker:
             draws=float(found["priority"]) / self.mean_priority if framework.prioritisation else None,
             step=int(self.replay.ages[int(found["slot"])]),
             age=int(_age(self.replay, found["slot"])),
+            new_episode=False,  # replay keeps the true last frame
             copies=None,
         )
 
