@@ -23,7 +23,7 @@ details { margin: 1rem 0; } summary { cursor: pointer; font-weight: 600; }
 .meter, .bar { background: color-mix(in srgb, var(--ink) 12%, transparent); }
 .meter i { display: block; height: 100%; background: var(--chosen); }
 .look p { margin: .35rem 0 .7rem; font-size: .94rem; max-width: 50rem; } .look p b { font-variant-numeric: tabular-nums; }
-.glance { display: grid; grid-template-columns: 10.5rem minmax(0, 34rem) 6.4rem; gap: .3rem 1.2rem; align-items: end; }
+.glance { display: grid; grid-template-columns: 12.5rem minmax(0, 34rem) 6.4rem; gap: .3rem 1.2rem; align-items: end; }
 .looks:not(.plain) .glance + .glance { margin-top: .9rem; padding-top: .9rem; border-top: 1px dashed var(--line); }
 .glance h4 { grid-column: 1 / -1; margin: 0; font-size: .85rem; font-weight: 600; color: var(--soft); }
 .look img { display: block; width: 100%; image-rendering: pixelated; border-radius: 3px; }
@@ -198,7 +198,12 @@ def power(value: float, digits: int) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if 0.005 <= share <= 0.995 or share in (0.0, 1.0) else f"{100 * share:.2f} %"
+    """Whole numbers, but for what would round to nothing or to all.
+
+    >>> percent(0.423), percent(0.9979), percent(1.0)
+    ('42 %', '99.8 %', '100 %')
+    """
+    return f"{100 * share:.0f} %" if 0.005 <= share <= 0.995 or share in (0.0, 1.0) else f"{100 * share:.1f} %"
 
 
 def signed(value: float, form: str = ".2f") -> str:

@@ -150,7 +150,7 @@ def _remarks(sac: Sac, table: dict[str, np.ndarray]) -> list[str]:
     again = correlation.correlate(table["again"], table["curiosity"]).rank
     if math.isfinite(again):
         remarks.append(
-            f"Read twice with other crops in the same batch, curiosity about the same transitions correlates with {again:.2f} (by "
+            f"Read twice with other crops in the same batch, curiosity about a transition correlates with {again:.2f} (by "
             "rank): what is missing to 1 is the luck of the crops, not the transition."
         )
     if sac.framework.selection == "curiosity":
