@@ -17,8 +17,8 @@ from cclf.analysis import gallery_cards, gallery_page
 from cclf.config import ConfigError
 from cclf.envs.minigrid import picture
 from cclf.gallery import curate as curating
+from cclf.gallery import sac as gallery_sac
 from cclf.gallery.curate import curate
-from cclf.gallery.sac import rarity
 from cclf.nets import grid_windows
 from cclf.runtime import checkpoint
 from cclf.runtime.seeding import Generators, derive
@@ -85,10 +85,15 @@ def by_hand(learner, env_steps):
             ]
             with torch.no_grad():
                 query, keys = sac.critic.encoder(crops[0]), [sac.target.encoder(crop) for crop in crops[1:]]
-                beliefs = [torch.softmax(query @ sac.framework.bilinear @ key.T, 1).diagonal() for key in keys]
-            sides.append((torch.stack(beliefs, 1), origins.transpose(0, 1)))
+                matches = torch.stack([torch.softmax(query @ sac.framework.bilinear @ key.T, 1) for key in keys])
+            sides.append((matches.diagonal(dim1=1, dim2=2).T, origins.transpose(0, 1), matches, frames))
         for b in range(size):
-            (now, now_at), (following, following_at) = ((beliefs[b], origins[b]) for beliefs, origins in sides)
+            (now, now_at), (following, following_at) = ((beliefs[b], origins[b]) for beliefs, origins, _, _ in sides)
+            taken = []
+            for beliefs, _, matches, frames in sides:
+                others = matches[int(beliefs[b].argmin()), b].tolist()
+                share, other = max((share, other) for other, share in enumerate(others) if other != b)
+                taken.append((frames[other, -3:].permute(1, 2, 0).numpy(), share))
             c, c_next = 1 - now.min(), 1 - following.min()
             bonus = 0.2 * np.exp(-2e-5 * env_steps) * sac.framework.reward_max / sac.framework.bonus_max * (c + c_next) / 2
             rows.append(
@@ -103,6 +108,7 @@ def by_hand(learner, env_steps):
                     "bonus": float(bonus),
                     "reward": float(batch.reward[b]),
                     "slot": int(batch.slot[b]),
+                    "taken": taken,
                     "newest": batch.observation[b, -3:].permute(1, 2, 0).numpy(),
                 }
             )
@@ -148,8 +154,10 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     texts = tab.evaluate(f"{glance}.map(g => [...g.querySelectorAll('.views li b')].map(b => b.innerText))")
     for side, told in zip(("now", "next"), texts, strict=True):
         assert told == ["anchor", *(gallery_cards.probability(belief) for belief in look[side]["beliefs"])]
-    chosen = tab.evaluate(f"{glance}.map(g => g.querySelector('.views li.chosen').className)")
-    assert chosen == [f"v{look[side]['chosen']} chosen" for side in ("now", "next")]
+    marked = tab.evaluate("[...document.querySelectorAll('.glance')].map(g => g.querySelector('.views li.chosen').className)")
+    chosen = [one[side]["chosen"] for one in (*facts["most"], *facts["least"]) for side in ("now", "next")]
+    assert len(set(chosen)) > 1
+    assert marked == [f"v{number} chosen" for number in chosen]
     places = tab.evaluate(
         f"[...{glance}[0].querySelectorAll('rect')].map(r => [r.className.baseVal.split(' ')[0], +r.getAttribute('y'), "
         "+r.getAttribute('x'), +r.getAttribute('width')])"
@@ -172,12 +180,12 @@ def decoded(source):
 
 
 def test_what_an_observation_was_taken_for_is_the_strongest_other_match(runs):
-    gallery = curate(runs["sac"], SAMPLES, CPU)
-    for look in (*gallery.most, *gallery.least):
-        for seen in (look.now, look.following):
-            _, share = seen.taken_for
-            assert share <= 1.0 - seen.belief + 1e-6
-            assert share >= (1.0 - seen.belief) / (SAC.algorithm.batch_size - 1) - 1e-6
+    learner, env_steps = restored(SAC, runs["sac"])
+    expected = ordered(by_hand(learner, env_steps))[:6]
+    for look, row in zip(curate(runs["sac"], SAMPLES, CPU).most, expected, strict=True):
+        for seen, (frame, share) in zip((look.now, look.following), row["taken"], strict=True):
+            assert seen.taken_for[1] == pytest.approx(share, rel=1e-3)
+            assert np.array_equal(seen.taken_for[0], frame)
 
 
 def test_a2c_looks_are_what_training_would_compute(runs, shown):
@@ -299,22 +307,24 @@ def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
 
 def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
     """Otherwise the bonus shown would depend on how many batches were looked at before."""
-    few, many = (curate(runs["sac"], samples, CPU) for samples in (8, 64))
-    by_place = {(look.step, look.age, look.curiosity): look.bonus for look in (*many.most, *many.least)}
-    learner, env_steps = restored(SAC, runs["sac"])
-    scale = (
-        0.2 * np.exp(-2e-5 * env_steps) * float(learner.algorithm.framework.reward_max / learner.algorithm.framework.bonus_max)
-    )
-    for (_, _, curiosity), bonus in by_place.items():
-        assert bonus == pytest.approx(scale * curiosity, rel=1e-4)
-    for look in (*few.most, *few.least):
-        assert look.bonus == pytest.approx(scale * look.curiosity, rel=1e-4)
+    saved = checkpoint.load(runs["sac"] / "checkpoint")
+    sac, replay = gallery_sac.load(SAC, saved["learner"], CPU)
+    maxima = sac.framework.reward_max, sac.framework.bonus_max
+    for maximum in maxima:
+        maximum.fill_(1e-5)
+    generators = Generators(1, CPU, CPU)
+    batch = replay.sample(8, generators["replay"])
+    views, first = gallery_sac.appraise(sac, batch, generators, torch.tensor(60.0))
+    assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
+    assert first.bonus.max() > 1e-5
+    sac.appraise(*views, batch.reward, torch.tensor(60.0))
+    assert min(float(maximum) for maximum in maxima) > 2e-5, "training does move them"
 
 
 def test_rarity_is_the_mean_distance_to_the_five_nearest():
     flat = torch.zeros(8, 3, 21, 21, dtype=torch.uint8)
     flat[7] = 255  # far from all the others, which are the same
-    found = rarity(flat)
+    found = gallery_sac.rarity(flat)
     assert found[:7].tolist() == pytest.approx([0.0] * 7, abs=1e-6)
     assert float(found[7]) == pytest.approx(1.0)
 
