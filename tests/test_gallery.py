@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -205,6 +206,7 @@ def test_a2c_looks_are_what_training_would_compute(runs, shown):
         copies += [keys.count(one) for one in keys]
         seen += keys
     facts = shown["a2c"][1]
+    assert (facts["env_steps"], facts["updates"]) == (320, 10), "a turn is a rollout of 32 steps"
     distinct = {}
     for row in np.argsort(-np.array(curiosity), kind="stable").tolist():
         distinct.setdefault(seen[row], row)
@@ -270,6 +272,10 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
         error = capsys.readouterr().err
         assert words in error
         assert error.count("\n") == 1
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "matplotlib.figure", None)
+        assert cli.main(["inspect", str(runs["sac"]), "--out", page, "--samples", "8"]) == 2
+        assert "pip install 'cclf[plots]'" in capsys.readouterr().err
     monkeypatch.setattr(curating, "BASES", {})
     with pytest.raises(ConfigError, match=r"does not know the base algorithm of .* SacConfig"):
         curate(runs["sac"], 8, CPU)

@@ -59,12 +59,12 @@ def words(found: Correlation) -> str:
     >>> words(Correlation(-0.45, -0.5, -0.4, -0.4))
     'falls clearly'
     >>> words(Correlation(0.02, -0.02, 0.06, 0.1))
-    'does not follow'
+    'shows no relation'
     """
     if math.isnan(found.rank):
-        return "cannot be said"
+        return "has no known relation"
     if found.low <= 0.0 <= found.high:
-        return "does not follow"
+        return "shows no relation"
     size = abs(found.rank)
     how = "very little" if size < 0.1 else "a little" if size < 0.3 else "clearly" if size < 0.7 else "strongly"
     return f"{'rises' if found.rank > 0 else 'falls'} {how}"

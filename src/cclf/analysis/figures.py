@@ -209,7 +209,7 @@ def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) ->
     axis = figure.subplots()
     order = np.argsort(x, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
-    axis.plot(x[shown], y[shown], ".", ms=2.5, alpha=0.3, color=LINE_COLOURS[1], mew=0, rasterized=True)
+    axis.plot(x[shown], y[shown], ".", ms=2.5, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
     groups = _groups(x[order])
     if len(groups) > 1:
         middles = [float(np.median(x[order][group])) for group in groups]

@@ -130,6 +130,8 @@ def inspect(arguments: list[str]) -> int:
         options.out.write_text(gallery_page.html(gallery), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the page: {error}") from error
+    except ImportError as error:
+        raise ConfigError(f"the page needs matplotlib: pip install 'cclf[plots]' ({error})") from error
     print(json.dumps(gallery_page.facts(gallery) | {"page": str(options.out)}) if options.json else options.out)
     return EXIT_DONE
 
