@@ -158,7 +158,7 @@ TRAINING_PANELS = {
 
 
 def _training(folder: Path) -> str:
-    svgs = []
+    svgs, caption = [], "Means over the updates between two log lines."
     for title, columns in TRAINING_PANELS.items():
         series = {}
         for column, name in columns.items():
@@ -167,10 +167,11 @@ def _training(folder: Path) -> str:
                 series[name] = (log["env_steps"], log[column])
         if series:
             even = 1.0 / len(series) if len(series) > 2 else None
+            caption += " Dashed: what a choice without preference would give." if even else ""
             svgs.append(figures.inline_svg(figures.lines(series, title, even), f"{title} over training"))
     if not svgs:
         return '<p class="soft">This run has not logged an update yet.</p>'
-    return page.panels(svgs, "Means over the updates between two log lines. Dashed: what a choice without preference would give.")
+    return page.panels(svgs, caption)
 
 
 def _priorities(gallery: Gallery) -> list[str]:
