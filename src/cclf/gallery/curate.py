@@ -10,7 +10,7 @@ from cclf.config import A2cConfig, ConfigError, SacConfig
 from cclf.gallery import a2c, sac
 from cclf.runtime import checkpoint
 
-# A new base algorithm is a function here: config, its learner's state, number of samples, device, clock -> Gallery.
+# A new base algorithm is a line here: (which run, config, its learner's state, samples, clock) -> Gallery.
 BASES = {SacConfig: sac.gallery, A2cConfig: a2c.gallery}
 
 
