@@ -39,6 +39,8 @@ MAY_SEE = {
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
+    # one file per base algorithm: its checkpoint becomes pictures and plain numbers for a page
+    "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "analysis", "gallery"},
     "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
     "paper_tables": WORDS,  # the paper's experiments as runs
     "sweep": WORDS | {"runtime", "machine", "sweep"},
@@ -46,8 +48,8 @@ MAY_SEE = {
     "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "atari_games", "analysis"},  # reads files
     "commands": WORDS
-    | {"commands", "build", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "sweep", "analysis"}
-    | {"paper_tables", "reproduce", "cost"},
+    | {"commands", "build", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "gallery", "sweep"}
+    | {"analysis", "paper_tables", "reproduce", "cost"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
     "__main__": {"cli"},

@@ -65,6 +65,7 @@ def appraise(
 def test_curiosity_selects_the_view_least_believed_and_reports_its_curiosity() -> None:
     appraisal = appraise(make_framework())
     assert appraisal.chosen.tolist() == [2, 3, 1]
+    assert appraisal.next_chosen.tolist() == [1, 1, 3]
     expected = [1.0 - belief_at(strength) for strength in (0.5, 1.0, 0.5)]
     torch.testing.assert_close(appraisal.curiosity, torch.tensor(expected))
     next_expected = [1.0 - belief_at(strength) for strength in (0.1, -1.0, 1.0)]
@@ -285,6 +286,22 @@ def test_distinct_negatives_leave_copies_of_an_observation_out_of_the_belief() -
     e = torch.tensor(1.0).exp()
     torch.testing.assert_close(among_all, torch.stack([e / (2 * e + 1), e / (2 * e + 1), e / (e + 2)]))
     torch.testing.assert_close(distinct, torch.full((3,), float(e / (e + 1))))
+
+
+def test_matches_say_to_whom_each_anchor_is_thought_to_belong() -> None:
+    framework = make_framework()
+    matches = framework.matches(NOW, identity, identity)
+    assert matches.shape == (3, BATCH, BATCH)
+    torch.testing.assert_close(matches.sum(2), torch.ones(3, BATCH))
+    chosen = appraise(framework)
+    beliefs = matches.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(1.0 - beliefs.min(0).values, chosen.curiosity)
+    # Sample 0 in view 1: logit 3 for its own key, 0 for the two others.
+    e3 = torch.tensor(3.0).exp()
+    torch.testing.assert_close(matches[0, 0], torch.stack([e3, e3 / e3, e3 / e3]) / (e3 + 2))
+    twins = Views(torch.eye(3)[[0, 0, 1]].expand(2, -1, -1), same=torch.tensor([0, 0, 2]))
+    distinct = make_framework(3, selection="all", negatives="distinct").matches(twins, identity, identity)[0]
+    assert distinct[:, 1].tolist() == [0.0, 0.0, 0.0], "a copy is nobody to be taken for"
 
 
 def test_contrastive_loss_teaches_the_query_and_the_belief_but_not_the_key() -> None:

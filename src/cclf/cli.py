@@ -20,6 +20,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf train TASK      train an agent; the same command again resumes it
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf play RUN        watch it: episodes as an mp4
+  cclf inspect RUN     what it was curious about, as a page
   cclf export RUN      its policy as TorchScript or ONNX, checked
   cclf sweep           train methods x tasks x seeds on this machine or a Ray cluster
   cclf reproduce TABLE run a table of the paper, and say which of its claims held
@@ -41,6 +42,7 @@ COMMANDS = {
     "train": "training",
     "evaluate": "agents",
     "play": "agents",
+    "inspect": "agents",
     "export": "agents",
     "sweep": "sweeping",
     "reproduce": "sweeping",

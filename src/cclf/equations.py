@@ -69,21 +69,31 @@ def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
     return query @ (bilinear @ keys.T)
 
 
-def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
-    """log IB, shape (B,): the log-probability that each query belongs to its own key and to no other of the batch.
+def log_matches(logits: Tensor, same: Tensor | None = None) -> Tensor:
+    """The softmax of Eq. (3) before its diagonal is taken, (B, B): log-probability that each query belongs to each key.
 
     Where observations repeat, their copies are negatives of each other and no belief can rise above one over their number.
     `same` (B,), the first sample with the same observation, counts each distinct key once instead: not the paper's, a variant.
+
+    >>> log_matches(torch.tensor([[0.0, 0.0], [0.0, 1.0986]])).exp()
+    tensor([[0.5000, 0.5000],
+            [0.2500, 0.7500]])
+    """
+    if same is not None:
+        logits = logits.masked_fill(same != torch.arange(len(same), device=same.device), -torch.inf)
+    return F.log_softmax(logits, dim=1)
+
+
+def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
+    """log IB, shape (B,): the log-probability that each query belongs to its own key and to no other of the batch.
 
     >>> log_belief(torch.zeros(4, 4)).exp()
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     >>> log_belief(torch.zeros(4, 4), same=torch.tensor([0, 1, 0, 0])).exp()
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
-    if same is None:
-        return F.log_softmax(logits, dim=1).diagonal()
-    copies = same != torch.arange(len(same), device=same.device)
-    return F.log_softmax(logits.masked_fill(copies, -torch.inf), dim=1).gather(1, same[:, None]).squeeze(1)
+    matches = log_matches(logits, same)
+    return matches.diagonal() if same is None else matches.gather(1, same[:, None]).squeeze(1)
 
 
 def belief(query: Tensor, keys: Tensor, bilinear: Tensor, same: Tensor | None = None) -> Tensor:

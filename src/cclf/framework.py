@@ -28,6 +28,7 @@ class Appraisal(NamedTuple):
     next_curiosity: Tensor  # (B,)
     bonus: Tensor  # (B,)  intrinsic reward
     chosen: Tensor  # (B,)  number of the chosen view of o_t, 1..K-1
+    next_chosen: Tensor  # (B,)  and of o_(t+1)
     key: Tensor | None = None  # (B, D)  features of `key_view`, where curiosity asked for them
 
 
@@ -91,8 +92,19 @@ class Framework(nn.Module):
             next_curiosity=next_curiosity,
             bonus=self._bonus(curiosity, next_curiosity, reward, env_steps),
             chosen=chosen,
+            next_chosen=next_chosen,
             key=None if keys is None else _take(keys, chosen - 1),
         )
+
+    @torch.no_grad()
+    def matches(self, views: Views, encode_query: Encode, encode_key: Encode) -> Tensor:
+        """To which observation of the batch each anchor is thought to belong, (K-1, B, B); Eq. (3) is the diagonal.
+
+        Training needs that diagonal alone; this is for people who ask what an observation was taken for.
+        """
+        query, keys, same = self._features(views, encode_query, encode_key)
+        logits = [equations.similarity_logits(query, key, self.bilinear) for key in keys]
+        return torch.stack([equations.log_matches(one, same).exp() for one in logits])
 
     def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None) -> Tensor:
         """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B, D), which do not."""
@@ -106,18 +118,22 @@ class Framework(nn.Module):
             return None
         return equations.priority(previous, appraisal.curiosity, appraisal.next_curiosity, self.priority_momentum)
 
+    def _features(self, views: Views, encode_query: Encode, encode_key: Encode) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Of the anchors (B, D) and of all other views (K-1, B, D), and which samples are copies where those do not count."""
+        others, batch = views.images.shape[0] - 1, views.images.shape[1]
+        query = encode_query(views.images[0]) if views.query is None else views.query
+        keys = encode_key(views.images[1:].flatten(0, 1)).view(others, batch, -1)
+        return query * self.logit_scale, keys, views.same if self.negatives == "distinct" else None
+
     def _choose(
         self, views: Views, reward: Tensor, encode_query: Encode, encode_key: Encode
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Number of the chosen view and curiosity about it, for each sample; and the features (K - 1, B, D) it chose from."""
-        others, batch = views.images.shape[0] - 1, views.images.shape[1]
+        """Number of the chosen view and curiosity about it, for each sample; and the features (K-1, B, D) it chose from."""
+        batch = views.images.shape[1]
         beliefs, keys = torch.ones(1, batch, dtype=reward.dtype, device=reward.device), None
         if self.needs_curiosity:
-            query = encode_query(views.images[0]) if views.query is None else views.query
-            keys = encode_key(views.images[1:].flatten(0, 1)).view(others, batch, -1)
-            same = views.same if self.negatives == "distinct" else None
-            scaled = query * self.logit_scale
-            beliefs = torch.stack([equations.belief(scaled, key, self.bilinear, same) for key in keys])
+            query, keys, same = self._features(views, encode_query, encode_key)
+            beliefs = torch.stack([equations.belief(query, key, self.bilinear, same) for key in keys])
         if self.selection == "curiosity":
             chosen = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":

@@ -88,14 +88,14 @@ class A2c:
     def update(self, rollout: Rollout, env_steps: Tensor) -> Metrics:
         steps, environments = rollout.action.shape
         batch = steps * environments
-        features = self.policy.encoder(torch.from_numpy(grid_windows(rollout.observation.reshape(-1, 7, 7, 3))))
+        features = self.features(rollout)
         values = self.policy.critic(features).view(steps + 1, environments)
         reward, ended = torch.from_numpy(rollout.reward), torch.from_numpy(rollout.ended)
 
         metrics: Metrics = {"reward_mean": reward.mean()}
         paid, contrastive = reward, None
         if self.framework is not None:
-            appraisal, contrastive = self._appraise(self.framework, features, rollout, reward.flatten(), env_steps)
+            appraisal, contrastive = self.appraise(self.framework, features, rollout, reward.flatten(), env_steps)
             paid = reward + appraisal.bonus.view_as(reward)
             metrics["contrastive_loss"] = contrastive.detach()
             metrics |= _curiosity_metrics(appraisal) if self.framework.needs_curiosity else {}
@@ -126,7 +126,12 @@ class A2c:
             "gradient_norm": norm,
         }
 
-    def _appraise(
+    def features(self, rollout: Rollout) -> Tensor:
+        """Of each observation, row after row, ((T + 1) N, 64)."""
+        features: Tensor = self.policy.encoder(torch.from_numpy(grid_windows(rollout.observation.reshape(-1, 7, 7, 3))))
+        return features
+
+    def appraise(
         self, framework: Framework, features: Tensor, rollout: Rollout, reward: Tensor, env_steps: Tensor
     ) -> tuple[Appraisal, Tensor]:
         """Curiosity about each observation and the next, and the contrastive loss that trains the belief.

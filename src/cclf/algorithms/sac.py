@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cclf import augment, equations
 from cclf.algorithms.optimisers import load_moments, moments
+from cclf.augment import Views
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import paired_convolutions
@@ -121,14 +122,7 @@ class Sac:
     def update(self, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
         """One update in the paper's order: appraise, critic, actor and temperature, target, contrastive."""
         encoder, target_encoder = self.critic.encoder, self.target.encoder
-        appraisal = self.framework.appraise(
-            augment.crop(batch.observation, noise.origins, self.crop_pixels),
-            augment.crop(batch.next_observation, noise.next_origins, self.crop_pixels),
-            batch.reward,
-            env_steps,
-            encode_query=encoder,
-            encode_key=target_encoder,
-        )
+        appraisal = self.appraise(*self.views(batch, noise), batch.reward, env_steps)
         priority = self.framework.priority(batch.priority, appraisal)
         metrics = self.appraisal_metrics(appraisal, batch.reward, priority)
 
@@ -150,6 +144,15 @@ class Sac:
             metrics |= self.contrastive_step(encoder(anchor), key, appraisal.curiosity)
         self.updates += 1
         return UpdateResult(metrics, priority)
+
+    def views(self, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
+        """K crops of each o_t and of each o_(t+1)."""
+        pairs = ((batch.observation, noise.origins), (batch.next_observation, noise.next_origins))
+        now, following = (augment.crop(frames, origins, self.crop_pixels) for frames, origins in pairs)
+        return now, following
+
+    def appraise(self, views: Views, next_views: Views, reward: Tensor, env_steps: Tensor) -> Appraisal:
+        return self.framework.appraise(views, next_views, reward, env_steps, self.critic.encoder, self.target.encoder)
 
     def q_target(
         self, appraisal: Appraisal, batch: Batch, conv_features: Tensor, target_features: Tensor, noise: Tensor

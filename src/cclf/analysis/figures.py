@@ -4,6 +4,7 @@ import io
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ COLOURS = {
     "rainbow": "#7a7a7a",
 }
 OTHER_COLOURS = ("#b07d2b", "#5b6fc0", "#6d9a3a", "#a8577e", "#2f8fb3", "#937053", "#7d5ba6", "#4f9d84")
+LINE_COLOURS = ("#d1495b", "#4c72a4", "#3a9272", "#b07d2b", "#8f3f97")  # of quantities of one run
 PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
 _INK = "#010203"  # replaced by the page's own text colour in SVG
 
@@ -163,6 +165,69 @@ def over_training(series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
     axis.yaxis.get_offset_text().set_fontsize(8)
     _style(axis)
     return figure
+
+
+def lines(series: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, even: float | None = None) -> Any:
+    """Logged quantities of one run, (env_steps, values) by name; shares lie around `even`, what no preference would give."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
+    axis = figure.subplots()
+    for number, (name, (env_steps, values)) in enumerate(series.items()):
+        axis.plot(env_steps / 1e3, values, color=LINE_COLOURS[number % len(LINE_COLOURS)], lw=1.4, label=plain(name))
+    if even is not None:
+        axis.axhline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
+        axis.set_ylim(0.0, 2.0 * even)
+    axis.set_title(plain(title), fontsize=10, loc="left")
+    axis.set_xlabel("environment steps (thousands)", fontsize=8)
+    axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
+    axis.yaxis.get_offset_text().set_fontsize(8)
+    if len(series) > 1:
+        axis.legend(frameon=False, fontsize=8, ncols=2)
+    _style(axis)
+    return figure
+
+
+def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
+    axis = figure.subplots()
+    axis.hist(values, bins=40, color=LINE_COLOURS[0], alpha=0.75)
+    axis.set_title(plain(title), fontsize=10, loc="left")
+    axis.set_xlabel(xlabel, fontsize=8)
+    axis.set_ylabel(ylabel, fontsize=8)
+    _style(axis)
+    return figure
+
+
+def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
+    """Points, as a picture inside the figure, and the median of y along x with the middle half around it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=PANEL_INCHES, layout="constrained", dpi=150)
+    axis = figure.subplots()
+    order = np.argsort(x, kind="stable")
+    shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
+    axis.plot(x[shown], y[shown], ".", ms=2.5, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
+    groups = _groups(x[order])
+    if len(groups) > 1:
+        middles = [float(np.median(x[order][group])) for group in groups]
+        low, median, high = np.array([np.quantile(y[order][group], (0.25, 0.5, 0.75)) for group in groups]).T
+        axis.fill_between(middles, low, high, color=LINE_COLOURS[0], alpha=0.2, lw=0)
+        axis.plot(middles, median, color=LINE_COLOURS[0], lw=1.6)
+    axis.set_title(plain(title), fontsize=10, loc="left")
+    axis.set_xlabel(xlabel, fontsize=8)
+    axis.set_ylabel(ylabel, fontsize=8)
+    _style(axis)
+    return figure
+
+
+def _groups(ordered: np.ndarray) -> list[slice]:
+    """About twelve groups of like size, none of which parts equal values."""
+    wanted = np.linspace(0, len(ordered), 13).astype(int)[1:-1]
+    edges = sorted({0, len(ordered), *np.searchsorted(ordered, ordered[wanted]).tolist()})
+    return [slice(start, end) for start, end in pairwise(edges)]
 
 
 def plain(text: str) -> str:

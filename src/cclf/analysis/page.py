@@ -107,16 +107,20 @@ def figure(svg: str, caption: str, wide: bool = False) -> str:
     return f"<figure><div{kind}>{svg}</div><figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def picture_strip(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> str:
-    """Pictures (H, W, 3) side by side, as PNG inside the page."""
+def image(picture: np.ndarray, label: str) -> str:
+    """A picture (H, W, 3), as PNG inside the page."""
     from PIL import Image
 
-    items = []
-    for picture, caption in zip(pictures, captions, strict=True):
-        buffer = io.BytesIO()
-        Image.fromarray(picture).save(buffer, format="PNG")
-        data = base64.b64encode(buffer.getvalue()).decode()
-        items.append(f'<div><img alt="{escape(caption)}" src="data:image/png;base64,{data}"><span>{escape(caption)}</span></div>')
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format="PNG")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{escape(label)}" src="data:image/png;base64,{data}">'
+
+
+def picture_strip(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> str:
+    """Pictures (H, W, 3) side by side."""
+    named = zip(pictures, captions, strict=True)
+    items = (f"<div>{image(picture, caption)}<span>{escape(caption)}</span></div>" for picture, caption in named)
     return f'<div class="strip">{"".join(items)}</div>'
 
 
@@ -125,9 +129,10 @@ def video(mp4: bytes, label: str) -> str:
     return f'<video controls loop muted playsinline aria-label="{escape(label)}" src="data:video/mp4;base64,{data}"></video>'
 
 
-def page(title: str, parts: Sequence[str]) -> str:
+def page(title: str, parts: Sequence[str], style: str = "") -> str:
+    """The document; `style` holds rules that this page alone needs."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     return (
-        f'<!doctype html><html lang="en"><head>{head}<title>{escape(title)}</title><style>{STYLE}</style></head>'
+        f'<!doctype html><html lang="en"><head>{head}<title>{escape(title)}</title><style>{STYLE}{style}</style></head>'
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )

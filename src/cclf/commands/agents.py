@@ -1,4 +1,4 @@
-"""`cclf evaluate`, `play` and `export`: what to do with a trained agent."""
+"""`cclf evaluate`, `play`, `inspect` and `export`: what to do with a trained agent."""
 
 import json
 from collections.abc import Iterator
@@ -92,6 +92,47 @@ def play(arguments: list[str]) -> int:
     finally:
         agent.close()
     print(options.out)
+    return EXIT_DONE
+
+
+def _inspect_options() -> Any:
+    import tyro
+
+    @dataclass(frozen=True)
+    class Inspect:
+        """What a run is curious about, as one page: its most and least curious transitions with their views and beliefs, what
+        curiosity follows, and how it moved over training. Only reads the folder, also while a run goes on there."""
+
+        run: tyro.conf.Positional[Path]
+        out: Path = Path("curiosity.html")
+        samples: int = 2_048
+        """Transitions to look at, rounded up to whole batches."""
+        device: str = "auto"
+        json: bool = False
+        """One JSON document with the page's numbers on standard output."""
+
+    return Inspect
+
+
+def inspect(arguments: list[str]) -> int:
+    options = parse(_inspect_options(), "cclf inspect", arguments)
+    if options.samples < 1:
+        raise ConfigError(f"--samples {options.samples} must be 1 or more")
+    if options.out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
+    from cclf import build
+    from cclf.analysis import gallery_page
+    from cclf.gallery.curate import curate
+
+    gallery = curate(options.run, options.samples, build.choose_device(options.device))
+    try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(gallery_page.html(gallery), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the page: {error}") from error
+    except ImportError as error:
+        raise ConfigError(f"the page needs matplotlib: pip install 'cclf[plots]' ({error})") from error
+    print(json.dumps(gallery_page.facts(gallery) | {"page": str(options.out)}) if options.json else options.out)
     return EXIT_DONE
 
 

@@ -308,6 +308,16 @@ def make_minigrid(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWo
     return PackageWorlds(id_of[name], num_envs, seed)
 
 
+def picture(observation: NDArray[np.uint8], tile_pixels: int = 12) -> NDArray[np.uint8]:
+    """What one agent sees, a (7, 7, 3) observation, as RGB: it stands in the middle of the lowest row and looks up."""
+    _gymnasium()
+    from minigrid.core.grid import Grid
+
+    grid, seen = Grid.decode(observation)
+    drawn = grid.render(tile_pixels, (AGENT_VIEW_X, AGENT_VIEW_Y), 3, highlight_mask=seen)
+    return np.asarray(drawn, dtype=np.uint8)
+
+
 def _gymnasium() -> Any:
     """gymnasium with the MiniGrid ids registered; late, so that the batched worlds need numpy only."""
     try:

@@ -147,6 +147,13 @@ class OnPolicyLearner:
         self.episode_returns = np.zeros(env.num_envs)
 
     def advance(self, env_steps: int) -> Advance:
+        rollout, finished = self.collect()
+        metrics = self.algorithm.update(rollout, torch.tensor(float(env_steps), dtype=torch.float64))
+        self.updates += 1
+        return Advance(rollout.action.size, metrics, finished)
+
+    def collect(self) -> tuple[Rollout, list[float]]:
+        """T steps in each environment, and the returns of the episodes that ended there."""
         steps, envs = self.rollout_steps, self.env.num_envs
         now = self.env.reset() if self.observation is None else self.observation
         uniform = self.random.random((steps, envs, self.env.num_actions))
@@ -164,10 +171,7 @@ class OnPolicyLearner:
                 finished += self.episode_returns[ended[t]].tolist()
                 self.episode_returns[ended[t]] = 0.0
         observation[steps] = self.observation = now
-        moment = torch.tensor(float(env_steps), dtype=torch.float64)
-        metrics = self.algorithm.update(Rollout(observation, action, reward, ended), moment)
-        self.updates += 1
-        return Advance(steps * envs, metrics, finished)
+        return Rollout(observation, action, reward, ended), finished
 
     def slow_metrics(self) -> dict[str, float]:
         return {}

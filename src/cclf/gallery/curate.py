@@ -1,0 +1,45 @@
+"""A run folder becomes a gallery. Nothing is written there, and a run that is still going on is not disturbed."""
+
+from pathlib import Path
+
+import torch
+
+from cclf import build
+from cclf.analysis.gallery import About, Gallery
+from cclf.config import A2cConfig, ConfigError, SacConfig
+from cclf.gallery import a2c, sac
+from cclf.runtime import checkpoint
+
+# A new base algorithm is a line here: (which run, config, its learner's state, samples, clock) -> Gallery.
+BASES = {SacConfig: sac.gallery, A2cConfig: a2c.gallery}
+
+
+def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
+    """What the newest checkpoint of a run is curious about, from `samples` transitions or a few more, in whole batches."""
+    config = build.read_config(folder)
+    kind = type(config.algorithm)
+    if kind not in BASES:
+        known = ", ".join(base.__name__.removesuffix("Config") for base in BASES)
+        raise ConfigError(f"inspect does not know the base algorithm of {folder}, {kind.__name__}: it knows {known}")
+    method = config.method
+    if not (method.selection == "curiosity" or method.prioritisation or method.regularisation or method.reward):
+        raise ConfigError(
+            f"{config.method_name} has no curiosity to look at: none of its pieces uses one; inspect a run of cclf, or of one of "
+            "its pieces (see: cclf methods)"
+        )
+    saved = checkpoint.load(folder / "checkpoint")
+    if saved is None:
+        raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    env_steps = saved["agent_steps"] * config.env.action_repeat
+    origin = {
+        "task": config.task,
+        "method": config.method_name,
+        "profile": config.profile,
+        "seed": config.seed,
+        "env_steps": env_steps,
+        "updates": saved["learner"]["updates"],
+        "folder": folder.resolve().name,
+    }
+    heading = f"{config.task}, {config.method_name}, seed {config.seed}, after {env_steps:,} environment steps"
+    clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
+    return BASES[kind](About(folder, heading, origin), config, saved["learner"], samples, clock)

@@ -1,0 +1,415 @@
+"""`cclf inspect`: what the page shows is what training computes, for SAC and A2C, and the folder is only read."""
+
+import base64
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from browser import browser
+from cclf import build, cli
+from cclf.analysis import gallery_cards, gallery_page
+from cclf.config import ConfigError
+from cclf.envs.minigrid import picture
+from cclf.gallery import curate as curating
+from cclf.gallery import sac as gallery_sac
+from cclf.gallery.curate import curate
+from cclf.nets import grid_windows
+from cclf.runtime import checkpoint
+from cclf.runtime.seeding import Generators, derive
+from tiny_runs import CPU, run, tiny_config
+
+SAC = tiny_config("toy/reach-1d", env={"frame_stack": 2}, algorithm={"batch_size": 8})
+A2C = tiny_config("minigrid/DoorKey-6x6", env_steps=320, eval_every_env_steps=320, algorithm={"num_envs": 4, "rollout_steps": 8})
+SAMPLES = 64
+
+
+def trained(config, out):
+    with build.claimed_folder(config, out) as folder:
+        run(config, folder)
+    return folder
+
+
+def inspected(folder, page):
+    """The page, and its numbers as the command prints them."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", printed)
+        assert cli.main(["inspect", str(folder), "--out", str(page), "--samples", str(SAMPLES), "--device", "cpu", "--json"]) == 0
+    return page, json.loads(printed.getvalue())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    return {"sac": trained(SAC, out), "a2c": trained(A2C, out)}
+
+
+@pytest.fixture(scope="module")
+def shown(runs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("pages")
+    return {name: inspected(folder, out / f"{name}.html") for name, folder in runs.items()}
+
+
+@pytest.fixture(scope="module")
+def tab():
+    with browser() as page:
+        yield page
+
+
+def restored(config, folder):
+    """The learner as a resumed run has it, environment and all; and the clock."""
+    saved = checkpoint.load(folder / "checkpoint")
+    learner = build.make_learner(config, CPU)
+    learner.load_state_dict(saved["learner"])
+    return learner, saved["agent_steps"] * config.env.action_repeat
+
+
+def by_hand(learner, env_steps):
+    """Every number of the SAC gallery, from Eq. (3) to (9) written out; rows are transitions in the order they are drawn."""
+    sac, size = learner.algorithm, SAC.algorithm.batch_size
+    generators = Generators(derive(SAC.seed, "inspect"), CPU, CPU)
+    rows = []
+    for _ in range(SAMPLES // size):
+        batch = learner.replay.sample(size, generators["replay"])
+        noise, _ = (sac.draw_noise(size, generators["augment"], generators["policy"]) for _ in range(2))
+        sides = []
+        for frames, origins in ((batch.observation, noise.origins), (batch.next_observation, noise.next_origins)):
+            crops = [
+                torch.stack([frames[b, :, y : y + 16, x : x + 16] for b, (y, x) in enumerate(view.tolist())]) for view in origins
+            ]
+            with torch.no_grad():
+                query, keys = sac.critic.encoder(crops[0]), [sac.target.encoder(crop) for crop in crops[1:]]
+                matches = torch.stack([torch.softmax(query @ sac.framework.bilinear @ key.T, 1) for key in keys])
+            sides.append((matches.diagonal(dim1=1, dim2=2).T, origins.transpose(0, 1), matches, frames))
+        for b in range(size):
+            (now, now_at), (following, following_at) = ((beliefs[b], origins[b]) for beliefs, origins, _, _ in sides)
+            taken = []
+            for beliefs, _, matches, frames in sides:
+                others = matches[int(beliefs[b].argmin()), b].tolist()
+                share, other = max((share, other) for other, share in enumerate(others) if other != b)
+                taken.append((frames[other, -3:].permute(1, 2, 0).numpy(), share))
+            c, c_next = 1 - now.min(), 1 - following.min()
+            bonus = 0.2 * np.exp(-2e-5 * env_steps) * sac.framework.reward_max / sac.framework.bonus_max * (c + c_next) / 2
+            rows.append(
+                {
+                    "beliefs": now.tolist(),
+                    "next_beliefs": following.tolist(),
+                    "origins": now_at.tolist(),
+                    "next_origins": following_at.tolist(),
+                    "curiosity": float((c + c_next) / 2),
+                    "second_weight": float(c),
+                    "priority": [float(batch.priority[b]), float(0.99 * batch.priority[b] + 0.01 * (c + c_next) / 2)],
+                    "bonus": float(bonus),
+                    "reward": float(batch.reward[b]),
+                    "slot": int(batch.slot[b]),
+                    "taken": taken,
+                    "newest": batch.observation[b, -3:].permute(1, 2, 0).numpy(),
+                }
+            )
+    return rows
+
+
+def ordered(rows):
+    """From the most curious on, each transition once."""
+    found = {}
+    for row in sorted(rows, key=lambda row: -row["curiosity"]):
+        found.setdefault(row["slot"], row)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("end", ["most", "least"])
+def test_sac_looks_are_what_training_would_compute(runs, shown, end):
+    learner, env_steps = restored(SAC, runs["sac"])
+    expected = ordered(by_hand(learner, env_steps))
+    expected = expected[:6] if end == "most" else expected[::-1][:6]
+    looks = shown["sac"][1][end]
+    assert len(looks) == 6
+    for look, row in zip(looks, expected, strict=True):
+        assert look["now"]["origins"] == row["origins"]
+        assert look["next"]["origins"] == row["next_origins"]
+        assert look["now"]["beliefs"] == pytest.approx(row["beliefs"], rel=1e-3)
+        assert look["next"]["beliefs"] == pytest.approx(row["next_beliefs"], rel=1e-3)
+        assert look["now"]["chosen"] == 1 + int(np.argmin(row["beliefs"]))
+        assert look["next"]["chosen"] == 1 + int(np.argmin(row["next_beliefs"]))
+        for name in ("curiosity", "second_weight", "priority", "bonus", "reward"):
+            assert look[name] == pytest.approx(row[name], rel=1e-4, abs=1e-6), name
+        assert look["step"] == int(learner.replay.ages[row["slot"]])
+        assert look["age"] == learner.replay.head - row["slot"]
+
+
+def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
+    page, facts = shown["sac"]
+    learner, env_steps = restored(SAC, runs["sac"])
+    newest = ordered(by_hand(learner, env_steps))[0]["newest"]
+    tab.open(page, 1100)
+    look = facts["most"][0]
+    card = "document.querySelector('#most + .looks .look')"
+    glance = f"[...{card}.querySelectorAll('.glance')]"
+    texts = tab.evaluate(f"{glance}.map(g => [...g.querySelectorAll('.views li b')].map(b => b.innerText))")
+    for side, told in zip(("now", "next"), texts, strict=True):
+        assert told == ["anchor", *(gallery_cards.probability(belief) for belief in look[side]["beliefs"])]
+    marked = tab.evaluate("[...document.querySelectorAll('.glance')].map(g => g.querySelector('.views li.chosen').className)")
+    chosen = [one[side]["chosen"] for one in (*facts["most"], *facts["least"]) for side in ("now", "next")]
+    assert len(set(chosen)) > 1
+    assert marked == [f"v{number} chosen" for number in chosen]
+    places = tab.evaluate(
+        f"[...{glance}[0].querySelectorAll('rect')].map(r => [r.className.baseVal.split(' ')[0], +r.getAttribute('y'), "
+        "+r.getAttribute('x'), +r.getAttribute('width')])"
+    )
+    assert sorted(places) == [[f"v{n}", y, x, 16] for n, (y, x) in enumerate(look["now"]["origins"])]
+    sentence = tab.evaluate(f"{card}.querySelector('p').innerText")
+    assert f"Step {look['step']} of its episode" in sentence
+    assert f"c = {gallery_cards.probability(look['now']['curiosity'])}" in sentence
+    assert f"from {look['priority'][0]:.4f} to {look['priority'][1]:.4f}" in sentence
+    sources = tab.evaluate(f"[...{glance}[0].querySelectorAll('img')].map(i => i.src)")
+    older, whole, anchor = (decoded(source) for source in sources[:3])
+    y, x = look["now"]["origins"][0]
+    assert np.array_equal(whole, newest)
+    assert np.array_equal(anchor, newest[y : y + 16, x : x + 16])
+    assert older.shape == whole.shape
+
+
+def decoded(source):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
+
+
+def test_what_an_observation_was_taken_for_is_the_strongest_other_match(runs):
+    learner, env_steps = restored(SAC, runs["sac"])
+    expected = ordered(by_hand(learner, env_steps))[:6]
+    for look, row in zip(curate(runs["sac"], SAMPLES, CPU).most, expected, strict=True):
+        for seen, (frame, share) in zip((look.now, look.following), row["taken"], strict=True):
+            assert seen.taken_for[1] == pytest.approx(share, rel=1e-3)
+            assert np.array_equal(seen.taken_for[0], frame)
+
+
+def test_a2c_looks_are_what_training_would_compute(runs, shown):
+    learner, env_steps = restored(A2C, runs["a2c"])
+    a2c = learner.algorithm
+    curiosity, next_curiosity, copies, seen = [], [], [], []
+    for _ in range(SAMPLES // 32):
+        rollout, _ = learner.collect()
+        grids = rollout.observation.reshape(-1, 7, 7, 3)
+        windows = torch.from_numpy(grid_windows(grids))
+        with torch.no_grad():
+            query, key = a2c.head(a2c.policy.encoder(windows)), a2c.key(windows)
+            for rows, into in ((slice(0, 32), curiosity), (slice(4, 36), next_curiosity)):
+                matches = torch.softmax(query[rows] @ a2c.framework.bilinear @ key[rows].T, 1)
+                into += (1 - matches.diagonal()).tolist()
+        keys = [grid.tobytes() for grid in grids[:32]]
+        copies += [keys.count(one) for one in keys]
+        seen += keys
+    facts = shown["a2c"][1]
+    assert (facts["env_steps"], facts["updates"]) == (320, 10), "a turn is a rollout of 32 steps"
+    distinct = {}
+    for row in np.argsort(-np.array(curiosity), kind="stable").tolist():
+        distinct.setdefault(seen[row], row)
+    order = list(distinct.values())
+    for end, rows in (("most", order[:6]), ("least", order[::-1][:6])):
+        for look, row in zip(facts[end], rows, strict=False):
+            assert look["curiosity"] == pytest.approx(curiosity[row], rel=1e-4)
+            assert look["now"]["beliefs"] == pytest.approx([1 - curiosity[row]], rel=1e-3, abs=1e-6)
+            assert look["copies"] == [copies[row], 32]
+            paid = 2e-4 * np.exp(-2e-5 * env_steps) * (curiosity[row] + next_curiosity[row]) / 2
+            assert look["bonus"] == pytest.approx(paid, rel=1e-3)
+    floor = 1 - 1 / np.array(copies)
+    assert facts["follows"]["1 − 1/n"]["linear"] == pytest.approx(np.corrcoef(curiosity, floor)[0, 1], abs=1e-4)
+    assert facts["curiosity"]["mean"] == pytest.approx(np.mean(curiosity), rel=1e-4)
+    learner.close()
+
+
+@pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward", "select+"])
+def test_only_what_acts_in_a_method_is_told(method, tmp_path):
+    config = tiny_config("toy/reach-1d", method, env_steps=24, eval_every_env_steps=24)
+    gallery = curate(trained(config, tmp_path), 8, CPU)
+    look = gallery.most[0]
+    told = gallery_cards.sentence(look)
+    assert (look.priority is not None, "priority" in told) == (config.method.prioritisation,) * 2
+    assert (look.second_weight is not None, "Q loss" in told) == (config.method.regularisation,) * 2
+    assert (look.bonus is not None, "bonus" in told) == (config.method.reward,) * 2
+    assert (gallery.priorities is not None) == config.method.prioritisation
+    assert len(look.now.views) == config.method.views
+    assert gallery_cards.looks("most", "most", gallery.most).count("<article") == len(gallery.most)
+
+
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [
+        ("toy/reach", "rad"),
+        ("toy/reach", "drq"),
+        ("toy/reach", "sac-pixel"),
+        ("toy/reach", "curl"),
+        ("minigrid/Empty-8x8", "a2c"),
+    ],
+)
+def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
+    with build.claimed_folder(tiny_config(task, method), tmp_path) as folder:
+        pass
+    assert cli.main(["inspect", str(folder), "--out", str(tmp_path / "x.html")]) == 2
+    error = capsys.readouterr().err
+    assert f"{method} has no curiosity" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
+    with build.claimed_folder(SAC, tmp_path) as untrained:
+        pass
+    page = str(tmp_path / "x.html")
+    for arguments, words in (
+        ([str(tmp_path / "nowhere")], "not a run folder"),
+        ([str(untrained), "--out", page], "no checkpoint yet"),
+        ([str(runs["sac"]), "--out", "x.txt"], "must end in .html"),
+        ([str(runs["sac"]), "--samples", "0"], "--samples 0"),
+    ):
+        assert cli.main(["inspect", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "matplotlib.figure", None)
+        assert cli.main(["inspect", str(runs["sac"]), "--out", page, "--samples", "8"]) == 2
+        assert "pip install 'cclf[plots]'" in capsys.readouterr().err
+    monkeypatch.setattr(curating, "BASES", {})
+    with pytest.raises(ConfigError, match=r"does not know the base algorithm of .* SacConfig"):
+        curate(runs["sac"], 8, CPU)
+
+
+def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
+    for config, name in ((SAC, "sac"), (A2C, "a2c")):
+        out = runs[name].parents[3]
+        before = contents(runs[name])
+        with build.claimed_folder(config, out):  # as training holds it
+            one = curate(runs[name], 8, CPU)
+        two = curate(runs[name], 8, CPU)
+        assert contents(runs[name]) == before
+        assert np.array_equal(one.curiosity, two.curiosity), "the same run gives the same gallery"
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "lock"}
+
+
+def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
+    config = tiny_config(
+        "toy/reach-1d", env_steps=90, eval_every_env_steps=90, algorithm={"replay_capacity_transitions": 30, "batch_size": 8}
+    )
+    folder = trained(config, tmp_path)
+    learner, _ = restored(config, folder)
+    assert learner.replay.written > learner.replay.slots, "the ring is full"
+    gallery = curate(folder, 16, CPU)
+    assert len(gallery.priorities) == 30
+    newest = learner.replay.head
+    live = [slot for slot in range(learner.replay.slots) if learner.replay.live[slot]]
+    ages = {(newest - slot) % learner.replay.slots: float(learner.replay.priorities[slot]) for slot in live}
+    assert dict(zip(gallery.ages.tolist(), gallery.priorities.tolist(), strict=True)) == ages
+
+
+def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
+    """Otherwise the bonus shown would depend on how many batches were looked at before."""
+    saved = checkpoint.load(runs["sac"] / "checkpoint")
+    sac, replay = gallery_sac.load(SAC, saved["learner"], CPU)
+    maxima = sac.framework.reward_max, sac.framework.bonus_max
+    for maximum in maxima:
+        maximum.fill_(1e-5)
+    generators = Generators(1, CPU, CPU)
+    batch = replay.sample(8, generators["replay"])
+    views, first = gallery_sac.appraise(sac, batch, generators, torch.tensor(60.0))
+    assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
+    assert first.bonus.max() > 1e-5
+    sac.appraise(*views, batch.reward, torch.tensor(60.0))
+    assert min(float(maximum) for maximum in maxima) > 2e-5, "training does move them"
+
+
+def test_rarity_is_the_mean_distance_to_the_five_nearest():
+    flat = torch.zeros(8, 3, 21, 21, dtype=torch.uint8)
+    flat[7] = 255  # far from all the others, which are the same
+    found = gallery_sac.rarity(flat)
+    assert found[:7].tolist() == pytest.approx([0.0] * 7, abs=1e-6)
+    assert float(found[7]) == pytest.approx(1.0)
+
+
+def test_grids_are_drawn_as_the_agent_sees_them():
+    observation = np.zeros((7, 7, 3), np.uint8)
+    observation[:, :, 0] = 1  # empty and seen
+    observation[1, 2] = (8, 1, 0)  # a green goal, one column from the left, two rows down
+    drawn = picture(observation, tile_pixels=10)
+    assert drawn.shape == (70, 70, 3)
+    assert drawn[25, 15, 1] > 200
+    assert drawn[25, 15, 0] < 120
+    assert drawn[65, 35, 0] > 200, "the agent, red, in the middle of the lowest row"
+    assert drawn[65, 35, 1] < 120
+
+
+HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=2</script>'
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1100, 390])
+@pytest.mark.parametrize("name", ["sac", "a2c"])
+def test_the_page_works_on_any_screen(tab, shown, name, width, dark):
+    page, facts = shown[name]
+    tab.open(page, width, dark=dark)
+    assert tab.problems == []
+    assert {request for request in tab.requests if not request.startswith("data:")} == {page.as_uri()}, "it asks for nothing else"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width, "the page must not scroll sideways"
+    edges = "[...document.querySelectorAll('.look, .look img, .views li, svg')].map(e => e.getBoundingClientRect())"
+    assert max(tab.evaluate(f"{edges}.map(r => r.right)")) <= width
+    assert min(tab.evaluate(f"{edges}.map(r => Math.min(r.width, r.height))")) > 0
+    assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    assert tab.evaluate("document.querySelectorAll('.look').length") == len(facts["most"]) + len(facts["least"])
+    ink, paper = (tab.evaluate(f"getComputedStyle(document.body).{what}") for what in ("color", "backgroundColor"))
+    assert (brightness(ink) > brightness(paper)) == dark
+
+
+def brightness(colour):
+    return sum(map(float, re.findall(r"[\d.]+", colour)[:3]))
+
+
+def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
+    page, facts = shown["sac"]
+    tab.open(page, 1100)
+    headings = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
+    assert headings == [
+        "From the least to the most",
+        "The most curious",
+        "The least curious",
+        "What does curiosity follow?",
+        "Over training",
+        "Priorities",
+        "Where this comes from",
+    ]
+    labels = tab.evaluate("[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))")
+    assert {"histogram of curiosity", "histogram of priorities", "priority against age", "curiosity against rarity"} <= set(
+        labels
+    )
+    assert sum("over training" in label for label in labels) == 6
+    text = tab.evaluate("document.body.innerText")
+    rank = facts["follows"]["rarity"]["rank"]
+    assert f"with rarity (distance in pixels to the 5 nearest observations of its batch): rank correlation {rank:.2f}".replace(
+        "-", "−"
+    ) in text.replace("-", "−")
+
+
+def test_hostile_names_stay_text(tab, runs, tmp_path):
+    folder = tmp_path / f"<b>{HOSTILE.replace('/', '∕')}"
+    folder.mkdir()
+    for path in runs["sac"].iterdir():
+        if path.name != "config.json":
+            (folder / path.name).symlink_to(path)
+    config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    page = tmp_path / "page.html"
+    page.write_text(gallery_page.html(curate(folder, 8, CPU)))
+    tab.open(page, 1100)
+    assert tab.problems == []
+    assert tab.evaluate("window.hacked === undefined")
+    assert tab.evaluate("document.querySelectorAll('script, [onerror]').length") == 0
+    assert HOSTILE in tab.evaluate("document.body.innerText")
+    assert {request for request in tab.requests if not request.startswith("data:")} == {page.as_uri()}
