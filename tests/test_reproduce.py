@@ -11,6 +11,7 @@ from cclf import cli, cost, paper_tables, presets, reproduce
 from cclf.analysis import load, verdict
 from cclf.commands.sweeping import plan
 from cclf.reproduce import Speed, decidable, forecast, seconds_left, wall_seconds
+from cclf.runtime.stop import Stop
 from cclf.sweep.plan import Call, call_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "minigrid"
@@ -91,7 +92,7 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
     tiny = ("--env-steps", "256", "--eval-every-env-steps", "256", "--eval-episodes", "2", "--no-video", "--no-tensorboard")
     monkeypatch.setitem(paper_tables.TABLES["minigrid"], "small", paper_tables.Table("tiny", (task,), ("a2c",), (1,), tiny))
     monkeypatch.setattr(paper_tables, "_known", lambda _: True)
-    monkeypatch.setattr(reproduce, "measure", lambda calls: {reproduce.kind_of(c): SPEED for c in calls})
+    monkeypatch.setattr(reproduce, "measure", lambda calls, _: {reproduce.kind_of(c): SPEED for c in calls})
     monkeypatch.setattr(reproduce, "decidable", lambda claims, _: claims)
     rows = [row for row in load.read(RESULTS) if row.profile == "entropy-0.01"]
     arguments = ["reproduce", "minigrid", "--out", str(tmp_path)]
@@ -134,7 +135,7 @@ def test_speeds_are_measured_for_every_kind_of_run(tmp_path: Path) -> None:
         call(tmp_path, method="drq", task="toy/reach-1d"),
         call(tmp_path, seed=2),
     ]
-    speeds = reproduce.measure(calls)
+    speeds = reproduce.measure(calls, Stop())
     assert list(speeds) == [("minigrid", "cclf"), ("minigrid", "re3"), ("toy", "drq")]
     for speed in speeds.values():
         assert min(speed.agent_steps_per_second, speed.evaluation_seconds, speed.start_seconds) > 0.0
@@ -186,3 +187,12 @@ def test_every_cost_claim_names_methods_that_are_measured() -> None:
     assert len(cost.claims()) == 8
     for claim in cost.claims():
         assert {claim.method, claim.rival} <= set(cost.METHODS)
+
+
+@pytest.mark.slow
+def test_five_views_keep_more_for_gradients_than_two_and_have_the_same_parameters() -> None:
+    found = cost.measure(["drq", "drq[5,5]"], "cpu", batch_size=4, pairs=2)
+    two, five = found.values()
+    assert two.parameters == five.parameters > 10**6
+    assert 2.0 < five.kept_bytes / two.kept_bytes < 2.6  # 5 : 2, but for the actor's part, which is the same
+    assert [len(each.milliseconds) for each in found.values()] == [2, 2]

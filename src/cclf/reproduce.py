@@ -3,14 +3,17 @@
 import dataclasses
 import heapq
 import multiprocessing
+import signal
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from cclf.analysis import verdict
 from cclf.analysis.load import Row
 from cclf.analysis.verdict import Claim, Verdict
 from cclf.config import A2cConfig, Config
+from cclf.runtime.stop import Stop
 from cclf.sweep.plan import Call, is_finished, progress
 
 CALIBRATION_SECONDS = 1.0  # timed, per method, after its warm-up
@@ -35,16 +38,18 @@ def kind_of(call: Call) -> Kind:
     return call.config.task.partition("/")[0], call.config.method_name
 
 
-def measure(calls: Sequence[Call]) -> dict[Kind, Speed]:
-    """A few seconds of each kind of run, one after the other, in a process that gives all memory back."""
+def measure(calls: Sequence[Call], stop: Stop) -> dict[Kind, Speed]:
+    """A few seconds of each kind of run, one after the other, each in a process that gives all memory back."""
     first: dict[Kind, Config] = {}
     for call in calls:
         first.setdefault(kind_of(call), call.config)
-    context = multiprocessing.get_context("spawn")
-    speeds = {}
+    speeds: dict[Kind, Speed] = {}
     for kind, config in first.items():
-        with context.Pool(1) as pool:
-            speeds[kind] = pool.apply(_calibrate, (config, time.time()))
+        if stop.requested:
+            break
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:  # Ctrl-C is for us
+            speeds[kind] = pool.submit(_calibrate, config, time.time()).result()
     return speeds
 
 

@@ -14,6 +14,7 @@ from cclf.config import A2cConfig, Config, ConfigError
 
 if TYPE_CHECKING:
     from cclf.analysis.verdict import Verdict
+    from cclf.reproduce import Kind, Speed
     from cclf.runtime.stop import Stop
     from cclf.sweep.cluster import RayBackend
     from cclf.sweep.local import LocalBackend
@@ -191,11 +192,16 @@ def reproduce(arguments: list[str]) -> int:
     profile = "" if options.profile == presets.DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
-    from cclf.sweep.plan import jobs_of
+    from cclf import reproduce as reproduction
+    from cclf.sweep.plan import is_finished, jobs_of
 
     with sweeping(options.where) as (backend, stop):
         jobs = jobs_of(calls, options.where.seeds_per_process)
-        _print_forecast(options.table, table.summary, calls, min(backend.places(job) for job in jobs))
+        print(f"{options.table}: {table.summary}", flush=True)
+        speeds = reproduction.measure([call for call in calls if not is_finished(call)], stop)
+        if stop.requested:
+            return EXIT_STOPPED
+        _print_forecast(calls, speeds, min(backend.places(job) for job in jobs))
         if options.dry_run:
             return EXIT_DONE
         exit_code = run_and_report(calls, backend, stop, options.where)
@@ -209,12 +215,9 @@ def reproduce(arguments: list[str]) -> int:
     return exit_code
 
 
-def _print_forecast(name: str, summary: str, calls: "list[Call]", places: int) -> None:
+def _print_forecast(calls: "list[Call]", speeds: "dict[Kind, Speed]", places: int) -> None:
     from cclf import reproduce as reproduction
-    from cclf.sweep.plan import is_finished
 
-    print(f"{name}: {summary}")
-    speeds = reproduction.measure([call for call in calls if not is_finished(call)])
     found = reproduction.forecast(calls, speeds, places)
     if found.lines:
         header = ("suite and method", "runs", "env steps each", "env steps/s", "each at most")
