@@ -11,25 +11,30 @@ import cclf
 SOURCE = Path(cclf.__file__).parent
 FILES = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
 
-# Each layer and those below it that it may see. `config`, `presets` and `types` are words everyone shares.
-WORDS = {"config", "presets", "types"}
-PARTS = {"equations", "nets", "augment", "replay", "kernels"}
+# Each layer and those below it that it may see. `config`, `presets`, `types` and `atari_games` are words everyone shares.
+WORDS = {"config", "presets", "types", "atari_games"}
+PARTS = {"equations", "nets", "nets_rainbow", "augment", "replay", "replay_nstep", "counter_random", "kernels"}
 MAY_SEE = {
     "config": set(),
-    "presets": {"config"},
+    "atari_games": set(),
+    "presets": {"config", "atari_games"},
     "equations": set(),
     "types": {"config"},
     "nets": WORDS | {"equations", "augment", "kernels"},
+    "nets_rainbow": WORDS | {"equations"},
     "augment": WORDS | {"equations"},
     "replay": WORDS | {"equations"},
+    "replay_nstep": WORDS | {"equations"},
+    "counter_random": set(),
     "kernels": WORDS | {"equations", "augment", "kernels"},
     "framework": WORDS | PARTS,
     "algorithms": WORDS | PARTS | {"framework"},
     "envs": WORDS | {"machine"},
-    "runtime": WORDS | {"replay", "runtime"},  # protocols only: things are handed in
+    "runtime": WORDS | {"replay", "replay_nstep", "runtime"},  # protocols only: things are handed in
     "machine": WORDS,  # facts that both the doctor and every manifest carry
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine"},
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
+    "bench_rainbow": WORDS | {"build", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
@@ -38,9 +43,9 @@ MAY_SEE = {
     "sweep": WORDS | {"runtime", "machine", "sweep"},
     "cost": WORDS | {"build", "runtime", "analysis"},
     "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
-    "analysis": {"config", "presets", "analysis"},  # reads files
+    "analysis": {"config", "presets", "atari_games", "analysis"},  # reads files
     "commands": WORDS
-    | {"commands", "build", "runtime", "bench", "demo", "doctor", "export", "sweep", "analysis"}
+    | {"commands", "build", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "sweep", "analysis"}
     | {"paper_tables", "reproduce", "cost"},
     "cli": WORDS | {"commands"},
     "__init__": set(),
@@ -49,6 +54,7 @@ MAY_SEE = {
 # Files of one layer do not know each other, but for a file and the parts it is made of.
 MADE_OF = {
     "algorithms/a2c": {"algorithms/re3", "algorithms/optimisers"},
+    "algorithms/rainbow_stack": {"algorithms/rainbow"},
     "algorithms/sac": {"algorithms/optimisers"},
     "algorithms/sac_lean": {"algorithms/sac"},
     "envs/make": {"envs/dmc", "envs/gym", "envs/toy"},
@@ -56,7 +62,7 @@ MADE_OF = {
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.
 COMPILERS = {"runtime/compile"}
-STANDARD_LIBRARY_ONLY = {"config", "presets", "paper_tables", "__init__"}
+STANDARD_LIBRARY_ONLY = {"config", "presets", "atari_games", "paper_tables", "__init__"}
 
 
 def tree(path):

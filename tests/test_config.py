@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cclf import presets
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, SacConfig
+from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RainbowConfig, RunConfig, SacConfig
 
 PLAIN = {"selection": "all", "prioritisation": False, "regularisation": False, "reward": False}
 
@@ -46,6 +46,11 @@ def test_pieces_that_cannot_act_are_refused_by_both_names(values, names):
         assert name in str(caught.value)
 
 
+def _rainbow(name="cclf", **changes):
+    config = presets.resolve("atari/Pong", name)
+    return replace(config, **{group: replace(getattr(config, group), **fields) for group, fields in changes.items()})
+
+
 @pytest.mark.parametrize(
     ("make", "names"),
     [
@@ -60,6 +65,13 @@ def test_pieces_that_cannot_act_are_refused_by_both_names(values, names):
             lambda: replace(presets.resolve("dmc/cheetah-run"), method=presets.resolve("minigrid/Empty-16x16").method),
             ["augmentation=none", "SAC"],
         ),
+        (lambda: RainbowConfig(learn_start_agent_steps=20), ["learn_start_agent_steps=20", "n_steps=20"]),
+        (lambda: _rainbow(env={"frame_pixels": 100}), ["crop_pixels=84", "frame_pixels=100"]),
+        (lambda: _rainbow(env={"frame_pixels": 24, "crop_pixels": 24}), ["data-efficient", "frame_pixels=24"]),
+        (lambda: _rainbow(algorithm={"q_observations": "original"}), ["q_observations=original", "prioritisation"]),
+        (lambda: _rainbow("rainbow", algorithm={"intensity_scale": 0.1}), ["intensity_scale=0.1", "augmentation=none"]),
+        (lambda: _rainbow("curl", method={"augmentation": "none"}), ["augmentation=none", "contrastive=True"]),
+        (lambda: _rainbow("curl", method={"augmentation": "random-crop"}), ["augmentation=random-crop", "Rainbow"]),
         (
             lambda: replace(presets.resolve("minigrid/Empty-16x16"), method=presets.resolve("dmc/cheetah-run").method),
             ["prioritisation=True", "A2C"],
@@ -83,6 +95,12 @@ def test_options_of_two_groups_that_clash_are_both_named(make, names):
         *((SacConfig, name, float("nan")) for name in ("discount", "learning_rate")),
         *((RunConfig, name, 0) for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps")),
         (RunConfig, "threads", -1),
+        (RunConfig, "final_eval_episodes", -1),
+        *((RainbowConfig, name, 0) for name in ("batch_size", "n_steps", "updates_per_agent_step", "target_every_agent_steps")),
+        *((RainbowConfig, name, 0.0) for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "value_max")),
+        *((RainbowConfig, name, 1.5) for name in ("discount", "priority_exponent", "importance_beta", "epsilon_eval")),
+        *((RainbowConfig, name, -1) for name in ("epsilon_decay_agent_steps", "intensity_scale", "noisy_sigma")),
+        (RainbowConfig, "atoms", 1),
         (MethodConfig, "views", 0),
         (MethodConfig, "priority_momentum", 1.1),
         (EnvConfig, "frame_stack", 0),
@@ -100,7 +118,8 @@ def test_a_negative_seed_is_refused():
 
 
 ALL_NAMES = [(f"{suite}/{name}", method) for suite, name, base in
-             (("dmc", "cheetah-run", "sac"), ("toy", "reach", "sac"), ("minigrid", "Empty-16x16", "a2c"))
+             (("dmc", "cheetah-run", "sac"), ("toy", "reach", "sac"), ("minigrid", "Empty-16x16", "a2c"),
+              ("atari", "Pong", "rainbow"))
              for method in presets.METHODS[base]]  # fmt: skip
 
 

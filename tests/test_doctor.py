@@ -41,7 +41,8 @@ def healthy(**changed):
         "mujoco_pair": "tested",
         "gpu_driver": "580.1",
         "cuda_visible_devices": None,
-        "atari_roms": None,
+        "ale_py": "0.12.1",
+        "atari": {"roms": 108, "missing": [], "ms_per_agent_step": 0.3},
         "torch": {"version": "2.13.0", "cuda": "13.0", "threads": 8, "devices": [{"name": "H200", "memory_bytes": 150 * 10**9}]},
         "gpus": [{"name": "H200", "driver": "580.1", "memory_bytes": 150 * 10**9, "memory_free_bytes": 140 * 10**9}],
         "renderer": frames(),
@@ -66,6 +67,8 @@ def test_a_healthy_machine_has_no_problems():
     assert problems() == []
     assert problems(gpus=[], torch={"version": "2", "cuda": None, "threads": 2, "devices": []}, renderer=frames(LLVMPIPE)) == []
     assert problems(mujoco_pair="absent", mujoco=None, dm_control=None, renderer=None, minigrid=None, gymnasium=None) == []
+    assert problems(ale_py=None, atari=None) == []
+    assert problems(atari={"roms": 108, "missing": []}) == [], "not measured where PyTorch is missing"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,8 @@ def test_a_cpu_that_draws_beside_a_gpu_is_a_loud_warning_with_the_fix(nvidia, ba
         ({"renderer": frames(blank=True)}, "renderer", "error"),
         ({"renderer": frames(differing_frames=3)}, "renderer", "error"),
         ({"renderer": frames(devices=[egl(1), egl(0, False, index=1)])}, "EGL devices", "warning"),
-        ({"atari_roms": 0}, "Atari", "warning"),
+        ({"atari": {"roms": 107, "missing": ["Pong"]}}, "Atari", "warning"),
+        ({"atari": {"roms": 108, "missing": [], "error": "ImportError: libc.so"}}, "Atari", "error"),
         ({"stress": [frames(), {"outcome": "hung", "error": "in render"}]}, "2 renderers", "error"),
         ({"stress": [frames(), frames(differing_frames=1)]}, "2 renderers", "error"),
         ({"forecast": {"task": "dmc/x", "error": "needs the package dm_control", "do": "pip install"}}, "task", "error"),
@@ -206,6 +210,8 @@ def test_the_doctor_on_this_machine_is_one_json_document(monkeypatch):
     assert {"python", "torch", "mujoco", "mujoco_pair", "gpus", "renderer", "findings", "problems", "stress"} <= set(facts)
     assert facts["renderer"]["ms_per_frame"] > 0.0
     assert facts["renderer"]["frames"] == 30
+    assert facts["atari"]["missing"] == []
+    assert facts["atari"]["ms_per_agent_step"] > 0.0
     assert facts["forecast"]["replay_transitions"] == 12_500
     assert facts["forecast"]["replay_bytes"] > 12_500 * 3 * 100 * 100
     assert [child["outcome"] for child in facts["stress"]] == ["ok", "ok"]
@@ -234,7 +240,7 @@ def test_bad_input_is_one_line(monkeypatch):
         assert (code, out, err.count("\n")) == (2, "", 1), words
 
 
-@pytest.mark.parametrize("missing", [("dm_control", "mujoco"), ("torch",)])
+@pytest.mark.parametrize("missing", [("dm_control", "mujoco", "ale_py", "ale-py"), ("torch",)])
 def test_missing_packages_are_lines_and_not_tracebacks(missing):
     script = f"""
 import sys
@@ -261,3 +267,10 @@ sys.exit(main(["doctor", "--task", "dmc/walker-walk"]))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "error: task  do: " in done.stdout
+
+
+def test_games_that_ale_py_lacks_are_found(monkeypatch):
+    there = machine.atari_roms()
+    monkeypatch.setattr(machine, "atari_roms", lambda: [rom for rom in there if rom not in ("up_n_down", "pong")])
+    found = doctor.emulator(healthy())
+    assert found == {"roms": len(there) - 2, "missing": ["Pong", "UpNDown"]}

@@ -13,11 +13,13 @@ from cclf import build, export
 from cclf.cli import main
 from cclf.config import ConfigError
 from cclf.nets import grid_windows
+from rainbow_inputs import tiny
 from tiny_runs import CPU, run, tiny_config
 
 CONFIGS = {
     "sac": tiny_config("toy/reach-1d", env={"frame_stack": 3}),
     "a2c": tiny_config("minigrid/DoorKey-6x6"),
+    "rainbow": tiny("cclf"),
 }
 
 
@@ -66,6 +68,17 @@ def test_torchscript_of_a2c_is_the_logits_on_grids(folders, tmp_path):
     agent.close()
     assert metadata["output"] == {"name": "logits", "dtype": "float32", "shape": ["batch", 7]}
     assert "frame_stack" not in metadata
+
+
+def test_torchscript_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
+    done = export.export(folders["rainbow"], tmp_path / "policy.pt")
+    policy, metadata = read(done.path)
+    agent, _, _ = build.load_agent(folders["rainbow"], CPU, 1)
+    frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 2, 25, 25), dtype=np.uint8))
+    torch.testing.assert_close(policy(frames), agent.policy.evaluation_values(frames), rtol=0, atol=1e-5)
+    assert torch.equal(policy(frames).argmax(1), agent.policy.evaluation_action(frames))
+    agent.close()
+    assert metadata["output"] == {"name": "q_values", "dtype": "float32", "shape": ["batch", 3]}
 
 
 @pytest.mark.skipif(any(util.find_spec(name) is None for name in export.ONNX_PACKAGES), reason="pip install 'cclf[export]'")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cclf import build, presets
-from cclf.envs.toy import STEP_LENGTH, make_toy
+from cclf.envs.toy import CATCH_BALLS, STEP_LENGTH, make_toy
 from tiny_runs import CPU, rows, run
 
 NINE = ("sac-pixel", "rad", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
@@ -31,6 +31,9 @@ def optimum(task):
     return np.mean(returns)
 
 
+CATCHERS = ("rainbow", "curl", "cclf")
+
+
 class ShuffledReward:
     """Pays rewards of the task, each at a moment that has nothing to do with it: drawn from all that were earned so far."""
 
@@ -49,6 +52,8 @@ class ShuffledReward:
 
 def shuffle(learner):
     learner.env = ShuffledReward(learner.env)
+    if hasattr(learner, "stack"):
+        learner.stack.games = [learner.env]
 
 
 def final_return(task, method, folder, prepare=lambda _: None):
@@ -70,6 +75,19 @@ def test_a_method_solves_the_toy_from_pixels(tmp_path, task, method):
 def test_with_shuffled_rewards_it_does_not(tmp_path, task, method):
     reached, best = final_return(task, method, tmp_path, shuffle), optimum(task)
     assert reached < BAR * best, f"{method} on {task} learned from nothing: {reached:.1f} of {best:.1f}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", CATCHERS)
+def test_rainbow_learns_to_catch(tmp_path, method):
+    """Three balls a game; a random agent misses most."""
+    assert final_return("toy/catch", method, tmp_path) >= BAR * CATCH_BALLS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", CATCHERS)
+def test_with_shuffled_rewards_it_does_not_catch(tmp_path, method):
+    assert final_return("toy/catch", method, tmp_path, shuffle) < BAR * CATCH_BALLS
 
 
 def test_shuffled_rewards_are_the_tasks_own_at_other_moments():

@@ -244,3 +244,126 @@ def test_an_option_that_acts_is_obeyed() -> None:
     defaults = presets.resolve("toy/reach", "cclf")
     asked = dataclasses.replace(defaults, method=dataclasses.replace(defaults.method, bonus_temperature=0.5))
     presets.refuse_idle_options(asked, defaults)
+
+
+# Rainbow: rows of the sheet (CURL's code), where the config has them, and the value.
+RAINBOW_SETTINGS = (
+    ("env.frame_pixels", 84),
+    ("env.crop_pixels", 84),
+    ("env.frame_stack", 4),
+    ("env.action_repeat", 4),
+    ("algorithm.batch_size", 32),
+    ("algorithm.learn_start_agent_steps", 1_600),
+    ("algorithm.replay_capacity_transitions", 100_000),
+    ("algorithm.discount", 0.99),
+    ("algorithm.n_steps", 20),
+    ("algorithm.n_step_slip", False),
+    ("algorithm.priority_exponent", 0.5),
+    ("algorithm.importance_beta", 0.4),
+    ("algorithm.importance_beta_agent_steps", 98_400),
+    ("algorithm.learning_rate", 1e-4),
+    ("algorithm.adam_epsilon", 1.5e-4),
+    ("algorithm.max_gradient_norm", 10.0),
+    ("algorithm.target_every_agent_steps", 2_000),
+    ("algorithm.key_ema_rate", 0.001),
+    ("algorithm.hidden_dim", 256),
+    ("algorithm.atoms", 51),
+    ("algorithm.value_max", 10.0),
+    ("algorithm.noisy_sigma", 0.1),
+    ("algorithm.epsilon_train", 0.0),
+    ("algorithm.epsilon_eval", 0.001),
+    ("algorithm.contrastive_hidden_dim", 256),
+    ("algorithm.contrastive_dim", 128),
+    ("algorithm.logit_scale", 0.1),
+    ("run.env_steps", 400_000),
+    ("run.eval_every_env_steps", 40_000),
+    ("run.eval_episodes", 10),
+    ("run.final_eval_episodes", 100),
+)
+_SAME_BASE = [name for name in presets.RAINBOW_METHODS if not name.startswith(("drq", "efficient", "otrainbow"))]
+
+
+@pytest.mark.parametrize("method", _SAME_BASE)
+def test_every_value_of_the_rainbow_sheet(method):
+    config = presets.resolve("atari/Seaquest", method)
+    assert {path: value_of(config, path) for path, _ in RAINBOW_SETTINGS} == dict(RAINBOW_SETTINGS)
+
+
+def test_cclf_on_rainbow_as_the_paper_sets_it():
+    config = presets.resolve("atari/Pong", "cclf")
+    method = config.method
+    assert (method.views, method.priority_momentum, method.bonus_temperature) == (5, 0.99, 2e-4)
+    assert (method.bonus_decay_per_env_step, method.bonus_maxima) == (2e-5, "of-curiosity")
+    assert not config.algorithm.importance_sampling
+    assert config.algorithm.q_observations == "views"
+
+
+# augmentation, views drawn and learned, contrastive, curiosity's priorities, TD priorities, importance weights, what Q sees
+RAINBOW_METHODS = {
+    "rainbow": ("none", 1, 1, False, False, "td-error", True, "original"),
+    "rainbow-uniform": ("none", 1, 1, False, False, "uniform", False, "original"),
+    "rainbow-shift-1": ("crop-pad-crop", 1, 1, False, False, "td-error", True, "views"),
+    "rainbow-shift-2": ("crop-pad-crop", 2, 2, False, False, "td-error", True, "views"),
+    "otrainbow": ("none", 1, 1, False, False, "td-error", True, "original"),
+    "efficient-dqn": ("none", 1, 1, False, False, "uniform", False, "original"),
+    "drq": ("shift", 1, 1, False, False, "uniform", False, "views"),
+    "curl": ("crop-pad-crop", 2, 1, True, False, "td-error", True, "original"),
+    "cclf": ("crop-pad-crop", 5, 2, True, True, "td-error", False, "views"),
+    "selection": ("crop-pad-crop", 5, 2, True, False, "td-error", True, "views"),
+    "regularisation+reward": ("crop-pad-crop", 2, 2, True, False, "td-error", True, "views"),
+}
+
+
+@pytest.mark.parametrize("name", RAINBOW_METHODS)
+def test_the_rainbow_methods(name):
+    config = presets.resolve("atari/Pong", name)
+    method, rainbow = config.method, config.algorithm
+    facts = (method.augmentation, method.drawn_views, method.learned_views, method.contrastive, method.prioritisation)
+    assert (*facts, rainbow.base_replay, rainbow.importance_sampling, rainbow.q_observations) == RAINBOW_METHODS[name]
+
+
+def test_the_fifteen_combinations_stand_on_rainbow_too():
+    found = {frozenset(presets.pieces_of(method, "rainbow")) for method in presets.RAINBOW_METHODS.values()}
+    assert found == subsets(PIECES, 1) | {frozenset()}
+
+
+def test_efficient_dqn_drq_and_otrainbow_have_their_own_settings():
+    drq = presets.resolve("atari/Pong", "drq").algorithm
+    assert (drq.noisy, drq.distributional, drq.dueling, drq.double_q, drq.n_steps) == (False, False, True, True, 10)
+    assert (drq.target_every_agent_steps, drq.epsilon_train, drq.epsilon_eval, drq.intensity_scale) == (1, 0.1, 0.05, 0.05)
+    assert presets.resolve("atari/Pong", "efficient-dqn").algorithm == replace(
+        drq, intensity_scale=0.0, q_observations="original"
+    )
+    ot = presets.resolve("atari/Pong", "otrainbow").algorithm
+    assert (ot.updates_per_agent_step, ot.n_steps, ot.learn_start_agent_steps, ot.dueling, ot.double_q) == (
+        8,
+        3,
+        20_000,
+        False,
+        False,
+    )
+    assert presets.resolve("atari/Pong", "otrainbow").planned_updates == 8 * 80_001
+
+
+@pytest.mark.parametrize(
+    ("game", "curl", "cclf"), [("Pong", 0.01, 1e-4), ("Alien", 1.0, 1.0), ("Krull", 1.0, 1e-4), ("SpaceInvaders", 1.0, 1e-4)]
+)
+def test_contrastive_coefficients_per_game_and_list(game, curl, cclf):
+    found = {name: presets.resolve(f"atari/{game}", name).algorithm.contrastive_coefficient for name in presets.RAINBOW_METHODS}
+    assert (found["curl"], found["cclf-curl-list"]) == (curl, curl)
+    assert (found["cclf"], found["curl-cclf-list"]) == (cclf, cclf)
+
+
+def test_the_profiles_of_rainbow_differ_in_two_fields():
+    paper, released = (presets.resolve("atari/Pong", profile=profile).learning_values() for profile in ("paper", "released"))
+    differing = {key: (paper[key], released[key]) for key in paper if paper[key] != released[key]}
+    assert differing == {
+        "algorithm.warmup_policy": ("uniform", "noisy-net"),
+        "method.contrastive_reduction": ("sum", "weighted-mean"),
+    }
+
+
+def test_a_game_has_one_name_however_it_is_spelt():
+    names = {presets.resolve(f"atari/{name}").task for name in ("MsPacman", "ms_pacman", "mspacman")}
+    assert names == {"atari/MsPacman"}
+    assert presets.resolve("atari/ms_pacman").run_name() == presets.resolve("atari/MsPacman").run_name()

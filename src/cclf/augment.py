@@ -1,4 +1,4 @@
-"""Views of an observation: square crops. Corners are drawn apart from cropping, so that random numbers are inputs everywhere."""
+"""Views of an observation: square crops, or shifts. Corners are drawn apart: random numbers are inputs everywhere."""
 
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Views(NamedTuple):
     origins: Tensor | None = None  # (K, B, 2)  top-left corners (y, x), where views are crops; selection by overlap needs them
     crop_pixels: int | None = None  # side of the crops
     same: Tensor | None = None  # (B,)  first sample with the same observation, for a belief over distinct keys
+    query: Tensor | None = None  # (B, D)  features of the anchor, where they are known already
 
 
 def draw_origins(
@@ -57,3 +58,39 @@ def crop(images: Tensor, origins: Tensor, pixels: int) -> Views:
     """K crops of `pixels` x `pixels` out of each image (B, C, H, W), at the corners (K, B, 2)."""
     cut = uncut(images, origins, pixels).cut()
     return Views(cut.view(*origins.shape[:2], *cut.shape[1:]), origins, pixels)
+
+
+SHIFT_PIXELS = 4
+
+
+def crop_pad_crop_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
+    """Where each of the first `shown` pixels of an axis comes from, for CURL's augmentation on Atari: a random crop by 4 pixels,
+    4 replicated at either border, a random crop back. Uniform numbers (..., 2) to indices (..., shown).
+
+        out[i] = in[a + clamp(i + b - 4, 0, pixels - 5)]        a, b uniform in 0..4
+
+    >>> crop_pad_crop_pixels(torch.tensor([0.99, 0.0]), pixels=8, shown=8)  # a = 4, b = 0: everything four further
+    tensor([4, 4, 4, 4, 4, 5, 6, 7])
+    """
+    first, second = torch.split((uniform * (SHIFT_PIXELS + 1)).long(), 1, dim=-1)
+    place = torch.arange(shown, device=uniform.device)
+    return first + (place + second - SHIFT_PIXELS).clamp(0, pixels - SHIFT_PIXELS - 1)
+
+
+def shift_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
+    """The same for DrQ's augmentation: 4 pixels replicated at either border, a random crop back. Uniform numbers (..., 1).
+
+        out[i] = in[clamp(i + a - 4, 0, pixels - 1)]        a uniform in 0..8
+
+    >>> shift_pixels(torch.tensor([0.0]), pixels=6, shown=6)
+    tensor([0, 0, 0, 0, 0, 1])
+    """
+    offset = (uniform * (2 * SHIFT_PIXELS + 1)).long()
+    return (torch.arange(shown, device=uniform.device) + offset - SHIFT_PIXELS).clamp(0, pixels - 1)
+
+
+def take_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Images (B, F, H, W) seen through the rows (K, B, h) and columns (K, B, w) of each view: (K, B, F, h, w)."""
+    sample = torch.arange(images.shape[0], device=images.device)[:, None, None, None]
+    frame = torch.arange(images.shape[1], device=images.device)[:, None, None]
+    return images[sample, frame, rows[:, :, None, :, None], columns[:, :, None, None, :]]

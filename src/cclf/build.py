@@ -4,8 +4,9 @@ import json
 import math
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,30 +18,57 @@ from torch import Tensor
 
 from cclf import machine
 from cclf.algorithms.a2c import A2c
+from cclf.algorithms.rainbow import Rainbow
+from cclf.algorithms.rainbow_stack import RainbowStack, StackedRun
 from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
-from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, SacConfig
+from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, RainbowConfig, SacConfig
 from cclf.envs.make import make_env as make_env
 from cclf.framework import Framework
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import backward, paired_convolutions, prepare
 from cclf.nets import plain_convolutions
 from cclf.replay import Replay
+from cclf.replay_nstep import NStepReplay
 from cclf.runtime import checkpoint
 from cclf.runtime.compile import GraphedPolicy, compiled
-from cclf.runtime.evaluate import Evaluation, Rounds, evaluate, evaluate_vector, finish
+from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, evaluate, evaluate_games, evaluate_vector, finish
 from cclf.runtime.files import only_process, replace_file
+from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
+from cclf.runtime.metrics import EVAL_COLUMNS, Table
 from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
-from cclf.types import Env, Policy, VectorEnv
+from cclf.types import Env, Game, Policy, VectorEnv
 
-AnyLearner = OffPolicyLearner | OnPolicyLearner
+AnyLearner = OffPolicyLearner | OnPolicyLearner | GameRun
+AnyPolicy = Sac | A2c | StackedRun
+EVALUATED_GAMES = 10  # side by side
 
 
-def make_framework(method: MethodConfig, feature_dim: int) -> Framework:
+def make_game(config: Config, seed: int, evaluation: bool = False) -> Game:
+    """A game with discrete actions. In evaluation rewards are not clipped and losing a life ends nothing."""
+    suite, _, name = config.task.partition("/")
+    if suite == "toy":
+        from cclf.envs.toy import Catch
+
+        return Catch(config.env.frame_pixels, config.env.frame_stack, seed)
+    from cclf.envs.atari import AtariGame
+
+    return AtariGame(
+        name,
+        seed,
+        clip_reward=not evaluation,
+        life_loss_terminates=not evaluation,
+        frame_pixels=config.env.frame_pixels,
+        action_repeat=config.env.action_repeat,
+        frame_stack=config.env.frame_stack,
+    )
+
+
+def make_framework(method: MethodConfig, feature_dim: int, logit_scale: float = 1.0) -> Framework:
     return Framework(
         feature_dim,
         learned_views=method.learned_views,
@@ -54,13 +82,14 @@ def make_framework(method: MethodConfig, feature_dim: int) -> Framework:
         contrastive_reduction=method.contrastive_reduction,
         bonus_maxima=method.bonus_maxima,
         negatives=method.negatives,
+        logit_scale=logit_scale,
     )
 
 
 def make_sac(config: Config, action_dim: int, device: torch.device) -> Sac:
     method, sac, env = config.method, config.algorithm, config.env
     assert isinstance(sac, SacConfig), "pixels are learned with SAC"
-    assert method.augmentation != "none", "pixels are cropped"
+    assert method.augmentation in ("random-crop", "centre-crop"), "pixels are cropped"
     with torch.random.fork_rng(devices=[]):  # networks are drawn on the CPU: the same weights on every device
         torch.manual_seed(derive(config.seed, "init"))
         return Sac(
@@ -122,6 +151,100 @@ def make_a2c(config: Config, num_actions: int) -> A2c:
         )
 
 
+def make_rainbow(config: Config, num_actions: int) -> Rainbow:
+    method, rainbow = config.method, config.algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    assert method.augmentation in ("crop-pad-crop", "shift", "none"), "frames are shifted"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(config.seed, "init"))
+        return Rainbow(
+            make_framework(method, rainbow.contrastive_dim, rainbow.logit_scale),
+            frame_stack=config.env.frame_stack,
+            frame_pixels=config.env.frame_pixels,
+            num_actions=num_actions,
+            augmentation=method.augmentation,
+            drawn_views=method.drawn_views,
+            contrastive=method.contrastive,
+            convolutions=rainbow.convolutions,
+            hidden_dim=rainbow.hidden_dim,
+            atoms=rainbow.atoms if rainbow.distributional else 1,
+            value_max=rainbow.value_max,
+            noisy_sigma=rainbow.noisy_sigma,
+            dueling=rainbow.dueling,
+            double_q=rainbow.double_q,
+            contrastive_hidden_dim=rainbow.contrastive_hidden_dim,
+            contrastive_dim=rainbow.contrastive_dim,
+            contrastive_coefficient=rainbow.contrastive_coefficient,
+            contrastive_joins_td=rainbow.contrastive_joins_td,
+            q_observations=rainbow.q_observations,
+            intensity_scale=rainbow.intensity_scale,
+            td_priorities=rainbow.base_replay == "td-error",
+            priority_exponent=rainbow.priority_exponent,
+            importance_sampling=rainbow.importance_sampling,
+            n_step_discount=rainbow.discount**rainbow.n_steps,
+        )
+
+
+def make_rainbow_stack(
+    configs: Sequence[Config], num_actions: Sequence[int], device: torch.device, dtype: torch.dtype = torch.float32
+) -> RainbowStack:
+    """Runs that differ in task and seed alone, as one."""
+    rainbow = configs[0].algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    return RainbowStack(
+        [make_rainbow(config, count) for config, count in zip(configs, num_actions, strict=True)],
+        make_rainbow(configs[0], max(num_actions)),
+        [derive(config.seed, "rainbow", config.task) for config in configs],
+        device,
+        batch_size=rainbow.batch_size,
+        noisy=rainbow.noisy,
+        learning_rate=rainbow.learning_rate,
+        adam_epsilon=rainbow.adam_epsilon,
+        max_gradient_norm=rainbow.max_gradient_norm,
+        key_ema_rate=rainbow.key_ema_rate,
+        dtype=dtype,
+    )
+
+
+def make_game_stack(configs: Sequence[Config], device: torch.device, games: Sequence[Game] | None = None) -> GameStack:
+    """Learners of runs that differ in task and seed alone, which move in step; `games` other than their own for measurements."""
+    config, rainbow = configs[0], configs[0].algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    games = games or [make_game(each, derive(each.seed, "env")) for each in configs]
+    algorithm = make_rainbow_stack(configs, [_num_actions(game) for game in games], device)
+    transitions, size = replay_forecast(config, games[0])
+    replay_device = choose_replay_device(rainbow.replay_device, device, size * len(configs))
+    replay = NStepReplay(
+        len(configs),
+        transitions,
+        games[0].spec.frame_shape[1:],
+        config.env.frame_stack,
+        rainbow.n_steps,
+        rainbow.discount,
+        rainbow.n_step_slip,
+        replay_device,
+    )
+    schedule = GameSchedule(
+        learn_start=rainbow.learn_start_agent_steps,
+        uniform_warmup=rainbow.warmup_policy == "uniform",
+        updates_per_step=rainbow.updates_per_agent_step,
+        target_every=rainbow.target_every_agent_steps,
+        beta=rainbow.importance_beta,
+        beta_steps=rainbow.importance_beta_agent_steps,
+        epsilon=rainbow.epsilon_train,
+        epsilon_steps=rainbow.epsilon_decay_agent_steps,
+    )
+    graphs = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
+    if device.type == "cuda" and config.run.compile:
+        algorithm.run_loss = compiled(algorithm.run_loss)
+    return GameStack(games, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
+
+
+def _num_actions(game: Game) -> int:
+    assert game.spec.num_actions is not None, "Rainbow chooses among discrete actions"
+    return game.spec.num_actions
+
+
 def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
     from cclf.envs.minigrid import make_minigrid
 
@@ -137,12 +260,12 @@ def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
 class Agent(NamedTuple):
     """A policy with evaluation environments of its own."""
 
-    policy: Sac | A2c
+    policy: AnyPolicy
     rounds: Callable[..., Rounds]  # (seeds, record)
     close: Callable[[], None]
 
-    def evaluate(self, seeds: Sequence[int], record: bool = False) -> Evaluation:
-        return finish(self.rounds(seeds, record))
+    def evaluate(self, seeds: Sequence[int], record: bool = False, stopped: Callable[[], bool] = lambda: False) -> Evaluation:
+        return finish(self.rounds(seeds, record), stopped)
 
 
 class Shown(NamedTuple):
@@ -157,6 +280,8 @@ def make_agent(config: Config, device: torch.device, runs: int = 1) -> Agent:
         grids = make_grids(config, config.run.eval_episodes, seed=0)
         a2c = make_a2c(config, grids.num_actions)
         return Agent(a2c, lambda seeds, record: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), record), grids.close)
+    if isinstance(config.algorithm, RainbowConfig):
+        return _make_game_agent(config, config.algorithm, device)
     env = make_env(config, seed=0)
     sac = make_sac(config, env.spec.action_dim, device)
     workers = eval_workers(config, device, runs)
@@ -170,11 +295,27 @@ def make_agent(config: Config, device: torch.device, runs: int = 1) -> Agent:
     return Agent(sac, lambda seeds, record: evaluate(pool, shown, seeds, stack, device, record), pool.close)
 
 
+def _make_game_agent(config: Config, rainbow: RainbowConfig, device: torch.device) -> Agent:
+    games = [make_game(config, 0, evaluation=True)]
+    player = make_rainbow_stack([config], [_num_actions(games[0])], device).runs[0]
+
+    def rounds(seeds: Sequence[int], record: bool) -> Rounds:
+        while len(games) < min(EVALUATED_GAMES, len(seeds)):  # late: a run of many waits long for its first evaluation
+            games.append(make_game(config, 0, evaluation=True))
+        return evaluate_games(games, player, seeds, rainbow.epsilon_eval, device, record)
+
+    def close() -> None:
+        for game in games:
+            game.close()
+
+    return Agent(player, rounds, close)
+
+
 def eval_workers(config: Config, device: torch.device, runs: int) -> int:
     """Unless told: on a GPU one process per episode as far as there are cores; on a CPU none, since they would gain nothing."""
     if config.run.eval_workers is not None:
         return min(config.run.eval_workers, config.run.eval_episodes)
-    if device.type == "cpu" or isinstance(config.algorithm, A2cConfig):
+    if device.type == "cpu" or not isinstance(config.algorithm, SacConfig):
         return 0
     return min(config.run.eval_episodes, max(1, len(os.sched_getaffinity(0)) // runs))
 
@@ -207,8 +348,10 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
         grids = make_grids(config, config.algorithm.num_envs, seed)
         random = np.random.default_rng(derive(config.seed, "act"))
         return OnPolicyLearner(grids, make_a2c(config, grids.num_actions), random, config.algorithm.rollout_steps)
+    if isinstance(config.algorithm, RainbowConfig):
+        return make_game_stack([config], device).runs[0]
     env = WorkerEnv(partial(make_env, config, seed), config.task) if config.run.env_worker else make_env(config, seed)
-    shape, action_dim, _, max_steps = env.spec
+    shape, action_dim, _, max_steps, _ = env.spec
     transitions, size = replay_forecast(config, env)
     replay_device = choose_replay_device(config.algorithm.replay_device, device, size)
     replay = Replay(transitions, shape, action_dim, config.env.frame_stack, max_steps, replay_device)
@@ -234,9 +377,18 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     )
 
 
-def make_training(config: Config, folder: Path, device: torch.device, runs: int = 1) -> tuple[Training, AnyLearner, Agent]:
-    """One of `runs` in this process."""
-    learner = make_learner(config, device)
+def make_learners(configs: Sequence[Config], device: torch.device) -> list[AnyLearner]:
+    """Of runs that take turns in one process; those of Rainbow are stacked, and learn in one call."""
+    if isinstance(configs[0].algorithm, RainbowConfig):
+        return list(make_game_stack(configs, device).runs)
+    return [make_learner(config, device) for config in configs]
+
+
+def make_training(
+    config: Config, folder: Path, device: torch.device, runs: int = 1, learner: AnyLearner | None = None
+) -> tuple[Training, AnyLearner, Agent]:
+    """One of `runs` in this process, with a learner of its own unless it is given one."""
+    learner = learner or make_learner(config, device)
     agent = make_agent(config, device, runs)
 
     def evaluate_now(env_steps: int, record: bool) -> Rounds:
@@ -254,6 +406,40 @@ def make_training(config: Config, folder: Path, device: torch.device, runs: int 
         evaluate_beside_training=eval_workers(config, device, runs) > 0,
     )
     return Training(plan, learner, evaluate_now, folder), learner, agent
+
+
+def final_evaluation(folder: Path, device: torch.device, stopped: Callable[[], bool]) -> bool:
+    """The last word on a finished run: its final agent in many episodes, a row of final.csv. Whether that is there now.
+
+    It reads the last checkpoint, so it may come at any time later, and leaves nothing behind when `stopped()`.
+    """
+    episodes = read_config(folder).run.final_eval_episodes
+    if not episodes:
+        return True
+    agent, config, env_steps = load_agent(folder, device, min(episodes, EVALUATED_GAMES))
+    path = folder / "final.csv"
+    done = [line.partition(",")[0] for line in path.read_text().splitlines()] if path.exists() else []
+    with closing(agent):
+        if str(env_steps) in done:
+            return True
+        started = time.monotonic()
+        try:
+            result = agent.evaluate([derive(config.seed, "final", episode) for episode in range(episodes)], False, stopped)
+        except EvaluationStoppedError:
+            return False
+    row = {
+        "env_steps": env_steps,
+        "agent_steps": env_steps // config.env.action_repeat,
+        "updates": config.updates_at(env_steps // config.env.action_repeat),
+        "return_mean": result.mean,
+        "return_std": result.std,
+        "episodes": episodes,
+        "wall_seconds": round(time.monotonic() - started, 3),
+        "returns": " ".join(f"{value:.8g}" for value in result.returns),
+    }
+    with closing(Table(path, EVAL_COLUMNS, env_steps - 1)) as table:
+        table.write(row)
+    return True
 
 
 def choose_device(name: str) -> torch.device:
@@ -285,11 +471,13 @@ def set_precision(config: Config, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def replay_forecast(config: Config, env: Env) -> tuple[int, int]:
+def replay_forecast(config: Config, env: Env | Game) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
-    assert isinstance(config.algorithm, SacConfig), "A2C keeps no replay"
+    assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
     transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
-    shape, action_dim, _, max_steps = env.spec
+    shape, action_dim, _, max_steps, _ = env.spec
+    if isinstance(config.algorithm, RainbowConfig):
+        return transitions, NStepReplay.bytes_needed(transitions, shape[1:], config.env.frame_stack)
     return transitions, Replay.bytes_needed(transitions, shape, action_dim, config.env.frame_stack, max_steps)
 
 
@@ -343,7 +531,7 @@ def announcement(config: Config, learner: AnyLearner, device: torch.device) -> l
         f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x {config.env.action_repeat}, "
         f"{config.planned_updates:,} updates",
     ]
-    if isinstance(learner, OffPolicyLearner):
+    if not isinstance(learner, OnPolicyLearner):
         transitions, size = replay_forecast(config, learner.env)
         lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
     return lines

@@ -50,8 +50,9 @@ class EnvConfig:
 class MethodConfig:
     """Which views are made of an observation, and which of the four pieces curiosity drives."""
 
-    augmentation: Literal["random-crop", "centre-crop", "none"] = "random-crop"
-    """"none" duplicates the observation, as on MiniGrid: its two views are the same."""
+    augmentation: Literal["random-crop", "centre-crop", "none", "crop-pad-crop", "shift"] = "random-crop"
+    """"none" duplicates the observation, as on MiniGrid: its two views are the same. On Atari "crop-pad-crop" is CURL's (84 to 80
+    pixels, padded to 88, back to 84), "shift" is DrQ's (padded to 92, back to 84)."""
     views: int = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
@@ -206,6 +207,110 @@ class A2cConfig:
 
 
 @dataclass(frozen=True)
+class RainbowConfig:
+    """Data-efficient Rainbow on Atari (van Hasselt et al., 2019), as CURL's code runs it; see docs/atari.md."""
+
+    batch_size: int = 32
+    learn_start_agent_steps: int = 1_600
+    """The first update follows this agent step."""
+    warmup_policy: Literal["noisy-net", "uniform"] = "noisy-net"
+    """Before the first update: the untrained network (CURL's code), or uniform random actions (the CCLF paper)."""
+    updates_per_agent_step: int = 1
+    replay_capacity_transitions: int = 100_000
+    replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    discount: float = 0.99
+    n_steps: int = 20
+    n_step_slip: bool = False
+    """Keep CURL's slip: no bootstrap either where the step after the n-th ended the episode."""
+    base_replay: Literal["td-error", "uniform"] = "td-error"
+    """How replay is drawn where curiosity does not prioritise it."""
+    priority_exponent: float = 0.5
+    """Of TD-error priorities; curiosity enters as it is."""
+    importance_sampling: bool = False
+    """Weigh each sample by (N P)^-beta over the largest of the batch: Rainbow's, beside its TD-error priorities."""
+    importance_beta: float = 0.4
+    importance_beta_agent_steps: int = 98_400
+    """Agent steps after the start of learning in which beta rises to 1."""
+    learning_rate: float = 1e-4
+    adam_epsilon: float = 1.5e-4
+    max_gradient_norm: float = 10.0
+    target_every_agent_steps: int = 2_000
+    key_ema_rate: float = 0.001
+    """Of the momentum network that encodes keys."""
+    convolutions: Literal["data-efficient", "nature"] = "data-efficient"
+    hidden_dim: int = 256
+    distributional: bool = True
+    """C51 with cross-entropy, or plain Q values with a Huber loss."""
+    atoms: int = 51
+    value_max: float = 10.0
+    """The support of C51 is [-value_max, value_max]."""
+    noisy: bool = True
+    noisy_sigma: float = 0.1
+    dueling: bool = True
+    double_q: bool = True
+    epsilon_train: float = 0.0
+    epsilon_decay_agent_steps: int = 0
+    """Agent steps after the start of learning in which epsilon falls from 1 to `epsilon_train`; 0 starts there."""
+    epsilon_eval: float = 0.001
+    q_observations: Literal["views", "original"] = "views"
+    """What the Q loss and its target see: the augmented views (CCLF, DrQ) or the frames as they are (Rainbow, CURL)."""
+    intensity_scale: float = 0.0
+    """Multiply each view by 1 + scale * N, N standard normal within two deviations: DrQ has 0.05."""
+    contrastive_list: Literal["cclf", "curl"] = "cclf"
+    """Whose table of coefficients per game is used; the two papers disagree, see docs/atari.md."""
+    cclf_coefficient: float = 1e-4
+    curl_coefficient: float = 1.0
+    contrastive_hidden_dim: int = 256
+    contrastive_dim: int = 128
+    logit_scale: float = 0.1
+    """Inside the softmax of belief and contrastive loss."""
+    contrastive_joins_td: bool = False
+    """CURL's code adds the contrastive loss to each sample's own: importance weights scale it, TD priorities contain it."""
+
+    @property
+    def contrastive_coefficient(self) -> float:
+        return self.cclf_coefficient if self.contrastive_list == "cclf" else self.curl_coefficient
+
+    def __post_init__(self) -> None:
+        schedule = (
+            "learn_start_agent_steps",
+            "updates_per_agent_step",
+            "importance_beta_agent_steps",
+            "target_every_agent_steps",
+        )
+        sizes = (
+            "batch_size",
+            "replay_capacity_transitions",
+            "n_steps",
+            "hidden_dim",
+            "contrastive_hidden_dim",
+            "contrastive_dim",
+        )
+        for name in (*schedule, *sizes):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
+        for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "value_max", "logit_scale"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
+        shares = ("discount", "priority_exponent", "importance_beta", "key_ema_rate", "epsilon_train", "epsilon_eval")
+        for name in shares:
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name}={getattr(self, name)} must lie in [0, 1]")
+        if self.epsilon_decay_agent_steps < 0 or self.intensity_scale < 0.0 or self.noisy_sigma < 0.0:
+            raise ConfigError("epsilon_decay_agent_steps, intensity_scale and noisy_sigma must be 0 or more")
+        if self.atoms < 2:
+            raise ConfigError(f"atoms={self.atoms} must be 2 or more; for plain Q values use --no-distributional")
+        if self.learn_start_agent_steps <= self.n_steps:
+            raise ConfigError(
+                f"learn_start_agent_steps={self.learn_start_agent_steps} clashes with n_steps={self.n_steps}: "
+                "no transition has its n steps yet; learn later"
+            )
+
+
+AlgorithmConfig = SacConfig | A2cConfig | RainbowConfig
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """How long, where, and what is written. Nothing here changes what is learned, except `env_steps`, which says when to stop."""
 
@@ -219,6 +324,8 @@ class RunConfig:
     env_worker: bool = False
     """Keep the training environment in a process of its own: where a renderer crashes or hangs, another takes its place and the
     run goes on as if nothing had happened."""
+    final_eval_episodes: int = 0
+    """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
     log_every_agent_steps: int = 100
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
@@ -238,8 +345,9 @@ class RunConfig:
         for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
-        if self.threads < 0:
-            raise ConfigError(f"threads={self.threads} must be 0 or more")
+        for name in ("threads", "final_eval_episodes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 0 or more")
         if self.eval_workers is not None and not 0 <= self.eval_workers <= 256:
             raise ConfigError(f"eval_workers={self.eval_workers} must be 0 to 256 processes")
 
@@ -254,28 +362,58 @@ class Config:
     profile: str = "released"
     env: EnvConfig = field(default_factory=EnvConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
-    algorithm: SacConfig | A2cConfig = field(default_factory=SacConfig)
+    algorithm: AlgorithmConfig = field(default_factory=SacConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must be 0 or more")
-        grid = isinstance(self.algorithm, A2cConfig)
-        if grid and self.method.prioritisation:
+        if isinstance(self.algorithm, A2cConfig) and self.method.prioritisation:
             raise ConfigError("prioritisation=True clashes with A2C: it keeps no replay to draw from; turn prioritisation off")
         for name in ("eval_workers", "env_worker"):
-            if grid and getattr(self.run, name):
+            if getattr(self.run, name) and not isinstance(self.algorithm, SacConfig):
                 raise ConfigError(
-                    f"{name}={getattr(self.run, name)} clashes with A2C: its grids are stepped as one, here; leave it"
+                    f"{name}={getattr(self.run, name)} is for SAC: other environments are stepped as one, here; leave it"
                 )
-        if grid != (self.method.augmentation == "none"):
-            learner = "A2C on grids" if grid else "SAC on pixels"
-            raise ConfigError(f"augmentation={self.method.augmentation} clashes with {learner}: cropping is for pixels alone")
-        layers = 0 if isinstance(self.algorithm, A2cConfig) else self.algorithm.conv_layers
+        learner, augmentations = {
+            SacConfig: ("SAC on pixels", ("random-crop", "centre-crop")),
+            A2cConfig: ("A2C on grids", ("none",)),
+            RainbowConfig: ("Rainbow", ("crop-pad-crop", "shift", "none")),
+        }[type(self.algorithm)]
+        if self.method.augmentation not in augmentations:
+            raise ConfigError(
+                f"augmentation={self.method.augmentation} clashes with {learner}: use one of {', '.join(augmentations)}"
+            )
+        if isinstance(self.algorithm, RainbowConfig):
+            self._check_rainbow(self.algorithm)
+        layers = self.algorithm.conv_layers if isinstance(self.algorithm, SacConfig) else 0
         if (self.env.crop_pixels - 3) // 2 + 1 - 2 * (layers - 1) < 1:
             raise ConfigError(
                 f"conv_layers={layers} clashes with crop_pixels={self.env.crop_pixels}: "
                 "each 3x3 layer takes two pixels and none are left; lower conv_layers"
+            )
+
+    def _check_rainbow(self, rainbow: RainbowConfig) -> None:
+        if self.env.crop_pixels != self.env.frame_pixels:
+            raise ConfigError(
+                f"crop_pixels={self.env.crop_pixels} clashes with frame_pixels={self.env.frame_pixels}: "
+                "Rainbow's augmentations keep the size of a frame"
+            )
+        least = {"data-efficient": 25, "nature": 36}[rainbow.convolutions]
+        if self.env.frame_pixels < least:
+            raise ConfigError(
+                f"convolutions={rainbow.convolutions} clashes with frame_pixels={self.env.frame_pixels}: use {least} or more"
+            )
+        if self.method.augmentation == "none" and self.method.contrastive:
+            raise ConfigError("augmentation=none clashes with contrastive=True: two views would be the same; use crop-pad-crop")
+        if self.method.augmentation == "none" and rainbow.intensity_scale:
+            raise ConfigError(f"intensity_scale={rainbow.intensity_scale} clashes with augmentation=none: it would do nothing")
+        pieces = [name for name in ("prioritisation", "regularisation", "reward") if getattr(self.method, name)]
+        pieces += ["selection"] if self.method.selection != "all" else []
+        if rainbow.q_observations == "original" and (pieces or self.method.views > 1):
+            other = pieces[0] if pieces else f"views={self.method.views}"
+            raise ConfigError(
+                f"q_observations=original clashes with {other}: Q would learn from none of the views; use q_observations=views"
             )
 
     @property
@@ -284,16 +422,23 @@ class Config:
 
     @property
     def planned_updates(self) -> int:
+        return self.updates_at(self.planned_agent_steps)
+
+    def updates_at(self, agent_steps: int) -> int:
         if isinstance(self.algorithm, A2cConfig):
-            return -(-self.planned_agent_steps // (self.algorithm.num_envs * self.algorithm.rollout_steps))
-        return max(0, self.planned_agent_steps - self.algorithm.warmup_agent_steps)
+            return -(-agent_steps // (self.algorithm.num_envs * self.algorithm.rollout_steps))
+        if isinstance(self.algorithm, RainbowConfig):
+            turns = max(0, agent_steps - self.algorithm.learn_start_agent_steps + 1)
+            return turns * self.algorithm.updates_per_agent_step
+        return max(0, agent_steps - self.algorithm.warmup_agent_steps)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> "Config":
-        algorithm = A2cConfig if "rollout_steps" in values["algorithm"] else SacConfig
+        marks = {"rollout_steps": A2cConfig, "n_steps": RainbowConfig}  # fields that only these have
+        algorithm = next((kind for mark, kind in marks.items() if mark in values["algorithm"]), SacConfig)
         groups = {"env": EnvConfig, "method": MethodConfig, "algorithm": algorithm, "run": RunConfig}
         return Config(**{key: groups[key](**value) if key in groups else value for key, value in values.items()})
 

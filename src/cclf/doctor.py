@@ -6,15 +6,19 @@ First the facts, where a missing or broken piece is a fact too; then what they m
 
 import os
 import shutil
+import statistics
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cclf import machine, presets, probe
-from cclf.config import A2cConfig, Config
+from cclf.atari_games import ATARI_GAMES
+from cclf.config import A2cConfig, Config, ConfigError, RainbowConfig
 
 Facts = dict[str, Any]
 STRESS_SECONDS = 3.0
+ATARI_STEPS = 200
 PROBLEMS = ("warning", "error")
 NO_GRAPHICS = (
     "the container has no graphics driver: start it with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics "
@@ -46,11 +50,11 @@ def examine(task: str | None, stress_processes: int) -> Facts:
             "library": machine.has_library("libEGL_nvidia.so.0"),
             "vendor_file": _text(machine.nvidia_egl_vendor_file()),
         },
-        "atari_roms": machine.atari_roms(),
         "usable_processors": machine.usable_processors(),
         "memory_free_bytes": machine.available_memory_bytes(),
         "disk_free_bytes": shutil.disk_usage(".").free,
     }
+    facts["atari"] = emulator(facts)
     facts["forecast"] = forecast(config, facts) if config is not None else None
     works = facts["renderer"] is not None and facts["renderer"]["outcome"] == "ok"
     facts["stress"] = probe.render(stress_processes, STRESS_SECONDS) if stress_processes and works else None
@@ -62,9 +66,34 @@ def examine(task: str | None, stress_processes: int) -> Facts:
     return facts
 
 
+def emulator(facts: Facts) -> Facts | None:
+    """ale-py, the games of Atari 100K that it lacks, and how long a step of Pong takes here; None where it is not installed."""
+    roms = machine.atari_roms()
+    if roms is None:
+        return None
+    spelt = {rom.replace("_", "") for rom in roms}
+    answer: Facts = {"roms": len(roms), "missing": [game for game in ATARI_GAMES if game.lower() not in spelt]}
+    if "error" in facts["torch"] or "Pong" in answer["missing"]:
+        return answer
+    try:
+        from cclf.envs.atari import AtariGame
+
+        env = AtariGame("Pong", 0, clip_reward=True, life_loss_terminates=True)
+    except (ConfigError, ImportError, OSError) as error:
+        return answer | {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+    env.reset()
+    milliseconds = []
+    for _ in range(ATARI_STEPS):
+        start = time.perf_counter()
+        env.step(0)
+        milliseconds.append(1e3 * (time.perf_counter() - start))
+    return answer | {"ms_per_agent_step": round(statistics.median(milliseconds), 3)}
+
+
 def forecast(config: Config, facts: Facts) -> Facts:
     """What a run of the task will take. The environment is made, to know its frames; nothing is allocated."""
-    suite, packages = config.task.partition("/")[0], {"dmc": "dm_control", "gym": "gymnasium", "minigrid": "minigrid"}
+    suite = config.task.partition("/")[0]
+    packages = {"dmc": "dm_control", "gym": "gymnasium", "minigrid": "minigrid", "atari": "ale-py"}
     answer: Facts = {"task": config.task, "replay_transitions": 0, "replay_bytes": 0}
     if suite in packages and machine.version(packages[suite]) is None:
         return answer | {"error": f"needs the package {packages[suite]}", "do": f"pip install 'cclf[{suite}]'"}
@@ -78,7 +107,7 @@ def forecast(config: Config, facts: Facts) -> Facts:
     if isinstance(config.algorithm, A2cConfig):
         build.make_grids(config, 1, 0).close()  # refuses an unknown name
     else:
-        env = make_env(config, 0)
+        env = build.make_game(config, 0) if isinstance(config.algorithm, RainbowConfig) else make_env(config, 0)
         answer["replay_transitions"], answer["replay_bytes"] = build.replay_forecast(config, env)
         env.close()
     # A checkpoint holds the replay and is written beside the one before.
@@ -89,7 +118,7 @@ def judge(facts: Facts) -> list[Finding]:
     """The facts as findings, one line each. Pure: machines that we do not have are tested through it."""
     findings = [Finding("cclf", f"{facts['cclf']}, Python {facts['python']}"), Finding("system", facts["system"])]
     findings += [_packages(facts), _pair(facts)]
-    findings += [*_gpus(facts), *_renderer(facts), _atari(facts["atari_roms"])]
+    findings += [*_gpus(facts), *_renderer(facts), _atari(facts)]
     processors = facts["usable_processors"]
     findings.append(Finding("processors", f"{processors} usable of {facts['processors']}"))
     findings.append(Finding("memory", f"{_gb(facts['memory_free_bytes'])} free"))
@@ -197,14 +226,17 @@ def _devices(facts: Facts) -> Finding:
     return Finding("EGL devices", text)
 
 
-def _atari(roms: int | None) -> Finding:
-    if roms is None:
-        return Finding("Atari", "ale-py not installed", "note")
-    if roms == 0:
-        return Finding(
-            "Atari", "ale-py without ROMs", "warning", "pip install --upgrade ale-py: its wheels hold the ROMs since 0.9"
-        )
-    return Finding("Atari", f"{roms} ROMs in ale-py")
+def _atari(facts: Facts) -> Finding:
+    found, do = facts["atari"], "pip install --force-reinstall 'cclf[atari]': ale-py's wheels hold the ROMs"
+    if found is None:
+        return Finding("Atari", "ale-py not installed: no atari tasks (pip install 'cclf[atari]')", "note")
+    text = f"ale-py {facts['ale_py']}, {found['roms']} ROMs"
+    if "error" in found:
+        return Finding("Atari", f"{text}, does not start: {found['error']}", "error", do)
+    if found["missing"]:
+        return Finding("Atari", f"{text}, without {', '.join(found['missing'])}", "warning", do)
+    speed = f", {found['ms_per_agent_step']:.3g} ms per agent step of Pong" if "ms_per_agent_step" in found else ""
+    return Finding("Atari", f"{text}, all {len(ATARI_GAMES)} games of Atari 100K{speed}")
 
 
 def _forecast(facts: Facts) -> list[Finding]:

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from cclf import __version__, build
 from cclf.algorithms.a2c import A2c
+from cclf.algorithms.rainbow_stack import StackedRun
 from cclf.algorithms.sac import Sac
-from cclf.config import Config, ConfigError
+from cclf.config import Config, ConfigError, RainbowConfig
 from cclf.envs.make import make_env
 from cclf.nets import GRID_WINDOWS, grid_windows, plain_convolutions
 from cclf.runtime.seeding import derive
@@ -61,6 +62,20 @@ class GridLogits(nn.Module):
         windows = grids.flatten(1).index_select(1, self.windows).to(torch.float32).view(-1, *GRID_WINDOWS.shape)
         logits: Tensor = self.actor(self.encoder(windows))
         return logits
+
+
+class GameValues(nn.Module):
+    """Rainbow's Q values (B, A) for stacks of uint8 frames (B, F, H, W), without noise."""
+
+    def __init__(self, run: StackedRun, config: Config):
+        super().__init__()
+        self.online = build.make_rainbow(config, run.num_actions).online
+        self.online.load_state_dict({name.removeprefix("online."): p for name, p in run.parameters().items()}, strict=False)
+        self.register_buffer("valid", torch.ones(run.num_actions), persistent=False)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        values: Tensor = self.online.q_values(self.online.head(self.online.encoder(frames), (), self.valid))
+        return values
 
 
 class Exported(NamedTuple):
@@ -118,8 +133,21 @@ def reference(policy: Any, config: Config, seed: int) -> tuple[nn.Module, np.nda
         with torch.inference_mode():
             logits = policy.policy.actor(policy.policy.encoder(torch.from_numpy(grid_windows(observations)))).numpy()
         return GridLogits(policy).eval(), observations, logits
+    if isinstance(policy, StackedRun):
+        game, seen = build.make_game(config, derive(seed, "export"), evaluation=True), []
+        game.reset(derive(seed, "export"))
+        for _ in range(CHECKED_AGENT_STEPS):
+            seen.append(game.stack.copy())
+            if game.step(int(random.integers(policy.num_actions))).terminated:
+                game.reset()
+        game.close()
+        return (
+            GameValues(policy, config).eval(),
+            np.stack(seen),
+            policy.evaluation_values(torch.from_numpy(np.stack(seen))).numpy(),
+        )
     if not isinstance(policy, Sac):
-        raise ConfigError(f"cclf export knows SAC and A2C, not the {type(policy).__name__} of {config.task}")
+        raise ConfigError(f"cclf export knows SAC, A2C and Rainbow, not the {type(policy).__name__} of {config.task}")
     # Weights are float32 whatever a GPU computed with: that is what other programs get, and what they are checked against.
     policy.critic.encoder.convolutions.kernel = plain_convolutions
     env = make_env(config, derive(seed, "export"))
@@ -139,8 +167,9 @@ def reference(policy: Any, config: Config, seed: int) -> tuple[nn.Module, np.nda
 def describe(config: Config, env_steps: int, observations: np.ndarray, answers: np.ndarray) -> dict[str, Any]:
     """What a program must know to use the file."""
     on_grids = observations.shape[1:] == (7, 7, 3)
+    answer = "logits" if on_grids else "q_values" if isinstance(config.algorithm, RainbowConfig) else "action"
     pixels = {
-        "frame_stack": config.env.frame_stack,  # oldest first; at the start of an episode the first frame repeated
+        "frame_stack": config.env.frame_stack,  # oldest first; before the first frame stand copies of it, on games blanks
         "frame_pixels": config.env.frame_pixels,
         "crop_pixels": config.env.crop_pixels,
         "action_repeat": config.env.action_repeat,
@@ -151,7 +180,7 @@ def describe(config: Config, env_steps: int, observations: np.ndarray, answers: 
         "method": config.method_name,
         "env_steps": env_steps,
         "input": {"name": "observation", "dtype": "uint8", "shape": ["batch", *observations.shape[1:]]},
-        "output": {"name": "logits" if on_grids else "action", "dtype": "float32", "shape": ["batch", *answers.shape[1:]]},
+        "output": {"name": answer, "dtype": "float32", "shape": ["batch", *answers.shape[1:]]},
         **({} if on_grids else pixels),
         "config": config.to_dict(),
     }

@@ -28,6 +28,7 @@ class Appraisal(NamedTuple):
     next_curiosity: Tensor  # (B,)
     bonus: Tensor  # (B,)  intrinsic reward
     chosen: Tensor  # (B,)  number of the chosen view of o_t, 1..K-1
+    key: Tensor | None = None  # (B, D)  features of `key_view`, where curiosity asked for them
 
 
 class Framework(nn.Module):
@@ -51,6 +52,7 @@ class Framework(nn.Module):
         contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean",
         bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus",
         negatives: Literal["all", "distinct"] = "all",
+        logit_scale: float = 1.0,
     ):
         super().__init__()
         self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))  # W starts uniform in [0, 1)
@@ -69,14 +71,15 @@ class Framework(nn.Module):
         self.contrastive_reduction = contrastive_reduction
         self.bonus_maxima = bonus_maxima
         self.negatives = negatives
+        self.logit_scale = logit_scale  # one over the temperature of the softmax in (3) and (8), which the paper leaves out
 
     @torch.no_grad()
     def appraise(
         self, views: Views, next_views: Views, reward: Tensor, env_steps: Tensor, encode_query: Encode, encode_key: Encode
     ) -> Appraisal:
         """Curiosity (3), selection (4)(5), weights (7) and bonus (9) for a batch; `env_steps` is the t of Eq. (9)."""
-        chosen, curiosity = self._choose(views, reward, encode_query, encode_key)
-        next_chosen, next_curiosity = self._choose(next_views, reward, encode_query, encode_key)
+        chosen, curiosity, keys = self._choose(views, reward, encode_query, encode_key)
+        next_chosen, next_curiosity, _ = self._choose(next_views, reward, encode_query, encode_key)
         key_view = _take(views.images, chosen) if views.images.shape[0] > 1 else views.images[0]
         return Appraisal(
             views=self._learned(views.images, chosen),
@@ -88,11 +91,12 @@ class Framework(nn.Module):
             next_curiosity=next_curiosity,
             bonus=self._bonus(curiosity, next_curiosity, reward, env_steps),
             chosen=chosen,
+            key=None if keys is None else _take(keys, chosen - 1),
         )
 
     def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None) -> Tensor:
         """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B, D), which do not."""
-        logits = equations.similarity_logits(query, key.detach(), self.bilinear)
+        logits = equations.similarity_logits(query * self.logit_scale, key.detach(), self.bilinear)
         weights = curiosity if self.regularisation else torch.ones_like(curiosity)
         return equations.contrastive_loss(logits, weights, self.contrastive_reduction, same)
 
@@ -102,15 +106,18 @@ class Framework(nn.Module):
             return None
         return equations.priority(previous, appraisal.curiosity, appraisal.next_curiosity, self.priority_momentum)
 
-    def _choose(self, views: Views, reward: Tensor, encode_query: Encode, encode_key: Encode) -> tuple[Tensor, Tensor]:
-        """The number of the chosen view and the curiosity about it, for each sample."""
+    def _choose(
+        self, views: Views, reward: Tensor, encode_query: Encode, encode_key: Encode
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Number of the chosen view and curiosity about it, for each sample; and the features (K - 1, B, D) it chose from."""
         others, batch = views.images.shape[0] - 1, views.images.shape[1]
-        beliefs = torch.ones(1, batch, dtype=reward.dtype, device=reward.device)
+        beliefs, keys = torch.ones(1, batch, dtype=reward.dtype, device=reward.device), None
         if self.needs_curiosity:
-            query = encode_query(views.images[0])
+            query = encode_query(views.images[0]) if views.query is None else views.query
             keys = encode_key(views.images[1:].flatten(0, 1)).view(others, batch, -1)
             same = views.same if self.negatives == "distinct" else None
-            beliefs = torch.stack([equations.belief(query, key, self.bilinear, same) for key in keys])
+            scaled = query * self.logit_scale
+            beliefs = torch.stack([equations.belief(scaled, key, self.bilinear, same) for key in keys])
         if self.selection == "curiosity":
             chosen = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":
@@ -121,7 +128,7 @@ class Framework(nn.Module):
         else:
             chosen = torch.zeros(batch, dtype=torch.int64, device=reward.device)
         belief = beliefs.gather(0, chosen[None])[0] if self.needs_curiosity else beliefs[0]
-        return chosen + 1, equations.curiosity(belief)
+        return chosen + 1, equations.curiosity(belief), keys
 
     def _learned(self, images: Tensor, chosen: Tensor) -> Tensor:
         if self.selection == "all":

@@ -151,9 +151,9 @@ def has_library(name: str) -> bool:
     return True
 
 
-def atari_roms() -> int | None:
-    """How many Atari games lie in ale-py's own wheel; None where it is not installed."""
-    found = util.find_spec("ale_py")
+def atari_roms() -> list[str] | None:
+    """The games whose ROMs lie in ale-py's own wheel, as it names them; None where it is not installed."""
+    found = util.find_spec("ale_py") if version("ale-py") else None
     if found is None or found.origin is None:
         return None
-    return len(list((Path(found.origin).parent / "roms").rglob("*.bin")))
+    return sorted(path.stem for path in (Path(found.origin).parent / "roms").rglob("*.bin"))

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from cclf.config import A2cConfig, Config, ConfigError, EnvConfig, MethodConfig, RunConfig, SacConfig
+from cclf.atari_games import ATARI_GAMES, CCLF_COEFFICIENTS, CURL_COEFFICIENTS, game_name
+from cclf.config import A2cConfig, Config, ConfigError, EnvConfig, MethodConfig, RainbowConfig, RunConfig, SacConfig
 
 Overrides = dict[str, Any]
 
@@ -81,11 +82,80 @@ A2C_METHODS: dict[str, Method] = {
         Method("re3+cclf-distinct", "the same on RE3", {"negatives": "distinct"}, _RE3),
     )
 }
-METHODS: dict[str, dict[str, Method]] = {"sac": SAC_METHODS, "a2c": A2C_METHODS}
+
+# On Rainbow the contrastive loss may stand beside a Q loss that never sees an augmented frame: CURL's does.
+_NOTHING = _PLAIN | {"augmentation": "none", "views": 1, "contrastive": False}
+_ONE_VIEW = _PLAIN | {"views": 1, "contrastive": False}
+_WEIGHED: Overrides = {"importance_sampling": True}
+_ORIGINAL: Overrides = _WEIGHED | {"q_observations": "original"}
+_CURL: Overrides = _ORIGINAL | {"contrastive_list": "curl", "contrastive_joins_td": True}
+# DrQ's Atari agent and the "Efficient DQN" under it (Kostrikov et al., 2020; values of Dopamine's DrQ.gin).
+_EFFICIENT_DQN: Overrides = {
+    "n_steps": 10,
+    "base_replay": "uniform",
+    "target_every_agent_steps": 1,
+    "convolutions": "nature",
+    "hidden_dim": 512,
+    "distributional": False,
+    "noisy": False,
+    "epsilon_train": 0.1,
+    "epsilon_decay_agent_steps": 5_000,
+    "epsilon_eval": 0.05,
+    "q_observations": "original",
+}
+_DRQ: Overrides = _EFFICIENT_DQN | {"q_observations": "views", "intensity_scale": 0.05}
+# Overtrained Rainbow (Kielak, 2020; values of Dopamine's OTRainbow.gin): eight updates a step.
+_OTRAINBOW: Overrides = _ORIGINAL | {
+    "n_steps": 3,
+    "learn_start_agent_steps": 20_000,
+    "warmup_policy": "uniform",
+    "updates_per_agent_step": 8,
+    "importance_beta": 0.5,
+    "importance_beta_agent_steps": 10**9,  # it stays at 0.5
+    "learning_rate": 6.25e-5,
+    "target_every_agent_steps": 500,
+    "convolutions": "nature",
+    "hidden_dim": 512,
+    "noisy": False,
+    "dueling": False,
+    "double_q": False,
+    "epsilon_train": 0.01,
+    "epsilon_decay_agent_steps": 50_000,
+}
+
+
+def _on_rainbow(method: Method) -> Method:
+    """Curiosity's priorities carry no importance weights; without that piece replay is Rainbow's own, with them."""
+    return dataclasses.replace(method, algorithm={} if method.overrides.get("prioritisation", True) else _WEIGHED)
+
+
+RAINBOW_METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("rainbow", "data-efficient Rainbow", _NOTHING, _ORIGINAL),
+        Method("rainbow-uniform", "the same with uniform replay", _NOTHING,
+               {"q_observations": "original", "base_replay": "uniform"}),
+        Method("rainbow-shift-1", "control: Rainbow learning Q from one augmented view", _ONE_VIEW, _WEIGHED),
+        Method("rainbow-shift-2", "control: from two, evenly averaged", _PLAIN | {"contrastive": False}, _WEIGHED),
+        Method("otrainbow", "overtrained Rainbow: eight updates a step", _NOTHING, _OTRAINBOW),
+        Method("efficient-dqn", "DrQ's base agent: double dueling DQN on the original frames", _NOTHING, _EFFICIENT_DQN),
+        Method("drq", "the same on shifted frames of random intensity", _ONE_VIEW | {"augmentation": "shift"}, _DRQ),
+        Method("drq-epsilon", "DrQ with the epsilons of Rainbow's evaluations", _ONE_VIEW | {"augmentation": "shift"},
+               _DRQ | {"epsilon_train": 0.01, "epsilon_eval": 0.001}),
+        Method("curl", "Rainbow with a contrastive loss on two augmented views", _PLAIN | {"views": 1}, _CURL),
+        Method("curl-cclf-list", "control: CURL with the CCLF paper's coefficients", _PLAIN | {"views": 1},
+               _CURL | {"contrastive_list": "cclf"}),
+        Method("cclf", "all four pieces", {}),
+        Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
+        *(_on_rainbow(method) for method in _ABLATIONS),
+    )
+}  # fmt: skip
+METHODS: dict[str, dict[str, Method]] = {"sac": SAC_METHODS, "a2c": A2C_METHODS, "rainbow": RAINBOW_METHODS}
 
 
 # Each disagreement between the paper and the released code is one field; see docs/deviations.md. CCLF on A2C was never released:
-# there "released" is RE3's code, on which it was built.
+# there "released" is RE3's code, on which it was built. Nor was CCLF on Rainbow: there it is CURL's Rainbow, with the pieces of
+# the released SAC code.
 PROFILES: dict[str, dict[str, dict[str, Overrides]]] = {
     "sac": {
         "released": {
@@ -112,6 +182,10 @@ PROFILES: dict[str, dict[str, dict[str, Overrides]]] = {
         "released": {"algorithm": {"entropy_coefficient": 0.01}, "method": {}},
         "paper": {"algorithm": {"entropy_coefficient": 0.001}, "method": {}},
     },
+    "rainbow": {
+        "released": {"algorithm": {"warmup_policy": "noisy-net"}, "method": {"contrastive_reduction": "weighted-mean"}},
+        "paper": {"algorithm": {"warmup_policy": "uniform"}, "method": {"contrastive_reduction": "sum"}},
+    },
 }
 DEFAULT_PROFILE = "released"
 
@@ -123,6 +197,8 @@ class Task:
     env: Overrides = field(default_factory=dict)
     algorithm: Overrides = field(default_factory=dict)
     run: Overrides = field(default_factory=dict)
+    base: str | None = None
+    """Where it is not learned with its suite's base algorithm: then another suite of that base sets what it leaves open."""
 
 
 _TOY_ENV: Overrides = {"frame_pixels": 20, "crop_pixels": 16, "frame_stack": 1, "action_repeat": 1}
@@ -152,6 +228,35 @@ _GRID_METHOD: Overrides = {
 }
 _GRID_RUN: Overrides = {"env_steps": 400_000, "eval_every_env_steps": 3_200, "eval_episodes": 100, "threads": 1}
 
+_GAME_METHOD: Overrides = {"augmentation": "crop-pad-crop", "bonus_temperature": 2e-4, "bonus_maxima": "of-curiosity"}
+_GAME_RUN: Overrides = {
+    "env_steps": 400_000,
+    "eval_every_env_steps": 40_000,
+    "final_eval_episodes": 100,
+    "log_every_agent_steps": 1_000,
+    "video": False,
+}
+_CATCH = Task(
+    "toy/catch",
+    "move a paddle under a falling ball, 50x50 pixels; Rainbow learns it in a minute on a CPU",
+    base="rainbow",
+    env={"frame_pixels": 50, "crop_pixels": 50, "frame_stack": 2, "action_repeat": 1},
+    algorithm={
+        "learn_start_agent_steps": 200,
+        "replay_capacity_transitions": 5_000,
+        "n_steps": 4,
+        "importance_beta_agent_steps": 1_800,
+        "learning_rate": 1e-3,
+        "target_every_agent_steps": 100,
+        "hidden_dim": 64,
+        "value_max": 3.0,
+        "contrastive_hidden_dim": 64,
+        "contrastive_dim": 32,
+        "cclf_coefficient": 1.0,
+    },
+    run=_TOY_RUN | {"env_steps": 2_000},
+)
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -169,7 +274,16 @@ SUITES: dict[str, Suite] = {
     "gym": Suite("sac", env={"action_repeat": 1}),
     "toy": Suite("sac", env=_TOY_ENV, algorithm=_TOY_ALGORITHM, run=_TOY_RUN),
     "minigrid": Suite("a2c", env=_GRID_ENV, method=_GRID_METHOD, run=_GRID_RUN | {"log_every_agent_steps": 3_200}),
+    "atari": Suite("rainbow", env={"frame_pixels": 84, "frame_stack": 4}, method=_GAME_METHOD, run=_GAME_RUN),
 }
+
+
+def _atari(game: str) -> Task:
+    """CURL's code and the CCLF paper have tables of contrastive coefficients that disagree; a method names the one it uses."""
+    coefficients = {"curl_coefficient": CURL_COEFFICIENTS[game], "cclf_coefficient": CCLF_COEFFICIENTS[game]}
+    return Task(f"atari/{game}", ATARI_GAMES[game].summary, algorithm=coefficients)
+
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -192,11 +306,14 @@ TASKS: dict[str, Task] = {
             "the same along one line; learned in seconds on a CPU",
             run={"env_steps": 1_500, "eval_every_env_steps": 250},
         ),
+        _CATCH,
+        *(_atari(game) for game in ATARI_GAMES),
     )
 }
 OPEN_SUITES = {
     "dmc": "dmc/<domain>-<task>: any other task of the DeepMind Control suite",
     "gym": "gym/<id>: any registered Gymnasium environment with continuous actions, from its pixels",
+    "atari": "atari/<game>: any other game of the Arcade Learning Environment, e.g. atari/SpaceInvaders",
     "minigrid": "minigrid/<name>: any other MiniGrid environment, e.g. minigrid/FourRooms",
 }
 
@@ -209,6 +326,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def find_task(name: str) -> Task:
     suite, _, rest = name.partition("/")
+    if suite == "atari" and rest:
+        name = f"atari/{game_name(rest)}"  # pong is Pong: one game, one name
     if name in TASKS:
         return TASKS[name]
     if suite in OPEN_SUITES and rest:
@@ -217,9 +336,14 @@ def find_task(name: str) -> Task:
 
 
 def base_algorithm(task_name: str) -> str:
-    """sac or a2c: which base algorithm a task's suite is learned with."""
-    find_task(task_name)
-    return SUITES[task_name.partition("/")[0]].base
+    """sac, a2c or rainbow: which base algorithm a task is learned with."""
+    return find_task(task_name).base or SUITES[task_name.partition("/")[0]].base
+
+
+def _suite(task: Task) -> Suite:
+    """What the task's suite sets; for a toy learned with another algorithm than the toys', what that algorithm's suite sets."""
+    own = SUITES[task.name.partition("/")[0]]
+    return own if task.base is None else next(suite for suite in SUITES.values() if suite.base == task.base)
 
 
 def find_method(name: str, base: str) -> Method:
@@ -234,7 +358,8 @@ def find_method(name: str, base: str) -> Method:
 def resolve(task_name: str, method_name: str = "cclf", *, seed: int = 1, profile: str = DEFAULT_PROFILE) -> Config:
     """The config of a run before the command line has its say."""
     base = base_algorithm(task_name)
-    task, suite, method = find_task(task_name), SUITES[task_name.partition("/")[0]], find_method(method_name, base)
+    task, method = find_task(task_name), find_method(method_name, base)
+    suite = _suite(task)
     profiles = PROFILES[base]
     if profile not in profiles:
         raise ConfigError(f"unknown profile {profile!r}{nearest(profile, profiles)}: use one of {', '.join(profiles)}")
@@ -242,13 +367,13 @@ def resolve(task_name: str, method_name: str = "cclf", *, seed: int = 1, profile
     if base == "sac" and "learning_rate" in algorithm:
         algorithm.setdefault("contrastive_learning_rate", algorithm["learning_rate"])
     return Config(
-        task=task_name,
+        task=task.name,
         method_name=method_name,
         seed=seed,
         profile=profile,
         env=EnvConfig(**suite.env | task.env),
         method=MethodConfig(**suite.method | profiles[profile]["method"] | method.overrides),
-        algorithm=A2cConfig(**algorithm) if base == "a2c" else SacConfig(**algorithm),
+        algorithm={"sac": SacConfig, "a2c": A2cConfig, "rainbow": RainbowConfig}[base](**algorithm),
         run=RunConfig(**suite.run | task.run),
     )
 
@@ -266,6 +391,17 @@ _ACTS_WITH = {
     "contrastive_coefficient": "contrastive",
     "contrastive_hidden_dim": "contrastive",
     "key_ema_rate": "contrastive",
+    "contrastive_dim": "contrastive",
+    "contrastive_list": "contrastive",
+    "contrastive_joins_td": "contrastive",
+    "cclf_coefficient": "contrastive",
+    "curl_coefficient": "contrastive",
+    "logit_scale": "contrastive",
+    "noisy_sigma": "noisy",
+    "atoms": "distributional",
+    "value_max": "distributional",
+    "importance_beta": "importance_sampling",
+    "importance_beta_agent_steps": "importance_sampling",
     "re3_coefficient": "re3",
     "re3_window_observations": "re3",
     "re3_running_mean_slip": "re3",

@@ -32,11 +32,25 @@ class Batch(NamedTuple):
         return Batch(*(tensor.to(device) for tensor in self))
 
 
+class GameBatch(NamedTuple):
+    """n-step transitions of discrete actions drawn from replay, of one run; of S runs each field has S in front."""
+
+    observation: Tensor  # (B, F, H, W) uint8
+    action: Tensor  # (B,) int64
+    reward: Tensor  # (B,)  of the first step
+    n_step_return: Tensor  # (B,)  of the n steps, cut at the end of the episode
+    continuation: Tensor  # (B,)  0 where the episode ended within them
+    next_observation: Tensor  # (B, F, H, W) uint8  n steps later; blank where the episode has ended
+    priority: Tensor  # (B,)
+    slot: Tensor  # (B,) int64
+
+
 class EnvSpec(NamedTuple):
     frame_shape: tuple[int, int, int]  # (C, H, W), uint8
-    action_dim: int  # continuous, each in [-1, 1]
+    action_dim: int  # continuous, each in [-1, 1]; 1 where actions are discrete
     action_repeat: int
     max_episode_agent_steps: int | None
+    num_actions: int | None = None  # discrete: an action is an integer below this
 
 
 class EnvStep(NamedTuple):
@@ -69,6 +83,21 @@ class Env(Stateful, Protocol):
     def close(self) -> None: ...
 
 
+class Game(Stateful, Protocol):
+    """An environment with discrete actions that keeps the stack of frames to act on."""
+
+    spec: EnvSpec
+    stack: np.ndarray  # (F, H, W) uint8, oldest frame first
+    raw_reward: float  # of the last step, before any clipping
+
+    @property
+    def game_over(self) -> bool: ...  # the game itself, not an episode that ended with a life
+    def reset(self, seed: int | None = None) -> np.ndarray: ...  # the first frame
+    def step(self, action: int) -> EnvStep: ...
+    def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
+    def close(self) -> None: ...
+
+
 class Policy(Protocol):
     """What evaluation needs: the deterministic action for one stack of frames."""
 
@@ -94,6 +123,29 @@ class OffPolicyAlgorithm(Policy, Stateful, Protocol):
     def collection_action(
         self, observation: Tensor, augment_generator: torch.Generator, policy_generator: torch.Generator
     ) -> Tensor: ...
+
+
+class StackedAlgorithm(Protocol):
+    """A base algorithm for S runs at once. `moment` is a clock from which it draws all random numbers of a turn."""
+
+    device: torch.device
+    metric_names: tuple[str, ...]
+
+    @property
+    def runs(self) -> Sequence[StackedPolicy]: ...
+    def draw(self, moment: Tensor) -> tuple[dict[str, Tensor], Any]: ...  # uniform numbers by name, and those of an update
+    def act(self, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor: ...  # (S,)
+    def update(self, batch: GameBatch, noise: Any, env_steps: Tensor, beta: Tensor) -> tuple[Metrics, Tensor]: ...
+    def copy_target(self) -> None: ...
+
+
+class StackedPolicy(Policy, Stateful, Protocol):
+    """One run of a stacked algorithm."""
+
+    num_actions: int
+
+    @property
+    def networks(self) -> Stateful: ...
 
 
 class VectorEnv(Stateful, Protocol):

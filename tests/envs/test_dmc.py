@@ -70,7 +70,7 @@ def test_the_tasks_tested_are_the_papers_six():
 @pytest.mark.parametrize("name", ALL)
 def test_frames_and_rewards_are_dm_controls(make, name):
     env, theirs = make(name, action_repeat=4, seed=5), oracle(name, seed=5)
-    assert env.spec == ((3, 100, 100), ACTION_DIM[name], 4, 250)
+    assert env.spec == ((3, 100, 100), ACTION_DIM[name], 4, 250, None)
     theirs.reset()
     frame = env.reset()
     assert frame.dtype == np.uint8

@@ -87,7 +87,7 @@ def clock(frame):
 @pytest.mark.parametrize(("repeat", "steps"), [(1, 10), (2, 5), (3, 4), (4, 3)])
 def test_lengths_rewards_and_truncation(repeat, steps):
     env = make(action_repeat=repeat)
-    assert env.spec == ((3, PIXELS, PIXELS), 2, repeat, steps)
+    assert env.spec == ((3, PIXELS, PIXELS), 2, repeat, steps, None)
     first = clock(env.reset())
     results = [env.step(np.zeros(2)) for _ in range(steps)]
     assert [r.truncated for r in results] == [False] * (steps - 1) + [True]
@@ -169,7 +169,7 @@ def test_it_has_no_state_to_save():
 def test_pendulum_from_its_renderer():
     pytest.importorskip("pygame")
     env = GymnasiumPixels("Pendulum-v1", 84, 2, seed=1)
-    assert env.spec == ((3, 84, 84), 1, 2, 100)
+    assert env.spec == ((3, 84, 84), 1, 2, 100, None)
     frame = env.reset()
     assert (frame.shape, frame.dtype) == ((3, 84, 84), np.uint8)
     step = env.step(np.ones(1))

@@ -5,7 +5,7 @@ import pytest
 
 from cclf import presets
 from cclf.config import ConfigError
-from cclf.envs.toy import EPISODE_STEPS, STEP_LENGTH, make_toy
+from cclf.envs.toy import CATCH_BALLS, EPISODE_STEPS, STEP_LENGTH, Catch, make_toy
 
 TOYS = {"reach-1d": 1, "reach": 2}
 
@@ -32,7 +32,7 @@ def play(env, policy, seed=None):
 @pytest.mark.parametrize(("name", "axes"), TOYS.items())
 def test_spec_and_frames(name, axes):
     env = make(name, action_repeat=2)
-    assert env.spec == ((3, 20, 20), axes, 2, 13)
+    assert env.spec == ((3, 20, 20), axes, 2, 13, None)
     for frame in (env.reset(), env.step(np.zeros(axes)).frame):
         assert frame.shape == (3, 20, 20)
         assert frame.dtype == np.uint8
@@ -151,3 +151,55 @@ def test_a_scripted_policy_earns_much_and_chance_little(name, best, random_mean)
 def test_an_unknown_toy_is_refused():
     with pytest.raises(ConfigError, match=r"reach-3d.*reach, reach-1d"):
         make("reach-3d")
+
+
+def under_the_ball(game):
+    return int(np.sign(game.column - game.paddle)) + 1
+
+
+def caught(policy, games=50):
+    game, total = Catch(50, 2, seed=0), 0.0
+    for _ in range(games):
+        game.reset()
+        ended = False
+        while not ended:
+            step = game.step(policy(game))
+            total, ended = total + step.reward, step.terminated
+            assert ended == game.game_over
+    return total / games
+
+
+def test_catch_can_be_won_and_not_by_chance():
+    random = np.random.default_rng(0)
+    assert caught(under_the_ball) == CATCH_BALLS
+    assert caught(lambda _: int(random.integers(3))) < 0.0
+    assert caught(lambda _: 1) < 0.0
+
+
+def test_catch_shows_ball_and_paddle_in_every_shift_and_keeps_its_stack():
+    game = Catch(50, 2, seed=3)
+    first = game.reset()
+    assert game.spec == ((1, 50, 50), 1, 1, 12, 3)
+    assert np.array_equal(game.stack, np.concatenate([np.zeros((1, 50, 50), np.uint8), first]))
+    for _ in range(30):
+        before = game.stack[-1]
+        step = game.step(under_the_ball(game))
+        assert np.array_equal(game.stack, np.concatenate([before[None], step.frame]))
+        assert not step.frame[0, :4].any()
+        assert not step.frame[0, 46:].any()
+        if step.terminated:
+            game.reset()
+    assert game.picture().shape == (200, 200, 3)
+
+
+def test_catch_goes_on_exactly_from_a_saved_state():
+    one, two = Catch(50, 2, seed=1), Catch(50, 2, seed=2)
+    one.reset()
+    for _ in range(5):
+        one.step(0)
+    two.load_state_dict(one.state_dict())
+    for action in (0, 1, 2, 2, 1, 0, 2):
+        first, second = one.step(action), two.step(action)
+        assert np.array_equal(first.frame, second.frame)
+        assert first[1:] == second[1:]
+    assert np.array_equal(one.reset(), two.reset())

@@ -53,6 +53,25 @@ class BenchLoop:
     """One JSON document on standard output."""
 
 
+@dataclass(frozen=True)
+class BenchRainbow:
+    """Updates per second of Rainbow methods, one run alone and many as a stack, after a check of their parity; and what 26 games
+    with 4 seeds each would take."""
+
+    methods: tuple[str, ...] = ("rainbow", "curl", "cclf")
+    stacks: tuple[int, ...] = (26, 104)
+    """Runs in a stack."""
+    device: str = "auto"
+    rounds: int = 200
+    """Updates of every run in each of five measurements."""
+    replay_transitions: int = 100_000
+    """Of each run; 0.71 GB per 100,000."""
+    tiny: bool = False
+    """Small networks and frames, to try the benchmark itself."""
+    json: bool = False
+    """One JSON document on standard output."""
+
+
 def _parity_options() -> Any:
     import tyro
 
@@ -73,7 +92,7 @@ def _parity_options() -> Any:
 
 
 def bench(arguments: list[str]) -> int:
-    kinds = {"minigrid": BenchMinigrid, "update": BenchUpdate, "loop": BenchLoop, "parity": None}
+    kinds = {"minigrid": BenchMinigrid, "update": BenchUpdate, "loop": BenchLoop, "parity": None, "rainbow": BenchRainbow}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: cclf bench {'|'.join(kinds)} [--help]")
         return EXIT_DONE if arguments else EXIT_BAD_INPUT
@@ -82,8 +101,16 @@ def bench(arguments: list[str]) -> int:
         raise ConfigError(f"unknown benchmark {kind!r}{presets.nearest(kind, kinds)}: use one of {', '.join(kinds)}")
     options = parse(kinds[kind] or _parity_options(), f"cclf bench {kind}", arguments[1:])
     from cclf import bench as benchmarks
+    from cclf import bench_rainbow
 
-    if kind == "update":
+    if kind == "rainbow":
+        if min(options.stacks, default=1) < 1 or options.rounds < 1 or options.replay_transitions < 100:
+            raise ConfigError("--stacks and --rounds must be 1 or more, --replay-transitions 100 or more")
+        report = bench_rainbow.rainbow(
+            options.methods, options.stacks, options.device, options.rounds, options.replay_transitions, options.tiny
+        )
+        figure, unit = "median_ms", "ms per update of one run"
+    elif kind == "update":
         report = benchmarks.update(options.methods, options.task, options.precision, options.device, options.pairs)
         figure, unit = "median_ms", "ms per update"
     elif kind == "parity":
@@ -103,7 +130,8 @@ def bench(arguments: list[str]) -> int:
     rows = [
         (name, f"{figures[figure]:,.5g}") for name, figures in report.items() if isinstance(figures, dict) and figure in figures
     ]
-    print_table((f"method on {options.task}, {report['device']}", unit), rows)
+    where = f"{options.task}, {report['device']}" if kind != "rainbow" else report["device"]
+    print_table((f"method on {where}", unit), rows)
     return EXIT_DONE
 
 

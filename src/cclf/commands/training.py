@@ -14,6 +14,7 @@ from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 
 if TYPE_CHECKING:
+    from cclf.build import AnyLearner
     from cclf.runtime.loop import Run
     from cclf.runtime.stop import Stop
 
@@ -88,7 +89,7 @@ def train_config(arguments: list[str]) -> Asked:
         run=defaults.run,
     )
     chosen = parse(options, "cclf train", arguments)
-    if chosen.task != defaults.task:
+    if presets.find_task(chosen.task).name != defaults.task:
         raise ConfigError(f"is the task {defaults.task} or {chosen.task}? Write it first: cclf train {chosen.task} ...")
     config = replace(
         defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
@@ -123,7 +124,12 @@ def run_training(configs: list[Config], out: Path) -> int:
     build.set_precision(configs[0], device)
     try:
         with contextlib.ExitStack() as held:
-            return _train_together([_prepare(config, out, device, held, len(configs)) for config in configs], stop, held)
+            learners = build.make_learners(configs, device)
+            runs = {
+                out / config.run_name(): _prepare(config, learner, out, device, held, len(configs))
+                for config, learner in zip(configs, learners, strict=True)
+            }
+            return _train_together(runs, device, stop, held)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -131,7 +137,9 @@ def run_training(configs: list[Config], out: Path) -> int:
         return EXIT_FAILED
 
 
-def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack, runs: int) -> "Run | None":
+def _prepare(
+    config: Config, learner: "AnyLearner", out: Path, device: Any, held: contextlib.ExitStack, runs: int
+) -> "Run | None":
     """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
     from cclf import build
     from cclf.runtime.failure import refuse_after_failure
@@ -139,15 +147,14 @@ def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack,
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
-    training, learner, agent = build.make_training(config, out / config.run_name(), device, runs)
     held.callback(learner.close)
+    training, _, agent = build.make_training(config, out / config.run_name(), device, runs, learner)
     held.callback(agent.close)
     folder = held.enter_context(build.claimed_folder(config, out))
     refuse_after_failure(folder)
     resumed = training.resume()
     if training.finished:
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
-        print(folder)
         return None
     build.record(config, learner, device, folder)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
@@ -158,25 +165,31 @@ def _prepare(config: Config, out: Path, device: Any, held: contextlib.ExitStack,
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
 
 
-def _train_together(prepared: "list[Run | None]", stop: "Stop", held: contextlib.ExitStack) -> int:
+def _train_together(prepared: "dict[Path, Run | None]", device: Any, stop: "Stop", held: contextlib.ExitStack) -> int:
+    """Train those that are not finished; then, of all that are, the final evaluation, where one is asked for and not made yet."""
+    from cclf import build
     from cclf.runtime.loop import run_together
 
-    runs = [run for run in prepared if run is not None]
-    for run in runs:
+    runs = {folder: run for folder, run in prepared.items() if run is not None}
+    for run in runs.values():
         held.callback(run.progress.close)
-    failed = run_together(runs, stop)
+    failures = run_together(list(runs.values()), stop)
+    failed = {folder: failures[place] for place, folder in enumerate(runs) if place in failures}
     exit_codes = {EXIT_DONE}
-    for place, run in enumerate(runs):
-        if place in failed:
-            error = failed[place]
+    for folder, each in prepared.items():
+        if folder in failed:
+            error = failed[folder]
             print(f"cclf: {error}", file=sys.stderr)
             if isinstance(error, WorkerError):
                 print(f"{error.details}the last checkpoint is good: run the same command to go on", file=sys.stderr)
             exit_codes.add(EXIT_FAILED)
-        elif run.training.finished:
-            print(run.training.folder)
-        else:
-            saved = run.training.saved_env_steps
+        elif each is not None and not each.training.finished:
+            saved = each.training.saved_env_steps
             print(f"stopped at {saved:,} env steps and saved; run the same command to go on", file=sys.stderr)
             exit_codes.add(EXIT_STOPPED)
+        elif not build.final_evaluation(folder, device, lambda: stop.requested):
+            print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
+            exit_codes.add(EXIT_STOPPED)
+        else:
+            print(folder)
     return next(code for code in (EXIT_FAILED, EXIT_STOPPED, EXIT_DONE) if code in exit_codes)

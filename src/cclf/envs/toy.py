@@ -1,7 +1,7 @@
 """Pixel tasks solved in seconds on a CPU: for first runs, for tests, and to see whether a method learns at all.
 
-A red dot (the agent) must move onto a green one. Only their distance matters, so a random crop changes nothing that counts; both
-stay inside every crop.
+In Reach a red dot (the agent) must move onto a green one. Only their distance matters, so a random crop changes nothing that
+counts; both stay inside every crop. Catch has discrete actions, for Rainbow: a paddle must be under a falling ball.
 """
 
 from typing import Any
@@ -76,8 +76,77 @@ class Reach:
         return frame.astype(np.uint8)
 
 
+CATCH_CELLS = 5  # wide and high
+CATCH_BALLS = 3  # of an episode
+
+
+class Catch:
+    """A ball falls one cell a step; caught on the paddle it pays 1, missed -1. Actions: left, stay, right. Three balls a game.
+
+    Cells fill the pixels that Rainbow's network sees, less the shift of its augmentation.
+    """
+
+    def __init__(self, frame_pixels: int, frame_stack: int, seed: int):
+        self.frame_pixels = frame_pixels
+        self.cell_pixels = (25 * (frame_pixels // 25) - 8) // CATCH_CELLS
+        self.spec = EnvSpec((1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * (CATCH_CELLS - 1), num_actions=3)
+        self.random = np.random.default_rng(seed)
+        self.stack = np.zeros((frame_stack, frame_pixels, frame_pixels), dtype=np.uint8)
+        self.raw_reward = 0.0
+        self.paddle, self.column, self.row, self.balls = 0, 0, 0, 0
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.paddle, self.balls = CATCH_CELLS // 2, 0
+        self._drop()
+        self.stack[:] = 0
+        return self._see()
+
+    def step(self, action: int) -> EnvStep:
+        self.paddle = min(max(self.paddle + action - 1, 0), CATCH_CELLS - 1)
+        self.row += 1
+        self.raw_reward = 0.0
+        if self.row == CATCH_CELLS - 1:
+            self.raw_reward = 1.0 if self.paddle == self.column else -1.0
+            self.balls += 1
+            self._drop()
+        return EnvStep(self._see(), self.raw_reward, terminated=self.game_over, truncated=False)
+
+    @property
+    def game_over(self) -> bool:
+        return self.balls == CATCH_BALLS
+
+    def picture(self) -> np.ndarray:
+        return np.repeat(self.stack[-1][:, :, None], 3, axis=2).repeat(4, axis=0).repeat(4, axis=1)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name) for name in ("paddle", "column", "row", "balls", "raw_reward")}
+        return numbers | {"stack": self.stack.copy(), "random": self.random.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("paddle", "column", "row", "balls", "raw_reward"):
+            setattr(self, name, state[name])
+        self.stack[:] = state["stack"]
+        self.random.bit_generator.state = state["random"]
+
+    def _drop(self) -> None:
+        self.column, self.row = int(self.random.integers(CATCH_CELLS)), 0
+
+    def _see(self) -> np.ndarray:
+        frame: np.ndarray = np.zeros((self.frame_pixels, self.frame_pixels), dtype=np.uint8)
+        for row, column in ((self.row, self.column), (CATCH_CELLS - 1, self.paddle)):
+            top, left = 4 + row * self.cell_pixels, 4 + column * self.cell_pixels
+            frame[top : top + self.cell_pixels, left : left + self.cell_pixels] = 255
+        self.stack = np.concatenate([self.stack[1:], frame[None]])
+        return frame[None]
+
+
 def make_toy(name: str, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int) -> Reach:
     axes = {"reach": 2, "reach-1d": 1}
     if name not in axes:
-        raise ConfigError(f"unknown toy task {name!r}: use one of {', '.join(axes)}")
+        raise ConfigError(f"unknown toy task {name!r}: use one of {', '.join(axes)}, catch")
     return Reach(axes[name], frame_pixels, crop_pixels, action_repeat, seed)

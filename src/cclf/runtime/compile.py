@@ -44,7 +44,7 @@ EAGER_CALLS = 4  # calls that run plainly first: optimisers make their state, cu
 
 
 class GraphedPolicy:
-    """Calls `act(observation)` on a GPU through CUDA graphs, one for each shape: the hundred small kernels of a policy start as one.
+    """Calls `act(observation)` on a GPU through CUDA graphs, one for each shape: a policy's hundred small kernels start as one.
 
     The result stays valid until the next call.
     """

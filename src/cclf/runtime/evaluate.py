@@ -10,7 +10,7 @@ import torch
 
 from cclf.config import WorkerError
 from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool
-from cclf.types import OnPolicyAlgorithm, Policy, VectorEnv
+from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 
 
 class Evaluation(NamedTuple):
@@ -150,6 +150,39 @@ def evaluate_vector(
         going_on &= ~(terminated | truncated)
         yield ()
     return Evaluation(totals.tolist(), pictures)
+
+
+def evaluate_games(
+    games: Sequence[Game],
+    policy: Policy,
+    seeds: Sequence[int],
+    epsilon: float,
+    device: torch.device,
+    record: bool = False,
+) -> Rounds:
+    """One whole game per seed, several side by side, an action random with probability `epsilon`."""
+    returns, pictures = [0.0] * len(seeds), []
+    waiting = deque(range(len(seeds)))
+    playing: dict[int, int] = {}  # game -> episode
+    randoms = [np.random.default_rng([seed, 1]) for seed in seeds]  # of its own for each episode: company changes nothing
+    while waiting or playing:
+        yield ()
+        for number, game in enumerate(games):
+            if number not in playing and waiting:
+                playing[number] = waiting.popleft()
+                game.reset(seeds[playing[number]])
+        if record and 0 in playing.values():
+            pictures.append(next(games[number] for number, episode in playing.items() if episode == 0).picture())
+        observation = torch.from_numpy(np.stack([games[number].stack for number in playing])).to(device)
+        for (number, episode), action in zip(list(playing.items()), policy.evaluation_action(observation).tolist(), strict=True):
+            game, random = games[number], randoms[episode]
+            chance, which = random.random(2)
+            assert game.spec.num_actions is not None, "games have discrete actions"
+            step = game.step(int(which * game.spec.num_actions) if chance < epsilon else action)
+            returns[episode] += step.reward
+            if step.terminated or step.truncated:
+                del playing[number]
+    return Evaluation(returns, pictures)
 
 
 def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:

@@ -1,0 +1,262 @@
+"""Rainbow for ONE run, learning from an appraisal: the loss of one update, from pixels to one number, in the order of the sheet.
+
+The update never asks which method is running: Rainbow, CURL, DrQ and CCLF differ in what the appraisal holds. It is a module that
+draws nothing and moves nothing, so that `cclf.algorithms.rainbow_stack` can map it over the parameters of many runs.
+"""
+
+import copy
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cclf import augment, equations
+from cclf.augment import Views
+from cclf.framework import Appraisal, Framework
+from cclf.nets_rainbow import DuelingHead, GameEncoder, HeadNoise, Projection
+from cclf.types import GameBatch, Metrics
+
+
+class RainbowNoise(NamedTuple):
+    """Every random number of one update of one run. K views are drawn."""
+
+    online: HeadNoise  # the noise with which the agent has just acted
+    target: HeadNoise
+    shifts: Tensor  # (K, B, 2, 1 or 2) uniform  of both axes
+    next_shifts: Tensor
+    intensity: Tensor  # (K, B) standard normal
+    next_intensity: Tensor
+
+
+class RainbowNet(nn.Module):
+    """Pixels to logits of the return of each action, or to its Q value where there is one atom; and to what beliefs compare."""
+
+    def __init__(self, projection: Projection | None, encoder: GameEncoder, head: DuelingHead, support: Tensor):
+        super().__init__()
+        # In this order: the momentum network is a copy of the first two, the target network of the last two.
+        self.projection, self.encoder, self.head = projection, encoder, head
+        self.support: Tensor
+        self.register_buffer("support", support, persistent=False)  # (N,)  the atoms; one zero for plain Q values
+
+    def forward(self, images: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
+        """Q(s, a) (n, A) of stacks of frames (n, F, H, W)."""
+        return self.q_values(self.head(self.encoder(images), noise, valid))
+
+    def q_values(self, outputs: Tensor) -> Tensor:
+        """From logits (n, A, N) to (n, A): the mean of each distribution."""
+        return (outputs.softmax(2) * self.support).sum(2) if self.support.shape[0] > 1 else outputs[..., 0]
+
+
+class RainbowStep(NamedTuple):
+    loss: Tensor  # ()
+    priority: Tensor  # (B,)  new replay priorities
+    metrics: Metrics
+
+
+class Rainbow(nn.Module):
+    """Networks of one run, and the loss that its next update descends."""
+
+    metric_names: tuple[str, ...] = (
+        *("q_loss", "q_mean", "target_mean", "contrastive_loss", "reward_mean", "n_step_return_mean", "ended_share"),
+        *("importance_weight_mean", "bonus_mean", "bonus_max", "reward_running_max", "bonus_running_max"),
+        *("curiosity_mean", "curiosity_std", "next_curiosity_mean", "second_view_weight", "priority_mean"),
+        *("chosen_view_1", "chosen_view_2", "chosen_view_3", "chosen_view_4"),
+    )
+
+    def __init__(
+        self,
+        framework: Framework,
+        *,
+        frame_stack: int,
+        frame_pixels: int,
+        num_actions: int,
+        augmentation: Literal["crop-pad-crop", "shift", "none"],
+        drawn_views: int,
+        contrastive: bool,
+        convolutions: str,
+        hidden_dim: int,
+        atoms: int,
+        value_max: float,
+        noisy_sigma: float,
+        dueling: bool,
+        double_q: bool,
+        contrastive_hidden_dim: int,
+        contrastive_dim: int,
+        contrastive_coefficient: float,
+        contrastive_joins_td: bool,
+        q_observations: Literal["views", "original"],
+        intensity_scale: float,
+        td_priorities: bool,
+        priority_exponent: float,
+        importance_sampling: bool,
+        n_step_discount: float,
+    ):
+        super().__init__()
+        encoder = GameEncoder(frame_stack, frame_pixels, convolutions)
+        projection = Projection(encoder.out_dim, contrastive_hidden_dim, contrastive_dim) if contrastive else None
+        head = DuelingHead(encoder.out_dim, hidden_dim, num_actions, atoms, noisy_sigma, dueling)
+        support = torch.linspace(-value_max, value_max, atoms) if atoms > 1 else torch.zeros(1)
+        self.framework = framework
+        self.online = RainbowNet(projection, encoder, head, support)
+        self.target_encoder, self.target_head = copy.deepcopy(encoder), copy.deepcopy(head)
+        self.momentum_projection, self.momentum_encoder = copy.deepcopy(projection), copy.deepcopy(encoder)
+
+        self.frame_pixels, self.augmentation, self.drawn_views = frame_pixels, augmentation, drawn_views
+        self.contrastive, self.contrastive_coefficient = contrastive, contrastive_coefficient
+        self.contrastive_joins_td, self.q_observations = contrastive_joins_td, q_observations
+        self.intensity_scale, self.double_q = intensity_scale, double_q
+        self.td_priorities, self.priority_exponent = td_priorities, priority_exponent
+        self.importance_sampling, self.n_step_discount = importance_sampling, n_step_discount
+
+    def forward(self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor, valid: Tensor) -> RainbowStep:
+        """`beta` is the exponent of the importance weights, `valid` (A,) marks the actions of the game.
+
+        No pair of weights and image is encoded twice: the features of the anchor serve belief, Q loss and contrastive loss.
+        """
+        views = self._views(batch.observation, noise.shifts, noise.intensity)
+        next_views = self._views(batch.next_observation, noise.next_shifts, noise.next_intensity)
+        original = self.q_observations == "original"
+        if original:  # beliefs and their loss keep the augmented views of o_t
+            next_views = Views(batch.next_observation[None])
+        first = self.online.encoder(batch.observation if original else views.images[0])  # (B, D), with gradient
+        with torch.no_grad():
+            next_first = self.online.encoder(next_views.images[0])
+        query = first
+        if self.contrastive:
+            query = self._project(self.online.encoder(views.images[0]) if original else first)
+        if self.framework.needs_curiosity:
+            views, next_views = views._replace(query=query.detach()), next_views._replace(query=self._project(next_first))
+        appraisal = self.framework.appraise(views, next_views, batch.reward, env_steps, self._query, self._key)
+        learned = self._original(appraisal, batch) if original else appraisal
+
+        with torch.no_grad():
+            target = self._target(learned, batch, noise, valid, next_first)
+        outputs = self._outputs(first, learned.views, noise.online, valid)
+        losses = (learned.weights * self._view_losses(outputs, batch.action, target)).sum(0)  # (B,)  Eq. (1) and (7)
+        weights = torch.ones_like(losses)
+        if self.importance_sampling:
+            weights = equations.importance_weights(batch.priority, beta)
+        metrics = self._metrics(appraisal, batch, losses, weights, outputs, target)
+
+        loss = (weights * losses).mean()
+        if self.contrastive:
+            key = self._key(appraisal.key_view) if appraisal.key is None else appraisal.key
+            contrastive = self.framework.contrastive_loss(query, key, appraisal.curiosity)
+            metrics["contrastive_loss"] = contrastive.detach()
+            share = self.contrastive_coefficient * contrastive
+            if self.contrastive_joins_td:
+                losses, share = losses + share, share * weights.mean()
+            loss = loss + share
+        priority = self._priority(batch, appraisal, losses.detach())
+        metrics["priority_mean"] = priority.mean()
+        return RainbowStep(loss, priority, metrics)
+
+    def _views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> Views:
+        """K views (K, B, F, h, w) of stacks (B, F, H, W), as far as the encoder sees them."""
+        shown = self.online.encoder.visible_pixels
+        if self.augmentation == "none":
+            return Views(images[None, :, :, :shown, :shown])
+        pixels = augment.crop_pad_crop_pixels if self.augmentation == "crop-pad-crop" else augment.shift_pixels
+        rows, columns = (pixels(shifts[:, :, axis], self.frame_pixels, shown) for axis in (0, 1))
+        views = augment.take_pixels(images, rows, columns)
+        if self.intensity_scale:
+            views = views * (1.0 + self.intensity_scale * intensity.clamp(-2.0, 2.0))[..., None, None, None]
+        return Views(views)
+
+    def _project(self, features: Tensor) -> Tensor:
+        assert self.online.projection is not None, "curiosity needs the contrastive head"
+        z: Tensor = self.online.projection(features)
+        return z
+
+    def _query(self, images: Tensor) -> Tensor:
+        return self._project(self.online.encoder(images))
+
+    @torch.no_grad()
+    def _key(self, images: Tensor) -> Tensor:
+        assert self.momentum_projection is not None, "curiosity needs the contrastive head"
+        z: Tensor = self.momentum_projection(self.momentum_encoder(images))
+        return z
+
+    def _original(self, appraisal: Appraisal, batch: GameBatch) -> Appraisal:
+        """Learn Q from the frames as they are: one view of weight 1. Beliefs and their loss keep the augmented ones."""
+        one = torch.ones_like(appraisal.weights[:1])
+        return appraisal._replace(
+            views=batch.observation[None], weights=one, next_views=batch.next_observation[None], next_weights=one
+        )
+
+    def _outputs(self, first: Tensor, views: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
+        """What the online network says of views (V, B, ...), of which the first is encoded already: (V, B, A, N)."""
+        features = torch.cat([first, self.online.encoder(views[1:].flatten(0, 1))]) if len(views) > 1 else first
+        outputs: Tensor = self.online.head(features, noise, valid)
+        return outputs.view(*views.shape[:2], *outputs.shape[1:])
+
+    def _target(self, learned: Appraisal, batch: GameBatch, noise: RainbowNoise, valid: Tensor, next_first: Tensor) -> Tensor:
+        """What the return of each sample should be: a distribution (B, N), or its mean (B, 1) where Q is plain.
+
+        Double Q: the online network chooses the action on each next view, the target network says what it is worth. Views are
+        mixed before the projection; since that is linear and the same for all of them, mixing after it is no different.
+        """
+        outputs: Tensor = self.target_head(self.target_encoder(learned.next_views.flatten(0, 1)), noise.target, valid)
+        chooser = outputs  # (V B, A, N)
+        if self.double_q:
+            chooser = self._outputs(next_first, learned.next_views, noise.online, valid).flatten(0, 1)
+        action = equations.best_action(self.online.q_values(chooser), valid)
+        outputs = _of_action(outputs, action).view(*learned.next_weights.shape, -1)
+        mixed = learned.next_weights[..., None]
+        bootstrap = self.n_step_discount * batch.continuation[:, None]
+        base = (batch.n_step_return + learned.bonus)[:, None]
+        support = self.online.support
+        if support.shape[0] == 1:
+            return base + bootstrap * (mixed * outputs).sum(0)
+        probabilities = (mixed * outputs.softmax(2)).sum(0)
+        return equations.project_categorical(probabilities, base + bootstrap * support, support)
+
+    def _view_losses(self, outputs: Tensor, action: Tensor, target: Tensor) -> Tensor:
+        """(V, B): cross-entropy of C51, Huber loss of a plain Q value."""
+        views, batch = outputs.shape[:2]
+        taken = _of_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
+        if target.shape[1] == 1:
+            return F.huber_loss(taken, target.expand_as(taken), reduction="none").squeeze(2)
+        return equations.cross_entropy(target, taken.log_softmax(2))
+
+    def _priority(self, batch: GameBatch, appraisal: Appraisal, losses: Tensor) -> Tensor:
+        curious = self.framework.priority(batch.priority, appraisal)
+        if curious is not None:
+            return curious
+        return losses**self.priority_exponent if self.td_priorities else torch.ones_like(losses)
+
+    def _metrics(
+        self, appraisal: Appraisal, batch: GameBatch, losses: Tensor, weights: Tensor, outputs: Tensor, target: Tensor
+    ) -> Metrics:
+        support = self.online.support
+        target_value = (target * support).sum(1) if support.shape[0] > 1 else target[:, 0]
+        metrics = {
+            "q_loss": losses.detach().mean(),
+            "q_mean": _of_action(self.online.q_values(outputs[0].detach())[..., None], batch.action).mean(),
+            "target_mean": target_value.mean(),
+            "reward_mean": batch.reward.mean(),
+            "n_step_return_mean": batch.n_step_return.mean(),
+            "ended_share": 1.0 - batch.continuation.mean(),
+            "importance_weight_mean": weights.mean(),
+            "bonus_mean": appraisal.bonus.mean(),
+            "bonus_max": appraisal.bonus.max(),
+            "reward_running_max": self.framework.reward_max.clone(),
+            "bonus_running_max": self.framework.bonus_max.clone(),
+        }
+        if self.framework.needs_curiosity:
+            metrics |= {
+                "curiosity_mean": appraisal.curiosity.mean(),
+                "curiosity_std": appraisal.curiosity.std(),
+                "next_curiosity_mean": appraisal.next_curiosity.mean(),
+                "second_view_weight": appraisal.weights[1].mean(),
+            }
+        if self.framework.selection != "all":
+            shares = {f"chosen_view_{n}": (appraisal.chosen == n).to(losses.dtype).mean() for n in range(1, self.drawn_views)}
+            metrics |= {name: share for name, share in shares.items() if name in self.metric_names}
+        return metrics
+
+
+def _of_action(outputs: Tensor, action: Tensor) -> Tensor:
+    """The row of each sample's action: (n, A, N) and (n,) to (n, N)."""
+    return outputs.gather(1, action[:, None, None].expand(-1, 1, outputs.shape[2])).squeeze(1)

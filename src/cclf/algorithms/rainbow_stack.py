@@ -1,0 +1,279 @@
+"""Many Rainbow runs as one: the parameters of each are a row, and the update of one run is mapped over the rows.
+
+One update of one run keeps a GPU busy for microseconds, so launching it costs more than computing it. Here S runs (games x seeds)
+share every kernel. Nothing passes from row to row: losses are summed, so each gradient is its own; the gradient norm is clipped
+row by row; Adam works on each number by itself. `cclf train` is a stack of one. Runs move in step, and differ in game and seed.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from cclf import equations
+from cclf.algorithms.rainbow import Rainbow, RainbowNoise, RainbowStep
+from cclf.counter_random import CounterRandom, normal
+from cclf.nets_rainbow import HeadNoise, LayerNoise
+from cclf.types import GameBatch, Metrics
+
+_PREFIXES = {"online": ("framework.", "online."), "target": ("target_",), "momentum": ("momentum_",)}
+_OF_ONLINE = {"target_": "online.", "momentum_": "online."}  # whose copy a parameter is
+
+
+class Layout:
+    """Where each named parameter lies in a row."""
+
+    def __init__(self, module: Rainbow, group: str):
+        self.shapes = {name: p.shape for name, p in module.named_parameters() if name.startswith(_PREFIXES[group])}
+        self.sizes = [shape.numel() for shape in self.shapes.values()]
+
+    def named(self, row: Tensor) -> dict[str, Tensor]:
+        """Views by name of a row (P,)."""
+        parts = torch.split(row, self.sizes)
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+
+class RainbowStack:
+    """S runs of one method. `modules` are the runs as they begin; they may differ in their number of actions and in weights."""
+
+    def __init__(
+        self,
+        modules: Sequence[Rainbow],
+        template: Rainbow,
+        keys: Sequence[int],
+        device: torch.device,
+        *,
+        batch_size: int,
+        noisy: bool,
+        learning_rate: float,
+        adam_epsilon: float,
+        max_gradient_norm: float,
+        key_ema_rate: float,
+        dtype: torch.dtype = torch.float32,
+    ):
+        """`template` is a run with as many actions as any of them, whose weights do not matter; `keys` seed the runs' numbers."""
+        self.template = template.to(device, dtype)
+        self.layouts = {group: Layout(template, group) for group in _PREFIXES}
+        self.num_actions = [module.online.head.num_actions for module in modules]
+        places = torch.arange(template.online.head.num_actions)
+        self.valid = torch.stack([(places < count).to(dtype) for count in self.num_actions]).to(device)  # (S, A)
+        self.keys = torch.tensor(keys, dtype=torch.int64, device=device)
+        self.device, self.dtype, self.noisy, self.batch_size = device, dtype, noisy, batch_size
+        self.max_gradient_norm, self.key_ema_rate = max_gradient_norm, key_ema_rate
+        self.metric_names = template.metric_names
+
+        rows = {group: [self._row(group, dict(module.named_parameters())) for module in modules] for group in _PREFIXES}
+        self.rows = {group: torch.stack(row).to(device, dtype) for group, row in rows.items()}
+        self.rows["online"].requires_grad_(True)
+        self.maxima = {
+            f"framework.{name}": torch.stack([getattr(module.framework, name) for module in modules]).to(device, dtype)
+            for name in ("reward_max", "bonus_max")
+        }
+        self._copied = {group: self._source(group) for group in ("target", "momentum")}
+        # On a GPU one kernel steps all parameters, and reads its step count there, so that a CUDA graph can hold it.
+        adam = partial(torch.optim.Adam, fused=True, capturable=True) if device.type == "cuda" else torch.optim.Adam
+        self.optimiser = adam([self.rows["online"]], lr=learning_rate, eps=adam_epsilon)
+        self._begin_optimiser()
+        self.random = CounterRandom(self._noise_shapes(), device)
+        self.run_loss = self._run_loss  # a compiled one may take its place
+        self.runs = [StackedRun(self, index) for index in range(len(modules))]
+
+    def _row(self, group: str, named: dict[str, Tensor]) -> Tensor:
+        """The parameters of one run, those that depend on the number of actions filled up with zeros, which stay zero."""
+        shapes = self.layouts[group].shapes
+        return torch.cat([_fit(named[name].detach(), shape).flatten() for name, shape in shapes.items()])
+
+    def _source(self, group: str) -> slice:
+        """The part of an online row that a target or momentum row copies: they lie together, see `RainbowNet`."""
+        layout, online = self.layouts[group], self.layouts["online"]
+        prefix = _PREFIXES[group][0]
+        names = [name.replace(prefix, _OF_ONLINE[prefix], 1) for name in layout.shapes]
+        first = list(online.shapes).index(names[0])
+        assert list(online.shapes)[first : first + len(names)] == names, f"the {group} network is no part of an online row"
+        start = sum(online.sizes[:first])
+        return slice(start, start + sum(layout.sizes))
+
+    def _begin_optimiser(self) -> None:
+        """Make Adam's state now rather than in its first step, so that one run's part can be loaded into it."""
+        self.rows["online"].grad = torch.zeros_like(self.rows["online"])
+        self.optimiser.step()  # a gradient of zero moves nothing
+        self._adam["step"].zero_()
+
+    @property
+    def _adam(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.optimiser.state[self.rows["online"]]
+        return state
+
+    def _noise_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Uniform numbers of one turn of one run, by name. Those of the views come last: methods share the others."""
+        template, batch = self.template, self.batch_size
+        shapes: dict[str, tuple[int, ...]] = {"replay": (batch,), "explore": (2,)}
+        if self.noisy:
+            for network in ("online", "target"):
+                for number, (inputs, outputs) in enumerate(template.online.head.noise_shapes()):
+                    shapes |= {f"{network}_{number}_inputs": (inputs,), f"{network}_{number}_outputs": (outputs,)}
+        if template.augmentation != "none":
+            axes = (template.drawn_views, batch, 2, 2 if template.augmentation == "crop-pad-crop" else 1)
+            shapes |= {"shifts": axes, "next_shifts": axes}
+            if template.intensity_scale:
+                shapes |= {"intensity": axes[:2], "next_intensity": axes[:2]}
+        return shapes
+
+    def draw(self, moment: Tensor) -> tuple[dict[str, Tensor], RainbowNoise]:
+        """All random numbers of the moment: uniform ones by name (S, ...), and what an update needs."""
+        numbers = self.random.uniform(self.keys, moment)
+        gauss = normal(numbers)  # of all at once: a kernel for each of them would cost more
+        factors = self.random.named(equations.noise_factor(gauss).to(self.dtype))
+        uniform, normals = self.random.named(numbers), self.random.named(gauss.to(self.dtype))
+        none = numbers[:, :1]  # where a method needs none
+        return uniform, RainbowNoise(
+            online=self._head_noise("online", factors),
+            target=self._head_noise("target", factors),
+            shifts=uniform.get("shifts", none),
+            next_shifts=uniform.get("next_shifts", none),
+            intensity=normals.get("intensity", none),
+            next_intensity=normals.get("next_intensity", none),
+        )
+
+    def _head_noise(self, network: str, factors: dict[str, Tensor]) -> HeadNoise:
+        numbers = range(len(self.template.online.head.layers)) if self.noisy else ()
+        return tuple(LayerNoise(factors[f"{network}_{n}_inputs"], factors[f"{network}_{n}_outputs"]) for n in numbers)
+
+    @torch.no_grad()
+    def act(self, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor:
+        """Actions (S,) for stacks (S, F, H, W): the best under this moment's noise, with probability `epsilon` a random one."""
+        uniform, noise = self.draw(moment)
+        values = vmap(self._values)(self.rows["online"], observation[:, None], noise.online, self.valid)
+        best = vmap(equations.best_action)(values, self.valid).squeeze(1)
+        chance, which = uniform["explore"].unbind(1)
+        return torch.where(chance < epsilon, (which * self.valid.sum(1)).long(), best)
+
+    def _values(self, row: Tensor, images: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
+        named = {name.removeprefix("online."): p for name, p in self.layouts["online"].named(row).items() if "online." in name}
+        values: Tensor = functional_call(self.template.online, named, (images, noise, valid))
+        return values
+
+    def _run_loss(
+        self,
+        online: Tensor,
+        target: Tensor,
+        momentum: Tensor,
+        maxima: dict[str, Tensor],
+        batch: GameBatch,
+        noise: RainbowNoise,
+        env_steps: Tensor,
+        beta: Tensor,
+    ) -> RainbowStep:
+        def one(
+            online: Tensor,
+            target: Tensor,
+            momentum: Tensor,
+            maxima: dict[str, Tensor],
+            batch: GameBatch,
+            noise: RainbowNoise,
+            valid: Tensor,
+        ) -> RainbowStep:
+            rows = {"online": online, "target": target, "momentum": momentum}
+            named = {name: p for group, row in rows.items() for name, p in self.layouts[group].named(row).items()}
+            step: RainbowStep = functional_call(self.template, named | maxima, (batch, noise, env_steps, beta, valid))
+            return step
+
+        step: RainbowStep = vmap(one)(online, target, momentum, maxima, batch, noise, self.valid)
+        return step
+
+    def update(self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor) -> tuple[Metrics, Tensor]:
+        """One update of every run: metrics (S,) each, and new priorities (S, B)."""
+        online = self.rows["online"]
+        step = self.run_loss(online, self.rows["target"], self.rows["momentum"], self.maxima, batch, noise, env_steps, beta)
+        self.optimiser.zero_grad()
+        step.loss.sum().backward()  # type: ignore[no-untyped-call]
+        assert online.grad is not None, "the loss reaches the parameters"
+        norm = online.grad.norm(dim=1)
+        online.grad.mul_((self.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0)[:, None])
+        self.optimiser.step()
+        with torch.no_grad():
+            if self.template.contrastive:
+                self.rows["momentum"].lerp_(online[:, self._copied["momentum"]], self.key_ema_rate)
+        return step.metrics | {"gradient_norm": norm}, step.priority.detach()
+
+    @torch.no_grad()
+    def copy_target(self) -> None:
+        self.rows["target"].copy_(self.rows["online"][:, self._copied["target"]])
+
+    @torch.no_grad()
+    def evaluation_values(self, run: int, observation: Tensor) -> Tensor:
+        """Q values (n, A) of one run without noise, for stacks (n, F, H, W)."""
+        return self._values(self.rows["online"][run], observation, (), self.valid[run])[:, : self.num_actions[run]]
+
+
+class StackedRun:
+    """One run of a stack: it acts for evaluation, and is saved and loaded by itself, into a stack of any other size."""
+
+    def __init__(self, stack: RainbowStack, index: int):
+        self.stack, self.index = stack, index
+        self.num_actions = stack.num_actions[index]
+
+    def evaluation_action(self, observation: Tensor) -> Tensor:
+        """The best actions (n,) without noise."""
+        return self.evaluation_values(observation).argmax(1)
+
+    def evaluation_values(self, observation: Tensor) -> Tensor:
+        return self.stack.evaluation_values(self.index, observation)
+
+    def parameters(self, group: str = "online") -> dict[str, Tensor]:
+        """Its own parameters by name, without what fills them up; a view of the stack's."""
+        return self._unfilled(group, self.stack.rows[group].detach())
+
+    def _unfilled(self, group: str, rows: Tensor) -> dict[str, Tensor]:
+        return {name: self._own(name, value) for name, value in self.stack.layouts[group].named(rows[self.index]).items()}
+
+    def _own(self, name: str, value: Tensor) -> Tensor:
+        """Without the actions of other games: those of `head.layers.1`, the last layer of the advantage stream."""
+        head = self.stack.template.online.head
+        return value[: self.num_actions * head.atoms] if "head.layers.1." in name else value
+
+    @property
+    def networks(self) -> "RunNetworks":
+        return RunNetworks(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        adam = self.stack._adam
+        return {
+            "networks": self.networks.state_dict(),
+            "maxima": {name: value[self.index] for name, value in self.stack.maxima.items()},
+            "moments": {name: self._unfilled("online", adam[name]) for name in ("exp_avg", "exp_avg_sq")},
+            "adam_steps": int(adam["step"]),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        stack, adam = self.stack, self.stack._adam
+        self.networks.load_state_dict(state["networks"])
+        for name, value in stack.maxima.items():
+            value[self.index] = state["maxima"][name].to(stack.device)
+        for name in ("exp_avg", "exp_avg_sq"):
+            adam[name][self.index] = stack._row("online", state["moments"][name]).to(stack.device)
+        adam["step"].fill_(state["adam_steps"])
+
+
+class RunNetworks(NamedTuple):
+    """The weights of one run, of all its networks."""
+
+    run: StackedRun
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: p for group in _PREFIXES for name, p in self.run.parameters(group).items()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        stack = self.run.stack
+        for group in _PREFIXES:
+            stack.rows[group][self.run.index] = stack._row(group, state).to(stack.device)
+
+
+def _fit(value: Tensor, shape: torch.Size) -> Tensor:
+    """Filled up with zeros to a larger first axis."""
+    return torch.cat([value, value.new_zeros(shape[0] - value.shape[0], *shape[1:])]) if value.shape != shape else value

@@ -1,0 +1,225 @@
+"""Rainbow's flow of data, for a stack of runs that move in step: each plays its own game, all act and learn in one call.
+
+A turn in the order of CURL's code: draw this step's noise, act with it, step the game, store, update (with the same noise), copy
+the target. Each run keeps its own environment, replay and counters, and is saved and loaded by itself: see `GameRun`.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cclf.config import ConfigError
+from cclf.replay_nstep import NStepReplay
+from cclf.runtime.compile import GraphedUpdate
+from cclf.types import Advance, EnvStep, Game, Metrics, StackedAlgorithm
+
+
+class GameSchedule(NamedTuple):
+    """When to do what, in agent steps; step 1 is the first."""
+
+    learn_start: int
+    uniform_warmup: bool
+    updates_per_step: int
+    target_every: int
+    beta: float
+    beta_steps: int
+    epsilon: float
+    epsilon_steps: int
+
+    def updates_at(self, step: int) -> int:
+        return self.updates_per_step if step >= self.learn_start else 0
+
+    def copies_target_at(self, step: int) -> bool:
+        return step >= self.learn_start and step % self.target_every == 0
+
+    def beta_at(self, step: int) -> float:
+        """Exponent of the importance weights: rises to 1, a first step before the first update."""
+        risen = (step - self.learn_start + 1) / self.beta_steps
+        return min(1.0, self.beta + (1.0 - self.beta) * risen)
+
+    def epsilon_at(self, step: int) -> float:
+        if self.uniform_warmup and step < self.learn_start:
+            return 1.0
+        left = (self.learn_start + self.epsilon_steps - step) / self.epsilon_steps if self.epsilon_steps else 0.0
+        return self.epsilon + (1.0 - self.epsilon) * min(1.0, max(0.0, left))
+
+
+class GameStack:
+    """S games, the stacked algorithm and the stacked replay that learn from them. `runs` are what the loop drives."""
+
+    def __init__(
+        self,
+        games: Sequence[Game],
+        algorithm: StackedAlgorithm,
+        replay: NStepReplay,
+        schedule: GameSchedule,
+        report_every_agent_steps: int,
+        graphs: bool = False,
+    ):
+        """Metrics are handed out every so many steps, as means over the updates since; with `graphs` in CUDA graphs."""
+        self.games, self.algorithm, self.replay, self.schedule = games, algorithm, replay, schedule
+        self.report_every_agent_steps = report_every_agent_steps
+        device = algorithm.device
+        shape = (len(games), *games[0].stack.shape)
+        self._seen = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._observation = torch.empty(shape, dtype=torch.uint8, device=device)
+        # Clocks and schedules reach a graph as tensors: a number would be frozen in it.
+        self._moment = torch.zeros((), dtype=torch.int64, device=device)
+        self._env_steps, self._beta, self._epsilon = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(3))
+        self._act, self._learn = self._act_plainly, self._learn_plainly
+        if graphs:
+            self._act, self._learn = (GraphedUpdate(call, 1, lambda _: 0, []) for call in (self._act, self._learn))
+        names = (*algorithm.metric_names, "gradient_norm")
+        self.metric_names = names
+        self._sums = torch.zeros(len(names), len(games), dtype=torch.float64, device=device)
+        self._reported: list[str] = []  # which of them this method has
+        self.runs = [GameRun(self, index) for index in range(len(games))]
+
+    def turn(self, env_steps: int) -> list[Advance]:
+        """One agent step of every run; `env_steps` is the clock before it."""
+        step = self._next_step()
+        for game, run in zip(self.games, self.runs, strict=True):
+            if not run.in_episode:
+                game.reset()
+                run.in_episode, run.age = True, 0
+        actions = self.act(step)
+        outcomes = self._step_games(actions.tolist())
+        self._store(actions, outcomes)
+        self.learn(step, env_steps)
+        if self.schedule.copies_target_at(step):
+            self.algorithm.copy_target()
+        metrics: list[Metrics | None] = [None] * len(self.runs)
+        if step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step):
+            metrics = [*self._report()]
+        return [Advance(1, metric, run.take_finished()) for run, metric in zip(self.runs, metrics, strict=True)]
+
+    def _next_step(self) -> int:
+        clocks = {run.agent_steps for run in self.runs}
+        if len(clocks) > 1:
+            raise ConfigError(f"runs of a stack move in step, but these stand at agent steps {sorted(clocks)}: train them apart")
+        return clocks.pop() + 1
+
+    def act(self, step: int) -> Tensor:
+        """Actions (S,) for what the games show now."""
+        for number, game in enumerate(self.games):
+            self._seen[number] = torch.from_numpy(game.stack)
+        self._observation.copy_(self._seen, non_blocking=True)
+        self._moment.fill_(step * self.schedule.updates_per_step)
+        self._epsilon.fill_(self.schedule.epsilon_at(step))
+        return self._act()["action"].long()
+
+    def _act_plainly(self) -> Metrics:
+        return {"action": self.algorithm.act(self._observation, self._moment, self._epsilon)}
+
+    def _step_games(self, actions: list[int]) -> list[EnvStep]:
+        return [game.step(action) for game, action in zip(self.games, actions, strict=True)]
+
+    def _store(self, actions: Tensor, outcomes: list[EnvStep]) -> None:
+        ended = [step.terminated or step.truncated for step in outcomes]
+        numbers = np.array([[step.reward for step in outcomes], ended, [run.age for run in self.runs]])
+        reward, end, age = torch.from_numpy(numbers).to(self.replay.device)
+        device = self.replay.device
+        self.replay.add(self._observation[:, -1].to(device), actions.to(device), reward, end.bool(), age.long())
+        for run, game, over in zip(self.runs, self.games, ended, strict=True):
+            run.agent_steps += 1
+            run.age += 1
+            run.game_return += game.raw_reward
+            run.in_episode = not over
+
+    def learn(self, step: int, env_steps: int) -> None:
+        for number in range(self.schedule.updates_at(step)):
+            self._moment.fill_(step * self.schedule.updates_per_step + number)
+            self._env_steps.fill_(env_steps)
+            self._beta.fill_(self.schedule.beta_at(step))
+            self._learn()
+            for run in self.runs:
+                run.updates += 1
+                run.reported_updates += 1
+
+    def _learn_plainly(self) -> Metrics:
+        uniform, noise = self.algorithm.draw(self._moment)
+        batch = self.replay.sample(uniform["replay"].to(self.replay.device))
+        batch_here = type(batch)(*(tensor.to(self.algorithm.device) for tensor in batch))
+        metrics, priority = self.algorithm.update(batch_here, noise, self._env_steps, self._beta)
+        self.replay.set_priorities(batch.slot, priority.to(self.replay.device))
+        none = torch.zeros_like(priority[:, 0])
+        self._sums += torch.stack([metrics.get(name, none) for name in self.metric_names])
+        self._reported = list(metrics)
+        return {"q_loss": metrics["q_loss"]}
+
+    def _report(self) -> list[Metrics]:
+        """Of each run, the means since the last report."""
+        means = (self._sums / self.runs[0].reported_updates).unbind(1)
+        self._sums.zero_()
+        rows = [dict(zip(self.metric_names, mean.unbind(), strict=True)) for mean in means]
+        for run in self.runs:
+            run.reported_updates = 0
+        return [{name: row[name] for name in self._reported} for row in rows]
+
+
+class GameRun:
+    """One run of a stack, as the loop sees it. The first run that is asked to advance moves all; the others find their turn done.
+
+    So the loop must ask the runs in turn, and save one only when it has taken what its last turn brought.
+    """
+
+    def __init__(self, stack: GameStack, index: int):
+        self.stack, self.index, self.env = stack, index, stack.games[index]
+        self.algorithm = stack.algorithm.runs[index]
+        self.metric_names = (*stack.metric_names, "priority_entropy_share")
+        self.agent_steps = 0
+        self.updates = 0
+        self.reported_updates = 0  # since the last report of metrics
+        self.in_episode = False
+        self.age = 0  # agent steps since the episode began
+        self.game_return = 0.0  # of the whole game, all its lives, unclipped
+        self._done: deque[Advance] = deque()
+
+    def advance(self, env_steps: int) -> Advance:
+        if not self._done:
+            for run, advance in zip(self.stack.runs, self.stack.turn(env_steps), strict=True):
+                run._done.append(advance)
+        return self._done.popleft()
+
+    def take_finished(self) -> list[float]:
+        """The return of the game, where it is over."""
+        if not self.env.game_over:
+            return []
+        finished, self.game_return = self.game_return, 0.0
+        return [finished]
+
+    @property
+    def replay(self) -> NStepReplay:
+        return self.stack.replay
+
+    def slow_metrics(self) -> dict[str, float]:
+        """Statistics over the whole replay, for the log only."""
+        return {"priority_entropy_share": self.replay.priority_entropy_share(self.index)}
+
+    def close(self) -> None:
+        self.env.close()
+
+    _COUNTERS = ("agent_steps", "updates", "reported_updates", "in_episode", "age", "game_return")
+
+    def state_dict(self) -> dict[str, Any]:
+        assert not self._done, "a run is saved between its turns"
+        return {
+            "env": self.env.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "replay": self.replay.run_state(self.index),
+            "metric_sums": self.stack._sums[:, self.index],
+            **{name: getattr(self, name) for name in self._COUNTERS},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self._COUNTERS:
+            setattr(self, name, state[name])
+        self.env.load_state_dict(state["env"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.replay.load_run_state(self.index, state["replay"])
+        self.stack._sums[:, self.index] = state["metric_sums"].to(self.stack._sums.device)
+        self._done.clear()

@@ -1,0 +1,556 @@
+"""The Atari environment against a slow, separate reading of its rules on the same emulator, and against OpenCV's numbers."""
+
+import functools
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ale_py
+import numpy as np
+import pytest
+from ale_py import roms
+
+from cclf.atari_games import ATARI_GAMES, CCLF_COEFFICIENTS, CURL_COEFFICIENTS
+from cclf.config import ConfigError
+from cclf.envs.atari import AtariGame, Shrink
+from cclf.runtime.checkpoint import Checkpoints
+
+# Sizes of the minimal action sets of ale-py 0.12.1; the other thirteen games use all 18 actions.
+NUM_ACTIONS = {"KungFuMaster": 14, "Amidar": 10, "Asterix": 9, "CrazyClimber": 9, "MsPacman": 9, "Gopher": 8, "Assault": 7}
+NUM_ACTIONS |= dict.fromkeys(("DemonAttack", "Pong", "Qbert", "UpNDown"), 6) | {"Breakout": 4, "Freeway": 3}
+
+
+def training(name, seed=0, **options):
+    return AtariGame(name, seed, **({"clip_reward": True, "life_loss_terminates": True} | options))
+
+
+def whole_games(name, seed=0, **options):
+    return AtariGame(name, seed, clip_reward=False, life_loss_terminates=False, **options)
+
+
+def emulator(name):
+    ale = ale_py.ALEInterface()
+    ale.setLoggerMode(ale_py.LoggerMode.Error)
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.setInt("max_num_frames_per_episode", 108_000)
+    ale.loadROM(roms.get_rom_path(name))
+    return ale
+
+
+def raw_frames(env):
+    return env._ale.getEpisodeFrameNumber()
+
+
+# --- the resize -------------------------------------------------------------------------------------------------------
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "opencv_resize.json").read_text())["sizes"]
+
+
+def drawn(kind, height):
+    y, x = np.mgrid[0:height, 0:160]
+    pictures = {
+        "noise": (y * y * 31 + x * x * 17 + x * y * 7 + x * 5) % 251 + (x * y) % 5,
+        "checkers": 255 * ((y + x) % 2),
+        "ramp": (3 * y + 5 * x) % 256,
+    }
+    return pictures[kind].astype(np.uint8)
+
+
+make_shrink = functools.cache(Shrink)
+
+
+def shrunk(picture, pixels=84):
+    shrink = make_shrink(*picture.shape, pixels)
+    shrink.screen[...] = picture
+    return shrink()
+
+
+def slowly_shrunk(picture, pixels=84):
+    """OpenCV's rule, a pixel at a time."""
+
+    def taps(size, i):
+        place = (i + 0.5) * size / pixels - 0.5
+        return int(place), round(2048 * (place - int(place)))
+
+    small, (height, width) = np.zeros((pixels, pixels), np.uint8), picture.shape
+    pixel = picture.tolist()
+    for i in range(pixels):
+        y, down = taps(height, i)
+        for j in range(pixels):
+            x, right = taps(width, j)
+            upper, lower = ((2048 - right) * pixel[row][x] + right * pixel[row][x + 1] for row in (y, y + 1))
+            small[i, j] = (((2048 - down) * (upper >> 4) >> 16) + (down * (lower >> 4) >> 16) + 2) >> 2
+    return small
+
+
+@pytest.mark.parametrize("height", [int(height) for height in GOLDEN])
+@pytest.mark.parametrize("kind", ["noise", "checkers", "ramp"])
+def test_the_resize_is_opencvs(kind, height):
+    """Every height of screen that ale-py's games have."""
+    small, golden = shrunk(drawn(kind, height)), GOLDEN[str(height)][kind]
+    assert (small.shape, small.dtype) == ((84, 84), np.uint8)
+    assert small[41].tolist() == golden["row_41"]
+    assert hashlib.sha256(small.tobytes()).hexdigest() == golden["sha256"]
+
+
+@pytest.mark.parametrize(("height", "pixels"), [(210, 84), (250, 64)])
+def test_the_resize_is_the_rule(height, pixels):
+    picture = drawn("noise", height)
+    np.testing.assert_array_equal(shrunk(picture, pixels), slowly_shrunk(picture, pixels))
+    np.testing.assert_array_equal(shrunk(picture[:160], 160), picture[:160])  # nothing to shrink
+
+
+def test_frames_are_never_enlarged():
+    with pytest.raises(ConfigError, match="frame_pixels=161 must be 1 to 160"):
+        whole_games("Pong", frame_pixels=161)
+
+
+# --- the rules, read again --------------------------------------------------------------------------------------------
+
+
+class SlowGame:
+    """Section by section what docs/atari.md says, with lists and loops."""
+
+    def __init__(self, rom, seed, clip, life_loss):
+        self.ale, self.random = emulator(rom), np.random.default_rng(seed)
+        self.clip, self.life_loss = clip, life_loss
+        self.continues = False
+
+    def seen(self):
+        return shrunk(np.array(self.ale.getScreenGrayscale()))
+
+    def reset(self):
+        if self.continues:
+            self.ale.act(0)
+        else:
+            self.frames = [np.zeros((84, 84), np.uint8)] * 4
+            self.ale.reset_game()
+            waits = int(self.random.integers(30))
+            while waits > 0:
+                self.ale.act(0)
+                waits -= 1
+                if self.ale.game_over():
+                    self.ale.reset_game()
+        self.continues = False
+        self.lives = self.ale.lives()
+        self.frames = [*self.frames[1:], self.seen()]
+        return self.frames[-1]
+
+    def step(self, action):
+        raw, reward = [], 0
+        for _ in range(4):
+            reward += self.ale.act(self.ale.getMinimalActionSet()[action])
+            raw.append(self.seen())
+            if self.ale.game_over():
+                break
+        black = np.zeros((84, 84), np.uint8)
+        third, fourth = [*raw, black, black, black, black][2:4]
+        frame = np.maximum(third, fourth)
+        self.frames = [*self.frames[1:], frame]
+        lost = self.life_loss and 0 < self.ale.lives() < self.lives
+        self.lives = self.ale.lives()
+        self.continues = lost and not self.ale.game_over()
+        paid = min(max(reward, -1), 1) if self.clip else reward
+        return frame, paid, reward, self.ale.game_over() or lost
+
+
+@pytest.mark.parametrize(
+    ("name", "rom", "steps", "in_training", "fewest_ends"),
+    [
+        ("Breakout", "breakout", 400, True, 6),  # more than the five lives of a game
+        ("Qbert", "qbert", 300, True, 1),
+        ("Pong", "pong", 120, True, 0),
+        ("Breakout", "breakout", 250, False, 1),
+    ],
+)
+def test_every_step_is_as_the_rules_say(name, rom, steps, in_training, fewest_ends):
+    env = AtariGame(name, 5, clip_reward=in_training, life_loss_terminates=in_training)
+    slow, random = SlowGame(rom, 5, in_training, in_training), np.random.default_rng(1)
+    np.testing.assert_array_equal(env.reset()[0], slow.reset())
+    ended, rewarded = 0, set()
+    for _ in range(steps):
+        action = random.integers(env.spec.num_actions)
+        step, (frame, paid, raw, end) = env.step(action), slow.step(action)
+        np.testing.assert_array_equal(step.frame[0], frame)
+        np.testing.assert_array_equal(env.stack, np.stack(slow.frames))
+        assert (step.reward, env.raw_reward, step.terminated, step.truncated) == (paid, raw, end, False)
+        rewarded.add(step.reward)
+        if end:
+            ended += 1
+            np.testing.assert_array_equal(env.reset()[0], slow.reset())
+            np.testing.assert_array_equal(env.stack, np.stack(slow.frames))
+    assert len(rewarded) > 1, "nothing was paid"
+    assert ended >= fewest_ends
+
+
+def test_a_frame_is_the_brighter_of_the_last_two():
+    """Of four raw frames the third and fourth, each shrunk first."""
+    env, ale = whole_games("MsPacman"), emulator("ms_pacman")
+    env.reset()
+    ale.reset_game()
+    for _ in range(raw_frames(env)):
+        ale.act(0)
+    differed = 0
+    for _ in range(80):
+        step, screens = env.step(0), []
+        for _ in range(4):
+            ale.act(0)
+            screens.append(np.array(ale.getScreenGrayscale()))
+        np.testing.assert_array_equal(step.frame[0], np.maximum(shrunk(screens[2]), shrunk(screens[3])))
+        differed += not np.array_equal(step.frame[0], shrunk(np.maximum(screens[2], screens[3])))
+    assert differed > 0, "shrinking first must make a difference somewhere"
+
+
+def test_training_clips_rewards_and_keeps_the_raw_ones():
+    ours, raw = training("MsPacman", 1), whole_games("MsPacman", 1)
+    ours.reset()
+    raw.reset()
+    pairs = [(ours.step(action), raw.step(action), ours.raw_reward) for action in [0] * 70 + [3] * 20]
+    assert all(kept == theirs.reward for _, theirs, kept in pairs)
+    assert {(mine.reward, theirs.reward) for mine, theirs, _ in pairs} == {(0.0, 0.0), (1.0, 10.0)}
+    pong = training("Pong", 1)
+    pong.reset()
+    assert {pong.step(0).reward for _ in range(150)} == {0.0, -1.0}
+
+
+# --- games, lives and caps --------------------------------------------------------------------------------------------
+
+
+def test_a_game_begins_after_0_to_29_frames_of_waiting():
+    env = whole_games("Freeway", seed=7)
+    waits = []
+    for _ in range(100):
+        env.reset()
+        waits.append(raw_frames(env))
+    random = np.random.default_rng(7)
+    assert waits == [random.integers(30) for _ in range(100)]
+    assert (min(waits), max(waits), len(set(waits)) > 20) == (0, 29, True)
+
+
+def play_until(env, wanted, limit=3000, seed=2):
+    random = np.random.default_rng(seed)
+    for _ in range(limit):
+        step = env.step(random.integers(env.spec.num_actions))
+        if wanted(step):
+            return step
+        assert not step.terminated, "an episode ended before"
+    raise AssertionError("it never came")
+
+
+def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
+    env = training("Breakout")
+    env.reset()
+    for lives in (4, 3, 2, 1):
+        play_until(env, lambda step: step.terminated)
+        assert (env._ale.lives(), env.game_over) == (lives, False)
+        stack, frames, ram = env.stack, raw_frames(env), env._ale.getRAM()
+        first = env.reset()
+        assert raw_frames(env) == frames + 1, "one raw frame of NOOP, no new game"
+        assert (env._ale.getRAM() == ram).mean() > 0.9
+        np.testing.assert_array_equal(env.stack, np.concatenate((stack[1:], first)))
+        assert stack[1:].any(), "the stack shows what was before"
+    play_until(env, lambda step: step.terminated)
+    assert env.game_over
+    first = env.reset()
+    assert (env._ale.lives(), raw_frames(env) < 30) == (5, True)
+    assert not env.stack[:3].any()
+    np.testing.assert_array_equal(env.stack[3:], first)
+
+
+def test_in_evaluation_lives_do_not_end_an_episode():
+    env = whole_games("Breakout")
+    env.reset()
+    play_until(env, lambda step: step.terminated)
+    assert (env._ale.lives(), env.game_over) == (0, True)
+
+
+def test_no_lives_left_while_the_game_goes_on_is_not_a_loss():
+    """BankHeist shows zero lives during its last one."""
+    env = training("BankHeist")
+    env.reset()
+    random, shown_as_zero = np.random.default_rng(0), 0
+    while not env.game_over:
+        step = env.step(random.integers(18))
+        if env._ale.lives() == 0 and not env.game_over:
+            shown_as_zero += 1
+            assert not step.terminated
+        elif step.terminated and not env.game_over:
+            env.reset()
+    assert step.terminated
+    assert shown_as_zero > 0, "the game never did it: this shows nothing"
+
+
+def test_a_seeded_reset_begins_a_new_game_also_after_a_lost_life():
+    env = training("Breakout")
+    env.reset()
+    play_until(env, lambda step: step.terminated)
+    env.reset(3)
+    assert (env._ale.lives(), raw_frames(env)) == (5, np.random.default_rng(3).integers(30))
+
+
+@pytest.mark.parametrize("extra", [1, 2, 3, 4])
+def test_the_cap_is_a_terminal_and_missing_frames_are_black(extra):
+    """The cap counts raw frames, those of waiting too. A game that ends within a step leaves the rest of it black."""
+    waits = int(np.random.default_rng(0).integers(30))
+    capped, free = whole_games("MsPacman", max_raw_frames_per_game=waits + 8 + extra), emulator("ms_pacman")
+    assert capped.spec.max_episode_agent_steps == -(-(waits + 8 + extra) // 4)
+    capped.reset()
+    assert [capped.step(1).terminated for _ in range(2)] == [False, False]
+    step = capped.step(1)
+    assert (step.terminated, step.truncated, capped.game_over) == (True, False, True)
+    assert raw_frames(capped) == waits + 8 + extra
+    free.reset_game()
+    for _ in range(waits):
+        free.act(0)
+    screens = []
+    for _ in range(8 + extra):
+        free.act(free.getMinimalActionSet()[1])
+        screens.append(shrunk(np.array(free.getScreenGrayscale())))
+    expected = {1: np.zeros((84, 84)), 2: np.zeros((84, 84)), 3: screens[-1], 4: np.maximum(screens[-2], screens[-1])}
+    np.testing.assert_array_equal(step.frame[0], expected[extra])
+    assert capped.reset().any()
+    assert not capped.game_over
+
+
+def test_a_life_lost_at_the_cap_is_the_end_of_the_game():
+    free = training("Breakout")
+    free.reset()
+    play_until(free, lambda step: step.terminated)
+    capped = training("Breakout", max_raw_frames_per_game=raw_frames(free))
+    capped.reset()
+    play_until(capped, lambda step: step.terminated)
+    assert (capped.game_over, capped._ale.lives()) == (True, 4)
+    capped.reset()
+    assert (capped.game_over, capped._ale.lives()) == (False, 5)
+
+
+def test_a_game_that_ends_while_waiting_begins_again():
+    env = whole_games("Pong", max_raw_frames_per_game=3)
+    for _ in range(10):
+        env.reset()
+        assert not env.game_over
+
+
+def test_the_cap_is_half_an_hour_of_play():
+    assert whole_games("Pong").spec.max_episode_agent_steps == 27_000
+    assert whole_games("Pong")._ale.getInt("max_num_frames_per_episode") == 108_000
+
+
+# --- seeds and states -------------------------------------------------------------------------------------------------
+
+
+def future(env, steps, seed=11):
+    """A fingerprint of all that a random player would meet, resets included."""
+    random, seen = np.random.default_rng(seed), hashlib.sha256()
+    for _ in range(steps):
+        step = env.step(random.integers(env.spec.num_actions))
+        seen.update(step.frame.tobytes() + env.stack.tobytes() + env._ale.getRAM().tobytes())
+        seen.update(str((step[1:], env.raw_reward, env._ale.lives(), raw_frames(env))).encode())
+        if step.terminated:
+            seen.update(env.reset().tobytes())
+    return seen.hexdigest()
+
+
+def test_seeds_decide_the_games():
+    def start(seed, reset_seed=None):
+        env = training("Breakout", seed)
+        env.reset(reset_seed)
+        return future(env, 60)
+
+    assert start(1) == start(1)
+    assert len({start(seed) for seed in range(4)}) > 2
+    assert start(1) == start(9, reset_seed=1)
+
+
+@pytest.mark.parametrize("name", ["Assault", "KungFuMaster", "Qbert"])
+def test_a_seeded_game_does_not_remember_the_one_before(name):
+    """Two of these keep bytes of memory over a reset of the emulator."""
+    fresh, used = whole_games(name, 3), whole_games(name, 4)
+    used.reset()
+    future(used, 400)
+    np.testing.assert_array_equal(used.reset(3), fresh.reset())
+    assert future(used, 150) == future(fresh, 150)
+
+
+def through_a_checkpoint(state, folder):
+    Checkpoints(folder).save(state)
+    return Checkpoints(folder).load()
+
+
+@pytest.mark.parametrize("name", ATARI_GAMES)
+def test_every_game_starts_and_a_saved_one_goes_on_exactly_in_a_fresh_emulator(name, tmp_path):
+    env = training(name, seed=1)
+    first = env.reset()
+    assert (first.shape, first.dtype) == ((1, 84, 84), np.uint8)
+    assert env.spec == ((1, 84, 84), 1, 4, 27_000, NUM_ACTIONS.get(name, 18))
+    future(env, 55)
+    state = through_a_checkpoint(env.state_dict(), tmp_path)
+    resumed = training(name, seed=2)
+    resumed.load_state_dict(state)
+    np.testing.assert_array_equal(resumed.stack, env.stack)
+    assert future(resumed, 90) == future(env, 90)
+
+
+RESUME = """
+import sys
+from pathlib import Path
+from cclf.runtime.checkpoint import Checkpoints
+from test_atari import future, training
+for folder in map(Path, sys.argv[1:]):
+    env = training(folder.name, seed=99)
+    env.load_state_dict(Checkpoints(folder).load())
+    print(future(env, 200))
+"""
+
+
+def test_a_saved_game_goes_on_exactly_in_another_process(tmp_path):
+    """In mid-game, over lost lives and into the next game, whose waiting comes from the saved generator."""
+    games, expected = ("Qbert", "Breakout", "MsPacman"), []
+    for name in games:
+        env = training(name)
+        env.reset()
+        future(env, 130)
+        Checkpoints(tmp_path / name).save(env.state_dict())
+        expected.append(future(env, 200))
+    command = [sys.executable, "-c", RESUME, *(str(tmp_path / name) for name in games)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    assert done.stdout.split() == expected, done.stderr
+
+
+def test_a_state_between_a_lost_life_and_its_reset(tmp_path):
+    env, resumed = training("Breakout"), training("Breakout", 7)
+    env.reset()
+    play_until(env, lambda step: step.terminated)
+    resumed.load_state_dict(through_a_checkpoint(env.state_dict(), tmp_path))
+    frames = raw_frames(env)
+    np.testing.assert_array_equal(resumed.reset(), env.reset())
+    assert raw_frames(resumed) == frames + 1
+    assert future(resumed, 200) == future(env, 200)
+
+
+def test_a_state_right_before_a_life_is_lost():
+    env, resumed, random = training("Breakout"), training("Breakout", 7), np.random.default_rng(2)
+    env.reset()
+    step = None
+    while step is None or not step.terminated:
+        before, action = env.state_dict(), random.integers(4)
+        step = env.step(action)
+    resumed.load_state_dict(before)
+    assert resumed.step(action).terminated
+
+
+def test_a_state_after_the_last_frame_of_a_game_and_one_before_the_first(tmp_path):
+    env, resumed = whole_games("Breakout"), whole_games("Breakout", 7)
+    resumed.load_state_dict(through_a_checkpoint(env.state_dict(), tmp_path / "first"))
+    np.testing.assert_array_equal(resumed.reset(), env.reset())
+    play_until(env, lambda step: step.terminated)
+    resumed.load_state_dict(through_a_checkpoint(env.state_dict(), tmp_path / "last"))
+    assert resumed.game_over
+    np.testing.assert_array_equal(resumed.reset(), env.reset())
+    assert future(resumed, 30) == future(env, 30)
+
+
+def test_a_state_is_a_copy_and_belongs_to_its_game():
+    env = training("Pong")
+    env.reset()
+    state = env.state_dict()
+    expected = future(env, 50)
+    env.load_state_dict(state)
+    assert future(env, 50) == expected
+    with pytest.raises(ConfigError, match="this state is of pong, not of breakout"):
+        training("Breakout").load_state_dict(state)
+
+
+def test_a_damaged_emulator_state_is_refused_in_one_line():
+    env = training("Pong")
+    env.reset()
+    state = env.state_dict()
+    for damaged in (state["emulator"][:100], np.zeros(14_000, np.uint8), np.zeros(0, np.uint8)):
+        with pytest.raises(ConfigError, match="the emulator's state is damaged"):
+            env.load_state_dict(state | {"emulator": damaged})
+
+
+def test_later_steps_do_not_write_into_what_was_handed_out():
+    env = training("Breakout")
+    first = env.reset()
+    step, stack, state = env.step(1), env.stack, env.state_dict()
+    before = [array.copy() for array in (first, step.frame, stack, state["stack"], state["emulator"])]
+    future(env, 40)
+    for array, kept in zip((first, step.frame, stack, state["stack"], state["emulator"]), before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+# --- names, actions, pictures -----------------------------------------------------------------------------------------
+
+
+def test_games_go_by_camel_case_and_snake_case():
+    spellings = {"SpaceInvaders": "space_invaders", "space_invaders": "space_invaders", "Qbert": "qbert", "MsPacman": "ms_pacman"}
+    assert {name: whole_games(name).game for name in spellings} == spellings
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Brekout", "unknown task 'atari/Brekout'; did you mean atari/Breakout?"),
+        ("ms_packman", "unknown task 'atari/ms_packman'; did you mean atari/MsPacman?"),
+        ("../pong", "unknown task"),
+        ("", "unknown task"),
+        ("Combat", "'atari/Combat' cannot be played: the emulator has this game for several players only"),
+    ],
+)
+def test_other_names_are_refused_in_one_line(name, message):
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?").replace(".", r"\.")) as caught:
+        whole_games(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_ale_py_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ConfigError, match=r"pip install 'cclf\[atari\]'"):
+        whole_games("Pong")
+
+
+def test_roms_that_are_not_where_they_should_be(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="cannot read the ROM of Pong"):
+        whole_games("Pong")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("action", [2, np.int64(2), np.array(2), np.array([2], np.int32)])
+def test_an_action_is_an_integer_of_any_kind(action):
+    env, twin = whole_games("Freeway"), whole_games("Freeway")
+    env.reset()
+    twin.reset()
+    np.testing.assert_array_equal(env.step(action).frame, twin.step(2).frame)
+
+
+@pytest.mark.parametrize("action", [3, -1, 1.0, np.array([1.0]), np.array([0, 1])])
+def test_other_actions_are_refused(action):
+    env = whole_games("Freeway")
+    env.reset()
+    with pytest.raises(ValueError):
+        env.step(action)
+
+
+def test_pictures_are_the_screen_in_colour():
+    env = whole_games("Breakout")
+    env.reset()
+    picture = env.picture()
+    assert (picture.shape, picture.dtype) == ((210, 160, 3), np.uint8)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
+    env.close()
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_holds_26_games_and_both_lists_of_coefficients():
+    assert len(ATARI_GAMES) == 26
+    assert all(game.human_score > game.random_score and game.summary for game in ATARI_GAMES.values())
+    for coefficients, rare, common, count in ((CURL_COEFFICIENTS, 0.01, 1.0, 4), (CCLF_COEFFICIENTS, 1.0, 1e-4, 6)):
+        assert set(coefficients) == set(ATARI_GAMES)
+        assert list(coefficients.values()).count(rare) == count
+        assert list(coefficients.values()).count(common) == 26 - count

@@ -1,0 +1,377 @@
+"""Rainbow's turn: its order, its schedule, its counting, exact resume, and stacked runs against each alone."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cclf import build, presets
+from cclf.runtime.checkpoint import Checkpoints
+from cclf.runtime.evaluate import EvaluationStoppedError, evaluate_games, finish
+from cclf.runtime.game_stack import GameSchedule
+from rainbow_inputs import CPU, tiny
+from tiny_runs import differing, run, tables
+
+SCHEDULE = GameSchedule(
+    learn_start=1600,
+    uniform_warmup=False,
+    updates_per_step=1,
+    target_every=2000,
+    beta=0.4,
+    beta_steps=98_400,
+    epsilon=0.0,
+    epsilon_steps=0,
+)
+
+
+def test_a_run_of_100k_steps_makes_98401_updates_and_copies_the_target_every_2000():
+    steps = range(1, 100_001)
+    assert sum(SCHEDULE.updates_at(step) for step in steps) == 98_401
+    assert presets.resolve("atari/Pong").planned_updates == 98_401
+    assert [step for step in steps if SCHEDULE.copies_target_at(step)] == list(range(2000, 100_001, 2000))
+    late = SCHEDULE._replace(learn_start=2500)
+    assert next(step for step in steps if late.copies_target_at(step)) == 4000, "none before there is something to copy"
+
+
+def test_beta_rises_from_above_its_start_to_one():
+    assert SCHEDULE.beta_at(1600) == pytest.approx(0.4 + 0.6 / 98_400)
+    assert SCHEDULE.beta_at(99_999) == pytest.approx(1.0)
+    assert SCHEDULE.beta_at(100_000) == 1.0
+
+
+def test_epsilon():
+    assert SCHEDULE.epsilon_at(1) == SCHEDULE.epsilon_at(5000) == 0.0
+    assert SCHEDULE._replace(uniform_warmup=True).epsilon_at(1599) == 1.0
+    assert SCHEDULE._replace(uniform_warmup=True).epsilon_at(1600) == 0.0
+    drq = SCHEDULE._replace(epsilon=0.1, epsilon_steps=5000)
+    assert [drq.epsilon_at(step) for step in (1, 1600, 4100, 6600, 9000)] == pytest.approx([1.0, 1.0, 0.55, 0.1, 0.1])
+
+
+def learner_of(config):
+    return build.make_game_stack([config], CPU).runs[0]
+
+
+def longer(method, env_steps=48):
+    return replace(tiny(method), run=replace(tiny(method).run, env_steps=env_steps))
+
+
+def test_a_turn_in_the_order_of_the_sheet():
+    """Act with this step's noise, step, store, update with the same noise, then copy the target."""
+    config = tiny("rainbow", learn_start_agent_steps=12, target_every_agent_steps=5)
+    learner = learner_of(config)
+    stack, events = learner.stack, []
+
+    def spy(owner, name, note):
+        inner = getattr(owner, name)
+
+        def call(*arguments):
+            events.append((name, note(*arguments)))
+            return inner(*arguments)
+
+        setattr(owner, name, call)
+
+    spy(stack.algorithm, "act", lambda _, moment, __: int(moment))
+    spy(stack.games[0], "step", lambda _: None)
+    spy(stack.replay, "add", lambda *_: stack.replay.written)
+    spy(stack.replay, "sample", lambda _: stack.replay.written)
+    spy(stack.algorithm, "update", lambda *_: None)
+    spy(stack.replay, "set_priorities", lambda *_: None)
+    spy(stack.algorithm, "copy_target", lambda: None)
+    for env_steps in range(15):
+        learner.advance(env_steps)
+    quiet = [("act", 11), ("step", None), ("add", 10)]
+    assert events[30:33] == quiet, "step 11 learns nothing yet, and copies nothing at step 10"
+    turn = [("act", 12), ("step", None), ("add", 11), ("sample", 12), ("update", None), ("set_priorities", None)]
+    assert events[33:39] == turn
+    assert events[-7:] == [("act", 15), ("step", None), ("add", 14), ("sample", 15), *turn[4:], ("copy_target", None)]
+    assert (learner.agent_steps, learner.updates) == (15, 4)
+
+
+def test_several_updates_a_step_draw_different_numbers():
+    learner = learner_of(tiny("rainbow", updates_per_agent_step=3))
+    moments, inner = [], learner.stack.algorithm.draw
+    learner.stack.algorithm.draw = lambda moment: moments.append(int(moment)) or inner(moment)
+    for env_steps in range(13):
+        learner.advance(env_steps)
+    assert learner.updates == 6
+    assert moments[-4:] == [39, 39, 40, 41], "acting and the first update share theirs"
+    assert len(set(moments)) == len(moments) - 2
+
+
+def test_frames_actions_and_rewards_reach_replay_as_they_were():
+    learner = learner_of(longer("rainbow"))
+    game, seen = learner.env, []
+    inner = game.step
+
+    def step(action):
+        before = game.stack.copy()
+        result = inner(action)
+        seen.append((before[-1], action, result.reward, result.terminated))
+        return result
+
+    game.step = step
+    finished = [advance.finished_returns for advance in (learner.advance(t) for t in range(40))]
+    replay = learner.replay
+    assert replay.written == 40
+    for slot, (frame, action, reward, ended) in enumerate(seen):
+        assert (replay.frames[0, slot].numpy() == frame).all()
+        assert (replay.actions[0, slot].item(), replay.rewards[0, slot].item()) == (action, reward)
+        assert replay.ended[0, slot].item() == ended
+    ends = [slot for slot, (*_, ended) in enumerate(seen) if ended]
+    assert [slot for slot, returns in enumerate(finished) if returns] == ends
+    first = [0, *(end + 1 for end in ends)]
+    assert replay.ages[0, :40].tolist() == [slot - max(start for start in first if start <= slot) for slot in range(40)]
+    assert finished[ends[0]] == [sum(reward for _, _, reward, _ in seen[: ends[0] + 1])]
+
+
+class Lives:
+    """The toy as a game of several lives: each ball missed ends an episode, the game goes on."""
+
+    def __init__(self, game):
+        self.game, self.spec = game, game.spec
+        self.resets = 0
+
+    def __getattr__(self, name):
+        return getattr(self.game, name)
+
+    def reset(self, seed=None):
+        self.resets += 1
+        return self.game.reset(seed) if self.game.game_over or self.game.balls == 0 else self.game.stack[-1:]
+
+    def step(self, action):
+        step = self.game.step(action)
+        return step._replace(reward=step.reward * 0.5, terminated=step.terminated or step.reward < 0)
+
+
+def test_a_lost_life_ends_an_episode_of_replay_but_no_game():
+    """The return that is reported is the whole game's, before any clipping."""
+    config = longer("rainbow")
+    stack = build.make_game_stack([config], CPU, [Lives(build.make_game(config, 1))])
+    learner = stack.runs[0]
+    finished, rewards = [], []
+    for t in range(36):
+        finished += learner.advance(t).finished_returns
+        rewards.append(learner.env.raw_reward)
+    games = [sum(rewards[start : start + 12]) for start in (0, 12, 24)]
+    assert finished == games
+    ended = stack.replay.ended[0, :36].nonzero().flatten().tolist()
+    assert len(ended) > 3
+    assert learner.env.resets == len(ended) + learner.in_episode
+    assert all(stack.replay.ages[0, slot + 1] == 0 for slot in ended if slot < 35)
+    assert stack.replay.rewards[0, :36].tolist() == [reward * 0.5 for reward in rewards]
+
+
+def test_metrics_are_means_since_the_last_report():
+    learner = learner_of(tiny("rainbow"))
+    losses, inner = [], learner.stack.algorithm.update
+
+    def update(*arguments):
+        metrics, priority = inner(*arguments)
+        losses.append(metrics["q_loss"].item())
+        return metrics, priority
+
+    learner.stack.algorithm.update = update
+    reports = {t + 1: advance.metrics for t in range(30) if (advance := learner.advance(t)).metrics is not None}
+    assert list(reports) == [20, 30]
+    assert reports[20]["q_loss"].item() == pytest.approx(sum(losses[:9]) / 9)
+    assert reports[30]["q_loss"].item() == pytest.approx(sum(losses[9:]) / 10)
+    assert set(reports[20]) <= set(learner.metric_names)
+
+
+# Stacks
+
+
+def states(learners):
+    return [copy.deepcopy(learner.state_dict()) for learner in learners]
+
+
+def advance_all(stack, turns, start=0):
+    for t in range(start, start + turns):
+        for learner in stack.runs:
+            learner.advance(t)
+
+
+def close(one, two):
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("method", ["rainbow", "cclf"])
+def test_stacked_runs_play_and_learn_as_each_alone(method):
+    configs = [tiny(method, seed=seed) for seed in (1, 2, 3)]
+    together = build.make_game_stack(configs, CPU)
+    advance_all(together, 20)
+    for number, config in enumerate(configs):
+        alone = build.make_game_stack([config], CPU)
+        advance_all(alone, 20)
+        one, two = together.runs[number].state_dict(), alone.runs[0].state_dict()
+        for name in ("frames", "actions", "rewards", "ended", "ages"):
+            assert torch.equal(one["replay"][name], two["replay"][name]), name
+        assert not differing(one["env"], two["env"])
+        close(one["algorithm"]["networks"], two["algorithm"]["networks"])
+        torch.testing.assert_close(one["replay"]["priorities"], two["replay"]["priorities"], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(together.replay.frames[0], together.replay.frames[1])
+
+
+def test_a_run_of_a_stack_goes_on_alone_and_back():
+    """Sixteen turns of three, then one of them alone for four, then in a stack of two for four: as if always alone."""
+    configs = [tiny("cclf", seed=seed) for seed in (1, 2, 3)]
+    three = build.make_game_stack(configs, CPU)
+    advance_all(three, 16)
+    one = build.make_game_stack([configs[1]], CPU)
+    one.runs[0].load_state_dict(copy.deepcopy(three.runs[1].state_dict()))
+    advance_all(one, 4, start=16)
+    two = build.make_game_stack([configs[0], configs[1]], CPU)
+    advance_all(three, 4, start=16)
+    two.runs[1].load_state_dict(copy.deepcopy(one.runs[0].state_dict()))
+    two.runs[0].load_state_dict(copy.deepcopy(three.runs[0].state_dict()))
+    advance_all(two, 4, start=20)
+    alone = build.make_game_stack([configs[1]], CPU)
+    advance_all(alone, 24)
+    found, expected = two.runs[1].state_dict(), alone.runs[0].state_dict()
+    assert torch.equal(found["replay"]["frames"], expected["replay"]["frames"])
+    close(found["algorithm"]["networks"], expected["algorithm"]["networks"])
+    assert (found["agent_steps"], found["updates"]) == (24, 13)
+
+
+def test_runs_that_are_out_of_step_are_refused():
+    configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
+    ahead = build.make_game_stack([configs[0]], CPU)
+    advance_all(ahead, 3)
+    stack = build.make_game_stack(configs, CPU)
+    stack.runs[0].load_state_dict(ahead.runs[0].state_dict())
+    with pytest.raises(ValueError, match=r"agent steps \[0, 3\]"):
+        stack.runs[0].advance(0)
+
+
+def test_a_run_is_not_saved_in_the_middle_of_its_turn():
+    stack = build.make_game_stack([tiny("rainbow", seed=seed) for seed in (1, 2)], CPU)
+    stack.runs[0].advance(0)
+    stack.runs[0].state_dict()
+    with pytest.raises(AssertionError, match="between its turns"):
+        stack.runs[1].state_dict()
+    stack.runs[1].advance(0)
+    stack.runs[1].state_dict()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "drq"])
+def test_on_a_gpu_graphs_and_the_compiler_change_nothing_but_the_last_bits(method):
+    device, ends = torch.device("cuda"), []
+    for fast in (False, True):
+        configs = [longer(method, 60), replace(longer(method, 60), seed=2)]
+        configs = [replace(each, run=replace(each.run, cuda_graphs=fast, compile=fast)) for each in configs]
+        stack = build.make_game_stack(configs, device)
+        advance_all(stack, 60)
+        ends.append(stack.runs[1].state_dict())
+    assert torch.equal(ends[0]["replay"]["actions"], ends[1]["replay"]["actions"])
+    close(ends[0]["algorithm"]["networks"], ends[1]["algorithm"]["networks"])
+
+
+# Resume
+
+
+@pytest.mark.parametrize("method", ["rainbow", "cclf", "drq"])
+def test_a_run_that_stops_and_goes_on_ends_as_one_that_did_not(tmp_path, method):
+    config = tiny(method)
+    straight, finished = run(config, tmp_path / "straight")
+    assert finished
+    _, finished = run(config, tmp_path / "stopped", stop_at=17)
+    assert not finished
+    resumed, finished = run(config, tmp_path / "stopped")
+    assert finished
+    assert differing(straight.state_dict(), resumed.state_dict()) == []
+    assert tables(tmp_path / "straight") == tables(tmp_path / "stopped")
+    assert straight.updates == 24 - 12 + 1
+
+
+def test_a_larger_budget_changes_nothing_that_was_learned(tmp_path):
+    small, large = tiny("cclf"), longer("cclf", 36)
+    run(small, tmp_path / "grown")
+    grown, _ = run(large, tmp_path / "grown")
+    straight, _ = run(large, tmp_path / "straight")
+    assert differing(straight.state_dict(), grown.state_dict()) == []
+
+
+@pytest.mark.parametrize("game", ["Qbert", "Breakout"])
+def test_an_atari_run_goes_on_exactly_in_mid_game(tmp_path, game):
+    pytest.importorskip("ale_py")
+    config = tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4})
+    config = replace(config, run=replace(config.run, env_steps=96, eval_every_env_steps=10**6, eval_episodes=1))
+    ends = []
+    for name, stop_at in (("straight", None), ("stopped", 72)):
+        learner = build.make_learner(config, CPU)
+        for t in range(24):
+            if stop_at == 4 * t:
+                saved = Checkpoints(tmp_path / name)
+                saved.save({"learner": learner.state_dict()})
+                learner = build.make_learner(config, CPU)
+                learner.load_state_dict(saved.load()["learner"])
+            learner.advance(4 * t)
+        ends.append(learner.state_dict())
+    assert differing(*ends) == []
+    assert ends[0]["updates"] == 13
+
+
+# Evaluation
+
+
+class Scripted:
+    """Goes left while its observation is dark in a corner; remembers how many it was asked for at once."""
+
+    num_actions = 3
+
+    def __init__(self):
+        self.asked = []
+
+    def evaluation_action(self, observation):
+        self.asked.append(len(observation))
+        return observation.flatten(1).long().sum(1) % 3
+
+
+def games_of(count):
+    return [build.make_game(tiny("rainbow"), 0, evaluation=True) for _ in range(count)]
+
+
+def test_what_episodes_return_does_not_depend_on_how_many_are_played_at_once():
+    seeds = [11, 12, 13, 14, 15]
+    results = [finish(evaluate_games(games_of(count), Scripted(), seeds, 0.2, CPU)).returns for count in (1, 2, 5, 9)]
+    assert all(result == results[0] for result in results)
+    assert len(set(results[0])) > 1
+    policy = Scripted()
+    finish(evaluate_games(games_of(3), policy, seeds, 0.0, CPU))
+    assert max(policy.asked) == 3
+
+
+def test_epsilon_of_one_is_a_random_agent_and_recording_shows_the_first_episode():
+    result = finish(evaluate_games(games_of(2), Scripted(), range(1, 9), 1.0, CPU, record=True))
+    assert len(result.pictures) == 12
+    assert result.pictures[0].shape == (100, 100, 3)
+    greedy = finish(evaluate_games(games_of(2), Scripted(), range(1, 9), 0.0, CPU))
+    assert result.returns != greedy.returns
+
+
+def test_an_evaluation_is_given_up_when_asked():
+    with pytest.raises(EvaluationStoppedError):
+        finish(evaluate_games(games_of(1), Scripted(), [1], 0.0, CPU), lambda: True)
+
+
+def test_evaluation_is_without_noise_and_leaves_training_alone():
+    config = tiny("rainbow")
+    learner = learner_of(config)
+    for t in range(20):
+        learner.advance(t)
+    before = copy.deepcopy(learner.state_dict())
+    agent = build.make_agent(config, CPU)
+    agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())
+    first, second = (agent.evaluate([5, 6], False).returns for _ in range(2))
+    assert first == second
+    assert differing(before, learner.state_dict()) == []
+    images = torch.randint(0, 256, (3, 2, 25, 25), dtype=torch.uint8)
+    actions = learner.algorithm.evaluation_action(images)
+    for name, value in learner.algorithm.parameters().items():
+        if name.endswith("sigma"):
+            value.fill_(100.0)
+    assert torch.equal(actions, learner.algorithm.evaluation_action(images))

@@ -1,0 +1,95 @@
+"""Rainbow from the command line: training with its final evaluation, the doctor's forecast, the benchmark."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cclf import build
+from rainbow_inputs import CPU, tiny
+from test_cli import assert_refused, cclf
+from tiny_runs import rows, tiny_options
+
+WORDS = [*tiny_options(tiny("curl")), "--final-eval-episodes", 3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    code, out, err = cclf("train", *WORDS, "--out", tmp_path_factory.mktemp("runs"))
+    assert code == 0, err
+    return Path(out.strip())
+
+
+def test_train_makes_ten_episode_rows_and_a_final_one(folder):
+    evaluations, final = rows(folder / "eval.csv"), rows(folder / "final.csv")
+    assert [(row["env_steps"], row["episodes"]) for row in evaluations] == [("12", "2"), ("24", "2")]
+    assert [(row["env_steps"], row["agent_steps"], row["updates"], row["episodes"]) for row in final] == [("24", "24", "13", "3")]
+    assert final[0].keys() == evaluations[0].keys()
+    assert len(final[0]["returns"].split()) == 3
+    assert rows(folder / "train.csv")[-1]["updates"] == "9"
+
+
+def test_the_final_evaluation_is_of_the_final_agent(folder):
+    agent, config, env_steps = build.load_agent(folder, CPU, 3)
+    seeds = [build.derive(config.seed, "final", episode) for episode in range(3)]
+    expected = agent.evaluate(seeds, False).returns
+    agent.close()
+    assert env_steps == 24
+    assert [float(value) for value in rows(folder / "final.csv")[0]["returns"].split()] == expected
+
+
+def test_the_same_command_makes_a_lost_final_evaluation_again_and_no_second_one(folder):
+    before = (folder / "final.csv").read_text()
+    out = folder.parents[3]
+    (folder / "final.csv").unlink()
+    assert cclf("train", *WORDS, "--out", out)[0] == 0
+    again = rows(folder / "final.csv", "wall_seconds")
+    assert [row["returns"] for row in again] == [before.splitlines()[1].split(",")[-1]]
+    stamp = (folder / "final.csv").stat().st_mtime_ns
+    assert cclf("train", *WORDS, "--out", out)[0] == 0
+    assert (folder / "final.csv").stat().st_mtime_ns == stamp
+
+
+def test_a_stop_in_the_final_evaluation_leaves_none(folder):
+    (folder / "final.csv").unlink(missing_ok=True)
+    assert not build.final_evaluation(folder, CPU, lambda: True)
+    assert not (folder / "final.csv").exists()
+    assert build.final_evaluation(folder, CPU, lambda: False)
+    assert (folder / "final.csv").exists()
+
+
+def test_the_bench_reports_parity_before_speed():
+    words = ("--tiny", "--methods", "rainbow", "--stacks", "2", "--rounds", "1", "--replay-transitions", "100", "--device", "cpu")
+    code, out, err = cclf("bench", "rainbow", *words, "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    figures = report["rainbow"]
+    assert figures["parity"]["stack_relative_difference"] < 1e-4
+    assert figures["parity"]["fast_relative_difference"] < 1e-4
+    assert figures["median_ms"] == figures["stack_1"]["median_ms"] > 0
+    assert figures["stack_2"]["run_updates_per_second"] == pytest.approx(2e3 / figures["stack_2"]["median_ms"])
+    assert figures["schedule"]["runs"] == 104
+    assert {"device", "commit", "command"} <= report.keys()
+    assert err.index("parity") < err.index("run-updates/s")
+
+
+def test_the_benchs_parity_sees_a_difference(monkeypatch):
+    from cclf import bench_rainbow
+    from cclf.algorithms.rainbow_stack import RainbowStack
+
+    inner = RainbowStack.update
+
+    def clipped_together(self, *arguments):
+        if len(self.runs) > 1:
+            self.max_gradient_norm = 1e-3
+        return inner(self, *arguments)
+
+    monkeypatch.setattr(RainbowStack, "update", clipped_together)
+    parity = bench_rainbow._parity(bench_rainbow._config("rainbow", 100, tiny=True), CPU)
+    assert parity["stack_relative_difference"] > 0.01
+    assert parity["fast_relative_difference"] < 1e-6
+
+
+@pytest.mark.parametrize("words", [("--stacks", "0"), ("--rounds", "0"), ("--methods", "sac-pixel")])
+def test_a_bench_that_cannot_be_is_refused(words):
+    assert_refused(cclf("bench", "rainbow", *words))
