@@ -40,6 +40,8 @@ def test_what_is_left_of_a_run_worked_out_by_hand(tmp_path: Path) -> None:
     begun = call(tmp_path, seed=2)
     begin(begun, 650)  # evaluations at 900 and 1,000 are left
     assert seconds_left(begun, SPEED) == pytest.approx(3 + 3.5 + 2 * 2)
+    final = call(tmp_path, seed=3, final_eval_episodes=250)  # of 100 episodes each before
+    assert seconds_left(final, SPEED) == pytest.approx(3 + 10 + 4 * 2 + 2.5 * 2)
     repeated = call(tmp_path, task="dmc/cartpole-swingup", method="drq", env_steps=1_600, eval_every_env_steps=1_600)
     assert seconds_left(repeated, SPEED) == pytest.approx(3 + 1_600 / 8 / 100 + 2), "a speed is in agent steps"
 

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 from cclf.analysis import verdict
 from cclf.analysis.load import Row
 from cclf.analysis.verdict import Claim, Verdict
-from cclf.config import A2cConfig, Config
+from cclf.config import A2cConfig, Config, RainbowConfig
 from cclf.runtime.stop import Stop
 from cclf.sweep.plan import Call, is_finished, progress
 
 CALIBRATION_SECONDS = 1.0  # timed, per method, after its warm-up
 WARMUP_UPDATES = {"a2c": 160, "cpu": 2, "cuda": 20}  # A2C: RE3's window of 10,000 fills; CUDA: compilers and graphs are at work
-_RANDOM_AGENT_STEPS = 40  # before a calibration's first update, in place of the run's own warm-up
+_RANDOM_AGENT_STEPS = 100  # before a calibration's first update, in place of the run's own warm-up
+_REPLAY_AGENT_STEPS = 1_000  # for which its replay is made
 
 
 class Speed(NamedTuple):
@@ -61,9 +62,9 @@ def _calibrate(config: Config, started_at: float) -> Speed:
     torch.set_num_threads(max(1, config.run.threads))
     on_policy = isinstance(config.algorithm, A2cConfig)
     if not on_policy:
-        agent_steps = 1_000  # that many the replay is made for
-        changes: dict[str, Any] = {"warmup_agent_steps": _RANDOM_AGENT_STEPS}
-        run = dataclasses.replace(config.run, env_steps=agent_steps * config.env.action_repeat)
+        warmup = "learn_start_agent_steps" if isinstance(config.algorithm, RainbowConfig) else "warmup_agent_steps"
+        changes: dict[str, Any] = {warmup: _RANDOM_AGENT_STEPS}
+        run = dataclasses.replace(config.run, env_steps=_REPLAY_AGENT_STEPS * config.env.action_repeat)
         config = dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, **changes), run=run)
     device = build.choose_device(config.run.device)
     build.set_precision(config, device)
@@ -96,7 +97,8 @@ def seconds_left(call: Call, speed: Speed) -> float:
     """What is left of a run: its start, its steps and its evaluations."""
     run, repeat = call.config.run, call.config.env.action_repeat
     done = min(progress(call.folder).env_steps, run.env_steps)
-    evaluations = -(-run.env_steps // run.eval_every_env_steps) - done // run.eval_every_env_steps
+    evaluations: float = -(-run.env_steps // run.eval_every_env_steps) - done // run.eval_every_env_steps
+    evaluations += run.final_eval_episodes / run.eval_episodes
     return (
         speed.start_seconds
         + (run.env_steps - done) / repeat / speed.agent_steps_per_second

@@ -54,6 +54,17 @@ def test_a_run_is_finished_when_its_newest_checkpoint_stands_at_the_end(tmp_path
     assert not is_finished(run), "`cclf train` says why it refuses"
 
 
+def test_a_run_with_a_final_evaluation_is_finished_when_that_is_written(tmp_path: Path) -> None:
+    run = call(tmp_path)
+    run = replace(run, config=replace(run.config, run=replace(run.config.run, final_eval_episodes=100)))
+    save(run, 1_000)
+    assert not is_finished(run)
+    (run.folder / "final.csv").write_text("env_steps,return_mean\n500,0.5\n")
+    assert not is_finished(run), "that was the end of a smaller budget"
+    (run.folder / "final.csv").write_text("env_steps,return_mean\n500,0.5\n1000,0.5\n")
+    assert is_finished(run)
+
+
 def test_progress_is_read_from_the_end_of_a_long_table(tmp_path: Path) -> None:
     assert progress_of(tmp_path).env_steps == 0
     rows = "".join(f"{100 * i},{'0.5' if i == 7000 else ''}\n" for i in range(1, 7_011))

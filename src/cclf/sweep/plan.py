@@ -124,14 +124,22 @@ def progress(folder: Path) -> Report:
 
 
 def is_finished(call: Call) -> bool:
-    """Whether the newest checkpoint stands at the end of the budget: then no process needs to start to say so."""
+    """Whether the newest checkpoint stands at the end of the budget, and all is written: then no process needs to say so."""
     states = sorted((call.folder / "checkpoint").glob("[0-9]*[0-9]/state.json"))
     try:
         state = json.loads(states[-1].read_text()) if states else {}
-        done = state["agent_steps"] * call.config.env.action_repeat >= call.config.run.env_steps
-        return done and not state["evaluation_due"] and not (call.folder / "failure").exists()
+        env_steps = state["agent_steps"] * call.config.env.action_repeat
+        trained = env_steps >= call.config.run.env_steps and not state["evaluation_due"]
+        return trained and not (call.folder / "failure").exists() and _has_last_word(call, env_steps)
     except (OSError, ValueError, KeyError, TypeError):
         return False  # `cclf train` looks closer, and says what is wrong
+
+
+def _has_last_word(call: Call, env_steps: int) -> bool:
+    """Whether final.csv, where the run is to write one, speaks of its last agent."""
+    if not call.config.run.final_eval_episodes:
+        return True
+    return str(env_steps) in [line.partition(",")[0] for line in (call.folder / "final.csv").read_text().splitlines()]
 
 
 def last_line(text: str) -> str:
