@@ -174,6 +174,8 @@ def test_costs_are_judged_by_the_interval_of_their_ratio() -> None:
     assert cost.judge(claim, costs(ours=quick, theirs=slow))[:3] == ("held", "0.5 [0.5, 0.5]", 0.5)
     assert cost.judge(claim, costs(ours=slow, theirs=quick)).state == "did not hold"
     assert cost.judge(claim, costs(ours=noisy, theirs=quick)).state == "undecided"
+    busy = [1.0, 5.0, 1.0, 9.0, 1.0]
+    assert cost.judge(claim, costs(ours=busy, theirs=[2 * t for t in busy])).high == 0.5, "a busy moment is one for both"
     at_least = claim._replace(limit=1.5, at_most=False)
     assert cost.judge(at_least, costs(ours=slow, theirs=quick)).state == "held"
     assert cost.judge(at_least, costs(ours=quick, theirs=slow)).state == "did not hold"

@@ -20,6 +20,7 @@ CALIBRATION_SECONDS = 1.0  # timed, per method, after its warm-up
 WARMUP_UPDATES = {"a2c": 160, "cpu": 2, "cuda": 20}  # A2C: RE3's window of 10,000 fills; CUDA: compilers and graphs are at work
 _RANDOM_AGENT_STEPS = 100  # before a calibration's first update, in place of the run's own warm-up
 _REPLAY_AGENT_STEPS = 1_000  # for which its replay is made
+_CPU_BATCH_SIZE = 32  # timed in place of larger ones, whose updates take many seconds on a CPU, in proportion
 
 
 class Speed(NamedTuple):
@@ -61,9 +62,13 @@ def _calibrate(config: Config, started_at: float) -> Speed:
 
     torch.set_num_threads(max(1, config.run.threads))
     on_policy = isinstance(config.algorithm, A2cConfig)
-    if not on_policy:
+    batches = 1.0
+    if not isinstance(config.algorithm, A2cConfig):
         warmup = "learn_start_agent_steps" if isinstance(config.algorithm, RainbowConfig) else "warmup_agent_steps"
         changes: dict[str, Any] = {warmup: _RANDOM_AGENT_STEPS}
+        if build.choose_device(config.run.device).type == "cpu":
+            changes["batch_size"] = min(config.algorithm.batch_size, _CPU_BATCH_SIZE)
+            batches = config.algorithm.batch_size / changes["batch_size"]
         run = dataclasses.replace(config.run, env_steps=_REPLAY_AGENT_STEPS * config.env.action_repeat)
         config = dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, **changes), run=run)
     device = build.choose_device(config.run.device)
@@ -83,7 +88,7 @@ def _calibrate(config: Config, started_at: float) -> Speed:
         agent_steps += turn()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    per_second = (agent_steps - before) / (time.perf_counter() - since)
+    per_second = (agent_steps - before) / (time.perf_counter() - since) / batches
     seeds = range(config.run.eval_episodes) if on_policy else range(1)  # one by one where episodes do not run side by side
     since = time.perf_counter()
     agent.evaluate(list(seeds))

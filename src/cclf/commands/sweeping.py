@@ -227,7 +227,7 @@ def _print_forecast(calls: "list[Call]", speeds: "dict[Kind, Speed]", places: in
                 " ".join(line.kind),
                 str(line.runs_left),
                 f"{line.env_steps:,}",
-                f"{line.env_steps_per_second:,.0f}",
+                _rate(line.env_steps_per_second),
                 hours(line.seconds),
             )
             for line in found.lines
@@ -241,6 +241,14 @@ def _print_forecast(calls: "list[Call]", speeds: "dict[Kind, Speed]", places: in
         f"{hours(found.wall_seconds)} at {found.places} runs a time",
         flush=True,
     )
+
+
+def _rate(per_second: float) -> str:
+    """
+    >>> _rate(32791.8), _rate(0.3239)
+    ('32,792', '0.32')
+    """
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
 
 
 def hours(seconds: float) -> str:
