@@ -170,7 +170,7 @@ def costs(**milliseconds: list[float]) -> dict[str, cost.Cost]:
 
 def test_costs_are_judged_by_the_interval_of_their_ratio() -> None:
     claim = cost.Claim("", "training-time-ratio", "ours", "theirs", 1.0)
-    quick, slow, noisy = [1.0] * 9, [2.0] * 9, [0.5, 1.9] * 5
+    quick, slow, noisy = [1.0] * 10, [2.0] * 10, [0.5, 1.9] * 5
     assert cost.judge(claim, costs(ours=quick, theirs=slow))[:3] == ("held", "0.5 [0.5, 0.5]", 0.5)
     assert cost.judge(claim, costs(ours=slow, theirs=quick)).state == "did not hold"
     assert cost.judge(claim, costs(ours=noisy, theirs=quick)).state == "undecided"
