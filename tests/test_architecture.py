@@ -32,7 +32,8 @@ MAY_SEE = {
     "envs": WORDS | {"machine"},
     "runtime": WORDS | {"replay", "replay_nstep", "runtime"},  # protocols only: things are handed in
     "machine": WORDS,  # facts that both the doctor and every manifest carry
-    "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine"},
+    "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine", "episode_player"},
+    "episode_player": WORDS | {"build"},  # what `build` sends to other processes
     "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
     "bench_rainbow": WORDS | {"build", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own

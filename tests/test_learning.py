@@ -51,9 +51,10 @@ class ShuffledReward:
 
 
 def shuffle(learner):
-    learner.env = ShuffledReward(learner.env)
     if hasattr(learner, "stack"):
-        learner.stack.games = [learner.env]
+        learner.env.game = ShuffledReward(learner.env.game)
+    else:
+        learner.env = ShuffledReward(learner.env)
 
 
 def final_return(task, method, folder, prepare=lambda _: None):

@@ -93,3 +93,24 @@ def test_the_benchs_parity_sees_a_difference(monkeypatch):
 @pytest.mark.parametrize("words", [("--stacks", "0"), ("--rounds", "0"), ("--methods", "sac-pixel")])
 def test_a_bench_that_cannot_be_is_refused(words):
     assert_refused(cclf("bench", "rainbow", *words))
+
+
+def test_games_that_train_together_are_the_runs_they_would_be_alone():
+    """Games with different numbers of actions and contrastive coefficients, in one stack."""
+    configs = [tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4}) for game in ("Freeway", "Alien")]
+    assert len({config.algorithm.contrastive_coefficient for config in configs}) == 2
+    joint = build.make_learners(configs, CPU)
+    alone = [build.make_learner(config, CPU) for config in configs]
+    for t in range(25):
+        for one, other in zip(joint, alone, strict=True):
+            one.advance(4 * t)
+            other.advance(4 * t)
+    assert alone[0].updates > 5
+    for one, other in zip(joint, alone, strict=True):
+        ours, theirs = one.algorithm.parameters(), other.algorithm.parameters()
+        assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-5
+
+
+def test_tasks_of_different_algorithms_do_not_train_together():
+    assert_refused(cclf("train", "atari/Pong", "--with-tasks", "toy/reach"), "different algorithms")
+    assert_refused(cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "named once")

@@ -119,7 +119,7 @@ def _stack(configs: Sequence[Config], device: "torch.device", plain: bool = Fals
     random = torch.Generator(replay.device).manual_seed(0)
     for name, low, high in (("frames", 0, 256), ("actions", 0, ACTIONS), ("rewards", -1, 2)):
         one = getattr(replay, name)[0]  # the same for each run: then it does not depend on their number
-        getattr(replay, name)[:] = torch.randint(low, high, one.shape, generator=random, device=replay.device).to(one.dtype)
+        getattr(replay, name)[:] = torch.randint(low, high, one.shape, generator=random, device=replay.device, dtype=one.dtype)
     replay.ages[:] = torch.arange(replay.slots, device=replay.device)
     replay.priorities[:] = torch.rand(replay.slots, generator=random, device=replay.device).double() + 0.1
     replay._count(replay.slots)

@@ -34,18 +34,19 @@ from cclf.replay_nstep import NStepReplay
 from cclf.runtime import checkpoint
 from cclf.runtime.compile import GraphedPolicy, compiled
 from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, evaluate, evaluate_games, evaluate_vector, finish
+from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.metrics import EVAL_COLUMNS, Table
+from cclf.runtime.player import Player
 from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
 from cclf.types import Env, Game, Policy, VectorEnv
 
 AnyLearner = OffPolicyLearner | OnPolicyLearner | GameRun
 AnyPolicy = Sac | A2c | StackedRun
-EVALUATED_GAMES = 10  # side by side
 
 
 def make_game(config: Config, seed: int, evaluation: bool = False) -> Game:
@@ -237,7 +238,7 @@ def make_game_stack(configs: Sequence[Config], device: torch.device, games: Sequ
     graphs = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
     if device.type == "cuda" and config.run.compile:
         algorithm.run_loss = compiled(algorithm.run_loss)
-    return GameStack(games, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
+    return GameStack([Player(game) for game in games], algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
 
 
 def _num_actions(game: Game) -> int:
@@ -274,14 +275,14 @@ class Shown(NamedTuple):
     evaluation_action: Callable[[Tensor], Tensor]
 
 
-def make_agent(config: Config, device: torch.device, runs: int = 1) -> Agent:
-    """`runs`: how many share this machine's cores, each with workers of its own."""
+def make_agent(config: Config, device: torch.device, runs: int = 1, evaluators: Evaluators | None = None) -> Agent:
+    """`runs`: how many share this machine's cores, each with workers of its own; those of Rainbow share `evaluators`."""
     if isinstance(config.algorithm, A2cConfig):
         grids = make_grids(config, config.run.eval_episodes, seed=0)
         a2c = make_a2c(config, grids.num_actions)
         return Agent(a2c, lambda seeds, record: evaluate_vector(grids, a2c, seeds, derive(seeds[0], "act"), record), grids.close)
     if isinstance(config.algorithm, RainbowConfig):
-        return _make_game_agent(config, config.algorithm, device)
+        return _make_game_agent(config, config.algorithm, evaluators)
     env = make_env(config, seed=0)
     sac = make_sac(config, env.spec.action_dim, device)
     workers = eval_workers(config, device, runs)
@@ -295,20 +296,39 @@ def make_agent(config: Config, device: torch.device, runs: int = 1) -> Agent:
     return Agent(sac, lambda seeds, record: evaluate(pool, shown, seeds, stack, device, record), pool.close)
 
 
-def _make_game_agent(config: Config, rainbow: RainbowConfig, device: torch.device) -> Agent:
-    games = [make_game(config, 0, evaluation=True)]
-    player = make_rainbow_stack([config], [_num_actions(games[0])], device).runs[0]
+def _make_game_agent(config: Config, rainbow: RainbowConfig, evaluators: Evaluators | None) -> Agent:
+    """On the CPU whatever the training runs on: the network is small, and the scores are the same on every machine."""
+    game = make_game(config, 0, evaluation=True)
+    player = make_rainbow_stack([config], [_num_actions(game)], torch.device("cpu")).runs[0]
 
     def rounds(seeds: Sequence[int], record: bool) -> Rounds:
-        while len(games) < min(EVALUATED_GAMES, len(seeds)):  # late: a run of many waits long for its first evaluation
-            games.append(make_game(config, 0, evaluation=True))
-        return evaluate_games(games, player, seeds, rainbow.epsilon_eval, device, record)
+        if evaluators is None:
+            return evaluate_games(game, player, seeds, rainbow.epsilon_eval, record)
+        weights = {name: value.numpy().copy() for name, value in player.networks.state_dict().items()}
+        return _elsewhere(evaluators, (config.to_dict(), weights), seeds, record)
 
-    def close() -> None:
-        for game in games:
-            game.close()
+    def _elsewhere(evaluators: Evaluators, agent: tuple[Any, ...], seeds: Sequence[int], record: bool) -> Rounds:
+        result = yield from evaluators.rounds(agent, seeds)
+        if not record:
+            return result
+        seen = yield from evaluate_games(
+            game, player, seeds[:1], rainbow.epsilon_eval, record
+        )  # the first again, for its pictures
+        return result._replace(pictures=seen.pictures)
 
-    return Agent(player, rounds, close)
+    return Agent(player, rounds, game.close)
+
+
+def make_evaluators(config: Config, device: torch.device, runs: int) -> Evaluators | None:
+    """Processes that play the evaluation episodes of all `runs` of Rainbow; None where this one plays them."""
+    if not isinstance(config.algorithm, RainbowConfig):
+        return None
+    from cclf.episode_player import EpisodePlayer
+
+    episodes = runs * max(config.run.eval_episodes, config.run.final_eval_episodes)
+    told = config.run.eval_workers
+    workers = min(episodes, (0 if device.type == "cpu" else len(os.sched_getaffinity(0))) if told is None else told)
+    return Evaluators(EpisodePlayer, workers) if workers else None
 
 
 def eval_workers(config: Config, device: torch.device, runs: int) -> int:
@@ -330,14 +350,16 @@ def read_config(folder: Path) -> Config:
         raise ConfigError(f"cannot read {known}: {error}") from error
 
 
-def load_agent(folder: Path, device: torch.device, episodes: int) -> tuple[Agent, Config, int]:
+def load_agent(
+    folder: Path, device: torch.device, episodes: int, evaluators: Evaluators | None = None
+) -> tuple[Agent, Config, int]:
     """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
     config = read_config(folder)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     saved = checkpoint.load(folder / "checkpoint", frames=False)
     if saved is None:
         raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
-    agent = make_agent(config, device)
+    agent = make_agent(config, device, evaluators=evaluators)
     agent.policy.load_state_dict(saved["learner"]["algorithm"])
     return agent, config, saved["agent_steps"] * config.env.action_repeat
 
@@ -385,11 +407,16 @@ def make_learners(configs: Sequence[Config], device: torch.device) -> list[AnyLe
 
 
 def make_training(
-    config: Config, folder: Path, device: torch.device, runs: int = 1, learner: AnyLearner | None = None
+    config: Config,
+    folder: Path,
+    device: torch.device,
+    runs: int = 1,
+    learner: AnyLearner | None = None,
+    evaluators: Evaluators | None = None,
 ) -> tuple[Training, AnyLearner, Agent]:
     """One of `runs` in this process, with a learner of its own unless it is given one."""
     learner = learner or make_learner(config, device)
-    agent = make_agent(config, device, runs)
+    agent = make_agent(config, device, runs, evaluators)
 
     def evaluate_now(env_steps: int, record: bool) -> Rounds:
         agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())  # as they are now, while training goes on
@@ -403,12 +430,14 @@ def make_training(
         eval_every_env_steps=config.run.eval_every_env_steps,
         log_every_agent_steps=config.run.log_every_agent_steps,
         video=config.run.video,
-        evaluate_beside_training=eval_workers(config, device, runs) > 0,
+        evaluate_beside_training=eval_workers(config, device, runs) > 0 or evaluators is not None,
     )
     return Training(plan, learner, evaluate_now, folder), learner, agent
 
 
-def final_evaluation(folder: Path, device: torch.device, stopped: Callable[[], bool]) -> bool:
+def final_evaluation(
+    folder: Path, device: torch.device, stopped: Callable[[], bool], evaluators: Evaluators | None = None
+) -> bool:
     """The last word on a finished run: its final agent in many episodes, a row of final.csv. Whether that is there now.
 
     It reads the last checkpoint, so it may come at any time later, and leaves nothing behind when `stopped()`.
@@ -416,7 +445,7 @@ def final_evaluation(folder: Path, device: torch.device, stopped: Callable[[], b
     episodes = read_config(folder).run.final_eval_episodes
     if not episodes:
         return True
-    agent, config, env_steps = load_agent(folder, device, min(episodes, EVALUATED_GAMES))
+    agent, config, env_steps = load_agent(folder, device, episodes, evaluators)
     path = folder / "final.csv"
     done = [line.partition(",")[0] for line in path.read_text().splitlines()] if path.exists() else []
     with closing(agent):
@@ -471,7 +500,7 @@ def set_precision(config: Config, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def replay_forecast(config: Config, env: Env | Game) -> tuple[int, int]:
+def replay_forecast(config: Config, env: Env | Game | Player) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
     assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
     transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))

@@ -371,9 +371,11 @@ class Config:
         if isinstance(self.algorithm, A2cConfig) and self.method.prioritisation:
             raise ConfigError("prioritisation=True clashes with A2C: it keeps no replay to draw from; turn prioritisation off")
         for name in ("eval_workers", "env_worker"):
-            if getattr(self.run, name) and not isinstance(self.algorithm, SacConfig):
+            clashing = A2cConfig if name == "eval_workers" else (A2cConfig, RainbowConfig)
+            if getattr(self.run, name) and isinstance(self.algorithm, clashing):
+                learner = "A2C" if isinstance(self.algorithm, A2cConfig) else "Rainbow"
                 raise ConfigError(
-                    f"{name}={getattr(self.run, name)} is for SAC: other environments are stepped as one, here; leave it"
+                    f"{name}={getattr(self.run, name)} clashes with {learner}, whose games are stepped as one; leave it"
                 )
         learner, augmentations = {
             SacConfig: ("SAC on pixels", ("random-crop", "centre-crop")),

@@ -264,6 +264,53 @@ def test_forced_curiosity_weighs_the_views(c):
         assert step.loss.item() == pytest.approx(losses[only, only].mean().item(), rel=1e-9)
 
 
+@pytest.mark.parametrize("method", ["cclf", "curl", "prioritisation"])
+def test_beliefs_and_contrastive_loss_by_hand(method):
+    """Logits 0.1 q W k of the online anchor and momentum keys, view by view; the least believed is chosen, and weighs by c."""
+
+    def unlike(module):
+        torch.manual_seed(5)
+        for network in (module.momentum_encoder, module.momentum_projection):
+            for parameter in network.parameters():
+                parameter.data += 0.1 * torch.randn_like(parameter)
+
+    config = tiny(method, batch_size=6)
+    batch = batch_of(config, dtype=F64)
+    step, module = loss_of(config, batch, prepare=unlike)
+    noise = noise_of(stack_of([config], dtype=F64))
+    w = module.framework.bilinear.detach().numpy()
+
+    def beliefs(images, shifts):
+        """(views, B) beliefs, and the features of anchor and keys."""
+        views = module._views(images, shifts, noise.intensity).images
+        query = module.online.projection(module.online.encoder(views[0])).detach().numpy()
+        keys = [module.momentum_projection(module.momentum_encoder(view)).detach().numpy() for view in views[1:]]
+        return np.array([log_matches(query, key) for key in keys]), query, keys
+
+    def log_matches(query, key):
+        out = []
+        for b in range(len(query)):
+            logits = np.array([0.1 * query[b] @ w @ other for other in key])
+            out.append(logits[b] - np.log(np.exp(logits).sum()))
+        return np.array(out)
+
+    found, query, keys = beliefs(batch.observation[0], noise.shifts)
+    chosen = np.exp(found).argmin(0)
+    c = 1 - np.exp(found).min(0)
+    chosen_keys = np.stack([keys[j][b] for b, j in enumerate(chosen)])
+    weights = c if config.method.regularisation else np.ones(6)
+    expected = -(weights * log_matches(query, chosen_keys)).sum() / weights.sum()
+    assert step.metrics["contrastive_loss"].item() == pytest.approx(expected, rel=1e-9)
+    if method != "curl":
+        assert step.metrics["curiosity_mean"].item() == pytest.approx(c.mean(), rel=1e-9)
+        next_c = 1 - np.exp(beliefs(batch.next_observation[0], noise.next_shifts)[0]).min(0)
+        assert step.metrics["next_curiosity_mean"].item() == pytest.approx(next_c.mean(), rel=1e-9)
+        momentum = 0.99 * batch.priority[0].numpy() + 0.01 * (c + next_c) / 2
+        np.testing.assert_allclose(step.priority.numpy(), momentum, rtol=1e-9)
+    if method == "cclf":
+        assert len(set(chosen.tolist())) > 1, "not always the same view"
+
+
 def test_mixing_before_or_after_the_projection_is_no_different():
     support = torch.linspace(-2, 2, 9, dtype=F64)
     p, q = (torch.rand(3, 9, dtype=F64).softmax(1) for _ in range(2))

@@ -175,3 +175,9 @@ def test_a_longer_last_evaluation_is_read_with_the_clock_of_its_run(tmp_path: Pa
     (folder / "final.csv").write_text(f"{header}\n400000,400000,3125,0.7,0.1,100,9999,0.7\n")
     last = next(iter(load.runs(load.read(tmp_path)).values()))[-1]
     assert (last.return_mean, last.episodes, last.wall_seconds, last.state) == (0.7, 100, 40.0, "done")
+
+
+def test_a_run_in_less_than_float32_says_so_in_its_name():
+    config = {"task": "dmc/walker-walk", "method_name": "cclf", "profile": "paper", "seed": 2, "algorithm": {"precision": "bf16"}}
+    assert load.run_name(config).profile == "paper-bf16"
+    assert load.run_name(config | {"algorithm": {"precision": "fp32"}}).profile == "paper"

@@ -103,7 +103,9 @@ class Rainbow(nn.Module):
         self.momentum_projection, self.momentum_encoder = copy.deepcopy(projection), copy.deepcopy(encoder)
 
         self.frame_pixels, self.augmentation, self.drawn_views = frame_pixels, augmentation, drawn_views
-        self.contrastive, self.contrastive_coefficient = contrastive, contrastive_coefficient
+        self.contrastive = contrastive
+        self.contrastive_coefficient: Tensor  # games of one stack differ in it
+        self.register_buffer("contrastive_coefficient", torch.tensor(contrastive_coefficient), persistent=False)
         self.contrastive_joins_td, self.q_observations = contrastive_joins_td, q_observations
         self.intensity_scale, self.double_q = intensity_scale, double_q
         self.td_priorities, self.priority_exponent = td_priorities, priority_exponent

@@ -72,6 +72,8 @@ class RainbowStack:
             f"framework.{name}": torch.stack([getattr(module.framework, name) for module in modules]).to(device, dtype)
             for name in ("reward_max", "bonus_max")
         }
+        coefficients = [module.contrastive_coefficient for module in modules]
+        self.settings = {"contrastive_coefficient": torch.stack(coefficients).to(device, dtype)}  # in which games differ
         self._copied = {group: self._source(group) for group in ("target", "momentum")}
         # On a GPU one kernel steps all parameters, and reads its step count there, so that a CUDA graph can hold it.
         adam = partial(torch.optim.Adam, fused=True, capturable=True) if device.type == "cuda" else torch.optim.Adam
@@ -174,14 +176,15 @@ class RainbowStack:
             maxima: dict[str, Tensor],
             batch: GameBatch,
             noise: RainbowNoise,
+            settings: dict[str, Tensor],
             valid: Tensor,
         ) -> RainbowStep:
             rows = {"online": online, "target": target, "momentum": momentum}
             named = {name: p for group, row in rows.items() for name, p in self.layouts[group].named(row).items()}
-            step: RainbowStep = functional_call(self.template, named | maxima, (batch, noise, env_steps, beta, valid))
+            step: RainbowStep = functional_call(self.template, named | maxima | settings, (batch, noise, env_steps, beta, valid))
             return step
 
-        step: RainbowStep = vmap(one)(online, target, momentum, maxima, batch, noise, self.valid)
+        step: RainbowStep = vmap(one)(online, target, momentum, maxima, batch, noise, self.settings, self.valid)
         return step
 
     def update(self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor) -> tuple[Metrics, Tensor]:

@@ -283,9 +283,13 @@ def _refuse_other_settings(first: tuple[Path, dict[str, Any]], run: Path, config
 
 
 def run_name(config: Mapping[str, Any]) -> RunName:
-    """As a run is called in tables. On MiniGrid the profile is its entropy coefficient, which is what its profiles differ in."""
+    """As a run is called in tables. On MiniGrid the profile is its entropy coefficient, which is what its profiles differ in; a
+    run in less than float32 says so."""
     entropy = config["algorithm"].get("entropy_coefficient")
     profile = str(config["profile"]) if entropy is None else f"entropy-{entropy:g}"
+    precision = config["algorithm"].get("precision", "fp32")
+    if precision != "fp32":
+        profile = f"{profile}-{precision}"
     return RunName(str(config["task"]), str(config["method_name"]), profile, int(config["seed"]))
 
 

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,8 +15,8 @@ from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 
 if TYPE_CHECKING:
-    from cclf.build import AnyLearner
-    from cclf.runtime.loop import Run
+    from cclf.build import Agent, AnyLearner
+    from cclf.runtime.loop import Run, Training
     from cclf.runtime.stop import Stop
 
 
@@ -33,6 +34,8 @@ def _train_options(algorithm_config: type) -> Any:
         seed: int
         with_seeds: tuple[int, ...]
         """More seeds, trained in this process in turn with the first, each in its own folder: for a GPU that one run fills."""
+        with_tasks: tuple[str, ...]
+        """More tasks in the same way, each with all seeds. Runs of Rainbow learn together, in one call: name all games."""
         out: Path
         """Folder for run folders; this run's is OUT/TASK/METHOD/seed-SEED-HASH."""
         dry_run: bool
@@ -62,11 +65,12 @@ class Asked(NamedTuple):
 
     config: Config
     with_seeds: tuple[int, ...]
+    with_tasks: tuple[str, ...]
     out: Path  # for run folders
     dry_run: bool  # stop before training
 
 
-def train_config(arguments: list[str]) -> Asked:
+def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     names = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     names.add_argument("--method", default="cclf")
     names.add_argument("--profile", default=presets.DEFAULT_PROFILE)
@@ -81,6 +85,7 @@ def train_config(arguments: list[str]) -> Asked:
         profile=defaults.profile,
         seed=defaults.seed,
         with_seeds=(),
+        with_tasks=(),
         out=Path("runs"),
         dry_run=False,
         env=defaults.env,
@@ -97,7 +102,9 @@ def train_config(arguments: list[str]) -> Asked:
     presets.refuse_idle_options(config, defaults)
     if len({chosen.seed, *chosen.with_seeds}) <= len(chosen.with_seeds):
         raise ConfigError(f"seeds {chosen.seed} and {chosen.with_seeds}: each may be named once")
-    return Asked(config, chosen.with_seeds, chosen.out, chosen.dry_run)
+    if not of_several and len({chosen.task, *chosen.with_tasks}) <= len(chosen.with_tasks):
+        raise ConfigError(f"tasks {chosen.task} and {', '.join(chosen.with_tasks)}: each may be named once")
+    return Asked(config, chosen.with_seeds, chosen.with_tasks, chosen.out, chosen.dry_run)
 
 
 def train(arguments: list[str]) -> int:
@@ -105,11 +112,22 @@ def train(arguments: list[str]) -> int:
     if asked.dry_run:
         print(json.dumps(asked.config.to_dict(), indent=2))
         return EXIT_DONE
-    return run_training([asked.config, *(replace(asked.config, seed=seed) for seed in asked.with_seeds)], asked.out)
+    return run_training(all_configs(asked, arguments), asked.out)
+
+
+def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
+    """Of every task with every seed. Each task has defaults of its own, so the words are read again for it."""
+    place = arguments.index(asked.config.task)
+    firsts = [asked.config]
+    for task in asked.with_tasks:
+        if presets.base_algorithm(task) != presets.base_algorithm(asked.config.task):
+            raise ConfigError(f"{asked.config.task} and {task} are learned with different algorithms: train them apart")
+        firsts.append(train_config([*arguments[:place], task, *arguments[place + 1 :]], of_several=True).config)
+    return [replace(first, seed=seed) for first in firsts for seed in (asked.config.seed, *asked.with_seeds)]
 
 
 def run_training(configs: list[Config], out: Path) -> int:
-    """Train these, which differ in their seeds alone, in one process."""
+    """Train these, which differ in task and seed alone, in one process."""
     from cclf.runtime.stop import Stop
 
     stop = Stop()
@@ -124,12 +142,19 @@ def run_training(configs: list[Config], out: Path) -> int:
     build.set_precision(configs[0], device)
     try:
         with contextlib.ExitStack() as held:
-            learners = build.make_learners(configs, device)
-            runs = {
-                out / config.run_name(): _prepare(config, learner, out, device, held, len(configs))
-                for config, learner in zip(configs, learners, strict=True)
-            }
-            return _train_together(runs, device, stop, held)
+            evaluators = build.make_evaluators(configs[0], device, len(configs))
+            if evaluators is not None:
+                held.callback(evaluators.close)
+            runs = {}
+            for config, learner in zip(configs, build.make_learners(configs, device), strict=True):
+                held.callback(learner.close)
+                trained = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
+                runs[out / config.run_name()] = _prepare(config, *trained, out, device, held, several=len(configs) > 1)
+
+            def conclude(folder: Path) -> bool:
+                return build.final_evaluation(folder, device, lambda: stop.requested, evaluators)
+
+            return _train_together(runs, conclude, stop, held)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -138,7 +163,14 @@ def run_training(configs: list[Config], out: Path) -> int:
 
 
 def _prepare(
-    config: Config, learner: "AnyLearner", out: Path, device: Any, held: contextlib.ExitStack, runs: int
+    config: Config,
+    training: "Training",
+    learner: "AnyLearner",
+    agent: "Agent",
+    out: Path,
+    device: Any,
+    held: contextlib.ExitStack,
+    several: bool,
 ) -> "Run | None":
     """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
     from cclf import build
@@ -147,8 +179,6 @@ def _prepare(
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
-    held.callback(learner.close)
-    training, _, agent = build.make_training(config, out / config.run_name(), device, runs, learner)
     held.callback(agent.close)
     folder = held.enter_context(build.claimed_folder(config, out))
     refuse_after_failure(folder)
@@ -161,13 +191,14 @@ def _prepare(
     print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
     held.callback(log.close)
-    label = f"seed {config.seed}: " if runs > 1 else ""
+    label = f"{config.task} seed {config.seed}: " if several else ""
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
 
 
-def _train_together(prepared: "dict[Path, Run | None]", device: Any, stop: "Stop", held: contextlib.ExitStack) -> int:
+def _train_together(
+    prepared: "dict[Path, Run | None]", conclude: Callable[[Path], bool], stop: "Stop", held: contextlib.ExitStack
+) -> int:
     """Train those that are not finished; then, of all that are, the final evaluation, where one is asked for and not made yet."""
-    from cclf import build
     from cclf.runtime.loop import run_together
 
     runs = {folder: run for folder, run in prepared.items() if run is not None}
@@ -187,7 +218,7 @@ def _train_together(prepared: "dict[Path, Run | None]", device: Any, stop: "Stop
             saved = each.training.saved_env_steps
             print(f"stopped at {saved:,} env steps and saved; run the same command to go on", file=sys.stderr)
             exit_codes.add(EXIT_STOPPED)
-        elif not build.final_evaluation(folder, device, lambda: stop.requested):
+        elif not conclude(folder):
             print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
             exit_codes.add(EXIT_STOPPED)
         else:

@@ -152,36 +152,24 @@ def evaluate_vector(
     return Evaluation(totals.tolist(), pictures)
 
 
-def evaluate_games(
-    games: Sequence[Game],
-    policy: Policy,
-    seeds: Sequence[int],
-    epsilon: float,
-    device: torch.device,
-    record: bool = False,
-) -> Rounds:
-    """One whole game per seed, several side by side, an action random with probability `epsilon`."""
-    returns, pictures = [0.0] * len(seeds), []
-    waiting = deque(range(len(seeds)))
-    playing: dict[int, int] = {}  # game -> episode
-    randoms = [np.random.default_rng([seed, 1]) for seed in seeds]  # of its own for each episode: company changes nothing
-    while waiting or playing:
-        yield ()
-        for number, game in enumerate(games):
-            if number not in playing and waiting:
-                playing[number] = waiting.popleft()
-                game.reset(seeds[playing[number]])
-        if record and 0 in playing.values():
-            pictures.append(next(games[number] for number, episode in playing.items() if episode == 0).picture())
-        observation = torch.from_numpy(np.stack([games[number].stack for number in playing])).to(device)
-        for (number, episode), action in zip(list(playing.items()), policy.evaluation_action(observation).tolist(), strict=True):
-            game, random = games[number], randoms[episode]
+def evaluate_games(game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False) -> Rounds:
+    """One whole game per seed, an action random with probability `epsilon`. The policy sees one stack at a time, so that nothing
+    depends on how many games are played side by side."""
+    assert game.spec.num_actions is not None, "games have discrete actions"
+    returns, pictures = [], list[np.ndarray]()
+    for episode, seed in enumerate(seeds):
+        game.reset(seed)
+        random, total, over = np.random.default_rng([seed, 1]), 0.0, False
+        while not over:
+            if record and episode == 0:
+                pictures.append(game.picture())
             chance, which = random.random(2)
-            assert game.spec.num_actions is not None, "games have discrete actions"
+            action = int(policy.evaluation_action(torch.from_numpy(game.stack)[None]))
             step = game.step(int(which * game.spec.num_actions) if chance < epsilon else action)
-            returns[episode] += step.reward
-            if step.terminated or step.truncated:
-                del playing[number]
+            total += step.reward
+            over = step.terminated or step.truncated
+            yield ()
+        returns.append(total)
     return Evaluation(returns, pictures)
 
 

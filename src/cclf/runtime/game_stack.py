@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cclf.config import ConfigError
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime.compile import GraphedUpdate
-from cclf.types import Advance, EnvStep, Game, Metrics, StackedAlgorithm
+from cclf.runtime.player import Played, Player
+from cclf.types import Advance, Metrics, StackedAlgorithm
 
 
 class GameSchedule(NamedTuple):
@@ -49,11 +49,11 @@ class GameSchedule(NamedTuple):
 
 
 class GameStack:
-    """S games, the stacked algorithm and the stacked replay that learn from them. `runs` are what the loop drives."""
+    """S players, the stacked algorithm and the stacked replay that learn from them. `runs` are what the loop drives."""
 
     def __init__(
         self,
-        games: Sequence[Game],
+        players: Sequence[Player],
         algorithm: StackedAlgorithm,
         replay: NStepReplay,
         schedule: GameSchedule,
@@ -61,10 +61,10 @@ class GameStack:
         graphs: bool = False,
     ):
         """Metrics are handed out every so many steps, as means over the updates since; with `graphs` in CUDA graphs."""
-        self.games, self.algorithm, self.replay, self.schedule = games, algorithm, replay, schedule
+        self.players, self.algorithm, self.replay, self.schedule = players, algorithm, replay, schedule
         self.report_every_agent_steps = report_every_agent_steps
         device = algorithm.device
-        shape = (len(games), *games[0].stack.shape)
+        shape = (len(players), replay.frame_stack, *replay.frames.shape[2:])
         self._seen = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._observation = torch.empty(shape, dtype=torch.uint8, device=device)
         # Clocks and schedules reach a graph as tensors: a number would be frozen in it.
@@ -75,27 +75,24 @@ class GameStack:
             self._act, self._learn = (GraphedUpdate(call, 1, lambda _: 0, []) for call in (self._act, self._learn))
         names = (*algorithm.metric_names, "gradient_norm")
         self.metric_names = names
-        self._sums = torch.zeros(len(names), len(games), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(len(names), len(players), dtype=torch.float64, device=device)
         self._reported: list[str] = []  # which of them this method has
-        self.runs = [GameRun(self, index) for index in range(len(games))]
+        self.runs = [GameRun(self, index) for index in range(len(players))]
 
     def turn(self, env_steps: int) -> list[Advance]:
         """One agent step of every run; `env_steps` is the clock before it."""
         step = self._next_step()
-        for game, run in zip(self.games, self.runs, strict=True):
-            if not run.in_episode:
-                game.reset()
-                run.in_episode, run.age = True, 0
         actions = self.act(step)
-        outcomes = self._step_games(actions.tolist())
-        self._store(actions, outcomes)
+        played = self._play(actions.tolist())
+        self._store(actions, played)
         self.learn(step, env_steps)
         if self.schedule.copies_target_at(step):
             self.algorithm.copy_target()
         metrics: list[Metrics | None] = [None] * len(self.runs)
         if step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step):
             metrics = [*self._report()]
-        return [Advance(1, metric, run.take_finished()) for run, metric in zip(self.runs, metrics, strict=True)]
+        finished = [[] if one.finished_return is None else [one.finished_return] for one in played]
+        return [Advance(1, metric, returns) for metric, returns in zip(metrics, finished, strict=True)]
 
     def _next_step(self) -> int:
         clocks = {run.agent_steps for run in self.runs}
@@ -105,8 +102,10 @@ class GameStack:
 
     def act(self, step: int) -> Tensor:
         """Actions (S,) for what the games show now."""
-        for number, game in enumerate(self.games):
-            self._seen[number] = torch.from_numpy(game.stack)
+        for number, (run, player) in enumerate(zip(self.runs, self.players, strict=True)):
+            if run.age is None:  # nothing is known of it yet
+                self._seen[number] = torch.from_numpy(player.look())
+                run.age = 0
         self._observation.copy_(self._seen, non_blocking=True)
         self._moment.fill_(step * self.schedule.updates_per_step)
         self._epsilon.fill_(self.schedule.epsilon_at(step))
@@ -115,20 +114,20 @@ class GameStack:
     def _act_plainly(self) -> Metrics:
         return {"action": self.algorithm.act(self._observation, self._moment, self._epsilon)}
 
-    def _step_games(self, actions: list[int]) -> list[EnvStep]:
-        return [game.step(action) for game, action in zip(self.games, actions, strict=True)]
+    def _play(self, actions: list[int]) -> list[Played]:
+        return [player.play(action) for player, action in zip(self.players, actions, strict=True)]
 
-    def _store(self, actions: Tensor, outcomes: list[EnvStep]) -> None:
-        ended = [step.terminated or step.truncated for step in outcomes]
-        numbers = np.array([[step.reward for step in outcomes], ended, [run.age for run in self.runs]])
-        reward, end, age = torch.from_numpy(numbers).to(self.replay.device)
+    def _store(self, actions: Tensor, played: list[Played]) -> None:
+        """What was acted on, and what came of it, to replay; what came of it, to be acted on next."""
         device = self.replay.device
-        self.replay.add(self._observation[:, -1].to(device), actions.to(device), reward, end.bool(), age.long())
-        for run, game, over in zip(self.runs, self.games, ended, strict=True):
+        ages = [run.age for run in self.runs]
+        rows = [[one.reward for one in played], [float(one.ended) for one in played], ages]
+        reward, ended, age = torch.tensor(rows, dtype=torch.float64).to(device)
+        self.replay.add(self._observation[:, -1].to(device), actions.to(device), reward, ended.bool(), age.long())
+        for number, (run, one) in enumerate(zip(self.runs, played, strict=True)):
+            self._seen[number] = torch.from_numpy(one.stack)
             run.agent_steps += 1
-            run.age += 1
-            run.game_return += game.raw_reward
-            run.in_episode = not over
+            run.age = 0 if one.ended else (run.age or 0) + 1
 
     def learn(self, step: int, env_steps: int) -> None:
         for number in range(self.schedule.updates_at(step)):
@@ -168,15 +167,13 @@ class GameRun:
     """
 
     def __init__(self, stack: GameStack, index: int):
-        self.stack, self.index, self.env = stack, index, stack.games[index]
+        self.stack, self.index, self.env = stack, index, stack.players[index]
         self.algorithm = stack.algorithm.runs[index]
         self.metric_names = (*stack.metric_names, "priority_entropy_share")
         self.agent_steps = 0
         self.updates = 0
         self.reported_updates = 0  # since the last report of metrics
-        self.in_episode = False
-        self.age = 0  # agent steps since the episode began
-        self.game_return = 0.0  # of the whole game, all its lives, unclipped
+        self.age: int | None = None  # agent steps since the episode began; None before the first look at it
         self._done: deque[Advance] = deque()
 
     def advance(self, env_steps: int) -> Advance:
@@ -184,13 +181,6 @@ class GameRun:
             for run, advance in zip(self.stack.runs, self.stack.turn(env_steps), strict=True):
                 run._done.append(advance)
         return self._done.popleft()
-
-    def take_finished(self) -> list[float]:
-        """The return of the game, where it is over."""
-        if not self.env.game_over:
-            return []
-        finished, self.game_return = self.game_return, 0.0
-        return [finished]
 
     @property
     def replay(self) -> NStepReplay:
@@ -203,7 +193,7 @@ class GameRun:
     def close(self) -> None:
         self.env.close()
 
-    _COUNTERS = ("agent_steps", "updates", "reported_updates", "in_episode", "age", "game_return")
+    _COUNTERS = ("agent_steps", "updates", "reported_updates", "age")
 
     def state_dict(self) -> dict[str, Any]:
         assert not self._done, "a run is saved between its turns"
@@ -219,6 +209,7 @@ class GameRun:
         for name in self._COUNTERS:
             setattr(self, name, state[name])
         self.env.load_state_dict(state["env"])
+        self.stack._seen[self.index] = torch.from_numpy(self.env.look())
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_run_state(self.index, state["replay"])
         self.stack._sums[:, self.index] = state["metric_sums"].to(self.stack._sums.device)

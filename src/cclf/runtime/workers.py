@@ -33,7 +33,7 @@ START_SECONDS = 60.0  # more, for the first: a worker imports its packages befor
 MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
-Make = Callable[[], Env]  # travels to another process: a function of a module or a `partial` of one, no closure
+Make = Callable[[], Any]  # an Env or what else is to live elsewhere; a function of a module or a `partial` of one, no closure
 
 
 class Answer(NamedTuple):

@@ -1,0 +1,59 @@
+"""Whole episodes played in worker processes, each with a copy of the policy. All runs of a process share them."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cclf.config import WorkerError
+from cclf.runtime.evaluate import Evaluation, Rounds
+from cclf.runtime.workers import LOST, MAX_LOSSES, EnvWorkers, Make
+
+EPISODE_SECONDS = 600.0  # the longest game of Atari, 27,000 agent steps, takes half a minute on a free core
+
+
+@dataclass(eq=False)
+class Episode:
+    agent: tuple[Any, ...]  # what a worker needs to know of it
+    seed: int
+    losses: int = 0
+    result: float | None = None
+
+
+class Evaluators:
+    """Episodes wait here and are played as workers get free; one whose worker is lost is played again, to the same end."""
+
+    def __init__(self, make: Make, workers: int, timeout_seconds: float = EPISODE_SECONDS):
+        """`make` gives an object with `play(*agent, seed)`, the return of that episode."""
+        self._pool = EnvWorkers([make] * workers, workers, "the evaluation", timeout_seconds)
+        self._waiting: deque[Episode] = deque()
+        self._playing: dict[int, Episode] = {}
+
+    def rounds(self, agent: tuple[Any, ...], seeds: Sequence[int]) -> Rounds:
+        episodes = [Episode(agent, seed) for seed in seeds]
+        self._waiting.extend(episodes)
+        try:
+            while any(episode.result is None for episode in episodes):
+                self._move()
+                yield self._pool.busy()
+        finally:  # given up: what was not begun yet is not wanted any more
+            self._waiting = deque(episode for episode in self._waiting if episode not in episodes)
+        return Evaluation([float(episode.result or 0.0) for episode in episodes], [])
+
+    def _move(self) -> None:
+        for worker, command, value in self._pool.receive():
+            episode = self._playing.pop(worker)
+            if command != LOST:
+                episode.result = value
+                continue
+            episode.losses += 1
+            if episode.losses > MAX_LOSSES:
+                raise WorkerError(f"{value}; {episode.losses} times in one episode of an evaluation")
+            self._waiting.appendleft(episode)
+        for worker in range(self._pool.size):
+            if worker not in self._playing and self._waiting:
+                self._playing[worker] = episode = self._waiting.popleft()
+                self._pool.send(worker, "play", *episode.agent, episode.seed)
+
+    def close(self) -> None:
+        self._pool.close()
