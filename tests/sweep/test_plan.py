@@ -121,6 +121,29 @@ def test_seeds_of_one_method_share_a_process_when_told(tmp_path: Path) -> None:
     assert jobs_of(heavy, 3)[0].memory_bytes == PROCESS_BYTES + 300
 
 
+def test_games_with_the_same_seeds_share_a_process_when_told(tmp_path: Path) -> None:
+    games, seeds = ("atari/Pong", "atari/Alien", "atari/Krull"), (1, 2, 3)
+    calls = [
+        call_of(presets.resolve(task, method, seed=seed), tmp_path)
+        for task in games
+        for seed in seeds
+        for method in ("curl", "cclf")
+    ]
+    jobs = jobs_of(calls, seeds_per_process=2, games_per_process=2)
+    held = [single for job in jobs for single in job.calls]
+    assert len(held) == len(calls)
+    assert set(held) == set(calls)
+    assert " ".join(jobs[0].arguments(Path("o"))) == (
+        "atari/Pong --method curl --profile released --seed 1 --out o --with-seeds 2 --with-tasks atari/Alien"
+    )
+    for job in jobs:  # as `cclf train` makes them of those words: task by task, with all seeds
+        runs = [(single.config.task, str(single.config.seed)) for single in job.calls]
+        assert runs == [(task, seed) for task in job.tasks for seed in job.seeds]
+        assert len({single.config.method_name for single in job.calls}) == 1
+    grids = [call(tmp_path, 1), call_of(presets.resolve("minigrid/Empty-5x5", "a2c"), tmp_path, ("--env-steps", "1000"))]
+    assert len(jobs_of(grids, 1, games_per_process=9)) == 2, "only games are stacked"
+
+
 def test_a_plan_forecasts_the_memory_of_replays_and_starts_with_the_longest(tmp_path: Path) -> None:
     calls = plan(["toy/reach-1d", "toy/reach"], ["drq"], ["released"], [1, 2], tmp_path, [])
     assert [(c.config.task, c.config.seed) for c in calls] == [(t, s) for t in ("toy/reach", "toy/reach-1d") for s in (1, 2)]

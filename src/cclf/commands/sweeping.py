@@ -34,6 +34,8 @@ class Where:
     """Processes that share one GPU."""
     seeds_per_process: int = 1
     """Seeds of a method trained in turns in one process (cclf train --with-seeds): for a GPU that one run fills."""
+    games_per_process: int = 1
+    """Atari games trained together in one process (cclf train --with-tasks), each with all of its seeds there."""
     shared_files: Literal["detect", "yes", "no"] = "detect"
     """Whether Ray's nodes see OUT under the same path; if not, run folders are copied here."""
     stop_after_seconds: float | None = None
@@ -42,8 +44,8 @@ class Where:
     def __post_init__(self) -> None:
         if self.backend == "local" and (self.address is not None or self.shared_files != "detect"):
             raise ConfigError("--address and --shared-files clash with --backend local: use --backend ray")
-        if self.jobs < 0 or min(self.runs_per_gpu, self.seeds_per_process) < 1:
-            raise ConfigError("--jobs must be 0 or more, --runs-per-gpu and --seeds-per-process 1 or more")
+        if self.jobs < 0 or min(self.runs_per_gpu, self.seeds_per_process, self.games_per_process) < 1:
+            raise ConfigError("--jobs must be 0 or more, --runs-per-gpu, --seeds- and --games-per-process 1 or more")
 
 
 def _sweep_options() -> Any:
@@ -148,7 +150,9 @@ def _backend(where: Where) -> "LocalBackend | RayBackend":
 def run_and_report(calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where) -> int:
     from cclf.sweep.loop import run_all
 
-    outcomes: list[Outcome] = run_all(calls, backend, stop, where.stop_after_seconds, where.seeds_per_process)
+    outcomes: list[Outcome] = run_all(
+        calls, backend, stop, where.stop_after_seconds, where.seeds_per_process, where.games_per_process
+    )
     stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
@@ -197,7 +201,7 @@ def reproduce(arguments: list[str]) -> int:
     from cclf.sweep.plan import is_finished, jobs_of
 
     with sweeping(options.where) as (backend, stop):
-        jobs = jobs_of(calls, options.where.seeds_per_process)
+        jobs = jobs_of(calls, options.where.seeds_per_process, options.where.games_per_process)
         print(f"{options.table}: {table.summary}", flush=True)
         speeds = reproduction.measure([call for call in calls if not is_finished(call)], stop)
         if stop.requested:
