@@ -11,6 +11,7 @@ from cclf import cli, cost, paper_tables, presets, reproduce
 from cclf.analysis import load, verdict
 from cclf.commands.sweeping import plan
 from cclf.reproduce import Speed, decidable, forecast, seconds_left, wall_seconds
+from cclf.runtime.stop import Stop
 from cclf.sweep.plan import Call, call_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "minigrid"
@@ -39,6 +40,8 @@ def test_what_is_left_of_a_run_worked_out_by_hand(tmp_path: Path) -> None:
     begun = call(tmp_path, seed=2)
     begin(begun, 650)  # evaluations at 900 and 1,000 are left
     assert seconds_left(begun, SPEED) == pytest.approx(3 + 3.5 + 2 * 2)
+    final = call(tmp_path, seed=3, final_eval_episodes=250)  # of 100 episodes each before
+    assert seconds_left(final, SPEED) == pytest.approx(3 + 10 + 4 * 2 + 2.5 * 2)
     repeated = call(tmp_path, task="dmc/cartpole-swingup", method="drq", env_steps=1_600, eval_every_env_steps=1_600)
     assert seconds_left(repeated, SPEED) == pytest.approx(3 + 1_600 / 8 / 100 + 2), "a speed is in agent steps"
 
@@ -91,7 +94,7 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
     tiny = ("--env-steps", "256", "--eval-every-env-steps", "256", "--eval-episodes", "2", "--no-video", "--no-tensorboard")
     monkeypatch.setitem(paper_tables.TABLES["minigrid"], "small", paper_tables.Table("tiny", (task,), ("a2c",), (1,), tiny))
     monkeypatch.setattr(paper_tables, "_known", lambda _: True)
-    monkeypatch.setattr(reproduce, "measure", lambda calls: {reproduce.kind_of(c): SPEED for c in calls})
+    monkeypatch.setattr(reproduce, "measure", lambda calls, _: {reproduce.kind_of(c): SPEED for c in calls})
     monkeypatch.setattr(reproduce, "decidable", lambda claims, _: claims)
     rows = [row for row in load.read(RESULTS) if row.profile == "entropy-0.01"]
     arguments = ["reproduce", "minigrid", "--out", str(tmp_path)]
@@ -134,7 +137,7 @@ def test_speeds_are_measured_for_every_kind_of_run(tmp_path: Path) -> None:
         call(tmp_path, method="drq", task="toy/reach-1d"),
         call(tmp_path, seed=2),
     ]
-    speeds = reproduce.measure(calls)
+    speeds = reproduce.measure(calls, Stop())
     assert list(speeds) == [("minigrid", "cclf"), ("minigrid", "re3"), ("toy", "drq")]
     for speed in speeds.values():
         assert min(speed.agent_steps_per_second, speed.evaluation_seconds, speed.start_seconds) > 0.0
@@ -167,10 +170,12 @@ def costs(**milliseconds: list[float]) -> dict[str, cost.Cost]:
 
 def test_costs_are_judged_by_the_interval_of_their_ratio() -> None:
     claim = cost.Claim("", "training-time-ratio", "ours", "theirs", 1.0)
-    quick, slow, noisy = [1.0] * 9, [2.0] * 9, [0.5, 1.9] * 5
+    quick, slow, noisy = [1.0] * 10, [2.0] * 10, [0.5, 1.9] * 5
     assert cost.judge(claim, costs(ours=quick, theirs=slow))[:3] == ("held", "0.5 [0.5, 0.5]", 0.5)
     assert cost.judge(claim, costs(ours=slow, theirs=quick)).state == "did not hold"
     assert cost.judge(claim, costs(ours=noisy, theirs=quick)).state == "undecided"
+    busy = [1.0, 5.0, 1.0, 9.0, 1.0]
+    assert cost.judge(claim, costs(ours=busy, theirs=[2 * t for t in busy])).high == 0.5, "a busy moment is one for both"
     at_least = claim._replace(limit=1.5, at_most=False)
     assert cost.judge(at_least, costs(ours=slow, theirs=quick)).state == "held"
     assert cost.judge(at_least, costs(ours=quick, theirs=slow)).state == "did not hold"
@@ -186,3 +191,12 @@ def test_every_cost_claim_names_methods_that_are_measured() -> None:
     assert len(cost.claims()) == 8
     for claim in cost.claims():
         assert {claim.method, claim.rival} <= set(cost.METHODS)
+
+
+@pytest.mark.slow
+def test_five_views_keep_more_for_gradients_than_two_and_have_the_same_parameters() -> None:
+    found = cost.measure(["drq", "drq[5,5]"], "cpu", batch_size=4, pairs=2)
+    two, five = found.values()
+    assert two.parameters == five.parameters > 10**6
+    assert 2.0 < five.kept_bytes / two.kept_bytes < 2.6  # 5 : 2, but for the actor's part, which is the same
+    assert [len(each.milliseconds) for each in found.values()] == [2, 2]

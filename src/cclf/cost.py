@@ -42,7 +42,7 @@ class Claim(NamedTuple):
 class Cost(NamedTuple):
     parameters: int
     kept_bytes: int  # for gradients, by one update at the paper's batch size
-    milliseconds: np.ndarray  # (pairs,) per update
+    milliseconds: np.ndarray  # (turns,) per update, means of a pair
 
 
 def claims() -> list[Claim]:
@@ -147,16 +147,12 @@ def judge(claim: Claim, costs: dict[str, Cost]) -> Verdict:
     if claim.quantity == "model-size-ratio":
         estimate = low = high = size_bytes(ours) / size_bytes(theirs)
     else:
-        samples = [ours.milliseconds[:, None], theirs.milliseconds[:, None]]
-        interval = statistics.compare(samples, lambda parts: np.asarray(_median(parts[0]) / _median(parts[1])))
+        ratios = (ours.milliseconds / theirs.milliseconds)[:, None]  # of one turn, in which the machine was as busy for both
+        interval = statistics.compare([ratios], lambda parts: np.asarray(np.median(parts[0], axis=(-2, -1))))
         estimate, low, high = (float(value) for value in interval)
     keeps, breaks = (high <= claim.limit, low > claim.limit) if claim.at_most else (low >= claim.limit, high < claim.limit)
     state: State = "held" if keeps else "did not hold" if breaks else "undecided"
     return Verdict(state, f"{estimate:.3g} [{low:.3g}, {high:.3g}]", estimate, low, high, 1)
-
-
-def _median(milliseconds: np.ndarray) -> np.ndarray:
-    return np.asarray(np.median(milliseconds, axis=(-2, -1)))
 
 
 def milliseconds(cost: Cost) -> float:

@@ -3,19 +3,24 @@
 import dataclasses
 import heapq
 import multiprocessing
+import signal
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from cclf.analysis import verdict
 from cclf.analysis.load import Row
 from cclf.analysis.verdict import Claim, Verdict
-from cclf.config import A2cConfig, Config
+from cclf.config import A2cConfig, Config, RainbowConfig
+from cclf.runtime.stop import Stop
 from cclf.sweep.plan import Call, is_finished, progress
 
 CALIBRATION_SECONDS = 1.0  # timed, per method, after its warm-up
 WARMUP_UPDATES = {"a2c": 160, "cpu": 2, "cuda": 20}  # A2C: RE3's window of 10,000 fills; CUDA: compilers and graphs are at work
-_RANDOM_AGENT_STEPS = 40  # before a calibration's first update, in place of the run's own warm-up
+_RANDOM_AGENT_STEPS = 100  # before a calibration's first update, in place of the run's own warm-up
+_REPLAY_AGENT_STEPS = 1_000  # for which its replay is made
+_CPU_BATCH_SIZE = 32  # timed in place of larger ones, whose updates take many seconds on a CPU, in proportion
 
 
 class Speed(NamedTuple):
@@ -35,16 +40,18 @@ def kind_of(call: Call) -> Kind:
     return call.config.task.partition("/")[0], call.config.method_name
 
 
-def measure(calls: Sequence[Call]) -> dict[Kind, Speed]:
-    """A few seconds of each kind of run, one after the other, in a process that gives all memory back."""
+def measure(calls: Sequence[Call], stop: Stop) -> dict[Kind, Speed]:
+    """A few seconds of each kind of run, one after the other, each in a process that gives all memory back."""
     first: dict[Kind, Config] = {}
     for call in calls:
         first.setdefault(kind_of(call), call.config)
-    context = multiprocessing.get_context("spawn")
-    speeds = {}
+    speeds: dict[Kind, Speed] = {}
     for kind, config in first.items():
-        with context.Pool(1) as pool:
-            speeds[kind] = pool.apply(_calibrate, (config, time.time()))
+        if stop.requested:
+            break
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:  # Ctrl-C is for us
+            speeds[kind] = pool.submit(_calibrate, config, time.time()).result()
     return speeds
 
 
@@ -55,10 +62,14 @@ def _calibrate(config: Config, started_at: float) -> Speed:
 
     torch.set_num_threads(max(1, config.run.threads))
     on_policy = isinstance(config.algorithm, A2cConfig)
-    if not on_policy:
-        agent_steps = 1_000  # that many the replay is made for
-        changes: dict[str, Any] = {"warmup_agent_steps": _RANDOM_AGENT_STEPS}
-        run = dataclasses.replace(config.run, env_steps=agent_steps * config.env.action_repeat)
+    batches = 1.0
+    if not isinstance(config.algorithm, A2cConfig):
+        warmup = "learn_start_agent_steps" if isinstance(config.algorithm, RainbowConfig) else "warmup_agent_steps"
+        changes: dict[str, Any] = {warmup: _RANDOM_AGENT_STEPS}
+        if build.choose_device(config.run.device).type == "cpu":
+            changes["batch_size"] = min(config.algorithm.batch_size, _CPU_BATCH_SIZE)
+            batches = config.algorithm.batch_size / changes["batch_size"]
+        run = dataclasses.replace(config.run, env_steps=_REPLAY_AGENT_STEPS * config.env.action_repeat)
         config = dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, **changes), run=run)
     device = build.choose_device(config.run.device)
     build.set_precision(config, device)
@@ -77,7 +88,7 @@ def _calibrate(config: Config, started_at: float) -> Speed:
         agent_steps += turn()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    per_second = (agent_steps - before) / (time.perf_counter() - since)
+    per_second = (agent_steps - before) / (time.perf_counter() - since) / batches
     seeds = range(config.run.eval_episodes) if on_policy else range(1)  # one by one where episodes do not run side by side
     since = time.perf_counter()
     agent.evaluate(list(seeds))
@@ -91,7 +102,8 @@ def seconds_left(call: Call, speed: Speed) -> float:
     """What is left of a run: its start, its steps and its evaluations."""
     run, repeat = call.config.run, call.config.env.action_repeat
     done = min(progress(call.folder).env_steps, run.env_steps)
-    evaluations = -(-run.env_steps // run.eval_every_env_steps) - done // run.eval_every_env_steps
+    evaluations: float = -(-run.env_steps // run.eval_every_env_steps) - done // run.eval_every_env_steps
+    evaluations += run.final_eval_episodes / run.eval_episodes
     return (
         speed.start_seconds
         + (run.env_steps - done) / repeat / speed.agent_steps_per_second

@@ -54,6 +54,17 @@ def test_a_run_is_finished_when_its_newest_checkpoint_stands_at_the_end(tmp_path
     assert not is_finished(run), "`cclf train` says why it refuses"
 
 
+def test_a_run_with_a_final_evaluation_is_finished_when_that_is_written(tmp_path: Path) -> None:
+    run = call(tmp_path)
+    run = replace(run, config=replace(run.config, run=replace(run.config.run, final_eval_episodes=100)))
+    save(run, 1_000)
+    assert not is_finished(run)
+    (run.folder / "final.csv").write_text("env_steps,return_mean\n500,0.5\n")
+    assert not is_finished(run), "that was the end of a smaller budget"
+    (run.folder / "final.csv").write_text("env_steps,return_mean\n500,0.5\n1000,0.5\n")
+    assert is_finished(run)
+
+
 def test_progress_is_read_from_the_end_of_a_long_table(tmp_path: Path) -> None:
     assert progress_of(tmp_path).env_steps == 0
     rows = "".join(f"{100 * i},{'0.5' if i == 7000 else ''}\n" for i in range(1, 7_011))
@@ -108,6 +119,29 @@ def test_seeds_of_one_method_share_a_process_when_told(tmp_path: Path) -> None:
     assert " ".join(jobs[2].arguments(Path("o"))) == words.replace("--seed 1", "--seed 3").removesuffix(" --with-seeds 2")
     heavy = [replace(single, memory_bytes=PROCESS_BYTES + 100) for single in calls[:1]] * 3
     assert jobs_of(heavy, 3)[0].memory_bytes == PROCESS_BYTES + 300
+
+
+def test_games_with_the_same_seeds_share_a_process_when_told(tmp_path: Path) -> None:
+    games, seeds = ("atari/Pong", "atari/Alien", "atari/Krull"), (1, 2, 3)
+    calls = [
+        call_of(presets.resolve(task, method, seed=seed), tmp_path)
+        for task in games
+        for seed in seeds
+        for method in ("curl", "cclf")
+    ]
+    jobs = jobs_of(calls, seeds_per_process=2, games_per_process=2)
+    held = [single for job in jobs for single in job.calls]
+    assert len(held) == len(calls)
+    assert set(held) == set(calls)
+    assert " ".join(jobs[0].arguments(Path("o"))) == (
+        "atari/Pong --method curl --profile released --seed 1 --out o --with-seeds 2 --with-tasks atari/Alien"
+    )
+    for job in jobs:  # as `cclf train` makes them of those words: task by task, with all seeds
+        runs = [(single.config.task, str(single.config.seed)) for single in job.calls]
+        assert runs == [(task, seed) for task in job.tasks for seed in job.seeds]
+        assert len({single.config.method_name for single in job.calls}) == 1
+    grids = [call(tmp_path, 1), call_of(presets.resolve("minigrid/Empty-5x5", "a2c"), tmp_path, ("--env-steps", "1000"))]
+    assert len(jobs_of(grids, 1, games_per_process=9)) == 2, "only games are stacked"
 
 
 def test_a_plan_forecasts_the_memory_of_replays_and_starts_with_the_longest(tmp_path: Path) -> None:

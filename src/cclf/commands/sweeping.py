@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cclf import paper_tables, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse, print_table
 from cclf.commands.training import train_config
-from cclf.config import A2cConfig, Config, ConfigError
+from cclf.config import A2cConfig, Config, ConfigError, RainbowConfig
 
 if TYPE_CHECKING:
     from cclf.analysis.verdict import Verdict
+    from cclf.reproduce import Kind, Speed
     from cclf.runtime.stop import Stop
     from cclf.sweep.cluster import RayBackend
     from cclf.sweep.local import LocalBackend
@@ -33,6 +34,8 @@ class Where:
     """Processes that share one GPU."""
     seeds_per_process: int = 1
     """Seeds of a method trained in turns in one process (cclf train --with-seeds): for a GPU that one run fills."""
+    games_per_process: int = 1
+    """Atari games trained together in one process (cclf train --with-tasks), each with all of its seeds there."""
     shared_files: Literal["detect", "yes", "no"] = "detect"
     """Whether Ray's nodes see OUT under the same path; if not, run folders are copied here."""
     stop_after_seconds: float | None = None
@@ -41,8 +44,8 @@ class Where:
     def __post_init__(self) -> None:
         if self.backend == "local" and (self.address is not None or self.shared_files != "detect"):
             raise ConfigError("--address and --shared-files clash with --backend local: use --backend ray")
-        if self.jobs < 0 or min(self.runs_per_gpu, self.seeds_per_process) < 1:
-            raise ConfigError("--jobs must be 0 or more, --runs-per-gpu and --seeds-per-process 1 or more")
+        if self.jobs < 0 or min(self.runs_per_gpu, self.seeds_per_process, self.games_per_process) < 1:
+            raise ConfigError("--jobs must be 0 or more, --runs-per-gpu, --seeds- and --games-per-process 1 or more")
 
 
 def _sweep_options() -> Any:
@@ -118,7 +121,8 @@ def _replay_bytes(config: Config) -> int:
         return 0
     from cclf import build
 
-    with contextlib.closing(build.make_env(config, seed=0)) as env:
+    make = build.make_game if isinstance(config.algorithm, RainbowConfig) else build.make_env
+    with contextlib.closing(make(config, 0)) as env:
         return build.replay_forecast(config, env)[1]
 
 
@@ -146,7 +150,9 @@ def _backend(where: Where) -> "LocalBackend | RayBackend":
 def run_and_report(calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where) -> int:
     from cclf.sweep.loop import run_all
 
-    outcomes: list[Outcome] = run_all(calls, backend, stop, where.stop_after_seconds, where.seeds_per_process)
+    outcomes: list[Outcome] = run_all(
+        calls, backend, stop, where.stop_after_seconds, where.seeds_per_process, where.games_per_process
+    )
     stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
@@ -191,11 +197,16 @@ def reproduce(arguments: list[str]) -> int:
     profile = "" if options.profile == presets.DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
-    from cclf.sweep.plan import jobs_of
+    from cclf import reproduce as reproduction
+    from cclf.sweep.plan import is_finished, jobs_of
 
     with sweeping(options.where) as (backend, stop):
-        jobs = jobs_of(calls, options.where.seeds_per_process)
-        _print_forecast(options.table, table.summary, calls, min(backend.places(job) for job in jobs))
+        jobs = jobs_of(calls, options.where.seeds_per_process, options.where.games_per_process)
+        print(f"{options.table}: {table.summary}", flush=True)
+        speeds = reproduction.measure([call for call in calls if not is_finished(call)], stop)
+        if stop.requested:
+            return EXIT_STOPPED
+        _print_forecast(calls, speeds, min(backend.places(job) for job in jobs))
         if options.dry_run:
             return EXIT_DONE
         exit_code = run_and_report(calls, backend, stop, options.where)
@@ -209,12 +220,9 @@ def reproduce(arguments: list[str]) -> int:
     return exit_code
 
 
-def _print_forecast(name: str, summary: str, calls: "list[Call]", places: int) -> None:
+def _print_forecast(calls: "list[Call]", speeds: "dict[Kind, Speed]", places: int) -> None:
     from cclf import reproduce as reproduction
-    from cclf.sweep.plan import is_finished
 
-    print(f"{name}: {summary}")
-    speeds = reproduction.measure([call for call in calls if not is_finished(call)])
     found = reproduction.forecast(calls, speeds, places)
     if found.lines:
         header = ("suite and method", "runs", "env steps each", "env steps/s", "each at most")
@@ -223,7 +231,7 @@ def _print_forecast(name: str, summary: str, calls: "list[Call]", places: int) -
                 " ".join(line.kind),
                 str(line.runs_left),
                 f"{line.env_steps:,}",
-                f"{line.env_steps_per_second:,.0f}",
+                _rate(line.env_steps_per_second),
                 hours(line.seconds),
             )
             for line in found.lines
@@ -237,6 +245,14 @@ def _print_forecast(name: str, summary: str, calls: "list[Call]", places: int) -
         f"{hours(found.wall_seconds)} at {found.places} runs a time",
         flush=True,
     )
+
+
+def _rate(per_second: float) -> str:
+    """
+    >>> _rate(32791.8), _rate(0.3239)
+    ('32,792', '0.32')
+    """
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
 
 
 def hours(seconds: float) -> str:

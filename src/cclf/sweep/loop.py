@@ -28,11 +28,12 @@ def run_all(
     stop: Stop,
     stop_after_seconds: float | None = None,
     seeds_per_process: int = 1,
+    games_per_process: int = 1,
 ) -> list[Outcome]:
     """One outcome per call, in their order. Finished runs are skipped; `cclf train` itself resumes what was stopped."""
     deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
     outcomes: dict[Call, Outcome] = {call: Outcome(call, DONE, "finished before") for call in calls if is_finished(call)}
-    waiting = jobs_of([call for call in calls if call not in outcomes], seeds_per_process)
+    waiting = jobs_of([call for call in calls if call not in outcomes], seeds_per_process, games_per_process)
     running: dict[Job, Run] = {}
     reports: dict[Call, Report] = {}
     stopping = False

@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cclf.config import A2cConfig, Config
+from cclf.config import A2cConfig, Config, RainbowConfig
 
 DONE, BAD_INPUT, STOPPED = 0, 2, 75  # exit codes of `cclf train`
 PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
@@ -54,9 +54,9 @@ def call_of(config: Config, out: Path, extra: Iterable[str] = (), replay_bytes: 
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does: a call, or several that differ in their seeds alone."""
+    """What one process does: a call, or several that differ in their seeds alone; or games x seeds of one method."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[Call, ...]  # task by task, each with the same seeds
 
     @property
     def first(self) -> Call:
@@ -67,21 +67,38 @@ class Job:
         return sum(call.memory_bytes for call in self.calls) - PROCESS_BYTES * (len(self.calls) - 1)
 
     def arguments(self, out: Path) -> list[str]:
-        others = [str(call.config.seed) for call in self.calls[1:]]
-        return [*self.first.arguments(out), *(["--with-seeds", *others] if others else [])]
+        words = self.first.arguments(out)
+        for option, names in (("--with-seeds", self.seeds), ("--with-tasks", self.tasks)):
+            words += [option, *names[1:]] if names[1:] else []
+        return words
+
+    @property
+    def seeds(self) -> list[str]:
+        return list(dict.fromkeys(str(call.config.seed) for call in self.calls))
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(call.config.task for call in self.calls))
 
     def folders(self, out: Path) -> list[Path]:
         return [out / call.config.run_name() for call in self.calls]
 
 
-def jobs_of(calls: Sequence[Call], seeds_per_process: int) -> list[Job]:
-    """Calls in their order, up to `seeds_per_process` seeds of one method on one task together."""
+def jobs_of(calls: Sequence[Call], seeds_per_process: int = 1, games_per_process: int = 1) -> list[Job]:
+    """Calls in their order, up to `seeds_per_process` seeds of one method on one task together; with the same seeds, that many
+    games of Rainbow, which then learn in one call."""
     alike: dict[tuple[Config, Path], list[Call]] = {}
     for call in calls:
         alike.setdefault((replace(call.config, seed=0), call.out), []).append(call)
     groups = [group[i : i + seeds_per_process] for group in alike.values() for i in range(0, len(group), seeds_per_process)]
     place = {call: number for number, call in enumerate(calls)}
-    return [Job(tuple(group)) for group in sorted(groups, key=lambda group: place[group[0]])]
+    stacks: dict[Any, list[list[Call]]] = {}
+    for group in sorted(groups, key=lambda group: place[group[0]]):
+        is_game = isinstance(group[0].config.algorithm, RainbowConfig)
+        but_task = (group[0].options[1:], group[0].out, *(call.config.seed for call in group))
+        stacks.setdefault(but_task if is_game else group[0], []).append(group)
+    parts = [stack[i : i + games_per_process] for stack in stacks.values() for i in range(0, len(stack), games_per_process)]
+    return [Job(tuple(call for group in part for call in group)) for part in sorted(parts, key=lambda part: place[part[0][0]])]
 
 
 class Report(NamedTuple):
@@ -124,15 +141,22 @@ def progress(folder: Path) -> Report:
 
 
 def is_finished(call: Call) -> bool:
-    """Whether the newest checkpoint stands at the end of the budget: then no process needs to start to say so."""
+    """Whether the newest checkpoint stands at the end of the budget, and all is written: then no process needs to say so."""
     states = sorted((call.folder / "checkpoint").glob("[0-9]*[0-9]/state.json"))
     try:
         state = json.loads(states[-1].read_text()) if states else {}
-        done = state["agent_steps"] * call.config.env.action_repeat >= call.config.run.env_steps
-        missing = call.config.run.final_eval_episodes and not (call.folder / "final.csv").exists()
-        return done and not state["evaluation_due"] and not missing and not (call.folder / "failure").exists()
+        env_steps = state["agent_steps"] * call.config.env.action_repeat
+        trained = env_steps >= call.config.run.env_steps and not state["evaluation_due"]
+        return trained and not (call.folder / "failure").exists() and _has_last_word(call, env_steps)
     except (OSError, ValueError, KeyError, TypeError):
         return False  # `cclf train` looks closer, and says what is wrong
+
+
+def _has_last_word(call: Call, env_steps: int) -> bool:
+    """Whether final.csv, where the run is to write one, speaks of its last agent."""
+    if not call.config.run.final_eval_episodes:
+        return True
+    return str(env_steps) in [line.partition(",")[0] for line in (call.folder / "final.csv").read_text().splitlines()]
 
 
 def last_line(text: str) -> str:
