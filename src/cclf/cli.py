@@ -27,7 +27,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
   cclf report RUNS     one page: curves, tables beside the paper's, verdicts
-  cclf bench KIND      speed on this machine: minigrid, update, loop or parity
+  cclf bench KIND      speed and parity on this machine: minigrid, update, loop, parity, rainbow
   cclf doctor          what this machine can do, and what to repair
   cclf methods         the methods, each as its difference from CCLF
   cclf tasks           the tasks
