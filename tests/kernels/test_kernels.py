@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from cclf.augment import Crops
-from cclf.kernels import bf16_linear, paired_convolutions
+from cclf.kernels import bf16_linear, first_convolution, paired_convolutions
 
 
 def make_layers(dtype: torch.dtype, channels: int = 9, filters: int = 32) -> list[tuple[Tensor, Tensor]]:
@@ -83,3 +83,21 @@ def test_linear_layer_rounds_operands_and_not_its_result() -> None:
     assert float((for_features.float() - exact).norm() / exact.norm()) < 1e-2
     torch.testing.assert_close(for_weight, direction.T @ features.detach().float())  # float32 sums, not rounded again
     torch.testing.assert_close(for_bias, direction.sum(0))
+
+
+@pytest.mark.gpu
+def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
+    torch.manual_seed(0)
+    frames = first_convolution.pack(torch.randint(256, (3, 9, 100, 100), dtype=torch.uint8))
+    crops = Crops(frames, torch.tensor([0, 1, 2, 2]), torch.randint(16, (4, 2)), 84)
+    weight, bias = first_convolution.prepare_weight(0.1 * torch.randn(32, 9, 3, 3)), torch.randn(32)
+    wide = crops._replace(images=frames.float())
+    plain = first_convolution.forward(wide, weight.bfloat16().float(), bias)
+    there = Crops(*(part.cuda() for part in crops[:3]), 84)
+    result = first_convolution.forward(there, weight.cuda(), bias.cuda())
+    assert float((result.cpu().float() - plain).norm() / plain.norm()) < 4e-3  # one rounding to bfloat16
+    slope = torch.randn_like(plain).bfloat16()
+    ours = first_convolution.gradients(there, slope.cuda(), result)
+    theirs = first_convolution.gradients(wide, slope.float(), result.cpu().float())
+    for mine, other in zip(ours, theirs, strict=True):
+        assert float((mine.cpu() - other).norm() / other.norm()) < 1e-4
