@@ -112,6 +112,26 @@ class Framework(nn.Module):
         weights = curiosity if self.regularisation else torch.ones_like(curiosity)
         return equations.contrastive_loss(logits, weights, self.contrastive_reduction, same)
 
+    def metrics(self, appraisal: Appraisal, drawn_views: int) -> dict[str, Tensor]:
+        """What a log says of an appraisal; of the shares of chosen views the first four."""
+        metrics = {
+            "bonus_mean": appraisal.bonus.mean(),
+            "bonus_max": appraisal.bonus.max(),
+            "reward_running_max": self.reward_max.clone(),
+            "bonus_running_max": self.bonus_max.clone(),
+        }
+        if self.needs_curiosity:
+            metrics |= {
+                "curiosity_mean": appraisal.curiosity.mean(),
+                "curiosity_std": appraisal.curiosity.std(),
+                "next_curiosity_mean": appraisal.next_curiosity.mean(),
+                "second_view_weight": appraisal.weights[1].mean(),
+            }
+        if self.selection != "all":
+            for n in range(1, min(drawn_views, 5)):
+                metrics[f"chosen_view_{n}"] = (appraisal.chosen == n).to(appraisal.curiosity.dtype).mean()
+        return metrics
+
     def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor | None:
         """Eq. (6) for the transitions of an appraised batch; None where replay stays uniform."""
         if not self.prioritisation:

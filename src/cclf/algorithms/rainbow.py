@@ -241,22 +241,8 @@ class Rainbow(nn.Module):
             "n_step_return_mean": batch.n_step_return.mean(),
             "ended_share": 1.0 - batch.continuation.mean(),
             "importance_weight_mean": weights.mean(),
-            "bonus_mean": appraisal.bonus.mean(),
-            "bonus_max": appraisal.bonus.max(),
-            "reward_running_max": self.framework.reward_max.clone(),
-            "bonus_running_max": self.framework.bonus_max.clone(),
         }
-        if self.framework.needs_curiosity:
-            metrics |= {
-                "curiosity_mean": appraisal.curiosity.mean(),
-                "curiosity_std": appraisal.curiosity.std(),
-                "next_curiosity_mean": appraisal.next_curiosity.mean(),
-                "second_view_weight": appraisal.weights[1].mean(),
-            }
-        if self.framework.selection != "all":
-            shares = {f"chosen_view_{n}": (appraisal.chosen == n).to(losses.dtype).mean() for n in range(1, self.drawn_views)}
-            metrics |= {name: share for name, share in shares.items() if name in self.metric_names}
-        return metrics
+        return metrics | self.framework.metrics(appraisal, self.drawn_views)
 
 
 def _of_action(outputs: Tensor, action: Tensor) -> Tensor:

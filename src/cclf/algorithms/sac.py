@@ -250,26 +250,8 @@ class Sac:
         return augment.draw_origins(views, batch, self.frame_pixels, self.crop_pixels, self.last_crop_offset, generator)
 
     def appraisal_metrics(self, appraisal: Appraisal, reward: Tensor, priority: Tensor | None) -> Metrics:
-        metrics = {
-            "reward_mean": reward.mean(),
-            "bonus_mean": appraisal.bonus.mean(),
-            "bonus_max": appraisal.bonus.max(),
-            "reward_running_max": self.framework.reward_max.clone(),
-            "bonus_running_max": self.framework.bonus_max.clone(),
-        }
-        if self.framework.needs_curiosity:
-            metrics |= {
-                "curiosity_mean": appraisal.curiosity.mean(),
-                "curiosity_std": appraisal.curiosity.std(),
-                "next_curiosity_mean": appraisal.next_curiosity.mean(),
-                "second_view_weight": appraisal.weights[1].mean(),
-            }
-        if priority is not None:
-            metrics["priority_mean"] = priority.mean()
-        if self.framework.selection != "all":
-            shares = {f"chosen_view_{n}": (appraisal.chosen == n).float().mean() for n in range(1, self.drawn_views)}
-            metrics |= {name: share for name, share in shares.items() if name in self.metric_names}
-        return metrics
+        metrics = {"reward_mean": reward.mean()} | self.framework.metrics(appraisal, self.drawn_views)
+        return metrics if priority is None else metrics | {"priority_mean": priority.mean()}
 
     def state_dict(self) -> dict[str, Any]:
         return {
