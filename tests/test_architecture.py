@@ -60,7 +60,7 @@ MADE_OF = {
     "algorithms/rainbow_stack": {"algorithms/rainbow"},
     "algorithms/sac": {"algorithms/optimisers"},
     "algorithms/sac_lean": {"algorithms/sac"},
-    "envs/make": {"envs/dmc", "envs/gym", "envs/toy"},
+    "envs/make": {"envs/atari", "envs/dmc", "envs/gym", "envs/toy"},
     "envs/minigrid": {"envs/minigrid_rules"},
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.

@@ -52,7 +52,8 @@ class ShuffledReward:
 
 def shuffle(learner):
     if hasattr(learner, "stack"):
-        learner.env.game = ShuffledReward(learner.env.game)
+        players = learner.stack.tables.pool.envs[0]
+        players.games[0] = ShuffledReward(players.games[0])
     else:
         learner.env = ShuffledReward(learner.env)
 

@@ -99,7 +99,7 @@ def test_games_that_train_together_are_the_runs_they_would_be_alone():
     """Games with different numbers of actions and contrastive coefficients, in one stack."""
     configs = [tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4}) for game in ("Freeway", "Alien")]
     assert len({config.algorithm.contrastive_coefficient for config in configs}) == 2
-    joint = build.make_learners(configs, CPU)
+    joint = build.make_game_stack(configs, CPU).runs
     alone = [build.make_learner(config, CPU) for config in configs]
     for t in range(25):
         for one, other in zip(joint, alone, strict=True):

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cclf import presets
@@ -113,7 +114,7 @@ def _stack(configs: Sequence[Config], device: "torch.device", plain: bool = Fals
 
     if plain:
         configs = [replace(config, run=replace(config.run, cuda_graphs=False, compile=False)) for config in configs]
-    games = [StillGame(config.env.frame_pixels, config.env.frame_stack) for config in configs]
+    games = [partial(StillGame, config.env.frame_pixels, config.env.frame_stack) for config in configs]
     stack = build.make_game_stack(configs, device, games)
     replay = stack.replay
     random = torch.Generator(replay.device).manual_seed(0)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, RainbowConfig, SacConfig
+from cclf.envs.make import make_any as make_any
 from cclf.envs.make import make_env as make_env
+from cclf.envs.make import make_game as make_game
 from cclf.framework import Framework
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import backward, paired_convolutions, prepare
@@ -36,37 +39,17 @@ from cclf.runtime.compile import GraphedPolicy, compiled
 from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, evaluate, evaluate_games, evaluate_vector, finish
 from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.files import only_process, replace_file
-from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack
+from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack, Tables
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.metrics import EVAL_COLUMNS, Table
-from cclf.runtime.player import Player
+from cclf.runtime.player import Players
 from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
-from cclf.types import Env, Game, Policy, VectorEnv
+from cclf.types import EnvSpec, Game, Policy, VectorEnv
 
 AnyLearner = OffPolicyLearner | OnPolicyLearner | GameRun
 AnyPolicy = Sac | A2c | StackedRun
-
-
-def make_game(config: Config, seed: int, evaluation: bool = False) -> Game:
-    """A game with discrete actions. In evaluation rewards are not clipped and losing a life ends nothing."""
-    suite, _, name = config.task.partition("/")
-    if suite == "toy":
-        from cclf.envs.toy import Catch
-
-        return Catch(config.env.frame_pixels, config.env.frame_stack, seed)
-    from cclf.envs.atari import AtariGame
-
-    return AtariGame(
-        name,
-        seed,
-        clip_reward=not evaluation,
-        life_loss_terminates=not evaluation,
-        frame_pixels=config.env.frame_pixels,
-        action_repeat=config.env.action_repeat,
-        frame_stack=config.env.frame_stack,
-    )
 
 
 def make_framework(method: MethodConfig, feature_dim: int, logit_scale: float = 1.0) -> Framework:
@@ -207,18 +190,25 @@ def make_rainbow_stack(
     )
 
 
-def make_game_stack(configs: Sequence[Config], device: torch.device, games: Sequence[Game] | None = None) -> GameStack:
+def make_game_stack(
+    configs: Sequence[Config], device: torch.device, games: Sequence[Callable[[], Game]] | None = None
+) -> GameStack:
     """Learners of runs that differ in task and seed alone, which move in step; `games` other than their own for measurements."""
     config, rainbow = configs[0], configs[0].algorithm
     assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
-    games = games or [make_game(each, derive(each.seed, "env")) for each in configs]
-    algorithm = make_rainbow_stack(configs, [_num_actions(game) for game in games], device)
-    transitions, size = replay_forecast(config, games[0])
+    makes = [partial(make_game, each, derive(each.seed, "env")) for each in configs] if games is None else games
+    workers = game_workers(config, len(configs), device) if games is None else 0
+    shares = _shares(makes, workers or 1)
+    tables = [partial(Players, share) for share in shares]
+    pool: EnvPool = EnvWorkers(tables, workers, config.task) if workers else LocalEnvs([make() for make in tables])
+    seats = Tables(pool, [len(share) for share in shares])
+    algorithm = make_rainbow_stack(configs, [_num_actions(spec) for spec in seats.specs], device)
+    transitions, size = replay_forecast(config, seats.specs[0])
     replay_device = choose_replay_device(rainbow.replay_device, device, size * len(configs))
     replay = NStepReplay(
         len(configs),
         transitions,
-        games[0].spec.frame_shape[1:],
+        seats.specs[0].frame_shape[1:],
         config.env.frame_stack,
         rainbow.n_steps,
         rainbow.discount,
@@ -238,12 +228,25 @@ def make_game_stack(configs: Sequence[Config], device: torch.device, games: Sequ
     graphs = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
     if device.type == "cuda" and config.run.compile:
         algorithm.run_loss = compiled(algorithm.run_loss)
-    return GameStack([Player(game) for game in games], algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
+    return GameStack(seats, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
 
 
-def _num_actions(game: Game) -> int:
-    assert game.spec.num_actions is not None, "Rainbow chooses among discrete actions"
-    return game.spec.num_actions
+def game_workers(config: Config, runs: int, device: torch.device) -> int:
+    """Processes that play the games of a stack: none for one run or on a CPU, unless asked for one."""
+    if runs == 1 or device.type == "cpu":
+        return int(config.run.env_worker)
+    return min(runs, len(os.sched_getaffinity(0)))
+
+
+def _shares(makes: Sequence[Callable[[], Game]], shares: int) -> list[Sequence[Callable[[], Game]]]:
+    """Cut into `shares` runs of neighbours, as even as can be."""
+    bounds = [len(makes) * share // shares for share in range(shares + 1)]
+    return [makes[first:last] for first, last in pairwise(bounds)]
+
+
+def _num_actions(spec: EnvSpec) -> int:
+    assert spec.num_actions is not None, "Rainbow chooses among discrete actions"
+    return spec.num_actions
 
 
 def make_grids(config: Config, num_envs: int, seed: int) -> VectorEnv:
@@ -299,7 +302,7 @@ def make_agent(config: Config, device: torch.device, runs: int = 1, evaluators: 
 def _make_game_agent(config: Config, rainbow: RainbowConfig, evaluators: Evaluators | None) -> Agent:
     """On the CPU whatever the training runs on: the network is small, and the scores are the same on every machine."""
     game = make_game(config, 0, evaluation=True)
-    player = make_rainbow_stack([config], [_num_actions(game)], torch.device("cpu")).runs[0]
+    player = make_rainbow_stack([config], [_num_actions(game.spec)], torch.device("cpu")).runs[0]
 
     def rounds(seeds: Sequence[int], record: bool) -> Rounds:
         if evaluators is None:
@@ -374,7 +377,7 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
         return make_game_stack([config], device).runs[0]
     env = WorkerEnv(partial(make_env, config, seed), config.task) if config.run.env_worker else make_env(config, seed)
     shape, action_dim, _, max_steps, _ = env.spec
-    transitions, size = replay_forecast(config, env)
+    transitions, size = replay_forecast(config, env.spec)
     replay_device = choose_replay_device(config.algorithm.replay_device, device, size)
     replay = Replay(transitions, shape, action_dim, config.env.frame_stack, max_steps, replay_device)
     generators = Generators(config.seed, device, replay_device)
@@ -399,11 +402,23 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     )
 
 
-def make_learners(configs: Sequence[Config], device: torch.device) -> list[AnyLearner]:
-    """Of runs that take turns in one process; those of Rainbow are stacked, and learn in one call."""
-    if isinstance(configs[0].algorithm, RainbowConfig):
-        return list(make_game_stack(configs, device).runs)
-    return [make_learner(config, device) for config in configs]
+def make_learners(configs: Sequence[Config], folders: Sequence[Path], device: torch.device) -> list[AnyLearner]:
+    """Of runs that take turns in one process. Those of Rainbow are stacked and learn in one call, as far as they go on from the
+    same step: after a kill some may have saved and others not, and what is finished must not hold up the rest."""
+    if not isinstance(configs[0].algorithm, RainbowConfig):
+        return [make_learner(config, device) for config in configs]
+    learners: dict[int, AnyLearner] = {}
+    steps = [_saved_agent_steps(folder) for folder in folders]
+    for step in sorted(set(steps)):
+        places = [place for place, saved in enumerate(steps) if saved == step]
+        runs = make_game_stack([configs[place] for place in places], device).runs
+        learners |= dict(zip(places, runs, strict=True))
+    return [learners[place] for place in range(len(configs))]
+
+
+def _saved_agent_steps(folder: Path) -> int:
+    saved = checkpoint.load(folder / "checkpoint", frames=False)
+    return 0 if saved is None else int(saved["agent_steps"])
 
 
 def make_training(
@@ -500,11 +515,11 @@ def set_precision(config: Config, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def replay_forecast(config: Config, env: Env | Game | Player) -> tuple[int, int]:
+def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
     assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
     transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
-    shape, action_dim, _, max_steps, _ = env.spec
+    shape, action_dim, _, max_steps, _ = spec
     if isinstance(config.algorithm, RainbowConfig):
         return transitions, NStepReplay.bytes_needed(transitions, shape[1:], config.env.frame_stack)
     return transitions, Replay.bytes_needed(transitions, shape, action_dim, config.env.frame_stack, max_steps)
@@ -561,7 +576,7 @@ def announcement(config: Config, learner: AnyLearner, device: torch.device) -> l
         f"{config.planned_updates:,} updates",
     ]
     if not isinstance(learner, OnPolicyLearner):
-        transitions, size = replay_forecast(config, learner.env)
+        transitions, size = replay_forecast(config, learner.env.spec)
         lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
     return lines
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from cclf import machine, presets, probe
 from cclf.atari_games import ATARI_GAMES
-from cclf.config import A2cConfig, Config, ConfigError, RainbowConfig
+from cclf.config import A2cConfig, Config, ConfigError
 
 Facts = dict[str, Any]
 STRESS_SECONDS = 3.0
@@ -102,13 +102,13 @@ def forecast(config: Config, facts: Facts) -> Facts:
     if "error" in facts["torch"]:
         return answer | {"error": "cannot run, PyTorch does not load", "do": "repair PyTorch"}
     from cclf import build
-    from cclf.envs.make import make_env
+    from cclf.envs.make import make_any
 
     if isinstance(config.algorithm, A2cConfig):
         build.make_grids(config, 1, 0).close()  # refuses an unknown name
     else:
-        env = build.make_game(config, 0) if isinstance(config.algorithm, RainbowConfig) else make_env(config, 0)
-        answer["replay_transitions"], answer["replay_bytes"] = build.replay_forecast(config, env)
+        env = make_any(config, 0)
+        answer["replay_transitions"], answer["replay_bytes"] = build.replay_forecast(config, env.spec)
         env.close()
     # A checkpoint holds the replay and is written beside the one before.
     return answer | {"disk_bytes": 2 * answer["replay_bytes"]}

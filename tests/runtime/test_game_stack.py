@@ -52,6 +52,10 @@ def learner_of(config):
     return build.make_game_stack([config], CPU).runs[0]
 
 
+def only_game(stack):
+    return stack.tables.pool.envs[0].games[0]
+
+
 def longer(method, env_steps=48):
     return replace(tiny(method), run=replace(tiny(method).run, env_steps=env_steps))
 
@@ -72,7 +76,7 @@ def test_a_turn_in_the_order_of_the_sheet():
         setattr(owner, name, call)
 
     spy(stack.algorithm, "act", lambda _, moment, __: int(moment))
-    spy(stack.players[0], "play", lambda _: None)
+    spy(stack.tables, "play", lambda _: None)
     spy(stack.replay, "add", lambda *_: stack.replay.written)
     spy(stack.replay, "sample", lambda _: stack.replay.written)
     spy(stack.algorithm, "update", lambda *_: None)
@@ -101,7 +105,7 @@ def test_several_updates_a_step_draw_different_numbers():
 
 def test_frames_actions_and_rewards_reach_replay_as_they_were():
     learner = learner_of(longer("rainbow"))
-    game, seen = learner.env.game, []
+    game, seen = only_game(learner.stack), []
     inner = game.step
 
     def step(action):
@@ -147,17 +151,17 @@ class Lives:
 def test_a_lost_life_ends_an_episode_of_replay_but_no_game():
     """The return that is reported is the whole game's, before any clipping."""
     config = longer("rainbow")
-    stack = build.make_game_stack([config], CPU, [Lives(build.make_game(config, 1))])
+    stack = build.make_game_stack([config], CPU, [lambda: Lives(build.make_game(config, 1))])
     learner = stack.runs[0]
     finished, rewards = [], []
     for t in range(36):
         finished += learner.advance(t).finished_returns
-        rewards.append(learner.env.game.raw_reward)
+        rewards.append(only_game(stack).raw_reward)
     games = [sum(rewards[start : start + 12]) for start in (0, 12, 24)]
     assert finished == games
     ended = stack.replay.ended[0, :36].nonzero().flatten().tolist()
     assert len(ended) > 3
-    assert learner.env.game.resets == len(ended) + 1
+    assert only_game(stack).resets == len(ended) + 1
     assert all(stack.replay.ages[0, slot + 1] == 0 for slot in ended if slot < 35)
     assert stack.replay.rewards[0, :36].tolist() == [reward * 0.5 for reward in rewards]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cclf import paper_tables, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse, print_table
 from cclf.commands.training import train_config
-from cclf.config import A2cConfig, Config, ConfigError, RainbowConfig
+from cclf.config import A2cConfig, Config, ConfigError
 
 if TYPE_CHECKING:
     from cclf.analysis.verdict import Verdict
@@ -121,9 +121,8 @@ def _replay_bytes(config: Config) -> int:
         return 0
     from cclf import build
 
-    make = build.make_game if isinstance(config.algorithm, RainbowConfig) else build.make_env
-    with contextlib.closing(make(config, 0)) as env:
-        return build.replay_forecast(config, env)[1]
+    with contextlib.closing(build.make_any(config, seed=0)) as env:
+        return build.replay_forecast(config, env.spec)[1]
 
 
 @contextlib.contextmanager

@@ -145,8 +145,9 @@ def run_training(configs: list[Config], out: Path) -> int:
             evaluators = build.make_evaluators(configs[0], device, len(configs))
             if evaluators is not None:
                 held.callback(evaluators.close)
+            learners = build.make_learners(configs, [out / config.run_name() for config in configs], device)
             runs = {}
-            for config, learner in zip(configs, build.make_learners(configs, device), strict=True):
+            for config, learner in zip(configs, learners, strict=True):
                 held.callback(learner.close)
                 trained = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
                 runs[out / config.run_name()] = _prepare(config, *trained, out, device, held, several=len(configs) > 1)

@@ -6,16 +6,20 @@ the target. Each run keeps its own environment, replay and counters, and is save
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.config import ConfigError
+from cclf.config import ConfigError, WorkerError
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime.compile import GraphedUpdate
-from cclf.runtime.player import Played, Player
-from cclf.types import Advance, Metrics, StackedAlgorithm
+from cclf.runtime.player import Played
+from cclf.runtime.workers import LOST, EnvPool
+from cclf.types import Advance, EnvSpec, Metrics, StackedAlgorithm
 
 
 class GameSchedule(NamedTuple):
@@ -48,12 +52,82 @@ class GameSchedule(NamedTuple):
         return self.epsilon + (1.0 - self.epsilon) * min(1.0, max(0.0, left))
 
 
+class Tables:
+    """Games by number, some at each table: a pool whose environments are `Players`. A table may stand in another process."""
+
+    def __init__(self, pool: EnvPool, sizes: Sequence[int]):
+        self.pool, self._lost = pool, ""
+        bounds = list(pairwise(accumulate(sizes, initial=0)))
+        self._seats = [slice(*bound) for bound in bounds]
+        self._place = [(table, number - first) for table, (first, last) in enumerate(bounds) for number in range(first, last)]
+        self.specs: list[EnvSpec] = [spec for specs in self._ask_all("specs") for spec in specs]
+
+    def look(self) -> np.ndarray:
+        return np.concatenate(self._ask_all("look"))
+
+    def play(self, actions: list[int]) -> Played:
+        """One action in each game; tables play at the same time."""
+        parts = self._ask_all("play", *[(actions[seats],) for seats in self._seats])
+        stacks, rewards, ended, finished = zip(*parts, strict=True)
+        joined = [value for values in finished for value in values]
+        return Played(np.concatenate(stacks), np.concatenate(rewards), np.concatenate(ended), joined)
+
+    def game_state(self, game: int) -> dict[str, Any]:
+        table, seat = self._place[game]
+        state: dict[str, Any] = self._ask({table: ("game_state", seat)})[table]
+        return state
+
+    def load_game_state(self, game: int, state: dict[str, Any]) -> None:
+        table, seat = self._place[game]
+        self._ask({table: ("load_game_state", seat, state)})
+
+    def _ask_all(self, command: str, *arguments: tuple[Any, ...]) -> list[Any]:
+        given = arguments or ((),) * len(self._seats)
+        answers = self._ask({table: (command, *words) for table, words in enumerate(given)})
+        return [answers[table] for table in range(len(self._seats))]
+
+    def _ask(self, calls: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Answers by table. Games lost with their process cannot be brought back: all runs must go on from their checkpoints."""
+        for table, (command, *arguments) in calls.items():
+            self.pool.send(table, command, *arguments)
+        answers: dict[int, Any] = {}
+        while not self._lost and len(answers) < len(calls):
+            for table, command, value in self.pool.receive():
+                self._lost = self._lost or (value if command == LOST else "")
+                answers[table] = value
+            if len(answers) < len(calls):
+                wait(self.pool.busy(), timeout=0.1)
+        if self._lost:
+            raise WorkerError(self._lost)
+        return answers
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class Seat:
+    """One of the games, to be saved and loaded by itself."""
+
+    def __init__(self, tables: Tables, number: int):
+        self.tables, self.number, self.spec = tables, number, tables.specs[number]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.tables.game_state(self.number)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tables.load_game_state(self.number, state)
+
+    def close(self) -> None:
+        """All of them: runs of a stack end together."""
+        self.tables.close()
+
+
 class GameStack:
-    """S players, the stacked algorithm and the stacked replay that learn from them. `runs` are what the loop drives."""
+    """S games, the stacked algorithm and the stacked replay that learn from them. `runs` are what the loop drives."""
 
     def __init__(
         self,
-        players: Sequence[Player],
+        tables: "Tables",
         algorithm: StackedAlgorithm,
         replay: NStepReplay,
         schedule: GameSchedule,
@@ -61,12 +135,13 @@ class GameStack:
         graphs: bool = False,
     ):
         """Metrics are handed out every so many steps, as means over the updates since; with `graphs` in CUDA graphs."""
-        self.players, self.algorithm, self.replay, self.schedule = players, algorithm, replay, schedule
+        self.tables, self.algorithm, self.replay, self.schedule = tables, algorithm, replay, schedule
         self.report_every_agent_steps = report_every_agent_steps
         device = algorithm.device
-        shape = (len(players), replay.frame_stack, *replay.frames.shape[2:])
+        shape = (len(tables.specs), replay.frame_stack, *replay.frames.shape[2:])
         self._seen = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._observation = torch.empty(shape, dtype=torch.uint8, device=device)
+        self._looked = False  # whether `_seen` is what the games show
         # Clocks and schedules reach a graph as tensors: a number would be frozen in it.
         self._moment = torch.zeros((), dtype=torch.int64, device=device)
         self._env_steps, self._beta, self._epsilon = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(3))
@@ -75,15 +150,15 @@ class GameStack:
             self._act, self._learn = (GraphedUpdate(call, 1, lambda _: 0, []) for call in (self._act, self._learn))
         names = (*algorithm.metric_names, "gradient_norm")
         self.metric_names = names
-        self._sums = torch.zeros(len(names), len(players), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(len(names), len(tables.specs), dtype=torch.float64, device=device)
         self._reported: list[str] = []  # which of them this method has
-        self.runs = [GameRun(self, index) for index in range(len(players))]
+        self.runs = [GameRun(self, index) for index in range(len(tables.specs))]
 
     def turn(self, env_steps: int) -> list[Advance]:
         """One agent step of every run; `env_steps` is the clock before it."""
         step = self._next_step()
         actions = self.act(step)
-        played = self._play(actions.tolist())
+        played = self.tables.play(actions.tolist())
         self._store(actions, played)
         self.learn(step, env_steps)
         if self.schedule.copies_target_at(step):
@@ -91,7 +166,7 @@ class GameStack:
         metrics: list[Metrics | None] = [None] * len(self.runs)
         if step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step):
             metrics = [*self._report()]
-        finished = [[] if one.finished_return is None else [one.finished_return] for one in played]
+        finished = [[] if value is None else [value] for value in played.finished_returns]
         return [Advance(1, metric, returns) for metric, returns in zip(metrics, finished, strict=True)]
 
     def _next_step(self) -> int:
@@ -102,10 +177,9 @@ class GameStack:
 
     def act(self, step: int) -> Tensor:
         """Actions (S,) for what the games show now."""
-        for number, (run, player) in enumerate(zip(self.runs, self.players, strict=True)):
-            if run.age is None:  # nothing is known of it yet
-                self._seen[number] = torch.from_numpy(player.look())
-                run.age = 0
+        if not self._looked:
+            self._seen.copy_(torch.from_numpy(self.tables.look()))
+            self._looked = True
         self._observation.copy_(self._seen, non_blocking=True)
         self._moment.fill_(step * self.schedule.updates_per_step)
         self._epsilon.fill_(self.schedule.epsilon_at(step))
@@ -114,20 +188,16 @@ class GameStack:
     def _act_plainly(self) -> Metrics:
         return {"action": self.algorithm.act(self._observation, self._moment, self._epsilon)}
 
-    def _play(self, actions: list[int]) -> list[Played]:
-        return [player.play(action) for player, action in zip(self.players, actions, strict=True)]
-
-    def _store(self, actions: Tensor, played: list[Played]) -> None:
+    def _store(self, actions: Tensor, played: Played) -> None:
         """What was acted on, and what came of it, to replay; what came of it, to be acted on next."""
         device = self.replay.device
-        ages = [run.age for run in self.runs]
-        rows = [[one.reward for one in played], [float(one.ended) for one in played], ages]
-        reward, ended, age = torch.tensor(rows, dtype=torch.float64).to(device)
+        rows = np.stack([played.rewards, played.ended, [run.age for run in self.runs]])
+        reward, ended, age = torch.from_numpy(rows).to(device)
         self.replay.add(self._observation[:, -1].to(device), actions.to(device), reward, ended.bool(), age.long())
-        for number, (run, one) in enumerate(zip(self.runs, played, strict=True)):
-            self._seen[number] = torch.from_numpy(one.stack)
+        self._seen.copy_(torch.from_numpy(played.stacks))
+        for run, over in zip(self.runs, played.ended.tolist(), strict=True):
             run.agent_steps += 1
-            run.age = 0 if one.ended else (run.age or 0) + 1
+            run.age = 0 if over else run.age + 1
 
     def learn(self, step: int, env_steps: int) -> None:
         for number in range(self.schedule.updates_at(step)):
@@ -167,13 +237,13 @@ class GameRun:
     """
 
     def __init__(self, stack: GameStack, index: int):
-        self.stack, self.index, self.env = stack, index, stack.players[index]
+        self.stack, self.index, self.env = stack, index, Seat(stack.tables, index)
         self.algorithm = stack.algorithm.runs[index]
         self.metric_names = (*stack.metric_names, "priority_entropy_share")
         self.agent_steps = 0
         self.updates = 0
         self.reported_updates = 0  # since the last report of metrics
-        self.age: int | None = None  # agent steps since the episode began; None before the first look at it
+        self.age = 0  # agent steps since the episode began
         self._done: deque[Advance] = deque()
 
     def advance(self, env_steps: int) -> Advance:
@@ -209,7 +279,7 @@ class GameRun:
         for name in self._COUNTERS:
             setattr(self, name, state[name])
         self.env.load_state_dict(state["env"])
-        self.stack._seen[self.index] = torch.from_numpy(self.env.look())
+        self.stack._looked = False
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_run_state(self.index, state["replay"])
         self.stack._sums[:, self.index] = state["metric_sums"].to(self.stack._sums.device)

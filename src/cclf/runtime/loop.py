@@ -213,7 +213,8 @@ def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | 
         return [place for place, run in enumerate(runs) if not run.training.finished and place not in failed]
 
     while not stop.requested and (places := going_on()):
-        for place in places:
+        # Evaluations that are due first: the next step of a stacked run moves all of its stack, the weights to be evaluated too.
+        for place in [place for place in places if runs[place].training.evaluation_due] or places:
             training, log, progress = runs[place]
             try:
                 training.turn(log, progress, stop)

@@ -1,5 +1,6 @@
-"""A game as a run plays it. No torch here, so that it can live in a process of its own."""
+"""Games as runs play them, several as one. No torch here, so that they can live in a process of their own."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,45 +9,52 @@ from cclf.types import EnvSpec, Game
 
 
 class Played(NamedTuple):
-    stack: np.ndarray  # (F, H, W)  what to act on next: where an episode ended, of the one that has begun
-    reward: float
-    ended: bool
-    finished_return: float | None  # of the whole game, all its lives, unclipped; None while it goes on
+    """What came of one action in each of n games."""
+
+    stacks: np.ndarray  # (n, F, H, W) uint8  what to act on next: where an episode ended, of the one that has begun
+    rewards: np.ndarray  # (n,)
+    ended: np.ndarray  # (n,) bool
+    finished_returns: list[float | None]  # of whole games, all their lives, unclipped; None where a game goes on
 
 
-class Player:
-    """Begins the next episode as soon as one has ended."""
+class Players:
+    """Begins the next episode of a game as soon as one has ended."""
 
-    def __init__(self, game: Game):
-        self.game = game
-        self.spec: EnvSpec = game.spec
-        self.begun = False
-        self.game_return = 0.0
+    def __init__(self, makes: Sequence[Callable[[], Game]]):
+        self.games = [make() for make in makes]
+        self.specs: list[EnvSpec] = [game.spec for game in self.games]
+        self.begun = [False] * len(makes)
+        self.returns = [0.0] * len(makes)
 
     def look(self) -> np.ndarray:
-        """What to act on now."""
-        if not self.begun:
-            self.game.reset()
-            self.begun = True
-        return self.game.stack
+        """What to act on now, (n, F, H, W)."""
+        for number, game in enumerate(self.games):
+            if not self.begun[number]:
+                game.reset()
+                self.begun[number] = True
+        return np.stack([game.stack for game in self.games])
 
-    def play(self, action: int) -> Played:
-        step = self.game.step(action)
-        self.game_return += self.game.raw_reward
-        finished = None
-        if self.game.game_over:
-            finished, self.game_return = self.game_return, 0.0
-        ended = step.terminated or step.truncated
-        if ended:
-            self.game.reset()
-        return Played(self.game.stack, step.reward, ended, finished)
+    def play(self, actions: Sequence[int]) -> Played:
+        rewards, ended = np.zeros(len(actions)), np.zeros(len(actions), dtype=bool)
+        finished: list[float | None] = [None] * len(actions)
+        for number, (game, action) in enumerate(zip(self.games, actions, strict=True)):
+            step = game.step(action)
+            rewards[number], ended[number] = step.reward, step.terminated or step.truncated
+            self.returns[number] += game.raw_reward
+            if game.game_over:
+                finished[number], self.returns[number] = self.returns[number], 0.0
+            if ended[number]:
+                game.reset()
+        return Played(np.stack([game.stack for game in self.games]), rewards, ended, finished)
 
     def close(self) -> None:
-        self.game.close()
+        for game in self.games:
+            game.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"game": self.game.state_dict(), "begun": self.begun, "game_return": self.game_return}
+    def game_state(self, number: int) -> dict[str, Any]:
+        state = {"game": self.games[number].state_dict(), "begun": self.begun[number]}
+        return state | {"game_return": self.returns[number]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.game.load_state_dict(state["game"])
-        self.begun, self.game_return = state["begun"], state["game_return"]
+    def load_game_state(self, number: int, state: dict[str, Any]) -> None:
+        self.games[number].load_state_dict(state["game"])
+        self.begun[number], self.returns[number] = state["begun"], state["game_return"]

@@ -57,7 +57,7 @@ class EnvPool(Protocol):
     def close(self) -> None: ...
 
 
-def _do(env: Env, command: str, arguments: Sequence[Any]) -> Any:
+def _do(env: Any, command: str, arguments: Sequence[Any]) -> Any:
     """Call a method of an environment, or read one of its attributes."""
     found = getattr(env, command)
     return found(*arguments) if callable(found) else found
@@ -66,7 +66,7 @@ def _do(env: Env, command: str, arguments: Sequence[Any]) -> Any:
 class LocalEnvs:
     """The pool without processes: a command is carried out when it is sent."""
 
-    def __init__(self, envs: Sequence[Env]):
+    def __init__(self, envs: Sequence[Any]):
         self.envs, self.size = envs, len(envs)
         self._answers: deque[Answer] = deque()
 
