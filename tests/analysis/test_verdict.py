@@ -98,6 +98,12 @@ def test_steps_to_a_return_count_never_as_infinity() -> None:
     assert judge(about, neither).state == "undecided"
 
 
+def test_a_ratio_of_never_to_never_is_anything_but_negative() -> None:
+    rows = [r for method in ("cclf", "re3") for seed in range(1, 6) for r in curve(method, seed, 200_000 if seed < 3 else None)]
+    verdict_ = judge(claim("steps", "re3", threshold=0.9), rows)
+    assert (verdict_.state, verdict_.low, verdict_.high) == ("undecided", 0.0, float("inf"))
+
+
 def test_steps_on_other_schedules_decide_nothing() -> None:
     rows = [r for seed in range(1, 6) for r in curve("cclf", seed, 100_000) + curve("re3", seed, 300_000, 200_000)]
     verdict_ = judge(claim("steps", "re3", threshold=0.9), rows)

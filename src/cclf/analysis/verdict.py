@@ -108,6 +108,8 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
     if claim.measure == "seconds" and len(devices := sorted({row.device for row in rows})) > 1:
         return Verdict("undecided", f"timed on different machines: {', '.join(devices)}", None, None, None, seeds)
     interval = statistics.compare(samples, lambda parts: _statistic(claim, parts))
+    if _words(claim).startswith("ratio"):  # none lies below 0, even where never / never makes the interval as wide as it can be
+        interval = interval._replace(low=np.maximum(interval.low, 0.0))
     estimate, low, high = (float(value) for value in interval)
     found = f"{_words(claim)} {_figure(estimate)} [{_figure(low)}, {_figure(high)}], {seeds} seeds"
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
