@@ -399,11 +399,26 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     )
 
 
-def make_learners(configs: Sequence[Config], device: torch.device) -> list[AnyLearner]:
-    """Of runs that take turns in one process; those of Rainbow are stacked, and learn in one call."""
-    if isinstance(configs[0].algorithm, RainbowConfig):
-        return list(make_game_stack(configs, device).runs)
-    return [make_learner(config, device) for config in configs]
+def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
+    """The agent steps from which runs that take turns in one process go on; None is the newest there is."""
+    if len(configs) == 1 or not isinstance(configs[0].algorithm, RainbowConfig):
+        return [None] * len(configs)
+    return [*checkpoint.resume_points([out / config.run_name() / "checkpoint" for config in configs])]
+
+
+def make_learners(
+    configs: Sequence[Config], device: torch.device, resume_points: Sequence[int | None] | None = None
+) -> list[AnyLearner]:
+    """Of runs that take turns in one process; those of Rainbow that go on from the same step are stacked: they learn in one call."""
+    if not isinstance(configs[0].algorithm, RainbowConfig):
+        return [make_learner(config, device) for config in configs]
+    points = resume_points or [None] * len(configs)
+    learners: dict[int, AnyLearner] = {}
+    for point in dict.fromkeys(points):
+        places = [place for place, own in enumerate(points) if own == point]
+        stack = make_game_stack([configs[place] for place in places], device)
+        learners |= dict(zip(places, stack.runs, strict=True))
+    return [learners[place] for place in range(len(configs))]
 
 
 def make_training(

@@ -213,7 +213,9 @@ def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | 
         return [place for place, run in enumerate(runs) if not run.training.finished and place not in failed]
 
     while not stop.requested and (places := going_on()):
-        for place in places:
+        # After a stop in the evaluations of a moment some are due and some made: all are, before any run leaves that moment.
+        due = [place for place in places if runs[place].training.evaluation_due]
+        for place in due or places:
             training, log, progress = runs[place]
             try:
                 training.turn(log, progress, stop)
