@@ -13,7 +13,6 @@ from cclf.runtime import checkpoint
 from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, run, tables, tiny_config
 
-
 CONFIGS = {"sac": tiny_config(), "rainbow": tiny_cclf(env_steps=60, eval_every_env_steps=30, final_eval_episodes=0)}
 
 
