@@ -1,4 +1,4 @@
-"""What ends runs of Rainbow before their time, alone and in a stack: kills between two checkpoints, signals, losses gone wrong."""
+"""What ends runs of Rainbow before their time, alone and in a stack: kills between checkpoints, signals, losses gone wrong."""
 
 import json
 import shutil

@@ -409,7 +409,7 @@ def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
 def make_learners(
     configs: Sequence[Config], device: torch.device, resume_points: Sequence[int | None] | None = None
 ) -> list[AnyLearner]:
-    """Of runs that take turns in one process; those of Rainbow that go on from the same step are stacked, and learn in one call."""
+    """Of runs that take turns in one process; those of Rainbow that go on from the same step are stacked: they learn as one."""
     if not isinstance(configs[0].algorithm, RainbowConfig):
         return [make_learner(config, device) for config in configs]
     points = resume_points or [None] * len(configs)
