@@ -60,3 +60,11 @@ def update(stack, batch, moment=7, env_steps=100.0, beta=0.6):
     clock = torch.tensor(moment)
     noise = stack.draw(clock)[1]
     return stack.update(batch, noise, torch.tensor(env_steps, dtype=torch.float64), torch.tensor(beta, dtype=torch.float64))
+
+
+def tiny_cclf(task="toy/catch", seed=1, **run):
+    """CCLF as a command line may ask for it: no option that would do nothing in this method; keywords go to `run`."""
+    idle = presets.resolve(task, "cclf").algorithm.importance_beta_agent_steps
+    env = {"frame_stack": 4} if task.startswith("atari") else None
+    config = tiny("cclf", seed, task, env, importance_beta_agent_steps=idle)
+    return replace(config, run=replace(config.run, **{"final_eval_episodes": 2} | run))

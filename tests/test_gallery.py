@@ -1,4 +1,4 @@
-"""`cclf inspect`: what the page shows is what training computes, for SAC and A2C, and the folder is only read."""
+"""`cclf inspect`: what the page shows is what training computes, for SAC, A2C and Rainbow, and the folder is only read."""
 
 import base64
 import io
@@ -23,10 +23,12 @@ from cclf.gallery.curate import curate
 from cclf.nets import grid_windows
 from cclf.runtime import checkpoint
 from cclf.runtime.seeding import Generators, derive
+from rainbow_inputs import tiny, tiny_cclf
 from tiny_runs import CPU, run, tiny_config
 
 SAC = tiny_config("toy/reach-1d", env={"frame_stack": 2}, algorithm={"batch_size": 8})
 A2C = tiny_config("minigrid/DoorKey-6x6", env_steps=320, eval_every_env_steps=320, algorithm={"num_envs": 4, "rollout_steps": 8})
+RAINBOW = tiny_cclf(env_steps=60, eval_every_env_steps=60, final_eval_episodes=0)
 SAMPLES = 64
 
 
@@ -48,7 +50,7 @@ def inspected(folder, page):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    return {"sac": trained(SAC, out), "a2c": trained(A2C, out)}
+    return {"sac": trained(SAC, out), "a2c": trained(A2C, out), "rainbow": trained(RAINBOW, out)}
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +226,114 @@ def test_a2c_looks_are_what_training_would_compute(runs, shown):
     learner.close()
 
 
+def shifted(frames, numbers):
+    """One view of a stack (F, H, W): a crop by 4 pixels, 4 replicated at either border, a crop back; numbers (2, 2) say where."""
+    (first_y, second_y), (first_x, second_x) = (numbers * 5).long().tolist()
+    side = frames.shape[-1]
+    cut = frames[:, first_y : first_y + side - 4, first_x : first_x + side - 4].numpy()
+    padded = np.pad(cut, ((0, 0), (4, 4), (4, 4)), mode="edge")
+    return torch.from_numpy(padded[:, second_y : second_y + side, second_x : second_x + side])
+
+
+def rainbow_by_hand(learner, env_steps):
+    """The rows of the Rainbow gallery, as they are drawn, from Eq. (3) to (9) written out."""
+    state, replay, size = learner.state_dict(), learner.replay, RAINBOW.algorithm.batch_size
+    module = build.make_rainbow(RAINBOW, 3)
+    module.load_state_dict(module.state_dict() | state["algorithm"]["networks"])
+    reward_max, bonus_max = (float(state["algorithm"]["maxima"][f"framework.{name}"]) for name in ("reward_max", "bonus_max"))
+    stream = build.make_rainbow_stack([replace(RAINBOW, seed=derive(RAINBOW.seed, "inspect"))], [3], CPU)
+    rows = []
+    for number in range(SAMPLES // size):
+        uniform, _ = stream.draw(torch.tensor(2 * number))
+        batch = replay.sample(uniform["replay"])
+        sides = []
+        for frames, shifts in ((batch.observation[0], "shifts"), (batch.next_observation[0], "next_shifts")):
+            views = torch.stack(
+                [torch.stack([shifted(*one) for one in zip(frames, view, strict=True)]) for view in uniform[shifts][0]]
+            )
+            with torch.no_grad():
+                query = module.online.projection(module.online.encoder(views[0]))
+                keys = [module.momentum_projection(module.momentum_encoder(view)) for view in views[1:]]
+                logits = [RAINBOW.algorithm.logit_scale * query @ module.framework.bilinear @ key.T for key in keys]
+            matches = torch.stack([torch.softmax(one, 1) for one in logits])
+            sides.append((matches.diagonal(dim1=1, dim2=2).T, views))
+        both = torch.stack([1 - beliefs.min(1).values for beliefs, _ in sides]).mean(0)
+        paid = 2e-4 * np.exp(-2e-5 * env_steps) * max(reward_max, float(batch.reward.max())) / max(bonus_max, float(both.max()))
+        for b in range(size):
+            slot = int(batch.slot[0, b])
+            before = float(replay.priorities[0, slot])
+            rows.append(
+                {
+                    "slot": slot,
+                    "beliefs": [beliefs[b].tolist() for beliefs, _ in sides],
+                    "views": [views[:, b, -1].numpy() for _, views in sides],
+                    "curiosity": float(both[b]),
+                    "second_weight": float(1 - sides[0][0][b].min()),
+                    "next_second_weight": float(1 - sides[1][0][b].min()),
+                    "priority": [before, 0.99 * before + 0.01 * float(both[b])],
+                    "bonus": paid * float(both[b]),
+                    "reward": float(replay.rewards[0, slot]),
+                    "action": str(int(replay.actions[0, slot])),
+                    "step": int(replay.ages[0, slot]),
+                    "age": replay.written - slot,
+                    "ended_between": bool(replay.ended[0, slot : slot + 3].any()),
+                }
+            )
+    return rows
+
+
+@pytest.mark.parametrize("end", ["most", "least"])
+def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
+    learner, env_steps = restored(RAINBOW, runs["rainbow"])
+    expected = ordered(rainbow_by_hand(learner, env_steps))
+    expected = expected[:6] if end == "most" else expected[::-1][:6]
+    looks, pictures = shown["rainbow"][1][end], getattr(curate(runs["rainbow"], SAMPLES, CPU), end)
+    assert len(looks) == len(expected) == 6
+    for look, drawn, row in zip(looks, pictures, expected, strict=True):
+        for side, glance, beliefs, views in zip(
+            ("now", "next"), (drawn.now, drawn.following), row["beliefs"], row["views"], strict=True
+        ):
+            assert look[side]["beliefs"] == pytest.approx(beliefs, rel=1e-3)
+            assert look[side]["chosen"] == 1 + int(np.argmin(beliefs))
+            assert all(np.array_equal(view.picture[..., 0], own) for view, own in zip(glance.views, views, strict=True))
+        for name in ("curiosity", "second_weight", "next_second_weight", "priority", "bonus", "reward"):
+            assert look[name] == pytest.approx(row[name], rel=1e-4, abs=1e-7), name
+        for name in ("action", "step", "age", "ended_between"):
+            assert look[name] == row[name], name
+        frames = learner.replay.frames[0]
+        assert np.array_equal(drawn.now.frames[-1][..., 1], frames[row["slot"]].numpy())
+        later = frames[row["slot"] + 3].numpy() * (not row["ended_between"])
+        assert np.array_equal(drawn.following.frames[-1][..., 1], later), "three steps later, blank beyond the end"
+        assert len(drawn.now.frames) == 2
+
+
+def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
+    looks = [*(gallery := curate(runs["rainbow"], SAMPLES, CPU)).most, *gallery.least]
+    assert {look.ended_between for look in looks} == {True, False}
+    for look in looks:
+        assert "what came 3 steps later" in gallery_cards.looks("most", "most", [look])
+        assert ("ended within 3 steps" in gallery_cards.sentence(look)) == look.ended_between
+    assert any("blank" in remark for remark in gallery.remarks)
+    assert {"rarity", "age", "shift", "3-step return"} <= {measure.name for measure in gallery.measures}
+
+
+def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(tmp_path):
+    young = replace(RAINBOW, run=replace(RAINBOW.run, env_steps=3, eval_every_env_steps=3))
+    with pytest.raises(ConfigError, match="nothing to draw yet"):
+        curate(trained(young, tmp_path), 8, CPU)
+
+
+@pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward"])
+def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
+    config = tiny(method)
+    gallery = curate(trained(config, tmp_path), 8, CPU)
+    look = gallery.most[0]
+    assert (look.priority is not None, gallery.priorities is not None) == (config.method.prioritisation,) * 2
+    assert (look.second_weight is not None) == config.method.regularisation
+    assert (look.bonus is not None) == config.method.reward
+    assert len(look.now.views) == config.method.views
+
+
 @pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward", "select+"])
 def test_only_what_acts_in_a_method_is_told(method, tmp_path):
     config = tiny_config("toy/reach-1d", method, env_steps=24, eval_every_env_steps=24)
@@ -246,10 +356,12 @@ def test_only_what_acts_in_a_method_is_told(method, tmp_path):
         ("toy/reach", "sac-pixel"),
         ("toy/reach", "curl"),
         ("minigrid/Empty-8x8", "a2c"),
+        *(("toy/catch", method) for method in ("rainbow", "rainbow-uniform", "drq", "efficient-dqn", "curl")),
     ],
 )
 def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
-    with build.claimed_folder(tiny_config(task, method), tmp_path) as folder:
+    config = tiny(method) if task == "toy/catch" else tiny_config(task, method)
+    with build.claimed_folder(config, tmp_path) as folder:
         pass
     assert cli.main(["inspect", str(folder), "--out", str(tmp_path / "x.html")]) == 2
     error = capsys.readouterr().err
@@ -282,7 +394,7 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
 
 
 def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
-    for config, name in ((SAC, "sac"), (A2C, "a2c")):
+    for config, name in ((SAC, "sac"), (A2C, "a2c"), (RAINBOW, "rainbow")):
         out = runs[name].parents[3]
         before = contents(runs[name])
         with build.claimed_folder(config, out):  # as training holds it
@@ -352,7 +464,7 @@ HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=2</scrip
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 390])
-@pytest.mark.parametrize("name", ["sac", "a2c"])
+@pytest.mark.parametrize("name", ["sac", "a2c", "rainbow"])
 def test_the_page_works_on_any_screen(tab, shown, name, width, dark):
     page, facts = shown[name]
     tab.open(page, width, dark=dark)

@@ -13,23 +13,43 @@ import pytest
 
 from cclf.cli import main
 from cclf.runtime import checkpoint
-from tiny_runs import differing, rows, run, tiny_config, tiny_options
+from rainbow_inputs import tiny_cclf
+from test_cli import cclf
+from tiny_runs import differing, rows, tiny_config, tiny_options
 
 OFTEN = {"eval_every_env_steps": 10, "eval_episodes": 1, "log_every_agent_steps": 5}
 RUNS = {
     "sac": tiny_config("toy/reach-1d", "cclf", algorithm={"replay_capacity_transitions": 100}, **OFTEN),
     "sac, workers": tiny_config("toy/reach-1d", "cclf", **OFTEN, eval_workers=1),
     "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", **OFTEN | {"eval_every_env_steps": 128}),
+    "rainbow": tiny_cclf(**OFTEN),
+    "rainbow, workers": tiny_cclf(**OFTEN, eval_workers=2),
+    "rainbow, a stack": tiny_cclf(**OFTEN),
+    "rainbow, a stack with workers": tiny_cclf(**OFTEN, eval_workers=2),
+    "rainbow, Q*bert": tiny_cclf("atari/Qbert", **OFTEN | {"eval_every_env_steps": 80}),
 }
+STACKED_SEEDS = [1, 2, 3]
 # Long enough that kills fall everywhere in it: before the first checkpoint, in evaluations, in writing, at the end.
 ENV_STEPS = {
-    "default lane": {"sac": 160, "sac, workers": 60, "a2c": 640},
-    "slow lane": {"sac": 600, "sac, workers": 600, "a2c": 3_200},
+    "default lane": {"sac": 160, "sac, workers": 60, "a2c": 640, "rainbow, a stack": 60, "rainbow, Q*bert": 240},
+    "slow lane": {"sac": 600, "sac, workers": 600, "a2c": 3_200, "rainbow": 400, "rainbow, workers": 100, "rainbow, a stack": 200}
+    | {"rainbow, a stack with workers": 100, "rainbow, Q*bert": 1_600},
 }
+# Workers of Rainbow are fresh interpreters with torch in them: they take seconds to start.
+KILLS = {base: 20 if "rainbow" in base and "workers" in base else 60 for base in RUNS}
+
+
+def seeds(base):
+    return STACKED_SEEDS if "stack" in base else [1]
 
 
 def words(base, env_steps, out):
-    return ["train", *tiny_options(RUNS[base]), "--env-steps", str(env_steps), "--out", str(out)]
+    together = ["--with-seeds", *map(str, seeds(base)[1:])] if len(seeds(base)) > 1 else []
+    return ["train", *tiny_options(RUNS[base]), *together, "--env-steps", str(env_steps), "--out", str(out)]
+
+
+def folders(base, out):
+    return [out / replace(RUNS[base], seed=seed).run_name() for seed in seeds(base)]
 
 
 def start_program(words):
@@ -57,13 +77,17 @@ def start_fork(words):
     return pid, os.fdopen(reading)
 
 
-def being_written(folder):
-    return any(folder.glob("checkpoint/*.tmp"))
+def being_written(folders):
+    return any(path for folder in folders for path in folder.glob("checkpoint/*.tmp"))
 
 
-def killed_after(start, words, seconds, aim_at=None):
-    """Start it, kill it `seconds` after it has begun to train, or when the run `aim_at` next writes a checkpoint. Whether it was
-    killed, and not done before."""
+def newest_steps(folders):
+    return {max(checkpoint.Checkpoints(folder / "checkpoint").steps(), default=0) for folder in folders}
+
+
+def killed_after(start, words, seconds, aim_at=()):
+    """Start it, kill it `seconds` after it has begun to train, or when one of the runs `aim_at` next writes a checkpoint. Whether
+    it was killed, and not done before."""
     pid, stderr = start(words)
     said = []
     for line in stderr:
@@ -74,7 +98,7 @@ def killed_after(start, words, seconds, aim_at=None):
 
     def kill():
         ended.wait(seconds)
-        while aim_at is not None and not being_written(aim_at) and not ended.wait(0.0002):
+        while aim_at and not being_written(aim_at) and not ended.wait(0.0002):
             pass
         if not ended.is_set():
             os.kill(pid, signal.SIGKILL)
@@ -98,40 +122,46 @@ def everything(folder):
 
 
 def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_seconds, programs_every):
-    """Runs under fire, one after the other until there were kills enough. How many kills, and how many in the middle of writing a
-    checkpoint: every second one is aimed there."""
-    config = RUNS[base]
-    whole = tmp_path / "whole"
-    run(replace(config, run=replace(config.run, env_steps=env_steps)), whole)
-    kills = in_checkpoint = runs = 0
+    """Runs under fire, one after the other until there were kills enough. How many kills, how many in the middle of writing a
+    checkpoint (every second one is aimed there), how many that left the runs of a stack apart, and how many whole runs."""
+    whole = folders(base, tmp_path / "whole")
+    assert cclf(*words(base, env_steps, tmp_path / "whole"))[0] == 0  # here, so that forks find everything imported
+    kills = in_checkpoint = apart = runs = 0
     while kills < kills_wanted:
         out = tmp_path / f"broken-{runs}"
-        folder, killed = out / config.run_name(), True
+        broken, killed = folders(base, out), True
         while killed:
-            start = start_program if kills % programs_every == 0 else start_fork
+            start = start_program if (kills + 1) % programs_every == 0 else start_fork
             seconds = rng.uniform(0, longest_seconds) if kills < kills_wanted else 600
-            killed = killed_after(start, words(base, env_steps, out), seconds, folder if kills % 2 else None)
+            killed = killed_after(start, words(base, env_steps, out), seconds, [rng.choice(broken)] if kills % 2 else ())
             kills += killed
-            in_checkpoint += killed and being_written(folder)
-        assert (folder / "train.csv").read_bytes() == (whole / "train.csv").read_bytes()
-        assert rows(folder / "eval.csv", "wall_seconds") == rows(whole / "eval.csv", "wall_seconds")
-        assert differing(everything(folder), everything(whole)) == []
+            in_checkpoint += killed and being_written(broken)
+            apart += killed and len(newest_steps(broken)) > 1
+        for ours, theirs in zip(broken, whole, strict=True):
+            assert (ours / "train.csv").read_bytes() == (theirs / "train.csv").read_bytes()
+            for name in ("eval.csv", *(["final.csv"] if "rainbow" in base else [])):
+                assert rows(ours / name, "wall_seconds") == rows(theirs / name, "wall_seconds")
+            assert differing(everything(ours), everything(theirs)) == []
         runs += 1
-    return kills, in_checkpoint, runs
+    return kills, in_checkpoint, apart, runs
 
 
-@pytest.mark.parametrize("base", RUNS)
+@pytest.mark.parametrize("base", ENV_STEPS["default lane"])
 def test_a_few_kills_change_nothing(tmp_path, base):
     pytest.importorskip("minigrid")
-    kill_and_compare(base, ENV_STEPS["default lane"][base], 3, tmp_path, random.Random(1), 0.4, programs_every=3)
+    kill_and_compare(base, ENV_STEPS["default lane"][base], 3, tmp_path, random.Random(1), 0.4, 100 if "rainbow" in base else 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", RUNS)
 def test_many_kills_change_nothing(tmp_path, base):
     pytest.importorskip("minigrid")
-    kills, in_checkpoint, runs = kill_and_compare(
-        base, ENV_STEPS["slow lane"][base], 60, tmp_path, random.Random(2), 1.0, programs_every=10
+    kills, in_checkpoint, apart, runs = kill_and_compare(
+        base, ENV_STEPS["slow lane"][base], KILLS[base], tmp_path, random.Random(2), 1.0, programs_every=10
     )
-    print(f"{base}: {kills} kills in {runs} runs survived, {in_checkpoint} of them while a checkpoint was being written")
-    assert in_checkpoint >= 10
+    print(
+        f"{base}: {kills} kills in {runs} runs survived, {in_checkpoint} of them while a checkpoint was being written, "
+        f"{apart} that left the runs of a stack at different steps"
+    )
+    assert in_checkpoint >= KILLS[base] // 6
+    assert (apart > 0) == ("stack" in base)

@@ -402,23 +402,26 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     )
 
 
-def make_learners(configs: Sequence[Config], folders: Sequence[Path], device: torch.device) -> list[AnyLearner]:
-    """Of runs that take turns in one process. Those of Rainbow are stacked and learn in one call, as far as they go on from the
-    same step: after a kill some may have saved and others not, and what is finished must not hold up the rest."""
+def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
+    """The agent steps from which runs that take turns in one process go on; None is the newest there is."""
+    if len(configs) == 1 or not isinstance(configs[0].algorithm, RainbowConfig):
+        return [None] * len(configs)
+    return [*checkpoint.resume_points([out / config.run_name() / "checkpoint" for config in configs])]
+
+
+def make_learners(
+    configs: Sequence[Config], device: torch.device, resume_points: Sequence[int | None] | None = None
+) -> list[AnyLearner]:
+    """Of runs that take turns in one process; those of Rainbow that go on from the same step are stacked: they learn as one."""
     if not isinstance(configs[0].algorithm, RainbowConfig):
         return [make_learner(config, device) for config in configs]
+    points = resume_points or [None] * len(configs)
     learners: dict[int, AnyLearner] = {}
-    steps = [_saved_agent_steps(folder) for folder in folders]
-    for step in sorted(set(steps)):
-        places = [place for place, saved in enumerate(steps) if saved == step]
-        runs = make_game_stack([configs[place] for place in places], device).runs
-        learners |= dict(zip(places, runs, strict=True))
+    for point in dict.fromkeys(points):
+        places = [place for place, own in enumerate(points) if own == point]
+        stack = make_game_stack([configs[place] for place in places], device)
+        learners |= dict(zip(places, stack.runs, strict=True))
     return [learners[place] for place in range(len(configs))]
-
-
-def _saved_agent_steps(folder: Path) -> int:
-    saved = checkpoint.load(folder / "checkpoint", frames=False)
-    return 0 if saved is None else int(saved["agent_steps"])
 
 
 def make_training(

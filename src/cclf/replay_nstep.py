@@ -87,7 +87,10 @@ class NStepReplay:
         cumulative = self.drawable().cumsum(1)
         batch = uniform.shape[1]
         draws = (torch.arange(batch, device=self.device) + uniform) / batch * cumulative[:, -1:]
-        return self.gather(torch.searchsorted(cumulative, draws, right=True))
+        slot = torch.searchsorted(cumulative, draws, right=True)
+        return self.gather(
+            slot.clamp_max(self.slots - 1)
+        )  # beyond it where priorities are no numbers: such a run is stopped soon
 
     def gather(self, slot: Tensor) -> GameBatch:
         """The transitions that start in `slot` (S, B)."""

@@ -225,11 +225,9 @@ def view_losses(config, batch):
     _, module = loss_of(config, batch)
     noise = noise_of(stack_of([config], dtype=F64))
     one = type(batch)(*(part[0] for part in batch))
-    views = module._views(one.observation, noise.shifts, noise.intensity)
-    next_views = module._views(one.next_observation, noise.next_shifts, noise.next_intensity)
-    appraisal = module.framework.appraise(
-        views, next_views, one.reward, torch.tensor(100.0, dtype=F64), module._query, module._key
-    )
+    views = module.views(one.observation, noise.shifts, noise.intensity)
+    next_views = module.views(one.next_observation, noise.next_shifts, noise.next_intensity)
+    appraisal = module.framework.appraise(views, next_views, one.reward, torch.tensor(100.0, dtype=F64), module.query, module.key)
     losses = torch.zeros(2, 2, len(one.action), dtype=F64)
     ones = torch.ones(1, len(one.action), dtype=F64)
     for v in range(2):
@@ -282,7 +280,7 @@ def test_beliefs_and_contrastive_loss_by_hand(method):
 
     def beliefs(images, shifts):
         """(views, B) beliefs, and the features of anchor and keys."""
-        views = module._views(images, shifts, noise.intensity).images
+        views = module.views(images, shifts, noise.intensity).images
         query = module.online.projection(module.online.encoder(views[0])).detach().numpy()
         keys = [module.momentum_projection(module.momentum_encoder(view)).detach().numpy() for view in views[1:]]
         return np.array([log_matches(query, key) for key in keys]), query, keys
@@ -569,5 +567,5 @@ def test_views_beyond_what_the_network_sees_are_not_made():
     module = one_run(config)
     noise = noise_of(stack_of([config], dtype=F64))
     images = batch_of(config).observation[0]
-    assert module._views(images, noise.shifts, noise.intensity).images.shape == (5, 4, 2, 25, 25)
+    assert module.views(images, noise.shifts, noise.intensity).images.shape == (5, 4, 2, 25, 25)
     assert tiny("drq").algorithm.intensity_scale == 0.05

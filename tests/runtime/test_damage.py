@@ -10,14 +10,22 @@ import pytest
 
 from cclf.config import ConfigError
 from cclf.runtime import checkpoint
+from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, run, tables, tiny_config
+
+CONFIGS = {"sac": tiny_config(), "rainbow": tiny_cclf(env_steps=60, eval_every_env_steps=30, final_eval_episodes=0)}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def base(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
+def two(tmp_path_factory, base):
     """A run with two checkpoints, and the states in them: newest, the one before."""
     folder = tmp_path_factory.mktemp("two")
-    run(tiny_config(), folder)
+    run(CONFIGS[base], folder)
     newest = checkpoint.load(folder / "checkpoint")
     shutil.copytree(folder / "checkpoint", folder / "before")
     shutil.rmtree(folder / "before" / "00000002")
@@ -108,7 +116,7 @@ def mutate_many(two, count, capsys):
 
 
 def test_mutated_files_are_found_out(two, capsys):
-    mutate_many(two, 304, capsys)
+    mutate_many(two, 256, capsys)
 
 
 @pytest.mark.slow
@@ -153,12 +161,12 @@ def test_an_index_cannot_lead_out_of_the_folder(two, tmp_path):
     assert checkpoint.load(folder)["agent_steps"] == 30
 
 
-def test_a_run_goes_on_from_the_one_before_to_the_same_end(two, tmp_path, capsys):
+def test_a_run_goes_on_from_the_one_before_to_the_same_end(base, two, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(two[0], folder)
     path = folder / "checkpoint" / "00000002" / "tensors.safetensors"
     path.write_bytes(flipped(path.read_bytes(), random.Random(0)))
-    _, finished = run(tiny_config(), folder)
+    _, finished = run(CONFIGS[base], folder)
     assert finished
     assert capsys.readouterr().err.count("is damaged") == 1
     assert tables(folder) == tables(two[0])

@@ -10,6 +10,7 @@ import pytest
 
 from cclf import build
 from cclf.config import WorkerError
+from cclf.runtime import checkpoint
 from cclf.runtime.loop import Run, run_together
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.progress import Progress
@@ -33,11 +34,13 @@ class StopWhen(Stop):
 
 def run_both(folders, happened=lambda: False, configs=CONFIGS):
     """Go on with both runs from what is saved; their learners."""
-    learners = build.make_learners(configs, folders, CPU)
+    points = checkpoint.resume_points([folder / "checkpoint" for folder in folders])
+    learners = build.make_learners(configs, CPU, points)
     prepared = []
-    for config, folder, learner in zip(configs, folders, learners, strict=True):
+    for config, folder, learner, point in zip(configs, folders, learners, points, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
         training, _, agent = build.make_training(config, folder, CPU, 2, learner)
+        training.checkpoints.rewind(point)
         training.resume()
         if not training.finished:
             log = RunLog(folder, learner.metric_names, False, training.env_steps, training.evaluation_due)
@@ -71,7 +74,7 @@ def test_a_stop_between_two_evaluations_of_a_stack_changes_nothing(tmp_path, str
         assert tables(folder) == tables(expected)
 
 
-def test_runs_that_saved_at_different_steps_go_on_apart(tmp_path, straight):
+def test_runs_that_have_no_step_in_common_go_on_apart(tmp_path, straight):
     folders = [tmp_path / "1", tmp_path / "2"]
     run_both(folders, lambda: evaluated(folders[1], 12))
     shutil.rmtree(folders[1])  # as if it had never saved
@@ -82,12 +85,12 @@ def test_runs_that_saved_at_different_steps_go_on_apart(tmp_path, straight):
         assert tables(folder) == tables(expected)
 
 
-def test_a_finished_run_does_not_hold_up_the_others(tmp_path, straight):
+def test_a_finished_run_does_not_hold_up_one_that_begins(tmp_path, straight):
+    """They have no step in common: the first saved twice, so that its beginning is gone."""
     folders = [tmp_path / "1", tmp_path / "2"]
-    run_both(folders, lambda: evaluated(folders[1], 12))
-    shutil.rmtree(folders[0])
     shutil.copytree(straight[0][0], folders[0])
     learners = run_both(folders)
+    assert learners[0].stack is not learners[1].stack
     assert learners[1].agent_steps == 24
     assert tables(folders[1]) == tables(straight[0][1])
 

@@ -116,8 +116,8 @@ class Rainbow(nn.Module):
 
         No pair of weights and image is encoded twice: the features of the anchor serve belief, Q loss and contrastive loss.
         """
-        views = self._views(batch.observation, noise.shifts, noise.intensity)
-        next_views = self._views(batch.next_observation, noise.next_shifts, noise.next_intensity)
+        views = self.views(batch.observation, noise.shifts, noise.intensity)
+        next_views = self.views(batch.next_observation, noise.next_shifts, noise.next_intensity)
         original = self.q_observations == "original"
         if original:  # beliefs and their loss keep the augmented views of o_t
             next_views = Views(batch.next_observation[None])
@@ -129,7 +129,7 @@ class Rainbow(nn.Module):
             query = self._project(self.online.encoder(views.images[0]) if original else first)
         if self.framework.needs_curiosity:
             views, next_views = views._replace(query=query.detach()), next_views._replace(query=self._project(next_first))
-        appraisal = self.framework.appraise(views, next_views, batch.reward, env_steps, self._query, self._key)
+        appraisal = self.framework.appraise(views, next_views, batch.reward, env_steps, self.query, self.key)
         learned = self._original(appraisal, batch) if original else appraisal
 
         with torch.no_grad():
@@ -143,7 +143,7 @@ class Rainbow(nn.Module):
 
         loss = (weights * losses).mean()
         if self.contrastive:
-            key = self._key(appraisal.key_view) if appraisal.key is None else appraisal.key
+            key = self.key(appraisal.key_view) if appraisal.key is None else appraisal.key
             contrastive = self.framework.contrastive_loss(query, key, appraisal.curiosity)
             metrics["contrastive_loss"] = contrastive.detach()
             share = self.contrastive_coefficient * contrastive
@@ -154,28 +154,32 @@ class Rainbow(nn.Module):
         metrics["priority_mean"] = priority.mean()
         return RainbowStep(loss, priority, metrics)
 
-    def _views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> Views:
+    def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> Views:
         """K views (K, B, F, h, w) of stacks (B, F, H, W), as far as the encoder sees them."""
-        shown = self.online.encoder.visible_pixels
         if self.augmentation == "none":
+            shown = self.online.encoder.visible_pixels
             return Views(images[None, :, :, :shown, :shown])
-        pixels = augment.crop_pad_crop_pixels if self.augmentation == "crop-pad-crop" else augment.shift_pixels
-        rows, columns = (pixels(shifts[:, :, axis], self.frame_pixels, shown) for axis in (0, 1))
-        views = augment.take_pixels(images, rows, columns)
+        views = augment.take_pixels(images, *self.places(shifts))
         if self.intensity_scale:
             views = views * (1.0 + self.intensity_scale * intensity.clamp(-2.0, 2.0))[..., None, None, None]
         return Views(views)
+
+    def places(self, shifts: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (K, B, h) and columns (K, B, w) of the frame that each view shows."""
+        pixels = augment.crop_pad_crop_pixels if self.augmentation == "crop-pad-crop" else augment.shift_pixels
+        shown = self.online.encoder.visible_pixels
+        return pixels(shifts[:, :, 0], self.frame_pixels, shown), pixels(shifts[:, :, 1], self.frame_pixels, shown)
 
     def _project(self, features: Tensor) -> Tensor:
         assert self.online.projection is not None, "curiosity needs the contrastive head"
         z: Tensor = self.online.projection(features)
         return z
 
-    def _query(self, images: Tensor) -> Tensor:
+    def query(self, images: Tensor) -> Tensor:
         return self._project(self.online.encoder(images))
 
     @torch.no_grad()
-    def _key(self, images: Tensor) -> Tensor:
+    def key(self, images: Tensor) -> Tensor:
         assert self.momentum_projection is not None, "curiosity needs the contrastive head"
         z: Tensor = self.momentum_projection(self.momentum_encoder(images))
         return z

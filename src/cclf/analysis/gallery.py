@@ -45,6 +45,8 @@ class Look(NamedTuple):
     age: int | None  # agent steps since it happened
     new_episode: bool  # what came next is the first observation of another episode
     copies: tuple[int, int] | None  # how often the same observation is in the batch, and the size of the batch
+    steps_between: int = 1  # agent steps from what it saw to what came next
+    ended_between: bool = False  # the episode ended within them: what came next is blank
 
 
 class Measure(NamedTuple):

@@ -74,8 +74,12 @@ def _card(rank: int, look: Look) -> str:
     return (
         f'<article class="look"><h3>{rank} <span class="meter"><i style="width:{share}"></i></span> '
         f"{probability(look.curiosity)} <small>curiosity</small></h3><p>{sentence(look)}</p>"
-        f"{_glance(look.now, 'what it saw')}{_glance(look.following, 'what came next')}</article>"
+        f"{_glance(look.now, 'what it saw')}{_glance(look.following, _later(look))}</article>"
     )
+
+
+def _later(look: Look) -> str:
+    return "what came next" if look.steps_between == 1 else f"what came {look.steps_between} steps later"
 
 
 def sentence(look: Look) -> str:
@@ -87,6 +91,8 @@ def sentence(look: Look) -> str:
     told = [f"{escape('; '.join(where))}."]
     if look.new_episode:
         told.append("The episode ended here: what came next is the first of another.")
+    if look.ended_between:
+        told.append(f"The episode ended within {look.steps_between} steps: what came then is blank.")
     if look.copies is not None:
         copies, batch = look.copies
         there = f"{copies} times in its batch of {batch}: no belief can pass {probability(1 / copies)}."

@@ -18,11 +18,11 @@ HOW_TO_READ = """<details><summary>How to read this page</summary>
 <p>The agent makes several views of each observation. One is the <b class="anchor">anchor</b>; for each other view it holds a
 <b>belief</b>: how sure it is, among all observations of the batch, that this view and the anchor show the same moment. One view
 is <b class="chosen">chosen</b> beside the anchor, in CCLF the one it believes least, Eq. (5), and curiosity is what is missing
-there: c = 1 − belief, Eq. (3); c′ is that of the next observation.</p>
-<p>Each card is one transition: what the agent saw, and what came next. First the whole frame with the place of every view, then
-the views, each with its belief as a bar (point at one to find its place). “Taken for” is the other observation of the batch that
-fits the anchor best, with the share of belief it drew: to be curious is to take one thing for another. On grids, whose two views
-are the same, only the observations and their beliefs are shown.</p>
+there: c = 1 − belief, Eq. (3); c′ is that of the next observation (in games, of the one some steps later).</p>
+<p>Each card is one transition: what the agent saw, and what came next. First the whole frame, with the place of every view that
+is a crop, then the views, each with its belief as a bar (point at one to find its place). “Taken for” is the other observation of
+the batch that fits the anchor best, with the share of belief it drew: to be curious is to take one thing for another. On grids,
+whose two views are the same, only the observations and their beliefs are shown.</p>
 <p>A transition has no curiosity of its own: it depends on the views drawn and on who else is in the batch. The numbers here come
 from batches as large as in training, with the networks of the run's newest checkpoint and the same functions that train them.</p>
 </details>"""

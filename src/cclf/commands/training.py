@@ -145,12 +145,12 @@ def run_training(configs: list[Config], out: Path) -> int:
             evaluators = build.make_evaluators(configs[0], device, len(configs))
             if evaluators is not None:
                 held.callback(evaluators.close)
-            learners = build.make_learners(configs, [out / config.run_name() for config in configs], device)
             runs = {}
-            for config, learner in zip(configs, learners, strict=True):
+            points = build.resume_points(configs, out)
+            for config, learner, point in zip(configs, build.make_learners(configs, device, points), points, strict=True):
                 held.callback(learner.close)
                 trained = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
-                runs[out / config.run_name()] = _prepare(config, *trained, out, device, held, several=len(configs) > 1)
+                runs[out / config.run_name()] = _prepare(config, *trained, out, device, held, len(configs) > 1, point)
 
             def conclude(folder: Path) -> bool:
                 return build.final_evaluation(folder, device, lambda: stop.requested, evaluators)
@@ -172,6 +172,7 @@ def _prepare(
     device: Any,
     held: contextlib.ExitStack,
     several: bool,
+    resume_point: int | None,
 ) -> "Run | None":
     """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
     from cclf import build
@@ -183,6 +184,8 @@ def _prepare(
     held.callback(agent.close)
     folder = held.enter_context(build.claimed_folder(config, out))
     refuse_after_failure(folder)
+    if resume_point is not None:
+        training.checkpoints.rewind(resume_point)
     resumed = training.resume()
     if training.finished:
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)

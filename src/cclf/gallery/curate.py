@@ -6,12 +6,12 @@ import torch
 
 from cclf import build
 from cclf.analysis.gallery import About, Gallery
-from cclf.config import A2cConfig, ConfigError, SacConfig
-from cclf.gallery import a2c, sac
+from cclf.config import A2cConfig, ConfigError, RainbowConfig, SacConfig
+from cclf.gallery import a2c, rainbow, sac
 from cclf.runtime import checkpoint
 
 # A new base algorithm is a line here: (which run, config, its learner's state, samples, clock) -> Gallery.
-BASES = {SacConfig: sac.gallery, A2cConfig: a2c.gallery}
+BASES = {SacConfig: sac.gallery, A2cConfig: a2c.gallery, RainbowConfig: rainbow.gallery}
 
 
 def curate(folder: Path, samples: int, device: torch.device) -> Gallery:

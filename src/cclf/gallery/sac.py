@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cclf import build, equations
 from cclf.algorithms.sac import Sac
@@ -17,14 +16,10 @@ from cclf.analysis.gallery import About, Gallery, Glance, Look, Measure, View
 from cclf.augment import Views
 from cclf.config import Config, ConfigError, SacConfig
 from cclf.framework import Appraisal
-from cclf.gallery.samples import ends, kept_maxima, rungs
+from cclf.gallery.samples import NEIGHBOURS, SIDES, beliefs, ends, kept_maxima, rarity, rungs, transition_curiosity
 from cclf.replay import Replay
 from cclf.runtime.seeding import Generators, derive
 from cclf.types import Batch
-
-NEIGHBOURS = 5
-THUMBNAIL_PIXELS = 21  # frames are averaged down to this side before their distance is taken
-SIDES = ("", "next_")  # o_t and o_(t+1), as they begin the names of columns
 
 
 def gallery(about: About, config: Config, learner: dict[str, Any], samples: int, env_steps: Tensor) -> Gallery:
@@ -82,11 +77,6 @@ def appraise(sac: Sac, batch: Batch, generators: Generators, env_steps: Tensor) 
         return views, sac.appraise(*views, batch.reward, env_steps)
 
 
-def transition_curiosity(appraisal: Appraisal) -> Tensor:
-    """(c + c') / 2, as Eq. (6) and (9) take it."""
-    return (appraisal.curiosity + appraisal.next_curiosity) / 2.0
-
-
 def columns(sac: Sac, batch: Batch, pair: tuple[Views, Views], appraisal: Appraisal) -> dict[str, Tensor]:
     """All numbers about a batch, samples first. Pictures are cut later, for the few that are shown."""
     priority = sac.framework.priority(batch.priority, appraisal)
@@ -102,33 +92,19 @@ def columns(sac: Sac, batch: Batch, pair: tuple[Views, Views], appraisal: Apprai
     }
     everyone = torch.arange(len(batch.reward), device=batch.reward.device)
     for side, views in zip(SIDES, pair, strict=True):
-        matches = sac.framework.matches(views, sac.critic.encoder, sac.target.encoder)  # (K-1, B, B)
         chosen = getattr(appraisal, f"{side}chosen")
-        beliefs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
-        others = matches[chosen - 1, everyone].index_put((everyone, everyone), torch.zeros_like(batch.reward))  # (B, B)
-        share, taken = others.max(1)
+        believed = beliefs(sac.framework, views, chosen, batch.slot, sac.critic.encoder, sac.target.encoder)
         assert views.origins is not None, "SAC sees crops"
         overlaps = equations.overlap(views.origins[:1], views.origins[1:], sac.crop_pixels)  # (K-1, B)
-        found |= {
+        found |= {f"{side}{name}": values for name, values in believed.items()} | {
             f"{side}origins": views.origins.transpose(0, 1),
-            f"{side}beliefs": beliefs.T,
-            f"{side}belief": beliefs[chosen - 1, everyone],
             f"{side}chosen": chosen,
             f"{side}c": getattr(appraisal, f"{side}curiosity"),
             f"{side}second_weight": getattr(appraisal, f"{side}weights")[-1],
-            f"{side}taken_slot": batch.slot[taken],
-            f"{side}taken_share": share,
             f"{side}overlap": overlaps[chosen - 1, everyone] / sac.crop_pixels**2,
             f"{side}overlaps_least": overlaps[chosen - 1, everyone] == overlaps.min(0).values,
         }
     return found
-
-
-def rarity(observation: Tensor) -> Tensor:
-    """Mean distance of each stack of frames (B, C, H, W) to the nearest others of the batch, per pixel in [0, 1]: (B,)."""
-    small = F.adaptive_avg_pool2d(observation.float() / 255.0, THUMBNAIL_PIXELS).flatten(1)
-    distances = torch.cdist(small, small).fill_diagonal_(torch.inf) / math.sqrt(small.shape[1])
-    return distances.topk(min(NEIGHBOURS, len(small) - 1), largest=False).values.mean(1)
 
 
 def _measures(table: dict[str, np.ndarray], replay: Replay) -> list[Measure]:

@@ -1,12 +1,20 @@
 """What galleries of all base algorithms share: which samples are shown, and appraising without leaving a trace."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from cclf.framework import Framework
+from cclf.augment import Views
+from cclf.framework import Appraisal, Encode, Framework
 
+SIDES = ("", "next_")  # what was seen and what came next, as they begin the names of columns
+NEIGHBOURS = 5
+THUMBNAIL_PIXELS = 21  # frames are averaged down to this side before their distance is taken
 SHOWN = 6  # samples at each end
 RUNGS = 12  # pictures from the least to the most curious
 
@@ -42,3 +50,27 @@ def rungs(curiosity: np.ndarray) -> list[int]:
     """
     order = np.argsort(curiosity, kind="stable")
     return [int(row) for row in order[np.linspace(0, len(order) - 1, min(RUNGS, len(order))).round().astype(int)]]
+
+
+def transition_curiosity(appraisal: Appraisal) -> Tensor:
+    """(c + c') / 2, as Eq. (6) and (9) take it."""
+    return (appraisal.curiosity + appraisal.next_curiosity) / 2.0
+
+
+def beliefs(
+    framework: Framework, views: Views, chosen: Tensor, slot: Tensor, encode_query: Encode, encode_key: Encode
+) -> dict[str, Tensor]:
+    """Of a batch of views of one side, samples first: the belief in each pair and in the chosen one, and the other observation
+    of the batch, by its slot in replay, that drew the largest share of belief to itself."""
+    everyone = torch.arange(len(slot), device=slot.device)
+    matches = framework.matches(views, encode_query, encode_key)  # (K-1, B, B)
+    pairs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
+    share, taken = matches[chosen - 1, everyone].fill_diagonal_(0.0).max(1)
+    return {"beliefs": pairs.T, "belief": pairs[chosen - 1, everyone], "taken_slot": slot[taken], "taken_share": share}
+
+
+def rarity(observation: Tensor) -> Tensor:
+    """Mean distance of each stack of frames (B, C, H, W) to the nearest others of the batch, per pixel in [0, 1]: (B,)."""
+    small = F.adaptive_avg_pool2d(observation.float() / 255.0, THUMBNAIL_PIXELS).flatten(1)
+    distances = torch.cdist(small, small).fill_diagonal_(torch.inf) / math.sqrt(small.shape[1])
+    return distances.topk(min(NEIGHBOURS, len(small) - 1), largest=False).values.mean(1)

@@ -8,12 +8,14 @@ A checkpoint is written under a temporary name, synced and renamed, so that it i
 the newest is damaged, the one before it is used.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,35 @@ class Checkpoints:
                 "or delete that folder to train from the beginning"
             )
         return None
+
+    def steps(self) -> dict[int, int]:
+        """The agent steps that can be gone back to, each with the serial of its newest checkpoint; replay's frames are not read.
+
+        Step 0, the beginning, is among them as long as there is no more than a first checkpoint, and has serial 0.
+        """
+        serials = self._serials()
+        found = {0: 0} if serials in ([], [1]) else {}
+        for serial in serials:
+            with contextlib.suppress(*_DAMAGE):
+                found[_read(self.folder, serial, frames=False)[0]["agent_steps"]] = serial
+        return found
+
+    def is_whole(self, serial: int) -> bool:
+        with contextlib.suppress(*_DAMAGE):
+            return serial == 0 or bool(_read(self.folder, serial, frames=True))
+        return False
+
+    def rewind(self, agent_steps: int) -> None:
+        """Forget the checkpoints after this step, where it is one of `steps`."""
+        last = self.steps().get(agent_steps)
+        newer = [] if last is None else [serial for serial in self._serials() if serial > last]
+        for serial in reversed(newer):  # at a stroke: half of a checkpoint would pass for a damaged one
+            os.rename(self.folder / f"{serial:08d}", self.folder / f"{serial:08d}.tmp")
+        if newer:
+            sync_folder(self.folder)
+            self._prune({*self._serials()})
+            where = f"{agent_steps:,} agent steps, the newest that all runs of this command have"
+            print(f"cclf: {self.folder.parent} goes back to {where}", file=sys.stderr, flush=True)
 
     def save(self, state: dict[str, Any]) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the checkpoint before it."""
@@ -148,6 +179,20 @@ def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
         except ConfigError:
             if checkpoints._serials() == known:
                 raise  # otherwise the run pruned them while they were read: there are newer ones
+
+
+def resume_points(folders: Sequence[Path]) -> list[int]:
+    """The agent steps from which runs that must move in step go on: the newest that all have a whole checkpoint of.
+
+    A kill while they save one after the other leaves them a checkpoint apart. Where they have none in common (a seed was added
+    later, one failed and the others went on), each goes on from its own newest.
+    """
+    runs = [Checkpoints(folder) for folder in folders]
+    known = [run.steps() for run in runs]
+    for step in sorted(set.intersection(*map(set, known)), reverse=True):
+        if all(run.is_whole(steps[step]) for run, steps in zip(runs, known, strict=True)):
+            return [step] * len(runs)
+    return [max(steps, default=0) for steps in known]
 
 
 def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -93,6 +93,8 @@ class RunLog:
         train_columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
         self.train = Table(folder / "train.csv", train_columns, resume_env_steps)
         self.eval = Table(folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due)
+        if (folder / "final.csv").exists():
+            Table(folder / "final.csv", EVAL_COLUMNS, resume_env_steps).close()
         self._mirror: Any = None
         if tensorboard:
             try:
