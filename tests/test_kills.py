@@ -1,6 +1,7 @@
 """Fault injection: real `cclf train` processes are killed at random moments, started again by the same command, and must end as
 an undisturbed run does: the same bytes in the CSV files (but for the clock on the wall), the same weights, the same replay."""
 
+import contextlib
 import os
 import random
 import signal
@@ -78,8 +79,13 @@ def start_fork(words):
     return pid, os.fdopen(reading)
 
 
-def being_written(folders):
-    return any(path for folder in folders for path in folder.glob("checkpoint/*.tmp"))
+def begun(folders):
+    """Checkpoints that are being written, or were when a kill came, each with the moment it was last touched."""
+    found = set()
+    for path in (path for folder in folders for path in folder.glob("checkpoint/*.tmp")):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path, path.stat().st_mtime_ns))
+    return found
 
 
 def newest_steps(folders):
@@ -89,6 +95,7 @@ def newest_steps(folders):
 def killed_after(start, words, seconds, aim_at=()):
     """Start it, kill it `seconds` after it has begun to train, or when one of the runs `aim_at` next writes a checkpoint. Whether
     it was killed, and not done before."""
+    left_before = begun(aim_at)
     pid, stderr = start(words)
     said = []
     for line in stderr:
@@ -99,7 +106,7 @@ def killed_after(start, words, seconds, aim_at=()):
 
     def kill():
         ended.wait(seconds)
-        while aim_at and not being_written(aim_at) and not ended.wait(0.0002):
+        while aim_at and not begun(aim_at) - left_before and not ended.wait(0.0002):
             pass
         if not ended.is_set():
             os.kill(pid, signal.SIGKILL)
@@ -134,9 +141,10 @@ def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_secon
         while killed:
             start = start_program if (kills + 1) % programs_every == 0 else start_fork
             seconds = rng.uniform(0, longest_seconds) if kills < kills_wanted else 600
+            left_before = begun(broken)
             killed = killed_after(start, words(base, env_steps, out), seconds, [rng.choice(broken)] if kills % 2 else ())
             kills += killed
-            in_checkpoint += killed and being_written(broken)
+            in_checkpoint += killed and bool(begun(broken) - left_before)
             apart += killed and len(newest_steps(broken)) > 1
         for ours, theirs in zip(broken, whole, strict=True):
             assert (ours / "train.csv").read_bytes() == (theirs / "train.csv").read_bytes()
