@@ -307,6 +307,19 @@ def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
         assert len(drawn.now.frames) == 2
 
 
+def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(tmp_path):
+    config = tiny("cclf", replay_capacity_transitions=30)
+    config = replace(config, run=replace(config.run, env_steps=50, eval_every_env_steps=50))
+    folder = trained(config, tmp_path)
+    replay = restored(config, folder)[0].replay
+    assert replay.written > replay.slots, "the ring is full"
+    gallery = curate(folder, 16, CPU)
+    written = range(replay.written - 30, replay.written - 3)  # the newest three have no future yet
+    expected = {replay.written - number: float(replay.priorities[0, number % replay.slots]) for number in written}
+    assert dict(zip(gallery.ages.tolist(), gallery.priorities.tolist(), strict=True)) == expected
+    assert {look.age for look in (*gallery.most, *gallery.least)} <= expected.keys()
+
+
 def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
     looks = [*(gallery := curate(runs["rainbow"], SAMPLES, CPU)).most, *gallery.least]
     assert {look.ended_between for look in looks} == {True, False}

@@ -114,3 +114,16 @@ def test_games_that_train_together_are_the_runs_they_would_be_alone():
 def test_tasks_of_different_algorithms_do_not_train_together():
     assert_refused(cclf("train", "atari/Pong", "--with-tasks", "toy/reach"), "different algorithms")
     assert_refused(cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "named once")
+
+
+def test_a_trained_run_is_evaluated_played_and_exported(folder, tmp_path):
+    code, out, err = cclf("evaluate", folder, "--episodes", 3, "--device", "cpu", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["env_steps"], len(told["returns"])) == (24, 3)
+    code, out, err = cclf("play", folder, "--out", tmp_path / "episode.mp4", "--device", "cpu")
+    assert code == 0, err
+    assert (tmp_path / "episode.mp4").stat().st_size > 0
+    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    assert code == 0, err
+    assert "q_values" in out

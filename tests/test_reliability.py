@@ -1,6 +1,7 @@
 """What ends a run before its time: another process, a signal in each phase, numbers gone wrong, a full disk."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -76,6 +77,16 @@ def test_the_lock_goes_with_its_holder(tmp_path):
     for _ in range(2):
         with only_process(tmp_path), pytest.raises(ValueError, match=f"process {os.getpid()}"), only_process(tmp_path):
             pass
+
+
+def test_a_worker_that_a_killed_run_left_half_born_is_waited_for(tmp_path, monkeypatch):
+    """It holds the lock of its parent until it runs its own program: the same command, at once again, must not be refused."""
+    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 60.0)
+    holder = (tmp_path / "lock").open("a+")
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    monkeypatch.setattr(files.time, "sleep", lambda _: holder.close())  # it goes while it is waited for
+    with only_process(tmp_path):
+        assert holder.closed
 
 
 # --- a signal in each phase ----------------------------------------------------------------------------------------------

@@ -6,8 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from cclf.config import ConfigError
+
+# A process that was killed while it started a worker leaves it half born, with a copy of its files until it runs its own program.
+LOCK_GRACE_SECONDS = 1.0
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -34,16 +38,25 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process alone. The system drops the lock with the process; the file that stays says nothing."""
     with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read(32).strip() or "unknown"
-            raise ConfigError(f"process {holder} is at work in {folder}: wait for it, or use another --out") from None
+        deadline = time.monotonic() + LOCK_GRACE_SECONDS
+        while not _locked(file):
+            if time.monotonic() > deadline:
+                file.seek(0)
+                holder = file.read(32).strip() or "unknown"
+                raise ConfigError(f"process {holder} is at work in {folder}: wait for it, or use another --out")
+            time.sleep(0.02)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
