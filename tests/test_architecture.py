@@ -46,7 +46,7 @@ MAY_SEE = {
     "sweep": WORDS | {"runtime", "machine", "sweep"},
     "cost": WORDS | {"build", "runtime", "analysis"},
     "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
-    "analysis": {"config", "presets", "atari_games", "analysis"},  # reads files
+    "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS
     | {"commands", "build", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "gallery", "sweep"}
     | {"analysis", "paper_tables", "reproduce", "cost"},

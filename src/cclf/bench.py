@@ -220,6 +220,8 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
         crops.append(float((seen[0].chosen == seen[1].chosen).float().mean()))
         beliefs.append(float((seen[0].curiosity - seen[1].curiosity).abs().mean()))
         targets.append(float((seen[0].target - seen[1].target).abs() / seen[1].target.abs()))
+    fast.close()
+    plain.close()
     report |= {
         "gradient_cosine": cosines,
         "same_crop_share": statistics.mean(crops),

@@ -514,7 +514,7 @@ def set_precision(config: Config, device: torch.device) -> None:
     if device.type == "cuda" and config.run.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which it does later
         torch.backends.cudnn.deterministic = True
-        # Only a warning: sums along a row (`cumsum`) are on PyTorch's list, and give the same bits on the GPUs it was tried on.
+        # Only a warning: running sums (`cumsum`, in replay) are on PyTorch's list of what may differ, and have no other kernel.
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 

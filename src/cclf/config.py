@@ -339,7 +339,7 @@ class RunConfig:
     compile: bool = True
     """On a GPU, fuse the kernels of the encoder; costs ten to twenty seconds at the start."""
     deterministic: bool = False
-    """On a GPU, only kernels that give the same bits each time; slower. A CPU needs no telling."""
+    """On a GPU, kernels that give the same bits each time, wherever PyTorch has one; slower. A CPU needs no telling."""
 
     def __post_init__(self) -> None:
         for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):

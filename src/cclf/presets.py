@@ -281,7 +281,7 @@ SUITES: dict[str, Suite] = {
 def _atari(game: str) -> Task:
     """CURL's code and the CCLF paper have tables of contrastive coefficients that disagree; a method names the one it uses."""
     coefficients = {"curl_coefficient": CURL_COEFFICIENTS[game], "cclf_coefficient": CCLF_COEFFICIENTS[game]}
-    return Task(f"atari/{game}", ATARI_GAMES[game].summary, algorithm=coefficients)
+    return Task(f"atari/{game}", ATARI_GAMES[game], algorithm=coefficients)
 
 
 TASKS: dict[str, Task] = {

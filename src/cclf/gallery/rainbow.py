@@ -15,12 +15,23 @@ from torch import Tensor
 from cclf import build
 from cclf.algorithms.rainbow import Rainbow, RainbowNoise
 from cclf.algorithms.rainbow_stack import RainbowStack
-from cclf.analysis import correlation
 from cclf.analysis.gallery import About, Gallery, Glance, Look, Measure, View
 from cclf.augment import Views
 from cclf.config import Config, ConfigError, RainbowConfig
 from cclf.framework import Appraisal
-from cclf.gallery.samples import NEIGHBOURS, SIDES, beliefs, ends, kept_maxima, rarity, rungs, transition_curiosity
+from cclf.gallery.samples import (
+    NEIGHBOURS,
+    SIDES,
+    again_remark,
+    beliefs,
+    ends,
+    glance,
+    kept_maxima,
+    look,
+    rarity,
+    rungs,
+    transition_curiosity,
+)
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime.seeding import derive
 from cclf.types import GameBatch
@@ -163,13 +174,7 @@ def _measures(table: dict[str, np.ndarray], replay: NStepReplay) -> list[Measure
 
 
 def _remarks(rainbow: Rainbow, replay: NStepReplay, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = []
-    again = correlation.correlate(table["again"], table["curiosity"]).rank
-    if math.isfinite(again):
-        remarks.append(
-            f"Read twice with other shifts in the same batch, curiosity about a transition correlates with {again:.2f} (by "
-            "rank): what is missing to 1 is the luck of the shifts, not the transition."
-        )
+    remarks = again_remark(table, "shifts")
     if rainbow.framework.selection == "curiosity":
         furthest = np.concatenate([table["lies_furthest"], table["next_lies_furthest"]]).mean()
         remarks.append(
@@ -198,41 +203,25 @@ class LookMaker:
         self.mean_priority = float(drawable[drawable > 0.0].mean())
 
     def __call__(self, row: int) -> Look:
-        framework, found = self.rainbow.framework, {name: values[row] for name, values in self.table.items()}
-        weighted = framework.regularisation and framework.learned_views == 2
-        now, following = (
-            self._glance(side, found, frames) for side, frames in zip(SIDES, _stacks(self.replay, found["slot"]), strict=True)
-        )
-        return Look(
-            now,
-            following,
-            curiosity=float(found["curiosity"]),
+        found = {name: values[row] for name, values in self.table.items()}
+        stacks = _stacks(self.replay, found["slot"])
+        return look(
+            self.rainbow.framework,
+            found,
+            [self._glance(side, found, frames) for side, frames in zip(SIDES, stacks, strict=True)],
+            self.mean_priority,
             action=str(found["action"]),
-            reward=float(found["reward"]),
-            bonus=float(found["bonus"]) if framework.reward else None,
-            second_weight=float(found["second_weight"]) if weighted else None,
-            next_second_weight=float(found["next_second_weight"]) if weighted else None,
-            priority=(float(found["priority"]), float(found["new_priority"])) if framework.prioritisation else None,
-            draws=float(found["priority"]) / self.mean_priority if framework.prioritisation else None,
             step=int(self.replay.ages[0, int(found["slot"])]),
             age=int(_age(self.replay, found["slot"])),
-            new_episode=False,
-            copies=None,
             steps_between=self.replay.n_steps,
             ended_between=bool(found["blank"]),
         )
 
     def _glance(self, side: str, found: dict[str, Any], frames: Sequence[np.ndarray]) -> Glance:
         pairs = [None, *(float(belief) for belief in found[f"{side}beliefs"])]
+        views = [View(_grey(picture), None, belief) for picture, belief in zip(found[f"{side}pictures"], pairs, strict=True)]
         other = _stacks(self.replay, found[f"{side}taken_slot"])[SIDES.index(side)][-1]
-        return Glance(
-            frames,
-            [View(_grey(picture), None, belief) for picture, belief in zip(found[f"{side}pictures"], pairs, strict=True)],
-            int(found[f"{side}chosen"]),
-            float(found[f"{side}belief"]),
-            float(found[f"{side}c"]),
-            (other, float(found[f"{side}taken_share"])),
-        )
+        return glance(side, found, frames, views, other)
 
 
 def _grey(picture: np.ndarray) -> np.ndarray:

@@ -11,12 +11,23 @@ from torch import Tensor
 
 from cclf import build, equations
 from cclf.algorithms.sac import Sac
-from cclf.analysis import correlation
 from cclf.analysis.gallery import About, Gallery, Glance, Look, Measure, View
 from cclf.augment import Views
 from cclf.config import Config, ConfigError, SacConfig
 from cclf.framework import Appraisal
-from cclf.gallery.samples import NEIGHBOURS, SIDES, beliefs, ends, kept_maxima, rarity, rungs, transition_curiosity
+from cclf.gallery.samples import (
+    NEIGHBOURS,
+    SIDES,
+    again_remark,
+    beliefs,
+    ends,
+    glance,
+    kept_maxima,
+    look,
+    rarity,
+    rungs,
+    transition_curiosity,
+)
 from cclf.replay import Replay
 from cclf.runtime.seeding import Generators, derive
 from cclf.types import Batch
@@ -122,13 +133,7 @@ def _measures(table: dict[str, np.ndarray], replay: Replay) -> list[Measure]:
 
 
 def _remarks(sac: Sac, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = []
-    again = correlation.correlate(table["again"], table["curiosity"]).rank
-    if math.isfinite(again):
-        remarks.append(
-            f"Read twice with other crops in the same batch, curiosity about a transition correlates with {again:.2f} (by "
-            "rank): what is missing to 1 is the luck of the crops, not the transition."
-        )
+    remarks = again_remark(table, "crops")
     if sac.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
@@ -150,26 +155,16 @@ class LookMaker:
         self.mean_priority = float(replay.priorities.numpy()[replay.live].mean())
 
     def __call__(self, row: int) -> Look:
-        framework, found = self.sac.framework, {name: values[row] for name, values in self.table.items()}
-        weighted = framework.regularisation and framework.learned_views == 2
-        now, following = (
-            self._glance(side, found, frames) for side, frames in zip(SIDES, _stacks(self.replay, found["slot"]), strict=True)
-        )
-        return Look(
-            now,
-            following,
-            curiosity=float(found["curiosity"]),
+        found = {name: values[row] for name, values in self.table.items()}
+        stacks = _stacks(self.replay, found["slot"])
+        return look(
+            self.sac.framework,
+            found,
+            [self._glance(side, found, frames) for side, frames in zip(SIDES, stacks, strict=True)],
+            self.mean_priority,
             action=f"({', '.join(f'{value:.2f}' for value in found['action'])})".replace("-", "−"),
-            reward=float(found["reward"]),
-            bonus=float(found["bonus"]) if framework.reward else None,
-            second_weight=float(found["second_weight"]) if weighted else None,
-            next_second_weight=float(found["next_second_weight"]) if weighted else None,
-            priority=(float(found["priority"]), float(found["new_priority"])) if framework.prioritisation else None,
-            draws=float(found["priority"]) / self.mean_priority if framework.prioritisation else None,
             step=int(self.replay.ages[int(found["slot"])]),
             age=int(_age(self.replay, found["slot"])),
-            new_episode=False,  # replay keeps the true last frame
-            copies=None,
         )
 
     def _glance(self, side: str, found: dict[str, Any], frames: Sequence[np.ndarray]) -> Glance:
@@ -178,14 +173,7 @@ class LookMaker:
         corners = [(int(y), int(x)) for y, x in found[f"{side}origins"]]
         cut = [frames[-1][y : y + pixels, x : x + pixels] for y, x in corners]
         other = _stacks(self.replay, found[f"{side}taken_slot"])[SIDES.index(side)][-1]
-        return Glance(
-            frames,
-            [View(*view) for view in zip(cut, corners, beliefs, strict=True)],
-            int(found[f"{side}chosen"]),
-            float(found[f"{side}belief"]),
-            float(found[f"{side}c"]),
-            (other, float(found[f"{side}taken_share"])),
-        )
+        return glance(side, found, frames, [View(*view) for view in zip(cut, corners, beliefs, strict=True)], other)
 
 
 def _stacks(replay: Replay, slot: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -1,14 +1,17 @@
 """What galleries of all base algorithms share: which samples are shown, and appraising without leaving a trace."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cclf.analysis import correlation
+from cclf.analysis.gallery import Glance, Look, View
 from cclf.augment import Views
 from cclf.framework import Appraisal, Encode, Framework
 
@@ -74,3 +77,40 @@ def rarity(observation: Tensor) -> Tensor:
     small = F.adaptive_avg_pool2d(observation.float() / 255.0, THUMBNAIL_PIXELS).flatten(1)
     distances = torch.cdist(small, small).fill_diagonal_(torch.inf) / math.sqrt(small.shape[1])
     return distances.topk(min(NEIGHBOURS, len(small) - 1), largest=False).values.mean(1)
+
+
+def again_remark(table: dict[str, np.ndarray], luck: str) -> list[str]:
+    """How alike two readings of one batch are, with other views; `luck` is what the views differ in."""
+    again = correlation.correlate(table["again"], table["curiosity"]).rank
+    if not math.isfinite(again):
+        return []
+    return [
+        f"Read twice with other {luck} in the same batch, curiosity about a transition correlates with {again:.2f} (by "
+        f"rank): what is missing to 1 is the luck of the {luck}, not the transition."
+    ]
+
+
+def glance(side: str, found: dict[str, Any], frames: Sequence[np.ndarray], views: Sequence[View], other: np.ndarray) -> Glance:
+    """One side of a row of the table; `other` is what its observation was taken for."""
+    chosen, belief, c, share = (found[f"{side}{name}"] for name in ("chosen", "belief", "c", "taken_share"))
+    return Glance(frames, views, int(chosen), float(belief), float(c), (other, float(share)))
+
+
+def look(framework: Framework, found: dict[str, Any], sides: Sequence[Glance], mean_priority: float, **own: Any) -> Look:
+    """A row of the table; `own` is what base algorithms know of it in ways of their own."""
+    weighted = framework.regularisation and framework.learned_views == 2
+    now, following = sides
+    return Look(
+        now,
+        following,
+        curiosity=float(found["curiosity"]),
+        reward=float(found["reward"]),
+        bonus=float(found["bonus"]) if framework.reward else None,
+        second_weight=float(found["second_weight"]) if weighted else None,
+        next_second_weight=float(found["next_second_weight"]) if weighted else None,
+        priority=(float(found["priority"]), float(found["new_priority"])) if framework.prioritisation else None,
+        draws=float(found["priority"]) / mean_priority if framework.prioritisation else None,
+        new_episode=False,  # replay keeps the true last frame
+        copies=None,
+        **own,
+    )
