@@ -15,7 +15,7 @@ def _evaluate_options() -> Any:
 
     @dataclass(frozen=True)
     class Evaluate:
-        """Evaluate the agent of a run folder in fresh episodes: SAC with its mean action, A2C with sampled ones, Rainbow without noise."""
+        """Evaluate the agent of a run folder in fresh episodes: mean action (SAC), sampled (A2C), without noise (Rainbow)."""
 
         run: tyro.conf.Positional[Path]
         episodes: int = 10
