@@ -146,7 +146,7 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
             "agent_steps_per_second": rate,
             "runs": count,
             "seconds": seconds,
-            "host_ms_per_step": host_ms,  # act waits for the update before it, so it holds what of that nothing else covered
+            "host_ms_per_step": host_ms | {"waiting": 1e3 / rate - sum(host_ms.values())},  # for the action, so for the GPU
         }
         print(f"{method}, {count} in turn: {rate:.1f} agent steps/s", file=sys.stderr, flush=True)
         for learner in learners:

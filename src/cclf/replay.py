@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cclf.transfer import to_device
 from cclf.types import Batch
 
 
@@ -68,7 +69,7 @@ class Replay:
         self._write_frame(next_frame, age=self.head_age + 1)
         if self.size == self.capacity:
             self._retire_oldest()
-        self.actions[start] = torch.as_tensor(action, device=self.device)
+        self.actions[start] = to_device(torch.as_tensor(action), self.device)
         self.rewards[start] = reward
         self.continuations[start] = 0.0 if terminated else 1.0
         self.priorities[start] = 1.0
@@ -126,7 +127,7 @@ class Replay:
         self.head = (self.head + 1) % self.slots
         while self.size and (self._oldest_live() - self.head) % self.slots < self.frame_stack:
             self._retire_oldest()  # its stack reaches into the slot about to be written
-        self.frames[self.head] = torch.as_tensor(frame, device=self.device)
+        self.frames[self.head] = to_device(torch.as_tensor(frame), self.device)
         self.ages[self.head] = age
         self.priorities[self.head] = 0.0
         self.live[self.head] = False

@@ -14,6 +14,7 @@ from torch import Tensor
 from cclf.replay import Replay
 from cclf.runtime.compile import GraphedPolicy, GraphedUpdate
 from cclf.runtime.seeding import Generators
+from cclf.transfer import ToHost, to_device
 from cclf.types import (
     Advance,
     Batch,
@@ -69,8 +70,9 @@ class OffPolicyLearner:
         if not self.in_episode:
             self.replay.begin_episode(self.env.reset())
             self.in_episode, self.episode_return = True, 0.0
-        action = self.act()
-        metrics = self.update(env_steps)
+        chosen = self.act()
+        metrics = self.update(env_steps)  # before the action is waited for: a GPU goes on with it while the environment steps
+        action = chosen.numpy()
         step = self.env.step(action)
         self.observe(action, step)
         finished = [] if self.in_episode else [self.episode_return]
@@ -80,13 +82,13 @@ class OffPolicyLearner:
     def warming_up(self) -> bool:
         return self.agent_steps < self.warmup_agent_steps
 
-    def act(self) -> np.ndarray:
+    def act(self) -> ToHost:
         generator = self.generators["act"]
         if self.warming_up:
             uniform = torch.rand(self.env.spec.action_dim, generator=generator, device=generator.device)
-            return (uniform * 2.0 - 1.0).cpu().numpy()
-        observation = self.replay.observation().to(generator.device)
-        return self._collect(observation)[0].cpu().numpy()
+            return ToHost(uniform * 2.0 - 1.0)
+        observation = to_device(self.replay.observation(), generator.device)
+        return ToHost(self._collect(observation)[0])
 
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:
