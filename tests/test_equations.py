@@ -410,3 +410,16 @@ def test_no_curiosity_at_all_teaches_nothing_instead_of_dividing_by_zero() -> No
     assert loss.item() == 0.0
     (gradient,) = torch.autograd.grad(loss, logits)
     assert torch.equal(gradient, torch.zeros_like(logits))
+
+
+def test_adam_is_pytorchs_own():
+    torch.manual_seed(0)
+    parameter = torch.nn.Parameter(torch.randn(2, 50, dtype=torch.float64))
+    optimiser = torch.optim.Adam([parameter], lr=1e-3, eps=1.5e-4)
+    ours, mean, square = parameter.detach().clone(), torch.zeros(2, 50).double(), torch.zeros(2, 50).double()
+    for step in range(1, 9):
+        parameter.grad = torch.randn_like(parameter)
+        optimiser.step()
+        steps = torch.tensor(float(step), dtype=torch.float64)
+        ours, mean, square = equations.adam(ours, parameter.grad, mean, square, steps, learning_rate=1e-3, epsilon=1.5e-4)
+        torch.testing.assert_close(ours, parameter.detach(), rtol=1e-12, atol=1e-12)

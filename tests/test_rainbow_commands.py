@@ -85,7 +85,7 @@ def test_the_benchs_parity_sees_a_difference(monkeypatch):
         return inner(self, *arguments)
 
     monkeypatch.setattr(RainbowStack, "update", clipped_together)
-    parity = bench_rainbow._parity(bench_rainbow._config("rainbow", 100, tiny=True), CPU)
+    parity = bench_rainbow._parity(bench_rainbow._config("rainbow", "fp32", 100, tiny=True), CPU)
     assert parity["stack_relative_difference"] > 0.01
     assert parity["fast_relative_difference"] < 1e-6
 

@@ -296,12 +296,9 @@ def _header(task: str, precision: str, device: "torch.device") -> dict[str, Any]
 
 def _use(config: Config, device: "torch.device") -> None:
     """What `cclf train` sets for the process."""
-    import torch
-
     from cclf import build
 
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
+    build.set_threads(config, device)
     build.set_precision(config, device)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cclf import presets
 from cclf.config import Config, RainbowConfig
@@ -62,6 +62,7 @@ class StillGame:
 def rainbow(
     methods: Sequence[str],
     stacks: Sequence[int],
+    precision: Literal["fp32", "tf32"],
     device_name: str,
     rounds: int,
     replay_transitions: int,
@@ -76,6 +77,7 @@ def rainbow(
     report: dict[str, Any] = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
+        "precision": precision,
         "commit": build.code_version(),
         "command": " ".join(["cclf", *sys.argv[1:]]),
         "processors": os.cpu_count(),
@@ -83,7 +85,8 @@ def rainbow(
         "emulator_agent_steps_per_second_per_core": _emulator_speed(),
     }
     for method in methods:
-        config = _config(method, replay_transitions, tiny)
+        config = _config(method, precision, replay_transitions, tiny)
+        build.set_threads(config, device)
         build.set_precision(config, device)
         figures: dict[str, Any] = {"parity": _parity(config, device)}
         print(f"{method}: parity {figures['parity']}", file=sys.stderr, flush=True)
@@ -96,10 +99,11 @@ def rainbow(
     return report
 
 
-def _config(method: str, replay_transitions: int, tiny: bool) -> Config:
+def _config(method: str, precision: Literal["fp32", "tf32"], replay_transitions: int, tiny: bool) -> Config:
     config = presets.resolve("atari/Pong", method)
     assert isinstance(config.algorithm, RainbowConfig), "games are learned with Rainbow"
-    algorithm, env = replace(config.algorithm, replay_capacity_transitions=replay_transitions), config.env
+    env = config.env
+    algorithm = replace(config.algorithm, replay_capacity_transitions=replay_transitions, precision=precision)
     if tiny:
         algorithm = replace(algorithm, batch_size=4, hidden_dim=8, atoms=5, contrastive_hidden_dim=8, contrastive_dim=8)
         env = replace(env, frame_pixels=36, crop_pixels=36)
@@ -122,7 +126,8 @@ def _stack(configs: Sequence[Config], device: "torch.device", plain: bool = Fals
         one = getattr(replay, name)[0]  # the same for each run: then it does not depend on their number
         getattr(replay, name)[:] = torch.randint(low, high, one.shape, generator=random, device=replay.device, dtype=one.dtype)
     replay.ages[:] = torch.arange(replay.slots, device=replay.device)
-    replay.priorities[:] = torch.rand(replay.slots, generator=random, device=replay.device).double() + 0.1
+    priorities = torch.rand(replay.slots, generator=random, device=replay.device)
+    replay.priorities[:, : replay.slots] = priorities.double() + 0.1
     replay._count(replay.slots)
     return stack
 
@@ -130,21 +135,28 @@ def _stack(configs: Sequence[Config], device: "torch.device", plain: bool = Fals
 def _parity(config: Config, device: "torch.device") -> dict[str, float]:
     """After some updates from the same replay, how far a stack is from its runs one by one, relative to how far all have moved.
 
-    `stack` compares a stack of three with each alone; `fast` compares the compiled update in CUDA graphs with the plain one.
+    `stack` compares a stack of three with each alone, both plain and in float32; `fast` compares the compiled update in CUDA
+    graphs, in the precision that was asked for, with the plain one in float32.
     """
     import torch
 
+    from cclf import build
+
+    assert isinstance(config.algorithm, RainbowConfig), "games are learned with Rainbow"
+    exact = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
     configs = [replace(config, seed=seed) for seed in range(PARITY_RUNS)]
 
     def moved(group: Sequence[Config], plain: bool) -> torch.Tensor:
+        build.set_precision(exact if plain else config, device)
         stack = _stack(group, device, plain)
         before = stack.algorithm.runs[0].stack.rows["online"].detach().clone()  # type: ignore[attr-defined]
         for number in range(PARITY_UPDATES):
             stack.learn(config.algorithm.learn_start_agent_steps + number, 4 * number)  # type: ignore[union-attr]
         return stack.algorithm.runs[0].stack.rows["online"].detach() - before  # type: ignore[attr-defined, no-any-return]
 
-    together, fast = moved(configs, plain=True), moved(configs, plain=False)
+    together = moved(configs, plain=True)
     alone = torch.cat([moved([each], plain=True) for each in configs])
+    fast = moved(configs, plain=False)
     length = together.norm()
     return {
         "stack_relative_difference": float((together - alone).norm() / length),

@@ -226,9 +226,14 @@ def make_game_stack(
         epsilon_steps=rainbow.epsilon_decay_agent_steps,
     )
     graphs = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
+    stack = GameStack(seats, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
     if device.type == "cuda" and config.run.compile:
-        algorithm.run_loss = compiled(algorithm.run_loss)
-    return GameStack(seats, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
+        parts: list[tuple[Any, str]] = [(algorithm, "act"), (algorithm, "run_loss"), (algorithm, "descend")]
+        if replay_device == device:
+            parts += [(stack, "prepare"), (stack, "conclude")]
+        for owner, name in parts:
+            setattr(owner, name, compiled(getattr(owner, name)))
+    return stack
 
 
 def game_workers(config: Config, runs: int, device: torch.device) -> int:
@@ -504,9 +509,16 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def set_threads(config: Config, device: torch.device) -> None:
+    """CPU threads of this process. Beside a GPU the host only copies: many threads for that wait for each other on busy cores."""
+    threads = config.run.threads or (1 if device.type == "cuda" else 0)
+    if threads:
+        torch.set_num_threads(threads)
+
+
 def set_precision(config: Config, device: torch.device) -> None:
     """Process-wide switches of PyTorch that `precision` asks for."""
-    precision = config.algorithm.precision if isinstance(config.algorithm, SacConfig) else "fp32"
+    precision = "fp32" if isinstance(config.algorithm, A2cConfig) else config.algorithm.precision
     if precision != "fp32" and device.type != "cuda":
         raise ConfigError(f"precision={precision} clashes with device={device}: it is made for GPUs; use precision=fp32")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"

@@ -264,6 +264,8 @@ class RainbowConfig:
     contrastive_dim: int = 128
     logit_scale: float = 0.1
     """Inside the softmax of belief and contrastive loss."""
+    precision: Literal["fp32", "tf32"] = "fp32"
+    """Of matrix products; tf32 rounds their factors to 11 bits, sums in float32, and needs a GPU."""
     contrastive_joins_td: bool = False
     """CURL's code adds the contrastive loss to each sample's own: importance weights scale it, TD priorities contain it."""
 
@@ -330,7 +332,7 @@ class RunConfig:
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     threads: int = 0
-    """CPU threads of PyTorch; 0 leaves its default."""
+    """CPU threads of PyTorch; 0 is one beside a GPU, where more get in the way, and PyTorch's default on a CPU."""
     video: bool = True
     """Write an mp4 of one episode of the last evaluation."""
     tensorboard: bool = True

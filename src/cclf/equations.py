@@ -272,3 +272,21 @@ def importance_weights(priority: Tensor, beta: Tensor) -> Tensor:
     tensor([0.5000, 1.0000])
     """
     return (priority / priority.min()) ** -beta
+
+
+def adam(
+    parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, learning_rate: float, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Adam (Kingma and Ba, 2015): parameter, running mean and running mean square after this step, the `steps`-th.
+
+    p - lr m' / (sqrt(v') + eps), m' = m / (1 - 0.9^t), v' = v / (1 - 0.999^t)
+
+    >>> now = torch.tensor([1.0])
+    >>> adam(now, torch.tensor([-3.0]), 0 * now, 0 * now, torch.tensor(1.0), learning_rate=0.1, epsilon=1e-8)[0]
+    tensor([1.1000])
+    """
+    mean = mean.lerp(gradient, 0.1)
+    square = 0.999 * square + 0.001 * gradient**2
+    rate = (learning_rate / (1.0 - 0.9**steps)).to(parameter.dtype)
+    root = (square / (1.0 - 0.999**steps).to(parameter.dtype)).sqrt()
+    return parameter - rate * mean / (root + epsilon), mean, square

@@ -15,6 +15,8 @@ from torch import Tensor
 from cclf import equations
 from cclf.types import GameBatch
 
+BLOCK_SLOTS = 256  # whose priorities are summed up first
+
 
 class NStepReplay:
     """Draws one transition from each of B equal parts of the priorities' sum; new ones enter with the largest priority so far."""
@@ -40,11 +42,11 @@ class NStepReplay:
         self.ended = torch.zeros(shape, dtype=torch.bool, device=device)
         self.ages = torch.zeros(shape, dtype=torch.int64, device=device)
         # float64: in float32 a sum near 1e5 has steps of 0.008, so single priorities would be off by up to a percent.
-        self.priorities = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.priorities = torch.zeros(runs, _whole_blocks(self.slots), dtype=torch.float64, device=device)
         self.max_priority = torch.ones(runs, dtype=torch.float64, device=device)
         self.written = 0  # steps ever stored; beyond `slots` the ring has wrapped
         self._written = torch.zeros((), dtype=torch.int64, device=device)
-        self._slot = torch.arange(self.slots, device=device)
+        self._slot = torch.arange(_whole_blocks(self.slots), device=device)
         self._run = torch.arange(runs, device=device)[:, None, None]
         self._discounts = (discount ** torch.arange(n_steps, dtype=torch.float64, device=device)).to(dtype)
 
@@ -55,8 +57,8 @@ class NStepReplay:
 
     @staticmethod
     def bytes_needed(capacity_transitions: int, frame_shape: tuple[int, int], frame_stack: int) -> int:
-        per_slot = frame_shape[0] * frame_shape[1] + 8 + 4 + 1 + 8 + 8
-        return NStepReplay.slots_needed(capacity_transitions, frame_stack) * per_slot
+        slots = NStepReplay.slots_needed(capacity_transitions, frame_stack)
+        return slots * (frame_shape[0] * frame_shape[1] + 8 + 4 + 1 + 8) + 8 * _whole_blocks(slots)
 
     def add(self, frame: Tensor, action: Tensor, reward: Tensor, ended: Tensor, age: Tensor) -> None:
         """One agent step of each run: the frame (S, H, W) it saw, and (S,) of the rest."""
@@ -74,23 +76,27 @@ class NStepReplay:
         self._written.fill_(written)
 
     def drawable(self) -> Tensor:
-        """Priorities (S, slots) without the slots whose n steps are not known yet or whose stack is being overwritten."""
+        """Priorities (S, whole blocks), zero for slots whose n steps are not known yet or whose stack is being overwritten."""
         steps_later = (self._written - 1 - self._slot) % self.slots  # newer slots
-        kept = (steps_later >= self.n_steps) & (steps_later < self.slots - self.frame_stack)
+        kept = (steps_later >= self.n_steps) & (steps_later < self.slots - self.frame_stack) & (self._slot < self.slots)
         return self.priorities * kept
 
     def sample(self, uniform: Tensor) -> GameBatch:
         """Uniform numbers (S, B) in (0, 1) choose B transitions of each run, one from each B-th of the priorities' sum.
 
-        The original draws again what may not be drawn; leaving its priority out of the sum needs no loop.
+        First a block of slots by the blocks' sums, then a slot in it: a running sum over all slots is slow on a GPU. The original
+        draws again what may not be drawn; leaving its priority out of the sum needs no loop.
         """
-        cumulative = self.drawable().cumsum(1)
-        batch = uniform.shape[1]
-        draws = (torch.arange(batch, device=self.device) + uniform) / batch * cumulative[:, -1:]
-        slot = torch.searchsorted(cumulative, draws, right=True)
-        return self.gather(
-            slot.clamp_max(self.slots - 1)
-        )  # beyond it where priorities are no numbers: such a run is stopped soon
+        runs, batch = uniform.shape
+        blocks = self.drawable().view(runs, -1, BLOCK_SLOTS)
+        sums = blocks.sum(2)
+        ends = sums.cumsum(1)
+        draws = (torch.arange(batch, device=self.device) + uniform) / batch * ends[:, -1:]
+        block = _part(ends, draws)
+        into = (draws - (ends - sums).gather(1, block))[..., None]
+        within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SLOTS)).cumsum(2)
+        slot = block * BLOCK_SLOTS + _part(within, into).squeeze(2)
+        return self.gather(slot.clamp_max(self.slots - 1))
 
     def gather(self, slot: Tensor) -> GameBatch:
         """The transitions that start in `slot` (S, B)."""
@@ -122,7 +128,7 @@ class NStepReplay:
         places = torch.arange(slot.shape[1], device=self.device)
         last = ((slot[:, :, None] == slot[:, None, :]) * places).amax(2)
         self.priorities.scatter_(1, slot, priority.double().gather(1, last))
-        torch.maximum(self.max_priority, priority.double().amax(1), out=self.max_priority)
+        self.max_priority.copy_(torch.maximum(self.max_priority, priority.double().amax(1)))
 
     def priority_entropy_share(self, run: int) -> float:
         """Entropy of the drawing distribution over its largest value: 1 is uniform replay, 0 a single transition."""
@@ -150,3 +156,16 @@ class NStepReplay:
             getattr(self, name)[run, :saved_slots] = state[name].roll(-cut, 0).to(self.device)
         self.max_priority[run] = state["max_priority"].to(self.device)
         self._count(written)
+
+
+def _whole_blocks(slots: int) -> int:
+    return -(-slots // BLOCK_SLOTS) * BLOCK_SLOTS
+
+
+def _part(ends: Tensor, draws: Tensor) -> Tensor:
+    """Of each draw (..., B) the part it falls into, whose ends are (..., n); never past the last, where rounding might lead.
+
+    >>> _part(torch.tensor([[1.0, 3.0, 3.0, 4.0]]), torch.tensor([[0.5, 1.0, 3.0, 4.0]]))
+    tensor([[0, 1, 3, 3]])
+    """
+    return torch.searchsorted(ends, draws, right=True).clamp_max(ends.shape[-1] - 1)

@@ -481,7 +481,7 @@ def test_a_stack_gives_what_separate_runs_give(method):
         for group in ("networks", "maxima"):
             for name, value in alone[group].items():
                 torch.testing.assert_close(together[number][group][name], value, rtol=1e-9, atol=1e-9, msg=f"{number} {name}")
-        for moment in ("exp_avg", "exp_avg_sq"):
+        for moment in ("mean", "square"):
             for name, value in alone["moments"][moment].items():
                 torch.testing.assert_close(together[number]["moments"][moment][name], value, rtol=1e-9, atol=1e-12)
 
@@ -501,7 +501,7 @@ def test_gradients_are_clipped_run_by_run():
     batch = batch._replace(n_step_return=batch.n_step_return * torch.tensor([[1e4], [1e-4]], dtype=F64))
     stack = stack_of(configs, (3, 3), F64)
     metrics, _ = update(stack, batch)
-    first = stack._adam["exp_avg"] / 0.1
+    first = stack.moments["mean"] / 0.1
     norms = first.norm(dim=1)
     assert metrics["gradient_norm"][0] > 0.5 > metrics["gradient_norm"][1] > 0
     assert norms[0].item() == pytest.approx(0.5, rel=1e-4)

@@ -75,12 +75,10 @@ class RainbowStack:
         coefficients = [module.contrastive_coefficient for module in modules]
         self.settings = {"contrastive_coefficient": torch.stack(coefficients).to(device, dtype)}  # in which games differ
         self._copied = {group: self._source(group) for group in ("target", "momentum")}
-        # On a GPU one kernel steps all parameters, and reads its step count there, so that a CUDA graph can hold it.
-        adam = partial(torch.optim.Adam, fused=True, capturable=True) if device.type == "cuda" else torch.optim.Adam
-        self.optimiser = adam([self.rows["online"]], lr=learning_rate, eps=adam_epsilon)
-        self._begin_optimiser()
+        self.adam = partial(equations.adam, learning_rate=learning_rate, epsilon=adam_epsilon)
+        self.moments = {name: torch.zeros_like(self.rows["online"], requires_grad=False) for name in ("mean", "square")}
+        self.adam_steps = torch.zeros((), dtype=torch.float64, device=device)  # a tensor: a CUDA graph would freeze a number
         self.random = CounterRandom(self._noise_shapes(), device)
-        self.run_loss = self._run_loss  # a compiled one may take its place
         self.runs = [StackedRun(self, index) for index in range(len(modules))]
 
     def _row(self, group: str, named: dict[str, Tensor]) -> Tensor:
@@ -97,17 +95,6 @@ class RainbowStack:
         assert list(online.shapes)[first : first + len(names)] == names, f"the {group} network is no part of an online row"
         start = sum(online.sizes[:first])
         return slice(start, start + sum(layout.sizes))
-
-    def _begin_optimiser(self) -> None:
-        """Make Adam's state now rather than in its first step, so that one run's part can be loaded into it."""
-        self.rows["online"].grad = torch.zeros_like(self.rows["online"])
-        self.optimiser.step()  # a gradient of zero moves nothing
-        self._adam["step"].zero_()
-
-    @property
-    def _adam(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.optimiser.state[self.rows["online"]]
-        return state
 
     def _noise_shapes(self) -> dict[str, tuple[int, ...]]:
         """Uniform numbers of one turn of one run, by name. Those of the views come last: methods share the others."""
@@ -158,7 +145,7 @@ class RainbowStack:
         values: Tensor = functional_call(self.template.online, named, (images, noise, valid))
         return values
 
-    def _run_loss(
+    def run_loss(
         self,
         online: Tensor,
         target: Tensor,
@@ -191,16 +178,22 @@ class RainbowStack:
         """One update of every run: metrics (S,) each, and new priorities (S, B)."""
         online = self.rows["online"]
         step = self.run_loss(online, self.rows["target"], self.rows["momentum"], self.maxima, batch, noise, env_steps, beta)
-        self.optimiser.zero_grad()
-        step.loss.sum().backward()  # type: ignore[no-untyped-call]
-        assert online.grad is not None, "the loss reaches the parameters"
-        norm = online.grad.norm(dim=1)
-        online.grad.mul_((self.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0)[:, None])
-        self.optimiser.step()
-        with torch.no_grad():
-            if self.template.contrastive:
-                self.rows["momentum"].lerp_(online[:, self._copied["momentum"]], self.key_ema_rate)
-        return step.metrics | {"gradient_norm": norm}, step.priority.detach()
+        (gradient,) = torch.autograd.grad(step.loss.sum(), online)
+        return step.metrics | {"gradient_norm": self.descend(gradient)}, step.priority.detach()
+
+    @torch.no_grad()
+    def descend(self, gradient: Tensor) -> Tensor:
+        """Clip each run's gradient, take Adam's step, let the momentum networks follow: the gradients' norms (S,)."""
+        norm: Tensor = gradient.norm(dim=1)
+        gradient = gradient * (self.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0)[:, None]
+        self.adam_steps += 1.0
+        online, mean, square = self.rows["online"].detach(), self.moments["mean"], self.moments["square"]
+        moved = self.adam(online, gradient, mean, square, self.adam_steps)
+        for old, new in zip((online, mean, square), moved, strict=True):
+            old.copy_(new)
+        if self.template.contrastive:
+            self.rows["momentum"].lerp_(online[:, self._copied["momentum"]], self.key_ema_rate)
+        return norm
 
     @torch.no_grad()
     def copy_target(self) -> None:
@@ -243,23 +236,22 @@ class StackedRun:
         return RunNetworks(self)
 
     def state_dict(self) -> dict[str, Any]:
-        adam = self.stack._adam
         return {
             "networks": self.networks.state_dict(),
             "maxima": {name: value[self.index] for name, value in self.stack.maxima.items()},
-            "moments": {name: self._unfilled("online", adam[name]) for name in ("exp_avg", "exp_avg_sq")},
-            "adam_steps": int(adam["step"]),
+            "moments": {name: self._unfilled("online", rows) for name, rows in self.stack.moments.items()},
+            "adam_steps": int(self.stack.adam_steps),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        stack, adam = self.stack, self.stack._adam
+        stack = self.stack
         self.networks.load_state_dict(state["networks"])
         for name, value in stack.maxima.items():
             value[self.index] = state["maxima"][name].to(stack.device)
-        for name in ("exp_avg", "exp_avg_sq"):
-            adam[name][self.index] = stack._row("online", state["moments"][name]).to(stack.device)
-        adam["step"].fill_(state["adam_steps"])
+        for name, rows in stack.moments.items():
+            rows[self.index] = stack._row("online", state["moments"][name]).to(stack.device)
+        stack.adam_steps.fill_(state["adam_steps"])
 
 
 class RunNetworks(NamedTuple):

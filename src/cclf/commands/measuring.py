@@ -61,6 +61,7 @@ class BenchRainbow:
     methods: tuple[str, ...] = ("rainbow", "curl", "cclf")
     stacks: tuple[int, ...] = (26, 104)
     """Runs in a stack."""
+    precision: Literal["fp32", "tf32"] = "fp32"
     device: str = "auto"
     rounds: int = 200
     """Updates of every run in each of five measurements."""
@@ -110,7 +111,13 @@ def bench(arguments: list[str]) -> int:
         if min(options.stacks, default=1) < 1 or options.rounds < 1 or options.replay_transitions < 100:
             raise ConfigError("--stacks and --rounds must be 1 or more, --replay-transitions 100 or more")
         report = bench_rainbow.rainbow(
-            options.methods, options.stacks, options.device, options.rounds, options.replay_transitions, options.tiny
+            options.methods,
+            options.stacks,
+            options.precision,
+            options.device,
+            options.rounds,
+            options.replay_transitions,
+            options.tiny,
         )
         figure, unit = "median_ms", "ms per update of one run"
     elif kind == "update":

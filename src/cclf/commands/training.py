@@ -132,13 +132,10 @@ def run_training(configs: list[Config], out: Path) -> int:
 
     stop = Stop()
     stop.install()
-    import torch
-
     from cclf import build
 
-    if configs[0].run.threads:
-        torch.set_num_threads(configs[0].run.threads)
     device = build.choose_device(configs[0].run.device)
+    build.set_threads(configs[0], device)
     build.set_precision(configs[0], device)
     try:
         with contextlib.ExitStack() as held:

@@ -19,7 +19,8 @@ from cclf.replay_nstep import NStepReplay
 from cclf.runtime.compile import GraphedUpdate
 from cclf.runtime.player import Played
 from cclf.runtime.workers import LOST, EnvPool
-from cclf.types import Advance, EnvSpec, Metrics, StackedAlgorithm
+from cclf.transfer import to_device
+from cclf.types import Advance, EnvSpec, GameBatch, Metrics, StackedAlgorithm
 
 
 class GameSchedule(NamedTuple):
@@ -192,7 +193,7 @@ class GameStack:
         """What was acted on, and what came of it, to replay; what came of it, to be acted on next."""
         device = self.replay.device
         rows = np.stack([played.rewards, played.ended, [run.age for run in self.runs]])
-        reward, ended, age = torch.from_numpy(rows).to(device)
+        reward, ended, age = to_device(torch.from_numpy(rows), device)
         self.replay.add(self._observation[:, -1].to(device), actions.to(device), reward, ended.bool(), age.long())
         self._seen.copy_(torch.from_numpy(played.stacks))
         for run, over in zip(self.runs, played.ended.tolist(), strict=True):
@@ -210,15 +211,24 @@ class GameStack:
                 run.reported_updates += 1
 
     def _learn_plainly(self) -> Metrics:
-        uniform, noise = self.algorithm.draw(self._moment)
-        batch = self.replay.sample(uniform["replay"].to(self.replay.device))
-        batch_here = type(batch)(*(tensor.to(self.algorithm.device) for tensor in batch))
-        metrics, priority = self.algorithm.update(batch_here, noise, self._env_steps, self._beta)
-        self.replay.set_priorities(batch.slot, priority.to(self.replay.device))
-        none = torch.zeros_like(priority[:, 0])
-        self._sums += torch.stack([metrics.get(name, none) for name in self.metric_names])
+        batch, noise = self.prepare(self._moment)
+        device = self.algorithm.device
+        batch_there = type(batch)(*(tensor.to(device) for tensor in batch))
+        metrics, priority = self.algorithm.update(batch_there, noise, self._env_steps, self._beta)
         self._reported = list(metrics)
+        self.conclude(batch.slot, priority, metrics)
         return {"q_loss": metrics["q_loss"]}
+
+    def prepare(self, moment: Tensor) -> tuple[GameBatch, Any]:
+        """What is learned from: a batch out of replay and all random numbers of the update."""
+        uniform, noise = self.algorithm.draw(moment)
+        return self.replay.sample(uniform["replay"].to(self.replay.device)), noise
+
+    def conclude(self, slot: Tensor, priority: Tensor, metrics: Metrics) -> None:
+        """What replay and the log keep of an update."""
+        self.replay.set_priorities(slot, priority.to(self.replay.device))
+        none = torch.zeros_like(priority[:, 0])
+        self._sums.add_(torch.stack([metrics.get(name, none) for name in self.metric_names]))
 
     def _report(self) -> list[Metrics]:
         """Of each run, the means since the last report."""
