@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from browser import browser
-from cclf import build, cli
+from cclf import build, cli, run_folder
 from cclf.analysis import gallery_cards, gallery_page
 from cclf.config import ConfigError
 from cclf.envs.minigrid import picture
@@ -33,7 +33,7 @@ SAMPLES = 64
 
 
 def trained(config, out):
-    with build.claimed_folder(config, out) as folder:
+    with run_folder.claimed_folder(config, out) as folder:
         run(config, folder)
     return folder
 
@@ -374,7 +374,7 @@ def test_only_what_acts_in_a_method_is_told(method, tmp_path):
 )
 def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
     config = tiny(method) if task == "toy/catch" else tiny_config(task, method)
-    with build.claimed_folder(config, tmp_path) as folder:
+    with run_folder.claimed_folder(config, tmp_path) as folder:
         pass
     assert cli.main(["inspect", str(folder), "--out", str(tmp_path / "x.html")]) == 2
     error = capsys.readouterr().err
@@ -384,7 +384,7 @@ def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
 
 
 def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
-    with build.claimed_folder(SAC, tmp_path) as untrained:
+    with run_folder.claimed_folder(SAC, tmp_path) as untrained:
         pass
     page = str(tmp_path / "x.html")
     for arguments, words in (
@@ -410,7 +410,7 @@ def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
     for config, name in ((SAC, "sac"), (A2C, "a2c"), (RAINBOW, "rainbow")):
         out = runs[name].parents[3]
         before = contents(runs[name])
-        with build.claimed_folder(config, out):  # as training holds it
+        with run_folder.claimed_folder(config, out):  # as training holds it
             one = curate(runs[name], 8, CPU)
         two = curate(runs[name], 8, CPU)
         assert contents(runs[name]) == before

@@ -26,7 +26,7 @@ WARMUP_FRAMES = 20_000  # fills RE3's window of 10,000 twice: its first updates 
 
 def minigrid(task: str, methods: Sequence[str], processes: int, seconds: float) -> dict[str, Any]:
     """Frames per second of the whole machine: `processes` independent runs at once, each with one thread."""
-    from cclf.build import code_version
+    from cclf.run_folder import code_version
 
     for method in methods:
         presets.resolve(task, method)
@@ -180,10 +180,11 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
     from cclf import build
     from cclf.algorithms.sac import Sac
     from cclf.algorithms.sac_lean import lean_update
+    from cclf.run_folder import read_config
     from cclf.runtime.learner import OffPolicyLearner
 
     device = build.choose_device(device_name)
-    asked = build.read_config(folder)
+    asked = read_config(folder)
 
     def restored(precision: Precision) -> OffPolicyLearner:
         assert isinstance(asked.algorithm, SacConfig), "checked before"
@@ -282,14 +283,14 @@ def _gradients(sac: "Sac", run: Callable[..., Any], batch: Any, noise: Any, mome
 def _header(task: str, precision: str, device: "torch.device") -> dict[str, Any]:
     import torch
 
-    from cclf import build
+    from cclf.run_folder import code_version
 
     return {
         "task": task,
         "precision": precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
-        "commit": build.code_version(),
+        "commit": code_version(),
         "command": " ".join(["cclf", *sys.argv[1:]]),
     }
 

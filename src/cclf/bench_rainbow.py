@@ -71,12 +71,13 @@ def rainbow(
     import torch
 
     from cclf import build
+    from cclf.run_folder import code_version
 
     device = build.choose_device(device_name)
     report: dict[str, Any] = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
-        "commit": build.code_version(),
+        "commit": code_version(),
         "command": " ".join(["cclf", *sys.argv[1:]]),
         "processors": os.cpu_count(),
         "replay_transitions": replay_transitions,
@@ -190,11 +191,11 @@ def _emulator_speed() -> float | None:
     """Agent steps per second of Pong on one core under random actions; None without ale-py."""
     import numpy as np
 
-    from cclf import build
     from cclf.config import ConfigError
+    from cclf.envs.make import make_game
 
     try:
-        game = build.make_game(presets.resolve("atari/Pong"), 0)
+        game = make_game(presets.resolve("atari/Pong"), 0)
     except ConfigError:
         return None
     actions = np.random.default_rng(0).integers(game.spec.num_actions or 1, size=EMULATOR_STEPS)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from cclf import build
 from cclf.analysis.gallery import About, Gallery
 from cclf.config import A2cConfig, ConfigError, RainbowConfig, SacConfig
 from cclf.gallery import a2c, rainbow, sac
+from cclf.run_folder import read_config
 from cclf.runtime import checkpoint
 
 # A new base algorithm is a line here: (which run, config, its learner's state, samples, clock) -> Gallery.
@@ -16,7 +16,7 @@ BASES = {SacConfig: sac.gallery, A2cConfig: a2c.gallery, RainbowConfig: rainbow.
 
 def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
     """What the newest checkpoint of a run is curious about, from `samples` transitions or a few more, in whole batches."""
-    config = build.read_config(folder)
+    config = read_config(folder)
     kind = type(config.algorithm)
     if kind not in BASES:
         known = ", ".join(base.__name__.removesuffix("Config") for base in BASES)
