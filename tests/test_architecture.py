@@ -45,7 +45,7 @@ MAY_SEE = {
     "demo": WORDS | {"run_folder", "runtime", "sweep", "analysis"},
     "paper_tables": WORDS,  # the paper's experiments as runs
     "sweep": WORDS | {"runtime", "machine", "sweep"},
-    "cost": WORDS | {"build", "runtime", "analysis"},
+    "cost": WORDS | {"build", "bench", "runtime", "analysis"},
     "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS

@@ -4,7 +4,6 @@ The paper compares "model sizes during training", which grow with the number of 
 plus what an update keeps for its gradients (counted, the same on every machine), and time is that of updates alone.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -81,24 +80,19 @@ def measure(names: Sequence[str], device_name: str, batch_size: int, pairs: int)
     import torch
 
     from cclf import build
+    from cclf.bench import time_pairs
 
     device = build.choose_device(device_name)
     torch.set_num_threads(1)
     learners = {name: _learner(name, batch_size, device) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(pairs + WARMUP_PAIRS):
+    for _ in range(WARMUP_PAIRS + pairs):
         for name, learner in learners.items():
-            started = time.perf_counter()
-            learner.update(0)
-            learner.update(0)  # updates alternate
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if turn >= WARMUP_PAIRS:
-                times[name].append((time.perf_counter() - started) * 500.0)
+            times[name] += time_pairs(learner, 1, device)
     costs = {}
     for name, learner in learners.items():
         parameters = sum(parameter.numel() for parameter in learner.algorithm.networks.parameters())  # type: ignore[attr-defined]
-        costs[name] = Cost(parameters, _kept_bytes(name), np.array(times[name]))
+        costs[name] = Cost(parameters, _kept_bytes(name), np.array(times[name][WARMUP_PAIRS:]))
         learner.close()
     return costs
 
