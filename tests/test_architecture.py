@@ -36,7 +36,7 @@ MAY_SEE = {
     "episode_player": WORDS | {"build"},  # what `build` sends to other processes
     "run_folder": WORDS | {"build", "runtime", "machine"},  # what a run leaves behind, and what is made of it again
     "bench": WORDS | {"build", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
-    "bench_rainbow": WORDS | {"build", "run_folder", "envs", "runtime"},
+    "bench_rainbow": WORDS | {"build", "bench", "envs", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "run_folder", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs

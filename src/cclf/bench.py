@@ -96,7 +96,7 @@ def update(methods: Sequence[str], task: str, precision: Precision, device_name:
         started = time.perf_counter()
         while learner.updates < 20:
             learner.update(0)
-        _finish(device)
+        finish(device)
         figures: dict[str, Any] = {"seconds_to_20_updates": time.perf_counter() - started, "parity": _parity(config, learner)}
         milliseconds = sorted(time_pairs(learner, pairs, device))
         deciles = statistics.quantiles(milliseconds, n=10)
@@ -132,14 +132,14 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
         while min(learner.updates for learner in learners) < 20:
             for learner in learners:
                 learner.advance(0)
-        _finish(device)
+        finish(device)
         parts = [_timed(learner, part) for learner in learners for part in ("act", "update", "observe")]
         parts += [_timed(learner.env, "step") for learner in learners]
         started, steps = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:
             for learner in learners:
                 steps += learner.advance(0).agent_steps
-        _finish(device)
+        finish(device)
         rate = steps / (time.perf_counter() - started)
         host_ms = {name: sum(part[name] for part in parts if name in part) / steps * 1e3 for part in parts for name in part}
         report[f"{method} x {count}"] = {
@@ -281,13 +281,16 @@ def _gradients(sac: "Sac", run: Callable[..., Any], batch: Any, noise: Any, mome
 
 
 def _header(task: str, precision: str, device: "torch.device") -> dict[str, Any]:
+    return {"task": task, "precision": precision, **origin(device)}
+
+
+def origin(device: "torch.device") -> dict[str, Any]:
+    """What no figure goes without."""
     import torch
 
     from cclf.run_folder import code_version
 
     return {
-        "task": task,
-        "precision": precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "commit": code_version(),
@@ -444,7 +447,8 @@ def time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") 
     return [first.elapsed_time(second) / 2.0 for first, second in itertools.pairwise(marks)]
 
 
-def _finish(device: "torch.device") -> None:
+def finish(device: "torch.device") -> None:
+    """Wait for what was asked of the device: a clock on the host has seen none of it before."""
     import torch
 
     if device.type == "cuda":

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cclf import presets
+from cclf.bench import finish, origin
 from cclf.config import Config, RainbowConfig
 
 if TYPE_CHECKING:
@@ -68,17 +69,11 @@ def rainbow(
     tiny: bool,
 ) -> dict[str, Any]:
     """Updates per second of each method, alone and in stacks of these sizes; `tiny` shrinks networks and frames for a test."""
-    import torch
-
     from cclf import build
-    from cclf.run_folder import code_version
 
     device = build.choose_device(device_name)
     report: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "commit": code_version(),
-        "command": " ".join(["cclf", *sys.argv[1:]]),
+        **origin(device),
         "processors": os.cpu_count(),
         "replay_transitions": replay_transitions,
         "emulator_agent_steps_per_second_per_core": _emulator_speed(),
@@ -161,7 +156,7 @@ def _time_stack(config: Config, runs: int, device: "torch.device", rounds: int) 
     started = time.perf_counter()
     for _ in range(max(8, rounds // 10)):
         stack.learn(step, 0)
-    _finish(device)
+    finish(device)
     ready = time.perf_counter() - started
     updates = [_milliseconds(lambda: stack.learn(step, 0), rounds, device) for _ in range(5)]
     for run in stack.runs:
@@ -183,7 +178,7 @@ def _milliseconds(call: Any, rounds: int, device: "torch.device") -> float:
     started = time.perf_counter()
     for _ in range(rounds):
         call()
-    _finish(device)
+    finish(device)
     return (time.perf_counter() - started) * 1e3 / rounds
 
 
@@ -226,10 +221,3 @@ def _schedule(config: Config, figures: dict[str, Any], stacks: Sequence[int], em
             "minutes_overlapped": max(learning, playing),
         }
     return answer
-
-
-def _finish(device: "torch.device") -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize()
