@@ -20,6 +20,7 @@ from cclf.envs.minigrid import picture
 from cclf.gallery import curate as curating
 from cclf.gallery import sac as gallery_sac
 from cclf.gallery.curate import curate
+from cclf.gallery.samples import rarity
 from cclf.nets import grid_windows
 from cclf.runtime import checkpoint
 from cclf.runtime.seeding import Generators, derive
@@ -455,7 +456,7 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
 def test_rarity_is_the_mean_distance_to_the_five_nearest():
     flat = torch.zeros(8, 3, 21, 21, dtype=torch.uint8)
     flat[7] = 255  # far from all the others, which are the same
-    found = gallery_sac.rarity(flat)
+    found = rarity(flat)
     assert found[:7].tolist() == pytest.approx([0.0] * 7, abs=1e-6)
     assert float(found[7]) == pytest.approx(1.0)
 
