@@ -60,6 +60,14 @@ def read_config(folder: Path) -> Config:
         raise ConfigError(f"cannot read {known}: {error}") from error
 
 
+def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
+    """The newest good state of a run; without `frames` those of a replay, nearly all of its bytes, are not read."""
+    saved = checkpoint.load(folder / "checkpoint", frames)
+    if saved is None:
+        raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    return saved
+
+
 def record(config: Config, learner: AnyLearner, device: torch.device, folder: Path) -> None:
     """Write down what runs in `folder`, and where."""
     for name, facts in (("config.json", config.to_dict()), ("manifest.json", manifest(config, learner, device))):
@@ -105,9 +113,7 @@ def load_agent(
     """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
     config = read_config(folder)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
-    saved = checkpoint.load(folder / "checkpoint", frames=False)
-    if saved is None:
-        raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    saved = read_checkpoint(folder, frames=False)
     agent = make_agent(config, device, evaluators=evaluators)
     agent.policy.load_state_dict(saved["learner"]["algorithm"])
     return agent, config, saved["agent_steps"] * config.env.action_repeat
