@@ -194,18 +194,9 @@ def make_game_stack(
     pool: EnvPool = EnvWorkers(tables, workers, config.task) if workers else LocalEnvs([make() for make in tables])
     seats = Tables(pool, [len(share) for share in shares])
     algorithm = make_rainbow_stack(configs, [_num_actions(spec) for spec in seats.specs], device)
-    transitions, size = replay_forecast(config, seats.specs[0])
+    _, size = replay_forecast(config, seats.specs[0])
     replay_device = choose_replay_device(rainbow.replay_device, device, size * len(configs))
-    replay = NStepReplay(
-        len(configs),
-        transitions,
-        seats.specs[0].frame_shape[1:],
-        config.env.frame_stack,
-        rainbow.n_steps,
-        rainbow.discount,
-        rainbow.n_step_slip,
-        replay_device,
-    )
+    replay = make_game_replay(config, len(configs), seats.specs[0].frame_shape[1:], replay_device)
     schedule = GameSchedule(
         learn_start=rainbow.learn_start_agent_steps,
         uniform_warmup=rainbow.warmup_policy == "uniform",
@@ -220,6 +211,21 @@ def make_game_stack(
     if device.type == "cuda" and config.run.compile:
         algorithm.run_loss = compiled(algorithm.run_loss)
     return GameStack(seats, algorithm, replay, schedule, config.run.log_every_agent_steps, graphs)
+
+
+def make_game_replay(config: Config, runs: int, frame_shape: tuple[int, int], device: torch.device) -> NStepReplay:
+    rainbow = config.algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    return NStepReplay(
+        runs,
+        replay_transitions(config),
+        frame_shape,
+        config.env.frame_stack,
+        rainbow.n_steps,
+        rainbow.discount,
+        rainbow.n_step_slip,
+        device,
+    )
 
 
 def game_workers(config: Config, runs: int, device: torch.device) -> int:
@@ -442,10 +448,15 @@ def set_precision(config: Config, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
-    """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
+def replay_transitions(config: Config) -> int:
+    """Those this run can ever hold. A short run never allocates the whole capacity."""
     assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
-    transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
+    return min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
+
+
+def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
+    """Transitions this run can ever hold, and their bytes."""
+    transitions = replay_transitions(config)
     shape, action_dim, _, max_steps, _ = spec
     if isinstance(config.algorithm, RainbowConfig):
         return transitions, NStepReplay.bytes_needed(transitions, shape[1:], config.env.frame_stack)

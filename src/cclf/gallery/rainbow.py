@@ -65,7 +65,7 @@ def gallery(about: About, config: Config, learner: dict[str, Any], samples: int,
 
 def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[RainbowStack, Rainbow, NStepReplay]:
     """A stack that draws random numbers, the networks, and the replay of a checkpoint; without its game."""
-    rainbow, state, env = config.algorithm, learner["replay"], config.env
+    rainbow = config.algorithm
     assert isinstance(rainbow, RainbowConfig), "chosen by the type of its config"
     networks, maxima = learner["algorithm"]["networks"], learner["algorithm"]["maxima"]
     num_actions = len(networks["online.head.layers.1.bias_mean"]) // (rainbow.atoms if rainbow.distributional else 1)
@@ -73,17 +73,9 @@ def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple
     module.load_state_dict(module.state_dict() | networks | maxima)
     # A stream of numbers of its own, which the run's seed decides.
     stack = build.make_rainbow_stack([replace(config, seed=derive(config.seed, "inspect"))], [num_actions], device)
-    replay = NStepReplay(
-        1,
-        min(rainbow.replay_capacity_transitions, max(1, config.planned_agent_steps)),
-        (env.frame_pixels, env.frame_pixels),
-        env.frame_stack,
-        rainbow.n_steps,
-        rainbow.discount,
-        rainbow.n_step_slip,
-        torch.device("cpu"),
-    )
-    replay.load_run_state(0, state)
+    pixels = config.env.frame_pixels
+    replay = build.make_game_replay(config, 1, (pixels, pixels), torch.device("cpu"))
+    replay.load_run_state(0, learner["replay"])
     if not replay.drawable().any():
         raise ConfigError("the replay of this run holds nothing to draw yet: train it first")
     return stack, module, replay
