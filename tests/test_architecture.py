@@ -34,21 +34,22 @@ MAY_SEE = {
     "machine": WORDS,  # facts that both the doctor and every manifest carry
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine", "episode_player"},
     "episode_player": WORDS | {"build"},  # what `build` sends to other processes
-    "bench": WORDS | {"build", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
-    "bench_rainbow": WORDS | {"build", "runtime"},
+    "run_folder": WORDS | {"build", "runtime", "machine"},  # what a run leaves behind, and what is made of it again
+    "bench": WORDS | {"build", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
+    "bench_rainbow": WORDS | {"build", "bench", "envs", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
-    "export": WORDS | {"build", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
+    "export": WORDS | {"build", "run_folder", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
     # one file per base algorithm: its checkpoint becomes pictures and plain numbers for a page
-    "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "analysis", "gallery"},
-    "demo": WORDS | {"build", "runtime", "sweep", "analysis"},
+    "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "run_folder", "analysis", "gallery"},
+    "demo": WORDS | {"run_folder", "runtime", "sweep", "analysis"},
     "paper_tables": WORDS,  # the paper's experiments as runs
     "sweep": WORDS | {"runtime", "machine", "sweep"},
-    "cost": WORDS | {"build", "runtime", "analysis"},
+    "cost": WORDS | {"build", "bench", "runtime", "analysis"},
     "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS
-    | {"commands", "build", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "gallery", "sweep"}
+    | {"commands", "build", "run_folder", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "gallery", "sweep"}
     | {"analysis", "paper_tables", "reproduce", "cost"},
     "cli": WORDS | {"commands"},
     "__init__": set(),

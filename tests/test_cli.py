@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from cclf import build, presets
+from cclf import build, presets, run_folder
 from cclf.cli import COMMANDS, main
 from cclf.config import Config
 from cclf.runtime import checkpoint
@@ -204,7 +204,7 @@ def test_the_manifest_names_commit_and_renderer():
     pytest.importorskip("dm_control")
     config = tiny_config("dmc/cartpole-swingup", env={"frame_pixels": 32, "crop_pixels": 28})
     learner = build.make_learner(config, CPU)
-    manifest = build.manifest(config, learner, CPU)
+    manifest = run_folder.manifest(config, learner, CPU)
     learner.close()
     assert len(manifest["renderer"]) > 2
     described = subprocess.run(

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from cclf import build, doctor, machine, probe
+from cclf import build, doctor, machine, probe, run_folder
 from cclf.cli import main
 from tiny_runs import CPU, tiny_config
 
@@ -139,7 +139,7 @@ def test_the_forecast_is_held_against_memory_and_disk():
 def test_the_manifest_carries_the_doctors_facts():
     config = tiny_config("minigrid/DoorKey-6x6")
     learner = build.make_learner(config, CPU)
-    manifest = build.manifest(config, learner, CPU)
+    manifest = run_folder.manifest(config, learner, CPU)
     learner.close()
     ours = machine.facts()
     assert {**ours, "torch": None} == {**{key: manifest[key] for key in ours}, "torch": None}

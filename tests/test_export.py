@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build, export
+from cclf import export, run_folder
 from cclf.cli import main
 from cclf.config import ConfigError
 from cclf.nets import grid_windows
@@ -28,7 +28,7 @@ def folders(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     found = {}
     for name, config in CONFIGS.items():
-        with build.claimed_folder(config, out) as found[name]:
+        with run_folder.claimed_folder(config, out) as found[name]:
             run(config, found[name])
     return found
 
@@ -43,7 +43,7 @@ def test_torchscript_of_sac_is_the_mean_action_on_whole_frames(folders, tmp_path
     done = export.export(folders["sac"], tmp_path / "policy.pt")
     assert done.largest_difference <= 1e-5
     policy, metadata = read(done.path)
-    agent, config, _ = build.load_agent(folders["sac"], CPU, 1)
+    agent, config, _ = run_folder.load_agent(folders["sac"], CPU, 1)
     pixels = config.env.frame_pixels
     frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 9, pixels, pixels), dtype=np.uint8))
     expected = agent.policy.evaluation_action(frames)
@@ -60,7 +60,7 @@ def test_torchscript_of_sac_is_the_mean_action_on_whole_frames(folders, tmp_path
 def test_torchscript_of_a2c_is_the_logits_on_grids(folders, tmp_path):
     done = export.export(folders["a2c"], tmp_path / "policy.pt")
     policy, metadata = read(done.path)
-    agent, _, _ = build.load_agent(folders["a2c"], CPU, 1)
+    agent, _, _ = run_folder.load_agent(folders["a2c"], CPU, 1)
     grids = np.random.default_rng(0).integers(0, 11, (5, 7, 7, 3), dtype=np.uint8)
     network = agent.policy.policy
     expected = network.actor(network.encoder(torch.from_numpy(grid_windows(grids)))).detach()
@@ -73,7 +73,7 @@ def test_torchscript_of_a2c_is_the_logits_on_grids(folders, tmp_path):
 def test_torchscript_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
     done = export.export(folders["rainbow"], tmp_path / "policy.pt")
     policy, metadata = read(done.path)
-    agent, _, _ = build.load_agent(folders["rainbow"], CPU, 1)
+    agent, _, _ = run_folder.load_agent(folders["rainbow"], CPU, 1)
     frames = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 2, 25, 25), dtype=np.uint8))
     torch.testing.assert_close(policy(frames), agent.policy.evaluation_values(frames), rtol=0, atol=1e-5)
     assert torch.equal(policy(frames).argmax(1), agent.policy.evaluation_action(frames))

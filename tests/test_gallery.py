@@ -13,13 +13,14 @@ import torch
 from PIL import Image
 
 from browser import browser
-from cclf import build, cli
+from cclf import build, cli, run_folder
 from cclf.analysis import gallery_cards, gallery_page
 from cclf.config import ConfigError
 from cclf.envs.minigrid import picture
 from cclf.gallery import curate as curating
 from cclf.gallery import sac as gallery_sac
 from cclf.gallery.curate import curate
+from cclf.gallery.samples import rarity
 from cclf.nets import grid_windows
 from cclf.runtime import checkpoint
 from cclf.runtime.seeding import Generators, derive
@@ -33,7 +34,7 @@ SAMPLES = 64
 
 
 def trained(config, out):
-    with build.claimed_folder(config, out) as folder:
+    with run_folder.claimed_folder(config, out) as folder:
         run(config, folder)
     return folder
 
@@ -374,7 +375,7 @@ def test_only_what_acts_in_a_method_is_told(method, tmp_path):
 )
 def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
     config = tiny(method) if task == "toy/catch" else tiny_config(task, method)
-    with build.claimed_folder(config, tmp_path) as folder:
+    with run_folder.claimed_folder(config, tmp_path) as folder:
         pass
     assert cli.main(["inspect", str(folder), "--out", str(tmp_path / "x.html")]) == 2
     error = capsys.readouterr().err
@@ -384,7 +385,7 @@ def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
 
 
 def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
-    with build.claimed_folder(SAC, tmp_path) as untrained:
+    with run_folder.claimed_folder(SAC, tmp_path) as untrained:
         pass
     page = str(tmp_path / "x.html")
     for arguments, words in (
@@ -410,7 +411,7 @@ def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
     for config, name in ((SAC, "sac"), (A2C, "a2c"), (RAINBOW, "rainbow")):
         out = runs[name].parents[3]
         before = contents(runs[name])
-        with build.claimed_folder(config, out):  # as training holds it
+        with run_folder.claimed_folder(config, out):  # as training holds it
             one = curate(runs[name], 8, CPU)
         two = curate(runs[name], 8, CPU)
         assert contents(runs[name]) == before
@@ -455,7 +456,7 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
 def test_rarity_is_the_mean_distance_to_the_five_nearest():
     flat = torch.zeros(8, 3, 21, 21, dtype=torch.uint8)
     flat[7] = 255  # far from all the others, which are the same
-    found = gallery_sac.rarity(flat)
+    found = rarity(flat)
     assert found[:7].tolist() == pytest.approx([0.0] * 7, abs=1e-6)
     assert float(found[7]) == pytest.approx(1.0)
 

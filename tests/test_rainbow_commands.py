@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cclf import build
+from cclf import build, run_folder
+from cclf.runtime.seeding import derive
 from rainbow_inputs import CPU, tiny
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, tiny_options
@@ -30,8 +31,8 @@ def test_train_makes_ten_episode_rows_and_a_final_one(folder):
 
 
 def test_the_final_evaluation_is_of_the_final_agent(folder):
-    agent, config, env_steps = build.load_agent(folder, CPU, 3)
-    seeds = [build.derive(config.seed, "final", episode) for episode in range(3)]
+    agent, config, env_steps = run_folder.load_agent(folder, CPU, 3)
+    seeds = [derive(config.seed, "final", episode) for episode in range(3)]
     expected = agent.evaluate(seeds, False).returns
     agent.close()
     assert env_steps == 24
@@ -52,9 +53,9 @@ def test_the_same_command_makes_a_lost_final_evaluation_again_and_no_second_one(
 
 def test_a_stop_in_the_final_evaluation_leaves_none(folder):
     (folder / "final.csv").unlink(missing_ok=True)
-    assert not build.final_evaluation(folder, CPU, lambda: True)
+    assert not run_folder.final_evaluation(folder, CPU, lambda: True)
     assert not (folder / "final.csv").exists()
-    assert build.final_evaluation(folder, CPU, lambda: False)
+    assert run_folder.final_evaluation(folder, CPU, lambda: False)
     assert (folder / "final.csv").exists()
 
 

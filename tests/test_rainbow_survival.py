@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cclf import build
+from cclf import build, run_folder
 from cclf.runtime import checkpoint, loop
 from cclf.runtime.game_stack import GameStack
 from cclf.runtime.metrics import Table
@@ -141,8 +141,8 @@ PHASES = {
     "the evaluation of the second run": (loop.Training, "_evaluate", 2, 12, 12),
     "the last evaluation of the second run": (loop.Training, "_evaluate", 6, None, 36),
     "a checkpoint": (checkpoint, "_index", 3, 24, 24),
-    "the final evaluation of the first run": (build, "final_evaluation", 1, None, None),
-    "the final evaluation of the second run": (build, "final_evaluation", 2, None, None),
+    "the final evaluation of the first run": (run_folder, "final_evaluation", 1, None, None),
+    "the final evaluation of the second run": (run_folder, "final_evaluation", 2, None, None),
 }
 LIKE_ANOTHER = ("before the first step", "the evaluation of the first run", "the final evaluation of the first run")
 
@@ -190,7 +190,7 @@ def test_a_signal_beside_evaluation_workers(tmp_path, undisturbed, monkeypatch, 
 @pytest.mark.slow
 def test_a_signal_in_the_final_evaluation_beside_workers(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(build, "final_evaluation", signalled(build.final_evaluation, 2))
+        patch.setattr(run_folder, "final_evaluation", signalled(run_folder.final_evaluation, 2))
         assert train(tmp_path, "--eval-workers", 2)[0] == 75
     assert not (folder(tmp_path, 2) / "final.csv").exists()
     assert train(tmp_path, "--eval-workers", 2)[0] == 0

@@ -14,6 +14,7 @@ import torch
 
 from cclf import build
 from cclf.algorithms.a2c import A2c
+from cclf.commands import training
 from cclf.envs.toy import make_toy
 from cclf.runtime import checkpoint, files, loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
@@ -107,7 +108,7 @@ def signalled(original, at_call):
 
 PHASES = {
     "before the first step": (build, "make_learner", 1, 0),
-    "the announcement": (build, "announcement", 1, 0),
+    "the announcement": (training, "announcement", 1, 0),
     "warm-up": (OffPolicyLearner, "act", 5, 5),
     "an update": (OffPolicyLearner, "update", 42, 42),
     "the first evaluation": (loop.Training, "_evaluate", 1, 30),

@@ -26,7 +26,7 @@ WARMUP_FRAMES = 20_000  # fills RE3's window of 10,000 twice: its first updates 
 
 def minigrid(task: str, methods: Sequence[str], processes: int, seconds: float) -> dict[str, Any]:
     """Frames per second of the whole machine: `processes` independent runs at once, each with one thread."""
-    from cclf.build import code_version
+    from cclf.run_folder import code_version
 
     for method in methods:
         presets.resolve(task, method)
@@ -96,9 +96,9 @@ def update(methods: Sequence[str], task: str, precision: Precision, device_name:
         started = time.perf_counter()
         while learner.updates < 20:
             learner.update(0)
-        _finish(device)
+        finish(device)
         figures: dict[str, Any] = {"seconds_to_20_updates": time.perf_counter() - started, "parity": _parity(config, learner)}
-        milliseconds = sorted(_time_pairs(learner, pairs, device))
+        milliseconds = sorted(time_pairs(learner, pairs, device))
         deciles = statistics.quantiles(milliseconds, n=10)
         figures |= {"median_ms": statistics.median(milliseconds), "p10_ms": deciles[0], "p90_ms": deciles[-1]}
         figures |= {"parameters": sum(parameter.numel() for parameter in learner.algorithm.networks.parameters())}  # type: ignore[attr-defined]
@@ -132,14 +132,14 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
         while min(learner.updates for learner in learners) < 20:
             for learner in learners:
                 learner.advance(0)
-        _finish(device)
+        finish(device)
         parts = [_timed(learner, part) for learner in learners for part in ("act", "update", "observe")]
         parts += [_timed(learner.env, "step") for learner in learners]
         started, steps = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:
             for learner in learners:
                 steps += learner.advance(0).agent_steps
-        _finish(device)
+        finish(device)
         rate = steps / (time.perf_counter() - started)
         host_ms = {name: sum(part[name] for part in parts if name in part) / steps * 1e3 for part in parts for name in part}
         report[f"{method} x {count}"] = {
@@ -180,10 +180,11 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
     from cclf import build
     from cclf.algorithms.sac import Sac
     from cclf.algorithms.sac_lean import lean_update
+    from cclf.run_folder import read_config
     from cclf.runtime.learner import OffPolicyLearner
 
     device = build.choose_device(device_name)
-    asked = build.read_config(folder)
+    asked = read_config(folder)
 
     def restored(precision: Precision) -> OffPolicyLearner:
         assert isinstance(asked.algorithm, SacConfig), "checked before"
@@ -280,16 +281,19 @@ def _gradients(sac: "Sac", run: Callable[..., Any], batch: Any, noise: Any, mome
 
 
 def _header(task: str, precision: str, device: "torch.device") -> dict[str, Any]:
+    return {"task": task, "precision": precision, **origin(device)}
+
+
+def origin(device: "torch.device") -> dict[str, Any]:
+    """What no figure goes without."""
     import torch
 
-    from cclf import build
+    from cclf.run_folder import code_version
 
     return {
-        "task": task,
-        "precision": precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
-        "commit": build.code_version(),
+        "commit": code_version(),
         "command": " ".join(["cclf", *sys.argv[1:]]),
     }
 
@@ -418,8 +422,8 @@ def _parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]:
     return figures
 
 
-def _time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") -> list[float]:
-    """Milliseconds per update, one figure per pair of updates."""
+def time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") -> list[float]:
+    """Milliseconds per update, one figure per pair of updates, since they alternate. Leaves no work behind on the device."""
     import torch
 
     times = []
@@ -440,7 +444,8 @@ def _time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device")
     return [first.elapsed_time(second) / 2.0 for first, second in itertools.pairwise(marks)]
 
 
-def _finish(device: "torch.device") -> None:
+def finish(device: "torch.device") -> None:
+    """Wait for what was asked of the device: a clock on the host has seen none of it before."""
     import torch
 
     if device.type == "cuda":

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from cclf import presets
+from cclf.bench import finish, origin
 from cclf.config import Config, RainbowConfig
 
 if TYPE_CHECKING:
@@ -69,17 +70,12 @@ def rainbow(
     tiny: bool,
 ) -> dict[str, Any]:
     """Updates per second of each method, alone and in stacks of these sizes; `tiny` shrinks networks and frames for a test."""
-    import torch
-
     from cclf import build
 
     device = build.choose_device(device_name)
     report: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
+        **origin(device),
         "precision": precision,
-        "commit": build.code_version(),
-        "command": " ".join(["cclf", *sys.argv[1:]]),
         "processors": os.cpu_count(),
         "replay_transitions": replay_transitions,
         "emulator_agent_steps_per_second_per_core": _emulator_speed(),
@@ -172,7 +168,7 @@ def _time_stack(config: Config, runs: int, device: "torch.device", rounds: int) 
     started = time.perf_counter()
     for _ in range(max(8, rounds // 10)):
         stack.learn(step, 0)
-    _finish(device)
+    finish(device)
     ready = time.perf_counter() - started
     updates = [_milliseconds(lambda: stack.learn(step, 0), rounds, device) for _ in range(5)]
     for run in stack.runs:
@@ -194,7 +190,7 @@ def _milliseconds(call: Any, rounds: int, device: "torch.device") -> float:
     started = time.perf_counter()
     for _ in range(rounds):
         call()
-    _finish(device)
+    finish(device)
     return (time.perf_counter() - started) * 1e3 / rounds
 
 
@@ -202,11 +198,11 @@ def _emulator_speed() -> float | None:
     """Agent steps per second of Pong on one core under random actions; None without ale-py."""
     import numpy as np
 
-    from cclf import build
     from cclf.config import ConfigError
+    from cclf.envs.make import make_game
 
     try:
-        game = build.make_game(presets.resolve("atari/Pong"), 0)
+        game = make_game(presets.resolve("atari/Pong"), 0)
     except ConfigError:
         return None
     actions = np.random.default_rng(0).integers(game.spec.num_actions or 1, size=EMULATOR_STEPS)
@@ -237,10 +233,3 @@ def _schedule(config: Config, figures: dict[str, Any], stacks: Sequence[int], em
             "minutes_overlapped": max(learning, playing),
         }
     return answer
-
-
-def _finish(device: "torch.device") -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize()

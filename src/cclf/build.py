@@ -1,13 +1,9 @@
 """The composition root: a config becomes objects here, and only here are all layers imported."""
 
-import json
 import math
 import os
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,24 +21,19 @@ from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, RainbowConfig, SacConfig
-from cclf.envs.make import make_any as make_any
-from cclf.envs.make import make_env as make_env
-from cclf.envs.make import make_game as make_game
+from cclf.envs.make import make_any, make_env, make_game
 from cclf.framework import Framework
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import backward, paired_convolutions, prepare
 from cclf.nets import plain_convolutions
 from cclf.replay import Replay
 from cclf.replay_nstep import NStepReplay
-from cclf.runtime import checkpoint
 from cclf.runtime.compile import GraphedPolicy, compiled
-from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, evaluate, evaluate_games, evaluate_vector, finish
+from cclf.runtime.evaluate import Evaluation, Rounds, evaluate, evaluate_games, evaluate_vector, finish
 from cclf.runtime.evaluators import Evaluators
-from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.game_stack import GameRun, GameSchedule, GameStack, Tables
 from cclf.runtime.learner import OffPolicyLearner, OnPolicyLearner
 from cclf.runtime.loop import Plan, Training
-from cclf.runtime.metrics import EVAL_COLUMNS, Table
 from cclf.runtime.player import Players
 from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
@@ -203,18 +194,9 @@ def make_game_stack(
     pool: EnvPool = EnvWorkers(tables, workers, config.task) if workers else LocalEnvs([make() for make in tables])
     seats = Tables(pool, [len(share) for share in shares])
     algorithm = make_rainbow_stack(configs, [_num_actions(spec) for spec in seats.specs], device)
-    transitions, size = replay_forecast(config, seats.specs[0])
+    _, size = replay_forecast(config, seats.specs[0])
     replay_device = choose_replay_device(rainbow.replay_device, device, size * len(configs))
-    replay = NStepReplay(
-        len(configs),
-        transitions,
-        seats.specs[0].frame_shape[1:],
-        config.env.frame_stack,
-        rainbow.n_steps,
-        rainbow.discount,
-        rainbow.n_step_slip,
-        replay_device,
-    )
+    replay = make_game_replay(config, len(configs), seats.specs[0].frame_shape[1:], replay_device)
     schedule = GameSchedule(
         learn_start=rainbow.learn_start_agent_steps,
         uniform_warmup=rainbow.warmup_policy == "uniform",
@@ -234,6 +216,21 @@ def make_game_stack(
         for owner, name in parts:
             setattr(owner, name, compiled(getattr(owner, name)))
     return stack
+
+
+def make_game_replay(config: Config, runs: int, frame_shape: tuple[int, int], device: torch.device) -> NStepReplay:
+    rainbow = config.algorithm
+    assert isinstance(rainbow, RainbowConfig), "games are learned with Rainbow"
+    return NStepReplay(
+        runs,
+        replay_transitions(config),
+        frame_shape,
+        config.env.frame_stack,
+        rainbow.n_steps,
+        rainbow.discount,
+        rainbow.n_step_slip,
+        device,
+    )
 
 
 def game_workers(config: Config, runs: int, device: torch.device) -> int:
@@ -348,30 +345,6 @@ def eval_workers(config: Config, device: torch.device, runs: int) -> int:
     return min(config.run.eval_episodes, max(1, len(os.sched_getaffinity(0)) // runs))
 
 
-def read_config(folder: Path) -> Config:
-    known = folder / "config.json"
-    if not known.exists():
-        raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
-    try:
-        return Config.from_dict(json.loads(known.read_text()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"cannot read {known}: {error}") from error
-
-
-def load_agent(
-    folder: Path, device: torch.device, episodes: int, evaluators: Evaluators | None = None
-) -> tuple[Agent, Config, int]:
-    """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
-    config = read_config(folder)
-    config = replace(config, run=replace(config.run, eval_episodes=episodes))
-    saved = checkpoint.load(folder / "checkpoint", frames=False)
-    if saved is None:
-        raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
-    agent = make_agent(config, device, evaluators=evaluators)
-    agent.policy.load_state_dict(saved["learner"]["algorithm"])
-    return agent, config, saved["agent_steps"] * config.env.action_repeat
-
-
 def make_learner(config: Config, device: torch.device) -> AnyLearner:
     seed = derive(config.seed, "env")
     if isinstance(config.algorithm, A2cConfig):
@@ -405,13 +378,6 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
         settings.warmup_agent_steps,
         graph_cycle=math.lcm(sac.actor_every_updates, sac.target_every_updates) if graphed else None,
     )
-
-
-def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
-    """The agent steps from which runs that take turns in one process go on; None is the newest there is."""
-    if len(configs) == 1 or not isinstance(configs[0].algorithm, RainbowConfig):
-        return [None] * len(configs)
-    return [*checkpoint.resume_points([out / config.run_name() / "checkpoint" for config in configs])]
 
 
 def make_learners(
@@ -458,42 +424,6 @@ def make_training(
     return Training(plan, learner, evaluate_now, folder), learner, agent
 
 
-def final_evaluation(
-    folder: Path, device: torch.device, stopped: Callable[[], bool], evaluators: Evaluators | None = None
-) -> bool:
-    """The last word on a finished run: its final agent in many episodes, a row of final.csv. Whether that is there now.
-
-    It reads the last checkpoint, so it may come at any time later, and leaves nothing behind when `stopped()`.
-    """
-    episodes = read_config(folder).run.final_eval_episodes
-    if not episodes:
-        return True
-    agent, config, env_steps = load_agent(folder, device, episodes, evaluators)
-    path = folder / "final.csv"
-    done = [line.partition(",")[0] for line in path.read_text().splitlines()] if path.exists() else []
-    with closing(agent):
-        if str(env_steps) in done:
-            return True
-        started = time.monotonic()
-        try:
-            result = agent.evaluate([derive(config.seed, "final", episode) for episode in range(episodes)], False, stopped)
-        except EvaluationStoppedError:
-            return False
-    row = {
-        "env_steps": env_steps,
-        "agent_steps": env_steps // config.env.action_repeat,
-        "updates": config.updates_at(env_steps // config.env.action_repeat),
-        "return_mean": result.mean,
-        "return_std": result.std,
-        "episodes": episodes,
-        "wall_seconds": round(time.monotonic() - started, 3),
-        "returns": " ".join(f"{value:.8g}" for value in result.returns),
-    }
-    with closing(Table(path, EVAL_COLUMNS, env_steps - 1)) as table:
-        table.write(row)
-    return True
-
-
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -530,14 +460,25 @@ def set_precision(config: Config, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
-    """Transitions this run can ever hold, and their bytes. A short run never allocates the whole capacity."""
+def replay_transitions(config: Config) -> int:
+    """Those this run can ever hold. A short run never allocates the whole capacity."""
     assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
-    transitions = min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
+    return min(config.algorithm.replay_capacity_transitions, max(1, config.planned_agent_steps))
+
+
+def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
+    """Transitions this run can ever hold, and their bytes."""
+    transitions = replay_transitions(config)
     shape, action_dim, _, max_steps, _ = spec
     if isinstance(config.algorithm, RainbowConfig):
         return transitions, NStepReplay.bytes_needed(transitions, shape[1:], config.env.frame_stack)
     return transitions, Replay.bytes_needed(transitions, shape, action_dim, config.env.frame_stack, max_steps)
+
+
+def replay_forecast_of(config: Config) -> tuple[int, int]:
+    """The same before a run is built: its environment is made for the question alone."""
+    with closing(make_any(config, seed=0)) as env:
+        return replay_forecast(config, env.spec)
 
 
 def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -> torch.device:
@@ -561,75 +502,3 @@ def _too_large(where: str, needed_bytes: int, free_bytes: int) -> str:
         f"replay needs {needed_bytes / 1e9:.2f} GB of {where} memory, {free_bytes / 1e9:.2f} GB are free: "
         "lower --replay-capacity-transitions or --frame-pixels"
     )
-
-
-def record(config: Config, learner: AnyLearner, device: torch.device, folder: Path) -> None:
-    """Write down what runs in `folder`, and where."""
-    for name, facts in (("config.json", config.to_dict()), ("manifest.json", manifest(config, learner, device))):
-        replace_file(folder / name, (json.dumps(facts, indent=2) + "\n").encode())
-
-
-def manifest(config: Config, learner: AnyLearner, device: torch.device) -> dict[str, Any]:
-    """The facts about code and machine that a result must carry."""
-    renderer = getattr(learner.env, "renderer", None)
-    return {
-        "commit": code_version(),
-        **machine.facts(),
-        "torch": torch.__version__,  # with the build's +cu or +cpu, which the package's metadata leaves out
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        **(renderer(frames=5) if renderer else {"renderer": None}),
-        "env_steps_per_agent_step": config.env.action_repeat,
-    }
-
-
-def announcement(config: Config, learner: AnyLearner, device: torch.device) -> list[str]:
-    """What a person wants to know before a run begins."""
-    lines = [
-        f"{config.task}  {config.method_name}  seed {config.seed}  profile {config.profile}  on {device}",
-        f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x {config.env.action_repeat}, "
-        f"{config.planned_updates:,} updates",
-    ]
-    if not isinstance(learner, OnPolicyLearner):
-        transitions, size = replay_forecast(config, learner.env.spec)
-        lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
-    return lines
-
-
-def code_version() -> str | None:
-    """The commit this code runs from, `-dirty` where files differ; CCLF_COMMIT says it where code travels without its history."""
-    if "CCLF_COMMIT" in os.environ:
-        return os.environ["CCLF_COMMIT"]
-    here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-@contextmanager
-def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
-    """The run's folder, made or found, for this process alone. Refuses one that holds another config, one that another process
-    works in, and one that cannot be written."""
-    folder = out / config.run_name()
-    with ExitStack() as held:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(only_process(folder))
-            _claim(config, folder)
-        except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
-            raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
-        yield folder
-
-
-def _claim(config: Config, folder: Path) -> None:
-    known = folder / "config.json"
-    if not known.exists():
-        replace_file(known, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
-        return
-    before = Config.from_dict(json.loads(known.read_text())).learning_values()
-    now = config.learning_values()
-    differing = [f"{key} ({before.get(key)} there, {now[key]} now)" for key in now if before.get(key) != now[key]]
-    if differing:
-        raise ConfigError(f"{folder} holds a run of another config: {', '.join(differing)}; use another --out")

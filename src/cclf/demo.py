@@ -103,7 +103,7 @@ def _watch(folder: Path) -> list[np.ndarray]:
     """Pictures of one episode of the agent in a run folder."""
     import torch
 
-    from cclf.build import load_agent
+    from cclf.run_folder import load_agent
 
     agent, _, _ = load_agent(folder, torch.device("cpu"), episodes=1)
     try:

@@ -102,14 +102,11 @@ def forecast(config: Config, facts: Facts) -> Facts:
     if "error" in facts["torch"]:
         return answer | {"error": "cannot run, PyTorch does not load", "do": "repair PyTorch"}
     from cclf import build
-    from cclf.envs.make import make_any
 
     if isinstance(config.algorithm, A2cConfig):
         build.make_grids(config, 1, 0).close()  # refuses an unknown name
     else:
-        env = make_any(config, 0)
-        answer["replay_transitions"], answer["replay_bytes"] = build.replay_forecast(config, env.spec)
-        env.close()
+        answer["replay_transitions"], answer["replay_bytes"] = build.replay_forecast_of(config)
     # A checkpoint holds the replay and is written beside the one before.
     return answer | {"disk_bytes": 2 * answer["replay_bytes"]}
 

@@ -22,8 +22,9 @@ from cclf.algorithms.a2c import A2c
 from cclf.algorithms.rainbow_stack import StackedRun
 from cclf.algorithms.sac import Sac
 from cclf.config import Config, ConfigError, RainbowConfig
-from cclf.envs.make import make_env
+from cclf.envs.make import make_env, make_game
 from cclf.nets import GRID_WINDOWS, grid_windows, plain_convolutions
+from cclf.run_folder import load_agent
 from cclf.runtime.seeding import derive
 
 TOLERANCE = 1e-4
@@ -95,7 +96,7 @@ def export(folder: Path, out: Path, seed: int = 0) -> Exported:
         raise ConfigError(f"ONNX needs the packages {', '.join(missing)}: pip install 'cclf[export]', or export to a .pt")
     if not out.parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.parent}")
-    agent, config, env_steps = build.load_agent(folder, CPU, 1)
+    agent, config, env_steps = load_agent(folder, CPU, 1)
     agent.close()
     policy, observations, expected = reference(agent.policy, config, seed)
     metadata = describe(config, env_steps, observations, expected)
@@ -134,7 +135,7 @@ def reference(policy: Any, config: Config, seed: int) -> tuple[nn.Module, np.nda
             logits = policy.policy.actor(policy.policy.encoder(torch.from_numpy(grid_windows(observations)))).numpy()
         return GridLogits(policy).eval(), observations, logits
     if isinstance(policy, StackedRun):
-        game, seen = build.make_game(config, derive(seed, "export"), evaluation=True), []
+        game, seen = make_game(config, derive(seed, "export"), evaluation=True), []
         game.reset(derive(seed, "export"))
         for _ in range(CHECKED_AGENT_STEPS):
             seen.append(game.stack.copy())

@@ -55,9 +55,15 @@ class Convolutions(nn.Module):
         return self.kernel(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
 
 
+def _fastest_layout(pixels: Tensor) -> torch.memory_format:
+    """Channels last, but for true float32 on a GPU: without its matrix units cuDNN is a quarter faster on whole planes."""
+    planes = pixels.is_cuda and not torch.backends.cudnn.allow_tf32
+    return torch.contiguous_format if planes else torch.channels_last
+
+
 def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
     pixels = images.cut() if isinstance(images, Crops) else images
-    x = pixels.to(layers[0][0].dtype, memory_format=torch.channels_last) / 255.0
+    x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
     for i, (weight, bias) in enumerate(layers):
         x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
     return x.permute(0, 2, 3, 1).flatten(1)

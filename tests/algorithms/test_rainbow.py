@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from cclf import augment, build, equations, presets
 from cclf.algorithms.rainbow import RainbowNoise
+from cclf.envs.make import make_game
 from cclf.nets_rainbow import DuelingHead, GameEncoder, LayerNoise, NoisyLinear, Projection
 from rainbow_inputs import batch_of, stack_of, tiny, update
 
@@ -322,7 +323,7 @@ def test_mixing_before_or_after_the_projection_is_no_different():
 def test_curiosity_at_the_start_is_near_chance_and_the_contrastive_loss_above_it():
     """Sheet: NCE above ln 32 at the start, selected c about 0.97 to 0.997 on frames of a game; here on frames of the toy."""
     config = presets.resolve("toy/catch", "cclf")
-    game = build.make_game(config, 3)
+    game = make_game(config, 3)
     random, frames = np.random.default_rng(0), []
     game.reset()
     while len(frames) < 64:

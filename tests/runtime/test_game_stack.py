@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cclf import build, presets
+from cclf.envs.make import make_game
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate_games, finish
 from cclf.runtime.game_stack import GameSchedule
@@ -151,7 +152,7 @@ class Lives:
 def test_a_lost_life_ends_an_episode_of_replay_but_no_game():
     """The return that is reported is the whole game's, before any clipping."""
     config = longer("rainbow")
-    stack = build.make_game_stack([config], CPU, [lambda: Lives(build.make_game(config, 1))])
+    stack = build.make_game_stack([config], CPU, [lambda: Lives(make_game(config, 1))])
     learner = stack.runs[0]
     finished, rewards = [], []
     for t in range(36):
@@ -335,7 +336,7 @@ class Scripted:
 
 
 def game():
-    return build.make_game(tiny("rainbow"), 0, evaluation=True)
+    return make_game(tiny("rainbow"), 0, evaluation=True)
 
 
 def test_what_an_episode_returns_depends_on_its_seed_alone():

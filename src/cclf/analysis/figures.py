@@ -29,6 +29,7 @@ COLOURS = {
 OTHER_COLOURS = ("#b07d2b", "#5b6fc0", "#6d9a3a", "#a8577e", "#2f8fb3", "#937053", "#7d5ba6", "#4f9d84")
 LINE_COLOURS = ("#d1495b", "#4c72a4", "#3a9272", "#b07d2b", "#8f3f97")  # of quantities of one run
 PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
+ENV_STEPS = "environment steps (thousands)"
 _INK = "#010203"  # replaced by the page's own text colour in SVG
 
 
@@ -103,10 +104,7 @@ def learning_curves(
             axis.fill_between(thousands, interval.low, interval.high, color=colour(method), alpha=0.18, lw=0)
         if optimum and title in optimum:
             axis.axhline(optimum[title], color="#888888", lw=0.8, ls=(0, (4, 3)))
-        axis.set_title(plain(title), fontsize=10, loc="left")
-        axis.set_xlabel("environment steps (thousands)", fontsize=8)
-        axis.set_ylabel("return", fontsize=8)
-        _style(axis)
+        _style(axis, ENV_STEPS, "return", title)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     if legend:
@@ -116,10 +114,7 @@ def learning_curves(
 
 def intervals(values: Mapping[str, Interval], xlabel: str, even: float | None = None) -> Any:
     """One line per method: its estimate as a dot, its interval as a bar; `even` marks where two methods are alike."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(PANEL_INCHES[0], 0.28 * len(values) + 0.75), layout="constrained")
-    axis = figure.subplots()
+    figure, axis = _panel((PANEL_INCHES[0], 0.28 * len(values) + 0.75))
     for place, (method, interval) in enumerate(values.items()):
         axis.plot([interval.low, interval.high], [place, place], color=colour(method), lw=5, alpha=0.35, solid_capstyle="butt")
         axis.plot([interval.estimate], [place], "o", color=colour(method), ms=5)
@@ -127,86 +122,60 @@ def intervals(values: Mapping[str, Interval], xlabel: str, even: float | None = 
         axis.axvline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
     axis.set_yticks(range(len(values)), [plain(method) for method in values])
     axis.invert_yaxis()
-    axis.set_xlabel(xlabel, fontsize=8)
-    _style(axis)
+    _style(axis, xlabel)
     return figure
 
 
 def profiles(thresholds: np.ndarray, shares: Mapping[str, Interval], xlabel: str) -> Any:
     """The share of runs above each score, with bands: a curve further up and right is better."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
-    axis = figure.subplots()
+    figure, axis = _panel()
     for method, share in shares.items():
         axis.step(thresholds, share.estimate, where="post", color=colour(method), lw=1.6)
         axis.fill_between(thresholds, share.low, share.high, step="post", color=colour(method), alpha=0.14, lw=0)
-    axis.set_xlabel(xlabel, fontsize=8)
-    axis.set_ylabel("share of runs above", fontsize=8)
     axis.set_ylim(-0.02, 1.02)
-    _style(axis)
+    _style(axis, xlabel, "share of runs above")
     return figure
 
 
 def over_training(series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], title: str, ylabel: str) -> Any:
     """A logged quantity on one task, a thin line per run in its method's colour: (env_steps, values) by method."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
-    axis = figure.subplots()
+    figure, axis = _panel()
     for method, lines in series.items():
         for env_steps, values in lines:
             axis.plot(env_steps / 1e3, values, color=colour(method), lw=1.2, alpha=0.75)
-    axis.set_title(plain(title), fontsize=10, loc="left")
-    axis.set_xlabel("environment steps (thousands)", fontsize=8)
-    axis.set_ylabel(ylabel, fontsize=8)
     axis.set_ylim(bottom=0.0)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4))
     axis.yaxis.get_offset_text().set_fontsize(8)
-    _style(axis)
+    _style(axis, ENV_STEPS, ylabel, title)
     return figure
 
 
 def lines(series: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, even: float | None = None) -> Any:
     """Logged quantities of one run, (env_steps, values) by name; shares lie around `even`, what no preference would give."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
-    axis = figure.subplots()
+    figure, axis = _panel()
     for number, (name, (env_steps, values)) in enumerate(series.items()):
         axis.plot(env_steps / 1e3, values, color=LINE_COLOURS[number % len(LINE_COLOURS)], lw=1.4, label=plain(name))
     if even is not None:
         axis.axhline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
         axis.set_ylim(0.0, 2.0 * even)
-    axis.set_title(plain(title), fontsize=10, loc="left")
-    axis.set_xlabel("environment steps (thousands)", fontsize=8)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
     axis.yaxis.get_offset_text().set_fontsize(8)
     if len(series) > 1:
         axis.legend(frameon=False, fontsize=8, ncols=2)
-    _style(axis)
+    _style(axis, ENV_STEPS, title=title)
     return figure
 
 
 def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
-    axis = figure.subplots()
+    figure, axis = _panel()
     axis.hist(values, bins=40, color=LINE_COLOURS[0], alpha=0.75)
-    axis.set_title(plain(title), fontsize=10, loc="left")
-    axis.set_xlabel(xlabel, fontsize=8)
-    axis.set_ylabel(ylabel, fontsize=8)
-    _style(axis)
+    _style(axis, xlabel, ylabel, title)
     return figure
 
 
 def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
     """Points, as a picture inside the figure, and the median of y along x with the middle half around it."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=PANEL_INCHES, layout="constrained", dpi=150)
-    axis = figure.subplots()
+    figure, axis = _panel(dpi=150)
     order = np.argsort(x, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
     axis.plot(x[shown], y[shown], ".", ms=2.5, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
@@ -216,10 +185,7 @@ def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) ->
         low, median, high = np.array([np.quantile(y[order][group], (0.25, 0.5, 0.75)) for group in groups]).T
         axis.fill_between(middles, low, high, color=LINE_COLOURS[0], alpha=0.2, lw=0)
         axis.plot(middles, median, color=LINE_COLOURS[0], lw=1.6)
-    axis.set_title(plain(title), fontsize=10, loc="left")
-    axis.set_xlabel(xlabel, fontsize=8)
-    axis.set_ylabel(ylabel, fontsize=8)
-    _style(axis)
+    _style(axis, xlabel, ylabel, title)
     return figure
 
 
@@ -235,7 +201,17 @@ def plain(text: str) -> str:
     return (text if len(text) <= 48 else f"{text[:47]}…").replace("$", r"\$")
 
 
-def _style(axis: Any) -> None:
+def _panel(inches: tuple[float, float] = PANEL_INCHES, dpi: float | None = None) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=inches, layout="constrained", dpi=dpi)
+    return figure, figure.subplots()
+
+
+def _style(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
+    axis.set_title(plain(title), fontsize=10, loc="left")
+    axis.set_xlabel(xlabel, fontsize=8)
+    axis.set_ylabel(ylabel, fontsize=8)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.18, lw=0.6)
     axis.spines[["top", "right"]].set_visible(False)

@@ -121,8 +121,7 @@ def _replay_bytes(config: Config) -> int:
         return 0
     from cclf import build
 
-    with contextlib.closing(build.make_any(config, seed=0)) as env:
-        return build.replay_forecast(config, env.spec)[1]
+    return build.replay_forecast_of(config)[1]
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ def run_training(configs: list[Config], out: Path) -> int:
 
     stop = Stop()
     stop.install()
-    from cclf import build
+    from cclf import build, run_folder
 
     device = build.choose_device(configs[0].run.device)
     build.set_threads(configs[0], device)
@@ -143,14 +143,14 @@ def run_training(configs: list[Config], out: Path) -> int:
             if evaluators is not None:
                 held.callback(evaluators.close)
             runs = {}
-            points = build.resume_points(configs, out)
+            points = run_folder.resume_points(configs, out)
             for config, learner, point in zip(configs, build.make_learners(configs, device, points), points, strict=True):
                 held.callback(learner.close)
                 trained = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
                 runs[out / config.run_name()] = _prepare(config, *trained, out, device, held, len(configs) > 1, point)
 
             def conclude(folder: Path) -> bool:
-                return build.final_evaluation(folder, device, lambda: stop.requested, evaluators)
+                return run_folder.final_evaluation(folder, device, lambda: stop.requested, evaluators)
 
             return _train_together(runs, conclude, stop, held)
     except OSError as error:
@@ -172,14 +172,14 @@ def _prepare(
     resume_point: int | None,
 ) -> "Run | None":
     """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
-    from cclf import build
+    from cclf import run_folder
     from cclf.runtime.failure import refuse_after_failure
     from cclf.runtime.loop import Run
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
     held.callback(agent.close)
-    folder = held.enter_context(build.claimed_folder(config, out))
+    folder = held.enter_context(run_folder.claimed_folder(config, out))
     refuse_after_failure(folder)
     if resume_point is not None:
         training.checkpoints.rewind(resume_point)
@@ -187,13 +187,29 @@ def _prepare(
     if training.finished:
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
         return None
-    build.record(config, learner, device, folder)
+    run_folder.record(config, learner, device, folder)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
-    print("\n".join([*build.announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
+    print("\n".join([*announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
     held.callback(log.close)
     label = f"{config.task} seed {config.seed}: " if several else ""
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
+
+
+def announcement(config: Config, learner: "AnyLearner", device: Any) -> list[str]:
+    """What a person wants to know before a run begins."""
+    from cclf import build
+    from cclf.runtime.learner import OnPolicyLearner
+
+    lines = [
+        f"{config.task}  {config.method_name}  seed {config.seed}  profile {config.profile}  on {device}",
+        f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x {config.env.action_repeat}, "
+        f"{config.planned_updates:,} updates",
+    ]
+    if not isinstance(learner, OnPolicyLearner):
+        transitions, size = build.replay_forecast(config, learner.env.spec)
+        lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
+    return lines
 
 
 def _train_together(

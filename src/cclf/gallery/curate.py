@@ -4,11 +4,10 @@ from pathlib import Path
 
 import torch
 
-from cclf import build
 from cclf.analysis.gallery import About, Gallery
 from cclf.config import A2cConfig, ConfigError, RainbowConfig, SacConfig
 from cclf.gallery import a2c, rainbow, sac
-from cclf.runtime import checkpoint
+from cclf.run_folder import read_checkpoint, read_config
 
 # A new base algorithm is a line here: (which run, config, its learner's state, samples, clock) -> Gallery.
 BASES = {SacConfig: sac.gallery, A2cConfig: a2c.gallery, RainbowConfig: rainbow.gallery}
@@ -16,7 +15,7 @@ BASES = {SacConfig: sac.gallery, A2cConfig: a2c.gallery, RainbowConfig: rainbow.
 
 def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
     """What the newest checkpoint of a run is curious about, from `samples` transitions or a few more, in whole batches."""
-    config = build.read_config(folder)
+    config = read_config(folder)
     kind = type(config.algorithm)
     if kind not in BASES:
         known = ", ".join(base.__name__.removesuffix("Config") for base in BASES)
@@ -27,9 +26,7 @@ def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
             f"{config.method_name} has no curiosity to look at: none of its pieces uses one; inspect a run of cclf, or of one of "
             "its pieces (see: cclf methods)"
         )
-    saved = checkpoint.load(folder / "checkpoint")
-    if saved is None:
-        raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    saved = read_checkpoint(folder)
     env_steps = saved["agent_steps"] * config.env.action_repeat
     origin = {
         "task": config.task,

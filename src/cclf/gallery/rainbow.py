@@ -4,8 +4,8 @@ What came next is what came n steps later, and blank where the episode ended bef
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,28 +15,25 @@ from torch import Tensor
 from cclf import build
 from cclf.algorithms.rainbow import Rainbow, RainbowNoise
 from cclf.algorithms.rainbow_stack import RainbowStack
-from cclf.analysis.gallery import About, Gallery, Glance, Look, Measure, View
-from cclf.augment import Views
+from cclf.analysis.gallery import About, Gallery, Measure
 from cclf.config import Config, ConfigError, RainbowConfig
 from cclf.framework import Appraisal
 from cclf.gallery.samples import (
     NEIGHBOURS,
     SIDES,
+    Frames,
+    Pair,
+    Row,
     again_remark,
-    beliefs,
-    ends,
-    glance,
+    common_columns,
     kept_maxima,
-    look,
-    rarity,
-    rungs,
+    of_chosen,
+    of_transitions,
     transition_curiosity,
 )
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime.seeding import derive
 from cclf.types import GameBatch
-
-Pair = tuple[Views, Views]  # of o_t and o_(t+n)
 
 
 def gallery(about: About, config: Config, learner: dict[str, Any], samples: int, env_steps: Tensor) -> Gallery:
@@ -48,32 +45,27 @@ def gallery(about: About, config: Config, learner: dict[str, Any], samples: int,
         _, again = appraise(rainbow, batch, of_one(stack, 2 * number + 1), env_steps)  # with other shifts: what is their luck?
         parts.append(columns(rainbow, batch, noise, pair, appraisal) | {"again": transition_curiosity(again)})
     table = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
-    slot, curiosity = table["slot"], table["curiosity"]
     drawable = replay.drawable()[0].numpy()
     live = np.flatnonzero(drawable)
-    # Beliefs rank finer than curiosity: 1 - belief rounds to 1 for every tiny belief.
-    most, least = ends(-table["belief"] - table["next_belief"], slot)
-    show = LookMaker(rainbow, replay, table)
-    prioritised = rainbow.framework.prioritisation
-    return Gallery(
+    return of_transitions(
         about,
-        drawn=f"{len(slot):,} transitions of {replay.n_steps} steps, drawn from replay as training draws them, in batches of "
-        f"{stack.batch_size}.",
-        curiosity_name="(c + c′)/2",
-        curiosity=curiosity,
+        rainbow.framework,
+        table,
+        stacks=partial(_stacks, replay),
+        pictures=_pictures,
+        facts=partial(_facts, replay),
+        priorities=drawable[live],
+        ages=_age(replay, live),
+        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, drawn from replay as training draws them, in "
+        f"batches of {stack.batch_size}.",
         measures=_measures(table, replay),
-        most=[show(row) for row in most],
-        least=[show(row) for row in least],
-        ladder=[(_stacks(replay, slot[row])[0][-1], float(curiosity[row])) for row in rungs(curiosity)],
         remarks=_remarks(rainbow, replay, table),
-        priorities=drawable[live] if prioritised else None,
-        ages=_age(replay, live) if prioritised else None,
     )
 
 
 def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[RainbowStack, Rainbow, NStepReplay]:
     """A stack that draws random numbers, the networks, and the replay of a checkpoint; without its game."""
-    rainbow, state, env = config.algorithm, learner["replay"], config.env
+    rainbow = config.algorithm
     assert isinstance(rainbow, RainbowConfig), "chosen by the type of its config"
     networks, maxima = learner["algorithm"]["networks"], learner["algorithm"]["maxima"]
     num_actions = len(networks["online.head.layers.1.bias_mean"]) // (rainbow.atoms if rainbow.distributional else 1)
@@ -81,17 +73,9 @@ def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple
     module.load_state_dict(module.state_dict() | networks | maxima)
     # A stream of numbers of its own, which the run's seed decides.
     stack = build.make_rainbow_stack([replace(config, seed=derive(config.seed, "inspect"))], [num_actions], device)
-    replay = NStepReplay(
-        1,
-        min(rainbow.replay_capacity_transitions, max(1, config.planned_agent_steps)),
-        (env.frame_pixels, env.frame_pixels),
-        env.frame_stack,
-        rainbow.n_steps,
-        rainbow.discount,
-        rainbow.n_step_slip,
-        torch.device("cpu"),
-    )
-    replay.load_run_state(0, state)
+    pixels = config.env.frame_pixels
+    replay = build.make_game_replay(config, 1, (pixels, pixels), torch.device("cpu"))
+    replay.load_run_state(0, learner["replay"])
     if not replay.drawable().any():
         raise ConfigError("the replay of this run holds nothing to draw yet: train it first")
     return stack, module, replay
@@ -123,31 +107,15 @@ def appraise(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, env_steps:
 
 def columns(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, pair: Pair, appraisal: Appraisal) -> dict[str, Tensor]:
     """All numbers about a batch, samples first, and the newest frame of each view."""
-    priority = rainbow.framework.priority(batch.priority, appraisal)
-    found = {
-        "slot": batch.slot,
-        "action": batch.action,
-        "reward": batch.reward,
-        "n_step_return": batch.n_step_return,
-        "blank": batch.next_observation.flatten(1).amax(1) == 0,
-        "priority": batch.priority,
-        "new_priority": batch.priority if priority is None else priority,
-        "curiosity": transition_curiosity(appraisal),
-        "bonus": appraisal.bonus,
-        "rarity": rarity(batch.observation),
-    }
-    everyone = torch.arange(len(batch.reward), device=batch.reward.device)
+    found = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)
+    found |= {"n_step_return": batch.n_step_return, "blank": batch.next_observation.flatten(1).amax(1) == 0}
     for side, views in zip(SIDES, pair, strict=True):
-        chosen = getattr(appraisal, f"{side}chosen")
-        believed = beliefs(rainbow.framework, views, chosen, batch.slot, rainbow.query, rainbow.key)
-        apart = shift_apart(rainbow, getattr(noise, f"{side}shifts"))  # (K-1, B)
-        found |= {f"{side}{name}": values for name, values in believed.items()} | {
+        aparts = shift_apart(rainbow, getattr(noise, f"{side}shifts"))  # (K-1, B)
+        apart = of_chosen(aparts, found[f"{side}chosen"])
+        found |= {
             f"{side}pictures": views.images[:, :, -1].clamp(0, 255).byte().transpose(0, 1),
-            f"{side}chosen": chosen,
-            f"{side}c": getattr(appraisal, f"{side}curiosity"),
-            f"{side}second_weight": getattr(appraisal, f"{side}weights")[-1],
-            f"{side}apart": apart[chosen - 1, everyone],
-            f"{side}lies_furthest": apart[chosen - 1, everyone] == apart.max(0).values,
+            f"{side}apart": apart,
+            f"{side}lies_furthest": apart == aparts.max(0).values,
         }
     return found
 
@@ -194,41 +162,25 @@ def _age(replay: NStepReplay, slot: np.ndarray) -> np.ndarray:
     return np.asarray((replay.written - slot) % replay.slots)
 
 
-class LookMaker:
-    """Rows of the table as `Look`s, with their frames out of replay."""
+def _facts(replay: NStepReplay, found: Row) -> dict[str, Any]:
+    return {
+        "action": str(found["action"]),
+        "step": int(replay.ages[0, int(found["slot"])]),
+        "age": int(_age(replay, found["slot"])),
+        "steps_between": replay.n_steps,
+        "ended_between": bool(found["blank"]),
+    }
 
-    def __init__(self, rainbow: Rainbow, replay: NStepReplay, table: dict[str, np.ndarray]):
-        self.rainbow, self.replay, self.table = rainbow, replay, table
-        drawable = replay.drawable()
-        self.mean_priority = float(drawable[drawable > 0.0].mean())
 
-    def __call__(self, row: int) -> Look:
-        found = {name: values[row] for name, values in self.table.items()}
-        stacks = _stacks(self.replay, found["slot"])
-        return look(
-            self.rainbow.framework,
-            found,
-            [self._glance(side, found, frames) for side, frames in zip(SIDES, stacks, strict=True)],
-            self.mean_priority,
-            action=str(found["action"]),
-            step=int(self.replay.ages[0, int(found["slot"])]),
-            age=int(_age(self.replay, found["slot"])),
-            steps_between=self.replay.n_steps,
-            ended_between=bool(found["blank"]),
-        )
-
-    def _glance(self, side: str, found: dict[str, Any], frames: Sequence[np.ndarray]) -> Glance:
-        pairs = [None, *(float(belief) for belief in found[f"{side}beliefs"])]
-        views = [View(_grey(picture), None, belief) for picture, belief in zip(found[f"{side}pictures"], pairs, strict=True)]
-        other = _stacks(self.replay, found[f"{side}taken_slot"])[SIDES.index(side)][-1]
-        return glance(side, found, frames, views, other)
+def _pictures(side: str, found: Row, _: Frames) -> list[tuple[np.ndarray, None]]:
+    return [(_grey(picture), None) for picture in found[f"{side}pictures"]]
 
 
 def _grey(picture: np.ndarray) -> np.ndarray:
     return np.repeat(picture[..., None], 3, axis=-1)
 
 
-def _stacks(replay: NStepReplay, slot: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _stacks(replay: NStepReplay, slot: int) -> tuple[Frames, Frames]:
     """The frames of o_t and of o_(t+n) as pictures (H, W, 3), the newest last."""
     batch = replay.gather(torch.tensor([[int(slot)]]))
     now, following = (list(_grey(stack[0, 0].numpy())) for stack in (batch.observation, batch.next_observation))

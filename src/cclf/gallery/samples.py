@@ -1,7 +1,8 @@
-"""What galleries of all base algorithms share: which samples are shown, and appraising without leaving a trace."""
+"""What galleries of several base algorithms share: which samples are shown, appraising without leaving a trace, and all that can
+be told of a transition out of replay whoever learns from it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,15 +12,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.analysis import correlation
-from cclf.analysis.gallery import Glance, Look, View
+from cclf.analysis.gallery import About, Gallery, Glance, Look, View
 from cclf.augment import Views
 from cclf.framework import Appraisal, Encode, Framework
+from cclf.types import Batch, GameBatch
 
 SIDES = ("", "next_")  # what was seen and what came next, as they begin the names of columns
 NEIGHBOURS = 5
 THUMBNAIL_PIXELS = 21  # frames are averaged down to this side before their distance is taken
 SHOWN = 6  # samples at each end
 RUNGS = 12  # pictures from the least to the most curious
+
+Pair = tuple[Views, Views]  # of what was seen and of what came next
+Row = dict[str, Any]  # of a table of samples, by column
+Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
+Stacks = Callable[[int], tuple[Frames, Frames]]  # what was seen and what came next, by slot in replay
+Pictures = Callable[[str, Row, Frames], Sequence[tuple[np.ndarray, tuple[int, int] | None]]]  # of a side's views, with corners
 
 
 @contextmanager
@@ -60,16 +68,43 @@ def transition_curiosity(appraisal: Appraisal) -> Tensor:
     return (appraisal.curiosity + appraisal.next_curiosity) / 2.0
 
 
-def beliefs(
-    framework: Framework, views: Views, chosen: Tensor, slot: Tensor, encode_query: Encode, encode_key: Encode
+def common_columns(
+    framework: Framework, batch: Batch | GameBatch, pair: Pair, appraisal: Appraisal, encode_query: Encode, encode_key: Encode
 ) -> dict[str, Tensor]:
-    """Of a batch of views of one side, samples first: the belief in each pair and in the chosen one, and the other observation
-    of the batch, by its slot in replay, that drew the largest share of belief to itself."""
-    everyone = torch.arange(len(slot), device=slot.device)
-    matches = framework.matches(views, encode_query, encode_key)  # (K-1, B, B)
+    """What can be said of a batch out of any replay, samples first."""
+    priority = framework.priority(batch.priority, appraisal)
+    found = {
+        "slot": batch.slot,
+        "action": batch.action,
+        "reward": batch.reward,
+        "priority": batch.priority,
+        "new_priority": batch.priority if priority is None else priority,
+        "curiosity": transition_curiosity(appraisal),
+        "bonus": appraisal.bonus,
+        "rarity": rarity(batch.observation),
+    }
+    for side, views in zip(SIDES, pair, strict=True):
+        chosen = getattr(appraisal, f"{side}chosen")
+        believed = beliefs(framework.matches(views, encode_query, encode_key), chosen, batch.slot)
+        found |= {f"{side}{name}": values for name, values in believed.items()} | {
+            f"{side}chosen": chosen,
+            f"{side}c": getattr(appraisal, f"{side}curiosity"),
+            f"{side}second_weight": getattr(appraisal, f"{side}weights")[-1],
+        }
+    return found
+
+
+def of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
+    """Of values (K-1, B, ...) for every view but the anchor, those of the chosen ones: (B, ...)."""
+    return values[chosen - 1, torch.arange(len(chosen), device=chosen.device)]
+
+
+def beliefs(matches: Tensor, chosen: Tensor, slot: Tensor) -> dict[str, Tensor]:
+    """Of matches (K-1, B, B), samples first: the belief in each pair and in the chosen one, and the other observation of the
+    batch, by its slot in replay, that drew the largest share of belief to itself."""
     pairs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
-    share, taken = matches[chosen - 1, everyone].fill_diagonal_(0.0).max(1)
-    return {"beliefs": pairs.T, "belief": pairs[chosen - 1, everyone], "taken_slot": slot[taken], "taken_share": share}
+    share, taken = of_chosen(matches, chosen).fill_diagonal_(0.0).max(1)
+    return {"beliefs": pairs.T, "belief": of_chosen(pairs, chosen), "taken_slot": slot[taken], "taken_share": share}
 
 
 def rarity(observation: Tensor) -> Tensor:
@@ -90,16 +125,52 @@ def again_remark(table: dict[str, np.ndarray], luck: str) -> list[str]:
     ]
 
 
-def glance(side: str, found: dict[str, Any], frames: Sequence[np.ndarray], views: Sequence[View], other: np.ndarray) -> Glance:
-    """One side of a row of the table; `other` is what its observation was taken for."""
+def of_transitions(
+    about: About,
+    framework: Framework,
+    table: dict[str, np.ndarray],
+    stacks: Stacks,
+    pictures: Pictures,
+    facts: Callable[[Row], dict[str, Any]],
+    priorities: np.ndarray,
+    ages: np.ndarray,
+    **own: Any,
+) -> Gallery:
+    """The gallery of a table of transitions, where all that lie in replay have these `priorities` and `ages`. What a base
+    algorithm alone can tell: `facts` of a row, `own` of all."""
+    curiosity = table["curiosity"]
+    mean_priority = float(priorities.mean())
+
+    def show(row: int) -> Look:
+        found = {name: values[row] for name, values in table.items()}
+        now, following = (_glance(side, found, stacks, pictures) for side in SIDES)
+        return _look(framework, found, now, following, mean_priority, **facts(found))
+
+    # Beliefs rank finer than curiosity: 1 - belief rounds to 1 for every tiny belief.
+    most, least = ends(-table["belief"] - table["next_belief"], table["slot"])
+    return Gallery(
+        about,
+        curiosity_name="(c + c′)/2",
+        curiosity=curiosity,
+        most=[show(row) for row in most],
+        least=[show(row) for row in least],
+        ladder=[(stacks(table["slot"][row])[0][-1], float(curiosity[row])) for row in rungs(curiosity)],
+        priorities=priorities if framework.prioritisation else None,
+        ages=ages if framework.prioritisation else None,
+        **own,
+    )
+
+
+def _glance(side: str, found: Row, stacks: Stacks, pictures: Pictures) -> Glance:
+    frames, other = (stacks(found[slot])[SIDES.index(side)] for slot in ("slot", f"{side}taken_slot"))
     chosen, belief, c, share = (found[f"{side}{name}"] for name in ("chosen", "belief", "c", "taken_share"))
-    return Glance(frames, views, int(chosen), float(belief), float(c), (other, float(share)))
+    pairs = [None, *(float(belief) for belief in found[f"{side}beliefs"])]
+    views = [View(*shown, belief) for shown, belief in zip(pictures(side, found, frames), pairs, strict=True)]
+    return Glance(frames, views, int(chosen), float(belief), float(c), (other[-1], float(share)))
 
 
-def look(framework: Framework, found: dict[str, Any], sides: Sequence[Glance], mean_priority: float, **own: Any) -> Look:
-    """A row of the table; `own` is what base algorithms know of it in ways of their own."""
+def _look(framework: Framework, found: Row, now: Glance, following: Glance, mean_priority: float, **facts: Any) -> Look:
     weighted = framework.regularisation and framework.learned_views == 2
-    now, following = sides
     return Look(
         now,
         following,
@@ -112,5 +183,5 @@ def look(framework: Framework, found: dict[str, Any], sides: Sequence[Glance], m
         draws=float(found["priority"]) / mean_priority if framework.prioritisation else None,
         new_episode=False,  # replay keeps the true last frame
         copies=None,
-        **own,
+        **facts,
     )
