@@ -108,6 +108,19 @@ def test_a_benchmark_of_nothing_is_refused_in_one_line(words: str, capsys: pytes
     assert "nothing to measure" in err
 
 
+def test_crops_can_be_watched_and_held() -> None:
+    import torch
+
+    from cclf import bench, equations
+
+    one, other = torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    with bench._choices() as made:
+        equations.select_most_curious(one)
+    with bench._choices(made):
+        assert equations.select_most_curious(other).tolist() == [0, 1]
+    assert equations.select_most_curious(other).tolist() == [1, 0]
+
+
 def test_parity_on_a_trained_run_names_every_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
@@ -118,6 +131,7 @@ def test_parity_on_a_trained_run_names_every_tensor(tmp_path: Path, capsys: pyte
     assert cli.main([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert min(report["gradient_cosine"].values()) == pytest.approx(1.0, abs=1e-4)
+    assert report["gradient_cosine_on_the_same_crops"].keys() == report["gradient_cosine"].keys()
     assert any("critic" in name for name in report["gradient_cosine"])
     assert any("contrastive" in name for name in report["gradient_cosine"])
     assert report["same_crop_share"] == 1.0

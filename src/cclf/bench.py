@@ -1,11 +1,12 @@
 """Speed, measured. Each figure carries device, commit and command."""
 
+import contextlib
 import itertools
 import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -115,10 +116,11 @@ def update(methods: Sequence[str], task: str, precision: Precision, device_name:
 def loop(task: str, method: str, precision: Precision, device_name: str, seeds: Sequence[int], seconds: float) -> dict[str, Any]:
     """Agent steps per second of whole training but evaluation: act, update, step and draw the environment.
 
-    For each number of seeds in `seeds`, that many runs take turns in this process.
+    For each number of seeds in `seeds`, that many runs take turns in this process. The parity of their update comes with it.
     """
 
     from cclf import build
+    from cclf.runtime.learner import OffPolicyLearner
 
     device = build.choose_device(device_name)
     report = _header(task, precision, device)
@@ -132,6 +134,8 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
         while min(learner.updates for learner in learners) < 20:
             for learner in learners:
                 learner.advance(0)
+        assert isinstance(learners[0], OffPolicyLearner), "SAC learns from replay"
+        agreement = _parity(config, learners[0])
         finish(device)
         parts = [_timed(learner, part) for learner in learners for part in ("act", "update", "observe")]
         parts += [_timed(learner.env, "step") for learner in learners]
@@ -144,6 +148,7 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
         host_ms = {name: sum(part[name] for part in parts if name in part) / steps * 1e3 for part in parts for name in part}
         report[f"{method} x {count}"] = {
             "agent_steps_per_second": rate,
+            "parity": agreement,
             "runs": count,
             "seconds": seconds,
             "host_ms_per_step": host_ms | {"waiting": 1e3 / rate - sum(host_ms.values())},  # for the action, so for the GPU
@@ -202,29 +207,33 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
     report = _header(asked.task, precision, device) | {"run": asked.run_name(), "batches": batches}
     fast, plain = restored(precision), restored("fp32")
     report["run_updates"] = fast.updates
-    cosines: dict[str, float] = {}
+    cosines: dict[str, dict[str, float]] = {"gradient_cosine": {}, "gradient_cosine_on_the_same_crops": {}}
     crops, beliefs, targets = [], [], []
+
+    def gradients(learner: OffPolicyLearner, run: Callable[..., Any], kind: Precision) -> _Seen:
+        assert isinstance(learner.algorithm, Sac), "checked before"
+        build.set_precision(replace(asked, algorithm=replace(asked.algorithm, precision=kind)), device)  # type: ignore[arg-type]
+        return _gradients(learner.algorithm, run, batch, noise, learner._moment)
+
     for _ in range(batches):
         batch = plain.replay.sample(plain.batch_size, plain.generators["replay"]).to(device)
         noise = plain.algorithm.draw_noise(plain.batch_size, plain.generators["augment"], plain.generators["policy"])
-        seen = []
-        both: list[tuple[OffPolicyLearner, Callable[..., Any], Precision]]
-        both = [(fast, lean_update, precision), (plain, Sac.update, "fp32")]
-        for learner, run, kind in both:
-            assert isinstance(learner.algorithm, Sac), "checked before"
-            build.set_precision(replace(asked, algorithm=replace(asked.algorithm, precision=kind)), device)
-            seen.append(_gradients(learner.algorithm, run, batch, noise, learner._moment))
-        for name in seen[1].gradients:
-            ours, theirs = seen[0].gradients[name].double(), seen[1].gradients[name].double()
-            cosine = float(torch.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0)) if theirs.any() else 1.0
-            cosines[name] = min(cosine, cosines.get(name, 1.0))
-        crops.append(float((seen[0].chosen == seen[1].chosen).float().mean()))
-        beliefs.append(float((seen[0].curiosity - seen[1].curiosity).abs().mean()))
-        targets.append(float((seen[0].target - seen[1].target).abs() / seen[1].target.abs()))
+        with _choices() as made:
+            exact = gradients(plain, Sac.update, "fp32")
+        free = gradients(fast, lean_update, precision)
+        with _choices(made):
+            held = gradients(fast, lean_update, precision)
+        for least, ours in zip(cosines.values(), (free, held), strict=True):
+            for name, theirs in exact.gradients.items():
+                pair = (ours.gradients[name].double().flatten(), theirs.double().flatten())
+                cosine = float(torch.cosine_similarity(*pair, dim=0)) if theirs.any() else 1.0
+                least[name] = min(cosine, least.get(name, 1.0))
+        crops.append(float((free.chosen == exact.chosen).float().mean()))
+        beliefs.append(float((free.curiosity - exact.curiosity).abs().mean()))
+        targets.append(float((free.target - exact.target).abs() / exact.target.abs()))
     fast.close()
     plain.close()
-    report |= {
-        "gradient_cosine": cosines,
+    report |= cosines | {
         "same_crop_share": statistics.mean(crops),
         "belief_mean_absolute_error": statistics.mean(beliefs),
         "target_mean_relative_error": statistics.mean(targets),
@@ -240,6 +249,24 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
         after[label] = {name: statistics.mean(float(row[name]) for row in last) for name in names if name in last[0]}
         learner.close()
     return report | {"updates": updates, "after_updates": after}
+
+
+@contextlib.contextmanager
+def _choices(forced: Sequence["torch.Tensor"] = ()) -> Iterator[list["torch.Tensor"]]:
+    """The crops that are chosen meanwhile, in turn; or these instead of them."""
+    from cclf import equations
+
+    choose, given, made = equations.select_most_curious, iter(forced), list["torch.Tensor"]()
+
+    def chosen(beliefs: "torch.Tensor") -> "torch.Tensor":
+        made.append(next(given) if forced else choose(beliefs))
+        return made[-1]
+
+    equations.select_most_curious = chosen
+    try:
+        yield made
+    finally:
+        equations.select_most_curious = choose
 
 
 class _Seen(NamedTuple):

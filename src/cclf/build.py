@@ -309,16 +309,15 @@ def _make_game_agent(config: Config, rainbow: RainbowConfig, evaluators: Evaluat
     def rounds(seeds: Sequence[int], record: bool) -> Rounds:
         if evaluators is None:
             return evaluate_games(game, player, seeds, rainbow.epsilon_eval, record)
-        weights = {name: value.numpy().copy() for name, value in player.networks.state_dict().items()}
+        weights = {name: value.numpy().copy() for name, value in player.network.state_dict().items()}
         return _elsewhere(evaluators, (config.to_dict(), weights), seeds, record)
 
     def _elsewhere(evaluators: Evaluators, agent: tuple[Any, ...], seeds: Sequence[int], record: bool) -> Rounds:
         result = yield from evaluators.rounds(agent, seeds)
         if not record:
             return result
-        seen = yield from evaluate_games(
-            game, player, seeds[:1], rainbow.epsilon_eval, record
-        )  # the first again, for its pictures
+        # The first again, for its pictures.
+        seen = yield from evaluate_games(game, player, seeds[:1], rainbow.epsilon_eval, record)
         return result._replace(pictures=seen.pictures)
 
     return Agent(player, rounds, game.close)

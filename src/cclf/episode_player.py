@@ -19,7 +19,7 @@ class EpisodePlayer:
         if task not in self._agents:
             self._agents[task] = build.make_agent(Config.from_dict(config), torch.device("cpu"))
         agent = self._agents[task]
-        agent.policy.networks.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+        agent.policy.network.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})  # type: ignore[union-attr]
         return agent.evaluate([seed]).returns[0]
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ share every kernel. Nothing passes from row to row: losses are summed, so each g
 row by row; Adam works on each number by itself. `cclf train` is a stack of one. Runs move in step, and differ in game and seed.
 """
 
+import copy
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from cclf import equations
-from cclf.algorithms.rainbow import Rainbow, RainbowNoise, RainbowStep
+from cclf.algorithms.rainbow import Rainbow, RainbowNet, RainbowNoise, RainbowStep
 from cclf.counter_random import CounterRandom, normal
 from cclf.nets_rainbow import HeadNoise, LayerNoise
 from cclf.types import GameBatch, Metrics
@@ -199,10 +200,13 @@ class RainbowStack:
     def copy_target(self) -> None:
         self.rows["target"].copy_(self.rows["online"][:, self._copied["target"]])
 
-    @torch.no_grad()
-    def evaluation_values(self, run: int, observation: Tensor) -> Tensor:
-        """Q values (n, A) of one run without noise, for stacks (n, F, H, W)."""
-        return self._values(self.rows["online"][run], observation, (), self.valid[run])[:, : self.num_actions[run]]
+    def network(self, run: int) -> RainbowNet:
+        """The online network of one run by itself; its parameters are the run's part of the row, so it learns with the stack."""
+        network = copy.deepcopy(self.template.online).requires_grad_(False)
+        for name, value in self.layouts["online"].named(self.rows["online"].detach()[run]).items():
+            if name.startswith("online."):
+                network.get_parameter(name.removeprefix("online.")).data = value
+        return network
 
 
 class StackedRun:
@@ -210,14 +214,17 @@ class StackedRun:
 
     def __init__(self, stack: RainbowStack, index: int):
         self.stack, self.index = stack, index
-        self.num_actions = stack.num_actions[index]
+        self.num_actions, self.network = stack.num_actions[index], stack.network(index)
 
     def evaluation_action(self, observation: Tensor) -> Tensor:
         """The best actions (n,) without noise."""
         return self.evaluation_values(observation).argmax(1)
 
+    @torch.no_grad()
     def evaluation_values(self, observation: Tensor) -> Tensor:
-        return self.stack.evaluation_values(self.index, observation)
+        """Q values (n, A) without noise, for stacks (n, F, H, W)."""
+        values: Tensor = self.network(observation, (), self.stack.valid[self.index])
+        return values[:, : self.num_actions]
 
     def parameters(self, group: str = "online") -> dict[str, Tensor]:
         """Its own parameters by name, without what fills them up; a view of the stack's."""
