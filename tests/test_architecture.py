@@ -23,19 +23,21 @@ MAY_SEE = {
     "nets": WORDS | {"equations", "augment", "kernels"},
     "nets_rainbow": WORDS | {"equations"},
     "augment": WORDS | {"equations"},
-    "replay": WORDS | {"equations"},
+    "transfer": set(),
+    "replay": WORDS | {"equations", "transfer"},
     "replay_nstep": WORDS | {"equations"},
     "counter_random": set(),
     "kernels": WORDS | {"equations", "augment", "kernels"},
     "framework": WORDS | PARTS,
     "algorithms": WORDS | PARTS | {"framework"},
     "envs": WORDS | {"machine"},
-    "runtime": WORDS | {"replay", "replay_nstep", "runtime"},  # protocols only: things are handed in
+    "runtime": WORDS | {"replay", "replay_nstep", "transfer", "runtime"},  # protocols only: things are handed in
     "machine": WORDS,  # facts that both the doctor and every manifest carry
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine", "episode_player"},
     "episode_player": WORDS | {"build"},  # what `build` sends to other processes
     "run_folder": WORDS | {"build", "runtime", "machine"},  # what a run leaves behind, and what is made of it again
-    "bench": WORDS | {"build", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
+    "bench": WORDS
+    | {"equations", "build", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
     "bench_rainbow": WORDS | {"build", "bench", "envs", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},

@@ -274,19 +274,20 @@ def importance_weights(priority: Tensor, beta: Tensor) -> Tensor:
     return (priority / priority.min()) ** -beta
 
 
-def adam(
+def adam_step(
     parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, learning_rate: float, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Adam (Kingma and Ba, 2015): parameter, running mean and running mean square after this step, the `steps`-th.
+) -> None:
+    """The `steps`-th step of Adam (Kingma and Ba, 2015), in place: m and v are running means of the gradient and its square.
 
-    p - lr m' / (sqrt(v') + eps), m' = m / (1 - 0.9^t), v' = v / (1 - 0.999^t)
+    p - lr m' / (sqrt(v') + eps),  m' = m / (1 - 0.9^t),  v' = v / (1 - 0.999^t)
 
-    >>> now = torch.tensor([1.0])
-    >>> adam(now, torch.tensor([-3.0]), 0 * now, 0 * now, torch.tensor(1.0), learning_rate=0.1, epsilon=1e-8)[0]
+    >>> weight, m, v = torch.tensor([1.0]), torch.zeros(1), torch.zeros(1)
+    >>> adam_step(weight, torch.tensor([-3.0]), m, v, torch.tensor(1.0), learning_rate=0.1, epsilon=1e-8)
+    >>> weight
     tensor([1.1000])
     """
-    mean = mean.lerp(gradient, 0.1)
-    square = 0.999 * square + 0.001 * gradient**2
+    mean.lerp_(gradient, 0.1)
+    square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
     rate = (learning_rate / (1.0 - 0.9**steps)).to(parameter.dtype)
-    root = (square / (1.0 - 0.999**steps).to(parameter.dtype)).sqrt()
-    return parameter - rate * mean / (root + epsilon), mean, square
+    root = (square / (1.0 - 0.999**steps).to(parameter.dtype)).sqrt_().add_(epsilon)
+    parameter.sub_(root.reciprocal_().mul_(mean).mul_(rate))

@@ -76,7 +76,7 @@ class RainbowStack:
         coefficients = [module.contrastive_coefficient for module in modules]
         self.settings = {"contrastive_coefficient": torch.stack(coefficients).to(device, dtype)}  # in which games differ
         self._copied = {group: self._source(group) for group in ("target", "momentum")}
-        self.adam = partial(equations.adam, learning_rate=learning_rate, epsilon=adam_epsilon)
+        self.adam_step = partial(equations.adam_step, learning_rate=learning_rate, epsilon=adam_epsilon)
         self.moments = {name: torch.zeros_like(self.rows["online"], requires_grad=False) for name in ("mean", "square")}
         self.adam_steps = torch.zeros((), dtype=torch.float64, device=device)  # a tensor: a CUDA graph would freeze a number
         self.random = CounterRandom(self._noise_shapes(), device)
@@ -188,10 +188,8 @@ class RainbowStack:
         norm: Tensor = gradient.norm(dim=1)
         gradient = gradient * (self.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0)[:, None]
         self.adam_steps += 1.0
-        online, mean, square = self.rows["online"].detach(), self.moments["mean"], self.moments["square"]
-        moved = self.adam(online, gradient, mean, square, self.adam_steps)
-        for old, new in zip((online, mean, square), moved, strict=True):
-            old.copy_(new)
+        online = self.rows["online"].detach()
+        self.adam_step(online, gradient, self.moments["mean"], self.moments["square"], self.adam_steps)
         if self.template.contrastive:
             self.rows["momentum"].lerp_(online[:, self._copied["momentum"]], self.key_ema_rate)
         return norm
