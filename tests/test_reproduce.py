@@ -165,7 +165,7 @@ def test_bad_words_are_one_line(words: list[str], message: str, tmp_path: Path, 
 
 
 def costs(**milliseconds: list[float]) -> dict[str, cost.Cost]:
-    return {name: cost.Cost(1_000, 6_000, np.array(times)) for name, times in milliseconds.items()}
+    return {name: cost.Cost(1_000, 6_000, np.array(times), {}) for name, times in milliseconds.items()}
 
 
 def test_costs_are_judged_by_the_interval_of_their_ratio() -> None:
@@ -182,7 +182,7 @@ def test_costs_are_judged_by_the_interval_of_their_ratio() -> None:
 
 
 def test_a_models_size_is_its_parameters_and_what_its_gradients_need() -> None:
-    small, large = cost.Cost(1_000, 6_000, np.ones(1)), cost.Cost(1_000, 16_000, np.ones(1))  # 10 kB and 20 kB
+    small, large = cost.Cost(1_000, 6_000, np.ones(1), {}), cost.Cost(1_000, 16_000, np.ones(1), {})  # 10 kB and 20 kB
     found = cost.judge(cost.Claim("", "model-size-ratio", "a", "b", 0.67), {"a": small, "b": large})
     assert (found.state, found.estimate) == ("held", 0.5)
 
@@ -191,6 +191,19 @@ def test_every_cost_claim_names_methods_that_are_measured() -> None:
     assert len(cost.claims()) == 8
     for claim in cost.claims():
         assert {claim.method, claim.rival} <= set(cost.METHODS)
+
+
+def test_costs_are_written_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    times = {name: [float(place + 1), float(place + 2)] for place, name in enumerate(cost.METHODS)}
+    monkeypatch.setattr(cost, "measure", lambda *_: costs(**times))
+    assert cli.main(["reproduce", "cost", "--out", str(tmp_path / "cost")]) == 0
+    assert str(tmp_path / "cost" / "cost.svg") in capsys.readouterr().out
+    written = json.loads((tmp_path / "cost" / "cost.json").read_text())
+    assert written["cclf"]["median_ms"] == 7.5
+    assert {"device", "commit", "command", "precision", "batch_size"} <= written.keys()
+    drawn = (tmp_path / "cost" / "cost.svg").read_text()
+    assert drawn.count("<!-- cclf -->") == 2, "in both panels"
+    assert cli.main(["reproduce", "cost", "--", "--precision", "fp8"]) == 2
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def update(methods: Sequence[str], task: str, precision: Precision, device_name:
         while learner.updates < 20:
             learner.update(0)
         finish(device)
-        figures: dict[str, Any] = {"seconds_to_20_updates": time.perf_counter() - started, "parity": _parity(config, learner)}
+        figures: dict[str, Any] = {"seconds_to_20_updates": time.perf_counter() - started, "parity": step_parity(config, learner)}
         milliseconds = sorted(time_pairs(learner, pairs, device))
         deciles = statistics.quantiles(milliseconds, n=10)
         figures |= {"median_ms": statistics.median(milliseconds), "p10_ms": deciles[0], "p90_ms": deciles[-1]}
@@ -135,7 +135,7 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
             for learner in learners:
                 learner.advance(0)
         assert isinstance(learners[0], OffPolicyLearner), "SAC learns from replay"
-        agreement = _parity(config, learners[0])
+        agreement = step_parity(config, learners[0])
         finish(device)
         parts = [_timed(learner, part) for learner in learners for part in ("act", "update", "observe")]
         parts += [_timed(learner.env, "step") for learner in learners]
@@ -417,7 +417,7 @@ def _fill_replay(learner: "OffPolicyLearner", frames: "np.ndarray") -> None:
     learner.agent_steps = learner.warmup_agent_steps
 
 
-def _parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]:
+def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]:
     """The same batch from the same weights through the fast update and the plain float32 one: how far apart their steps are."""
     import torch
 

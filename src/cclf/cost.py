@@ -6,7 +6,7 @@ plus what an update keeps for its gradients (counted, the same on every machine)
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from cclf.runtime.learner import OffPolicyLearner
 
+Precision = Literal["fp32", "tf32", "bf16"]
 TASK = "dmc/cartpole-swingup"
 METHODS = ("drq", "drq[3,3]", "drq-5", "curl", "curl+", "curl++", "cclf")
 PUBLISHED_AS = {"drq[5,5]": "drq-5"}  # the paper's name -> ours, where they differ
@@ -43,6 +44,7 @@ class Cost(NamedTuple):
     parameters: int
     kept_bytes: int  # for gradients, by one update at the paper's batch size
     milliseconds: np.ndarray  # (turns,) per update, means of a pair
+    parity: dict[str, float]  # of the update that was timed with the plain one in float32
 
 
 def claims() -> list[Claim]:
@@ -59,7 +61,7 @@ def claims() -> list[Claim]:
     return found
 
 
-def config_of(name: str, batch_size: int, device: str) -> Config:
+def config_of(name: str, batch_size: int, device: str, precision: Precision = "fp32") -> Config:
     """A method, or one with a number of views that no method has: drq[3,3].
 
     >>> config_of("drq[3,3]", 512, "cpu").method.views
@@ -71,21 +73,23 @@ def config_of(name: str, batch_size: int, device: str) -> Config:
     assert isinstance(algorithm, SacConfig), "costs are compared on SAC"
     if views:
         config = replace(config, method=replace(config.method, views=int(views.partition(",")[0])))
-    algorithm = replace(algorithm, batch_size=batch_size, warmup_agent_steps=_RANDOM_AGENT_STEPS)
+    algorithm = replace(algorithm, batch_size=batch_size, warmup_agent_steps=_RANDOM_AGENT_STEPS, precision=precision)
     run = replace(config.run, env_steps=2 * _RANDOM_AGENT_STEPS * config.env.action_repeat, device=device)
     return replace(config, algorithm=algorithm, run=run)
 
 
-def measure(names: Sequence[str], device_name: str, batch_size: int, pairs: int) -> dict[str, Cost]:
+def measure(
+    names: Sequence[str], device_name: str, batch_size: int, pairs: int, precision: Precision = "fp32"
+) -> dict[str, Cost]:
     """All methods in turns, so that a machine that is slow for a while is slow for each of them."""
     import torch
 
     from cclf import build
-    from cclf.bench import time_pairs
+    from cclf.bench import step_parity, time_pairs
 
     device = build.choose_device(device_name)
     torch.set_num_threads(1)
-    learners = {name: _learner(name, batch_size, device) for name in names}
+    learners = {name: _learner(name, batch_size, device, precision) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(WARMUP_PAIRS + pairs):
         for name, learner in learners.items():
@@ -93,17 +97,18 @@ def measure(names: Sequence[str], device_name: str, batch_size: int, pairs: int)
     costs = {}
     for name, learner in learners.items():
         parameters = sum(parameter.numel() for parameter in learner.algorithm.networks.parameters())  # type: ignore[attr-defined]
-        costs[name] = Cost(parameters, _kept_bytes(name), np.array(times[name][WARMUP_PAIRS:]))
+        parity = step_parity(config_of(name, batch_size, str(device), precision), learner)
+        costs[name] = Cost(parameters, _kept_bytes(name), np.array(times[name][WARMUP_PAIRS:]), parity)
         learner.close()
     return costs
 
 
-def _learner(name: str, batch_size: int, device: "torch.device") -> "OffPolicyLearner":
+def _learner(name: str, batch_size: int, device: "torch.device", precision: Precision = "fp32") -> "OffPolicyLearner":
     """Ready to update, on frames of random play."""
     from cclf import build
     from cclf.runtime.learner import OffPolicyLearner
 
-    config = config_of(name, batch_size, str(device))
+    config = config_of(name, batch_size, str(device), precision)
     build.set_precision(config, device)
     learner = build.make_learner(config, device)
     assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
@@ -156,3 +161,17 @@ def milliseconds(cost: Cost) -> float:
 
 def size_bytes(cost: Cost) -> int:
     return 4 * cost.parameters + cost.kept_bytes
+
+
+def document(costs: dict[str, Cost]) -> dict[str, Any]:
+    """The figures by method, for a file."""
+    return {
+        name: {
+            "parameters": found.parameters,
+            "kept_bytes": found.kept_bytes,
+            "median_ms": milliseconds(found),
+            "milliseconds": [round(value, 4) for value in found.milliseconds.tolist()],
+            "parity": found.parity,
+        }
+        for name, found in costs.items()
+    }

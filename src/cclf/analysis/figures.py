@@ -126,6 +126,23 @@ def intervals(values: Mapping[str, Interval], xlabel: str, even: float | None = 
     return figure
 
 
+def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
+    """Side by side, one panel per quantity: a bar per method with its figure at the end."""
+    from matplotlib.figure import Figure
+
+    longest = max(len(values) for values in panels.values())
+    figure = Figure(figsize=(4.6 * len(panels), 0.34 * longest + 0.9), layout="constrained")
+    for axis, (quantity, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        drawn = axis.barh([plain(method) for method in values], values.values(), color=[colour(method) for method in values])
+        ends = [f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}" for value in values.values()]
+        axis.bar_label(drawn, ends, padding=3, fontsize=8)
+        axis.invert_yaxis()
+        axis.margins(x=0.14)
+        _style(axis, "", title=quantity)
+        axis.grid(False, axis="y")
+    return figure
+
+
 def profiles(thresholds: np.ndarray, shares: Mapping[str, Interval], xlabel: str) -> Any:
     """The share of runs above each score, with bands: a curve further up and right is better."""
     figure, axis = _panel()

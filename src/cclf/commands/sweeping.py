@@ -1,6 +1,7 @@
 """`cclf sweep` and `reproduce`: many runs, on this machine or on a Ray cluster."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -186,11 +187,18 @@ def _reproduce_options() -> Any:
     return Reproduce
 
 
+@dataclass(frozen=True)
+class CostOptions:
+    """What `cclf reproduce cost` takes after a bare --."""
+
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+
+
 def reproduce(arguments: list[str]) -> int:
     words, extra = _split(arguments)
     options = parse(_reproduce_options(), "cclf reproduce", words)
     if options.table == "cost":
-        return _reproduce_cost(options.budget, options.dry_run)
+        return _reproduce_cost(options.budget, options.dry_run, options.out or Path("runs") / "reproduce-cost", extra)
     table = paper_tables.find_table(options.table, options.budget)
     profile = "" if options.profile == presets.DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
@@ -272,26 +280,31 @@ def _print_verdicts(name: str, calls: "list[Call]", out: Path) -> None:
         print(f"{left} further claims need more tasks, methods or steps than this budget has")
 
 
-def _reproduce_cost(budget: str, dry_run: bool) -> int:
-    """Minutes at most, so nothing of it is kept or resumed."""
-    from cclf import build, cost
+def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> int:
+    """Minutes at most, so nothing of it is resumed."""
+    from cclf import bench, build, cost
+    from cclf.analysis import figures
 
-    device = build.choose_device("auto").type
-    batch_size, pairs = (cost.PAPER_BATCH_SIZE, 50) if budget == "paper" or device == "cuda" else (32, 10)
-    print(
-        f"{len(cost.METHODS)} SAC methods on {cost.TASK}: {pairs} pairs of updates each, batch {batch_size}, on {device}",
-        flush=True,
-    )
+    precision = parse(CostOptions, "cclf reproduce cost --", extra).precision
+    device = build.choose_device("auto")
+    batch_size, pairs = (cost.PAPER_BATCH_SIZE, 50) if budget == "paper" or device.type == "cuda" else (32, 10)
+    how = f"batch {batch_size}, {precision}"
+    print(f"{len(cost.METHODS)} SAC methods on {cost.TASK}: {pairs} pairs of updates each, {how}, on {device}", flush=True)
     if dry_run:
         return EXIT_DONE
-    costs = cost.measure(cost.METHODS, device, batch_size, pairs)
-    rows = [
-        (name, f"{found.parameters:,}", f"{cost.size_bytes(found) / 1e6:,.1f}", f"{cost.milliseconds(found):,.1f}")
-        for name, found in costs.items()
-    ]
-    print_table(("method", "parameters", f"MB with gradients' needs, batch {cost.PAPER_BATCH_SIZE}", "ms per update"), rows)
+    costs = cost.measure(cost.METHODS, str(device), batch_size, pairs, precision)
+    megabytes = {name: cost.size_bytes(found) / 1e6 for name, found in costs.items()}
+    milliseconds = {name: cost.milliseconds(found) for name, found in costs.items()}
+    rows = [(name, f"{costs[name].parameters:,}", f"{megabytes[name]:,.1f}", f"{milliseconds[name]:,.1f}") for name in costs]
+    size = f"MB with gradients' needs, batch {cost.PAPER_BATCH_SIZE}"
+    print_table(("method", "parameters", size, "ms per update"), rows)
     judged = [(claim, cost.judge(claim, costs)) for claim in cost.claims()]
     _print_judged([(claim.text, found) for claim, found in judged])
+    out.mkdir(parents=True, exist_ok=True)
+    facts = bench.origin(device) | {"task": cost.TASK, "precision": precision, "batch_size": batch_size}
+    (out / "cost.json").write_text(json.dumps(facts | cost.document(costs), indent=2) + "\n")
+    figures.bars({size: megabytes, f"ms per update, {facts['device']}, {how}": milliseconds}).savefig(out / "cost.svg")
+    print(out / "cost.json", out / "cost.svg", sep="\n")
     return EXIT_DONE
 
 
