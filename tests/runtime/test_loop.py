@@ -274,3 +274,31 @@ def test_a_run_that_diverges_leaves_and_the_other_goes_on(tmp_path):
     assert set(failed) == {0}
     assert learners[0].agent_steps < 60 == learners[1].agent_steps
     assert (tmp_path / "1" / "failure").exists()
+
+
+def test_the_last_evaluations_of_all_runs_go_on_side_by_side(tmp_path):
+    """With workers that play for all of them, one run's end must not wait for another's."""
+    told, runs, stop = [], [], StopAt()
+
+    def evaluation(name, moment):
+        told.append(("begins", name, moment))
+        for _ in range(5):
+            yield ()
+        told.append(("ends", name, moment))
+        return Evaluation([1.0], [])
+
+    for name in ("a", "b"):
+        plan = Plan(60, 1, 40, 30, video=False, evaluate_beside_training=True)
+        learner, folder = Scripted(stride=20), tmp_path / name
+        folder.mkdir()
+        training = Training(plan, learner, lambda moment, _, name=name: evaluation(name, moment), folder)
+        log = RunLog(folder, learner.metric_names, tensorboard=False, resume_env_steps=0)
+        runs.append(Run(training, log, QuietProgress(60, 0, stop)))
+    assert not run_together(runs, stop)
+    assert [word for word, _, moment in told if moment == 60] == ["begins", "begins", "ends", "ends"]
+    assert told.index(("ends", "a", 40)) < told.index(("begins", "a", 60)), "one at a time in a run"
+    for training, log, _ in runs:
+        log.close()
+        assert training.finished
+        assert training.checkpoints.load()["evaluation_due"] is False
+        assert [row["env_steps"] for row in rows(training.folder / "eval.csv")] == ["40", "60"]

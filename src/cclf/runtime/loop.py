@@ -16,6 +16,7 @@ from cclf.runtime.stop import Stop
 from cclf.types import Learner
 
 Evaluate = Callable[[int, bool], Rounds]  # (env_steps, record) -> the evaluation of the agent as it is now
+PATIENCE_SECONDS = 0.01  # with workers, where a run has to wait for them
 STOP_GRACE_SECONDS = 5.0  # for evaluations under way when a stop is asked for
 
 
@@ -70,10 +71,12 @@ class Training:
         if not self.evaluation_due:
             self._step(log, progress)
         if self.under_way is not None:
-            result = next_round(self.under_way.rounds)
+            result = next_round(self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0)
             if result is not None:
                 self._write_eval_row(self.under_way, result, log, progress)
-        if self.evaluation_due:
+                if self.finished:
+                    self._save(log)
+        if self.evaluation_due and self.under_way is None:
             self._evaluate(log, progress, stop)
 
     def leave(self, log: RunLog, progress: Progress, deadline: float) -> None:
@@ -123,20 +126,15 @@ class Training:
             raise NonFiniteError(save_bundle(self.folder, name, row), name, row[name], self.env_steps)
 
     def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> None:
-        """Begin what is due. Beside training, its checkpoint comes first; otherwise, and at the end, its row."""
-        if not self._finish_evaluation(log, progress, lambda: stop.requested):
-            return
+        """Begin what is due. Beside training its checkpoint comes first and its row when it is over, otherwise the row at once."""
         self.wall_seconds = self._seconds()
         last = self.env_steps >= self.plan.env_steps
         rounds = self.evaluate(self.env_steps, self.plan.video and last)
         self.under_way = UnderWay(rounds, self._clocks(), self.wall_seconds)
         if self.plan.evaluate_beside_training:
             self._save(log)
-            if not last:
-                self.evaluation_due = False
-                return
-        if self._finish_evaluation(log, progress, lambda: stop.requested):
-            self.evaluation_due = False
+            self.evaluation_due = last  # nothing is left to go on with
+        elif self._finish_evaluation(log, progress, lambda: stop.requested):
             self._save(log)
         else:
             self.under_way = None  # it leaves no trace
@@ -152,6 +150,8 @@ class Training:
 
     def _write_eval_row(self, over: UnderWay, result: Evaluation, log: RunLog, progress: Progress) -> None:
         self.under_way = None
+        if over.clocks["env_steps"] == self.env_steps:
+            self.evaluation_due = False
         row = {
             "return_mean": result.mean,
             "return_std": result.std,
