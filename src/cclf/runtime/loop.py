@@ -126,7 +126,7 @@ class Training:
             raise NonFiniteError(save_bundle(self.folder, name, row), name, row[name], self.env_steps)
 
     def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> None:
-        """Begin what is due. Beside training its checkpoint comes first and its row when it is over, otherwise the row at once."""
+        """Begin what is due. Beside training the checkpoint comes first and the row when it is over, else the row at once."""
         self.wall_seconds = self._seconds()
         last = self.env_steps >= self.plan.env_steps
         rounds = self.evaluate(self.env_steps, self.plan.video and last)
