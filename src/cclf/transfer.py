@@ -19,14 +19,13 @@ class ToHost:
     """A tensor on its way to the host: asked for at once, waited for when it is needed."""
 
     def __init__(self, tensor: Tensor):
-        self._arrived: torch.cuda.Event | None = None
-        self._host = tensor
-        if tensor.is_cuda:
-            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()  # type: ignore[no-untyped-call]
+        self._host = tensor.to("cpu", non_blocking=True)  # into pinned memory
+        self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+
+    def arrived(self) -> bool:
+        return self._event is None or self._event.query()
 
     def numpy(self) -> np.ndarray:
-        if self._arrived is not None:
-            self._arrived.synchronize()  # type: ignore[no-untyped-call]
+        if self._event is not None:
+            self._event.synchronize()
         return self._host.numpy()

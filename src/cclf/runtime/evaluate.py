@@ -10,6 +10,7 @@ import torch
 
 from cclf.config import WorkerError
 from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool
+from cclf.transfer import ToHost
 from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 
 
@@ -125,11 +126,11 @@ def _actions(
     batch = torch.zeros(episodes, *next(iter(stacks.values())).shape, dtype=torch.uint8, pin_memory=True)
     for episode, stack in stacks.items():
         batch[episode] = torch.from_numpy(stack)
-    actions = policy.evaluation_action(batch.to(device, non_blocking=True)).to("cpu", non_blocking=True)
-    computed = torch.cuda.current_stream(device).record_event()
-    while not computed.query():  # an update of the training may be before it on the GPU
+    chosen = ToHost(policy.evaluation_action(batch.to(device, non_blocking=True)))
+    while not chosen.arrived():  # an update of the training may be before it on the GPU
         yield ()
-    return {episode: actions[episode].numpy() for episode in stacks}
+    actions = chosen.numpy()
+    return {episode: actions[episode] for episode in stacks}
 
 
 def evaluate_vector(
