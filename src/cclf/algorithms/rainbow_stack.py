@@ -147,39 +147,22 @@ class RainbowStack:
         return values
 
     def run_loss(
-        self,
-        online: Tensor,
-        target: Tensor,
-        momentum: Tensor,
-        maxima: dict[str, Tensor],
-        batch: GameBatch,
-        noise: RainbowNoise,
-        env_steps: Tensor,
-        beta: Tensor,
+        self, rows: dict[str, Tensor], batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor
     ) -> RainbowStep:
         def one(
-            online: Tensor,
-            target: Tensor,
-            momentum: Tensor,
-            maxima: dict[str, Tensor],
-            batch: GameBatch,
-            noise: RainbowNoise,
-            settings: dict[str, Tensor],
-            valid: Tensor,
+            rows: dict[str, Tensor], rest: dict[str, Tensor], batch: GameBatch, noise: RainbowNoise, valid: Tensor
         ) -> RainbowStep:
-            rows = {"online": online, "target": target, "momentum": momentum}
             named = {name: p for group, row in rows.items() for name, p in self.layouts[group].named(row).items()}
-            step: RainbowStep = functional_call(self.template, named | maxima | settings, (batch, noise, env_steps, beta, valid))
+            step: RainbowStep = functional_call(self.template, named | rest, (batch, noise, env_steps, beta, valid))
             return step
 
-        step: RainbowStep = vmap(one)(online, target, momentum, maxima, batch, noise, self.settings, self.valid)
+        step: RainbowStep = vmap(one)(rows, self.maxima | self.settings, batch, noise, self.valid)
         return step
 
     def update(self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor) -> tuple[Metrics, Tensor]:
         """One update of every run: metrics (S,) each, and new priorities (S, B)."""
-        online = self.rows["online"]
-        step = self.run_loss(online, self.rows["target"], self.rows["momentum"], self.maxima, batch, noise, env_steps, beta)
-        (gradient,) = torch.autograd.grad(step.loss.sum(), online)
+        step = self.run_loss(self.rows, batch, noise, env_steps, beta)
+        (gradient,) = torch.autograd.grad(step.loss.sum(), self.rows["online"])
         return step.metrics | {"gradient_norm": self.descend(gradient)}, step.priority.detach()
 
     @torch.no_grad()
