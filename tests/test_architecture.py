@@ -36,8 +36,8 @@ MAY_SEE = {
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine", "episode_player"},
     "episode_player": WORDS | {"build"},  # what `build` sends to other processes
     "run_folder": WORDS | {"build", "runtime", "machine"},  # what a run leaves behind, and what is made of it again
-    "bench": WORDS
-    | {"equations", "build", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
+    "bench": WORDS | {"build", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
+    "bench_parity": WORDS | {"equations", "build", "bench", "run_folder", "algorithms", "runtime"},
     "bench_rainbow": WORDS | {"build", "bench", "envs", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
@@ -51,7 +51,20 @@ MAY_SEE = {
     "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS
-    | {"commands", "build", "run_folder", "runtime", "bench", "bench_rainbow", "demo", "doctor", "export", "gallery", "sweep"}
+    | {
+        "commands",
+        "build",
+        "run_folder",
+        "runtime",
+        "bench",
+        "bench_parity",
+        "bench_rainbow",
+        "demo",
+        "doctor",
+        "export",
+        "gallery",
+        "sweep",
+    }
     | {"analysis", "paper_tables", "reproduce", "cost"},
     "cli": WORDS | {"commands"},
     "__init__": set(),

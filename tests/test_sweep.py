@@ -111,12 +111,12 @@ def test_a_benchmark_of_nothing_is_refused_in_one_line(words: str, capsys: pytes
 def test_crops_can_be_watched_and_held() -> None:
     import torch
 
-    from cclf import bench, equations
+    from cclf import bench_parity, equations
 
     one, other = torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-    with bench._choices() as made:
+    with bench_parity._choices() as made:
         equations.select_most_curious(one)
-    with bench._choices(made):
+    with bench_parity._choices(made):
         assert equations.select_most_curious(other).tolist() == [0, 1]
     assert equations.select_most_curious(other).tolist() == [1, 0]
 

@@ -1,43 +1,33 @@
 """Speed, measured. Each figure carries device, commit and command."""
 
-import contextlib
 import itertools
 import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cclf import presets
-from cclf.config import Config, ConfigError, SacConfig
+from cclf.config import Config, ConfigError, Precision, SacConfig
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from cclf.algorithms.sac import Sac
     from cclf.runtime.learner import OffPolicyLearner
 
-Precision = Literal["fp32", "tf32", "bf16"]
 WARMUP_FRAMES = 20_000  # fills RE3's window of 10,000 twice: its first updates are cheaper than the rest
 
 
 def minigrid(task: str, methods: Sequence[str], processes: int, seconds: float) -> dict[str, Any]:
     """Frames per second of the whole machine: `processes` independent runs at once, each with one thread."""
-    from cclf.run_folder import code_version
+    import torch
 
     for method in methods:
         presets.resolve(task, method)
-    report: dict[str, Any] = {
-        "task": task,
-        "processes": processes,
-        "device": "cpu",
-        "commit": code_version(),
-        "command": " ".join(["cclf", *sys.argv[1:]]),
-    }
+    report: dict[str, Any] = {"task": task, "processes": processes, **origin(torch.device("cpu"))}
     context = multiprocessing.get_context("spawn")
     for method in methods:
         barrier = context.Barrier(processes)
@@ -83,7 +73,7 @@ def update(methods: Sequence[str], task: str, precision: Precision, device_name:
     from cclf.runtime.learner import OffPolicyLearner
 
     device = build.choose_device(device_name)
-    report = _header(task, precision, device)
+    report = header(task, precision, device)
     if device.type == "cuda":
         report["ceilings"] = _ceilings(device)
     frames = None
@@ -123,7 +113,7 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
     from cclf.runtime.learner import OffPolicyLearner
 
     device = build.choose_device(device_name)
-    report = _header(task, precision, device)
+    report = header(task, precision, device)
     for count in seeds:
         config = _config(task, method, precision)
         assert isinstance(config.algorithm, SacConfig), "checked in _config"
@@ -174,140 +164,7 @@ def _timed(thing: Any, method: str) -> dict[str, float]:
     return spent
 
 
-def parity(folder: Path, precision: Precision, device_name: str, batches: int, updates: int) -> dict[str, Any]:
-    """A fast precision against plain float32 at the weights and on the replay of a trained run.
-
-    First without moving anything: gradients tensor by tensor, beliefs, chosen crops, targets. Then `updates` updates from there,
-    once in `precision` and three times in float32 with other random numbers: whether the fast one lies among them.
-    """
-    import torch
-
-    from cclf import build
-    from cclf.algorithms.sac import Sac
-    from cclf.algorithms.sac_lean import lean_update
-    from cclf.run_folder import read_config
-    from cclf.runtime.learner import OffPolicyLearner
-
-    device = build.choose_device(device_name)
-    asked = read_config(folder)
-
-    def restored(precision: Precision) -> OffPolicyLearner:
-        assert isinstance(asked.algorithm, SacConfig), "checked before"
-        config = replace(asked, algorithm=replace(asked.algorithm, precision=precision), run=replace(asked.run, env_steps=10**7))
-        build.set_precision(config, device)
-        training, learner, agent = build.make_training(config, folder, device)
-        agent.close()
-        if not training.resume():
-            raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
-        assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
-        return learner
-
-    if not isinstance(asked.algorithm, SacConfig):
-        raise ConfigError(f"{folder} was not trained with SAC: precision is a matter of its pixels alone")
-    report = _header(asked.task, precision, device) | {"run": asked.run_name(), "batches": batches}
-    fast, plain = restored(precision), restored("fp32")
-    report["run_updates"] = fast.updates
-    cosines: dict[str, dict[str, float]] = {"gradient_cosine": {}, "gradient_cosine_on_the_same_crops": {}}
-    crops, beliefs, targets = [], [], []
-
-    def gradients(learner: OffPolicyLearner, run: Callable[..., Any], kind: Precision) -> _Seen:
-        assert isinstance(learner.algorithm, Sac), "checked before"
-        build.set_precision(replace(asked, algorithm=replace(asked.algorithm, precision=kind)), device)  # type: ignore[arg-type]
-        return _gradients(learner.algorithm, run, batch, noise, learner._moment)
-
-    for _ in range(batches):
-        batch = plain.replay.sample(plain.batch_size, plain.generators["replay"]).to(device)
-        noise = plain.algorithm.draw_noise(plain.batch_size, plain.generators["augment"], plain.generators["policy"])
-        with _choices() as made:
-            exact = gradients(plain, Sac.update, "fp32")
-        free = gradients(fast, lean_update, precision)
-        with _choices(made):
-            held = gradients(fast, lean_update, precision)
-        for least, ours in zip(cosines.values(), (free, held), strict=True):
-            for name, theirs in exact.gradients.items():
-                pair = (ours.gradients[name].double().flatten(), theirs.double().flatten())
-                cosine = float(torch.cosine_similarity(*pair, dim=0)) if theirs.any() else 1.0
-                least[name] = min(cosine, least.get(name, 1.0))
-        crops.append(float((free.chosen == exact.chosen).float().mean()))
-        beliefs.append(float((free.curiosity - exact.curiosity).abs().mean()))
-        targets.append(float((free.target - exact.target).abs() / exact.target.abs()))
-    fast.close()
-    plain.close()
-    report |= cosines | {
-        "same_crop_share": statistics.mean(crops),
-        "belief_mean_absolute_error": statistics.mean(beliefs),
-        "target_mean_relative_error": statistics.mean(targets),
-    }
-    after = {}
-    for stream, label in enumerate([precision, "fp32 (1)", "fp32 (2)", "fp32 (3)"]):
-        learner = restored(precision if stream == 0 else "fp32")
-        for name in ("replay", "augment", "policy"):
-            learner.generators[name].manual_seed(stream)
-        rows = [learner.update(0) for _ in range(updates)]
-        names = ("critic_loss", "contrastive_loss", "curiosity_mean", "q_mean")
-        last = [row for row in rows[-max(1, updates // 3) :] if row is not None]
-        after[label] = {name: statistics.mean(float(row[name]) for row in last) for name in names if name in last[0]}
-        learner.close()
-    return report | {"updates": updates, "after_updates": after}
-
-
-@contextlib.contextmanager
-def _choices(forced: Sequence["torch.Tensor"] = ()) -> Iterator[list["torch.Tensor"]]:
-    """The crops that are chosen meanwhile, in turn; or these instead of them."""
-    from cclf import equations
-
-    choose, given, made = equations.select_most_curious, iter(forced), list["torch.Tensor"]()
-
-    def chosen(beliefs: "torch.Tensor") -> "torch.Tensor":
-        made.append(next(given) if forced else choose(beliefs))
-        return made[-1]
-
-    equations.select_most_curious = chosen
-    try:
-        yield made
-    finally:
-        equations.select_most_curious = choose
-
-
-class _Seen(NamedTuple):
-    gradients: dict[str, "torch.Tensor"]  # by loss and parameter
-    chosen: "torch.Tensor"
-    curiosity: "torch.Tensor"
-    target: "torch.Tensor"
-
-
-def _gradients(sac: "Sac", run: Callable[..., Any], batch: Any, noise: Any, moment: "torch.Tensor") -> _Seen:
-    """What one update would do, without doing it."""
-    import torch
-
-    names = {parameter: name for name, parameter in sac.networks.named_parameters()} | {sac.log_temperature: "log_temperature"}
-    found: dict[str, torch.Tensor] = {}
-    appraisals = []
-    appraise, updates = sac.framework.appraise, sac.updates
-
-    def record(loss: "torch.Tensor", *optimisers: str) -> None:
-        lists = [group["params"] for name in optimisers for group in sac.optimisers[name].param_groups]
-        moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
-        for parameter, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
-            found[f"{optimisers[-1]}: {names[parameter]}"] = gradient
-
-    def keep(*arguments: Any, **named: Any) -> Any:
-        appraisals.append(appraise(*arguments, **named))
-        return appraisals[-1]
-
-    state = {name: buffer.clone() for name, buffer in sac.framework.named_buffers()}
-    sac.framework.appraise, sac._step, sac.target_step, sac.updates = keep, record, lambda: None, 0  # type: ignore[method-assign]
-    try:
-        metrics = run(sac, batch, noise, moment).metrics
-    finally:
-        del sac.framework.appraise, sac._step, sac.target_step
-        sac.updates = updates
-        for name, buffer in sac.framework.named_buffers():
-            buffer.copy_(state[name])
-    return _Seen(found, appraisals[0].chosen, appraisals[0].curiosity, metrics["target_mean"])
-
-
-def _header(task: str, precision: str, device: "torch.device") -> dict[str, Any]:
+def header(task: str, precision: str, device: "torch.device") -> dict[str, Any]:
     return {"task": task, "precision": precision, **origin(device)}
 
 

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Precision = Literal["fp32", "tf32", "bf16"]
+
 
 class ConfigError(ValueError):
     """Bad input from the user: shown as one line, exit code 2."""
@@ -146,7 +148,7 @@ class SacConfig:
     hidden_dim: int = 1024
     log_std_min: float = -10.0
     log_std_max: float = 2.0
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     """Of the encoder's convolutions and its large linear layer; all else is float32. tf32 and bf16 need a GPU."""
     encoder_tanh: bool = False
     """Tanh after the encoder's LayerNorm: in the paper's text, not in the released code."""

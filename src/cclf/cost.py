@@ -6,21 +6,20 @@ plus what an update keeps for its gradients (counted, the same on every machine)
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cclf import presets
 from cclf.analysis import published, statistics
 from cclf.analysis.verdict import State, Verdict
-from cclf.config import Config, SacConfig
+from cclf.config import Config, Precision, SacConfig
 
 if TYPE_CHECKING:
     import torch
 
     from cclf.runtime.learner import OffPolicyLearner
 
-Precision = Literal["fp32", "tf32", "bf16"]
 TASK = "dmc/cartpole-swingup"
 METHODS = ("drq", "drq[3,3]", "drq-5", "curl", "curl+", "curl++", "cclf")
 PUBLISHED_AS = {"drq[5,5]": "drq-5"}  # the paper's name -> ours, where they differ

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from cclf.augment import Crops
 from cclf.kernels.bf16_linear import bf16_linear
 from cclf.kernels.paired_convolutions import Layers
-
-Precision = Literal["fp32", "tf32", "bf16"]
 
 
 def initialise(module: nn.Module) -> None:

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from cclf import augment, equations
 from cclf.algorithms.optimisers import load_moments, moments
 from cclf.augment import Views
+from cclf.config import Precision
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import paired_convolutions
-from cclf.nets import Actor, Convolutions, Critic, Encoder, Head, PolicySample, Precision
+from cclf.nets import Actor, Convolutions, Critic, Encoder, Head, PolicySample
 from cclf.types import Batch, Metrics, UpdateResult
 
 

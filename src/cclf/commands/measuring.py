@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cclf import presets
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, parse, print_table
-from cclf.config import ConfigError
+from cclf.config import ConfigError, Precision
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class BenchUpdate:
 
     task: str = "dmc/cartpole-swingup"
     methods: tuple[str, ...] = ("cclf", "drq", "curl")
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     device: str = "auto"
     pairs: int = 100
     """Pairs of updates to time."""
@@ -44,7 +44,7 @@ class BenchLoop:
 
     task: str = "dmc/cartpole-swingup"
     method: str = "cclf"
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     device: str = "auto"
     seeds: tuple[int, ...] = (1,)
     """How many runs take turns in the process; several numbers are measured one after another."""
@@ -81,7 +81,7 @@ def _parity_options() -> Any:
         """A fast precision against plain float32 at the weights and on the replay of a trained SAC run."""
 
         run: tyro.conf.Positional[Path]
-        precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+        precision: Precision = "bf16"
         device: str = "auto"
         batches: int = 8
         updates: int = 300
@@ -146,9 +146,9 @@ def bench(arguments: list[str]) -> int:
 
 
 def _parity(options: Any) -> int:
-    from cclf import bench as benchmarks
+    from cclf import bench_parity
 
-    report = benchmarks.parity(options.run, options.precision, options.device, options.batches, options.updates)
+    report = bench_parity.parity(options.run, options.precision, options.device, options.batches, options.updates)
     if options.json:
         print(json.dumps(report, indent=2))
         return EXIT_DONE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cclf import paper_tables, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse, print_table
 from cclf.commands.training import train_config
-from cclf.config import A2cConfig, Config, ConfigError
+from cclf.config import A2cConfig, Config, ConfigError, Precision
 
 if TYPE_CHECKING:
     from cclf.analysis.verdict import Verdict
@@ -191,7 +191,7 @@ def _reproduce_options() -> Any:
 class CostOptions:
     """What `cclf reproduce cost` takes after a bare --."""
 
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
 
 
 def reproduce(arguments: list[str]) -> int:
