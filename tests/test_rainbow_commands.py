@@ -1,9 +1,11 @@
 """Rainbow from the command line: training with its final evaluation, the doctor's forecast, the benchmark."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cclf import build, run_folder
 from cclf.runtime.seeding import derive
@@ -91,9 +93,28 @@ def test_the_benchs_parity_sees_a_difference(monkeypatch):
     assert parity["fast_relative_difference"] < 1e-6
 
 
-@pytest.mark.parametrize("words", [("--stacks", "0"), ("--rounds", "0"), ("--methods", "sac-pixel")])
+@pytest.mark.parametrize(
+    "words",
+    [("--stacks", "0"), ("--rounds", "0"), ("--methods", "sac-pixel"), ("--precision", "tf32", "--device", "cpu")],
+)
 def test_a_bench_that_cannot_be_is_refused(words):
     assert_refused(cclf("bench", "rainbow", *words))
+
+
+@pytest.mark.parametrize(("device", "asked", "expected"), [("cpu", 0, None), ("cpu", 3, 3), ("cuda", 0, 1), ("cuda", 3, 3)])
+def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, expected):
+    told = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    config = tiny("rainbow")
+    build.set_threads(replace(config, run=replace(config.run, threads=asked)), torch.device(device))
+    assert told == [expected] * (expected is not None)
+
+
+@pytest.mark.parametrize(("task", "precision"), [("atari/Pong", "tf32"), ("toy/reach-1d", "bf16")])
+def test_precisions_of_a_gpu_are_refused_without_one(tmp_path, task, precision):
+    result = cclf("train", task, "--precision", precision, "--device", "cpu", "--out", str(tmp_path))
+    assert_refused(result, f"precision={precision} clashes with device=cpu")
+    assert not list(tmp_path.iterdir())
 
 
 def test_games_that_train_together_are_the_runs_they_would_be_alone():

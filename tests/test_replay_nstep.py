@@ -157,6 +157,22 @@ def test_draws_are_in_proportion_to_priority_one_from_each_part():
         assert torch.bincount(replay.sample(uniform).slot[0], minlength=8).tolist() == [1, 2, 3, 4, 5, 0, 1, 4]
 
 
+def test_draws_over_many_blocks_are_those_of_one_running_sum():
+    """Blocks without any weight, the last one cut short, and a ring that has come round."""
+    replay = make(runs=2, capacity=1000)
+    play(replay, [50] * 25)
+    random = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, replay.slots, dtype=torch.float64, generator=random)
+    weights[0, 256:512] = 0.0
+    replay.priorities[:, : replay.slots] = weights * (weights > 0.3)
+    uniform = torch.rand(2, 5_000, dtype=torch.float64, generator=random)
+    ends = replay.drawable().cumsum(1)
+    draws = (torch.arange(5_000) + uniform) / 5_000 * ends[:, -1:]
+    expected = torch.searchsorted(ends, draws, right=True)
+    assert (expected // 256).unique().tolist() == [0, 1, 2, 3]
+    assert torch.equal(replay.sample(uniform).slot, expected)
+
+
 def test_equal_priorities_are_uniform_replay():
     replay = make(capacity=40)
     play(replay, [40])

@@ -78,7 +78,7 @@ class NStepReplay:
     def drawable(self) -> Tensor:
         """Priorities (S, whole blocks), zero for slots whose n steps are not known yet or whose stack is being overwritten."""
         steps_later = (self._written - 1 - self._slot) % self.slots  # newer slots
-        kept = (steps_later >= self.n_steps) & (steps_later < self.slots - self.frame_stack) & (self._slot < self.slots)
+        kept = (steps_later >= self.n_steps) & (steps_later < self.slots - self.frame_stack)
         return self.priorities * kept
 
     def sample(self, uniform: Tensor) -> GameBatch:

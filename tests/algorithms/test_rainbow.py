@@ -509,6 +509,18 @@ def test_gradients_are_clipped_run_by_run():
     assert norms[1].item() == pytest.approx(metrics["gradient_norm"][1].item(), rel=1e-6)
 
 
+def test_the_network_that_plays_learns_with_the_stack():
+    configs = [tiny("curl", seed=seed) for seed in (1, 2)]
+    stack = stack_of(configs, (3, 6), F64)
+    run, images = stack.runs[1], batch_of(configs[0], runs=1, dtype=F64).observation[0]
+    before = run.evaluation_values(images)
+    update(stack, batch_of(configs[0], runs=2, dtype=F64))
+    after = run.evaluation_values(images)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, stack._values(stack.rows["online"][1], images, (), stack.valid[1]))
+    assert [each.evaluation_values(images).shape[1] for each in stack.runs] == [3, 6]
+
+
 def test_what_fills_up_a_game_with_few_actions_stays_zero():
     configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
     stack = stack_of(configs, (3, 6))
