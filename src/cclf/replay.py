@@ -70,9 +70,9 @@ class Replay:
         if self.size == self.capacity:
             self._retire_oldest()
         self.actions[start] = to_device(torch.as_tensor(action), self.device)
-        self.rewards[start] = reward
-        self.continuations[start] = 0.0 if terminated else 1.0
-        self.priorities[start] = 1.0
+        self.rewards[start].fill_(reward)  # filled, not assigned: a number assigned to a GPU's tensor waits for the GPU
+        self.continuations[start].fill_(0.0 if terminated else 1.0)
+        self.priorities[start].fill_(1.0)
         self.live[start] = True
         self.size += 1
 
@@ -128,8 +128,8 @@ class Replay:
         while self.size and (self._oldest_live() - self.head) % self.slots < self.frame_stack:
             self._retire_oldest()  # its stack reaches into the slot about to be written
         self.frames[self.head] = to_device(torch.as_tensor(frame), self.device)
-        self.ages[self.head] = age
-        self.priorities[self.head] = 0.0
+        self.ages[self.head].fill_(age)
+        self.priorities[self.head].fill_(0.0)
         self.live[self.head] = False
         self.head_age = age
         self.written += 1
@@ -142,7 +142,7 @@ class Replay:
     def _retire_oldest(self) -> None:
         slot = self._oldest_live()
         self.live[slot] = False
-        self.priorities[slot] = 0.0
+        self.priorities[slot].fill_(0.0)
         self.size -= 1
 
     _TENSORS = ("frames", "actions", "rewards", "continuations", "priorities", "ages")

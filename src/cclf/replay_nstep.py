@@ -126,8 +126,10 @@ class NStepReplay:
     def set_priorities(self, slot: Tensor, priority: Tensor) -> None:
         """Of `slot` (S, B). Where a transition stands in the batch more than once its last place wins."""
         places = torch.arange(slot.shape[1], device=self.device)
-        last = ((slot[:, :, None] == slot[:, None, :]) * places).amax(2)
-        self.priorities.scatter_(1, slot, priority.double().gather(1, last))
+        last = ((slot[:, :, None] == slot[:, None, :]) * places).amax(2, keepdim=True)
+        # Not gathered by `last`: compiled for a GPU that asks of threads beyond the last one, too, whether their index is valid.
+        newest = torch.where(last == places, priority[:, None], 0.0).sum(2)
+        self.priorities.scatter_(1, slot, newest.double())
         self.max_priority.copy_(torch.maximum(self.max_priority, priority.double().amax(1)))
 
     def priority_entropy_share(self, run: int) -> float:
