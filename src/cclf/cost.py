@@ -24,7 +24,7 @@ TASK = "dmc/cartpole-swingup"
 METHODS = ("drq", "drq[3,3]", "drq-5", "curl", "curl+", "curl++", "cclf")
 PUBLISHED_AS = {"drq[5,5]": "drq-5"}  # the paper's name -> ours, where they differ
 PAPER_BATCH_SIZE = 512  # for which sizes are given, whatever batch is timed
-WARMUP_PAIRS = 2
+WARMUP_PAIRS = 4  # CUDA graphs are captured in the third
 _RANDOM_AGENT_STEPS = 100  # whose frames the updates see
 
 
