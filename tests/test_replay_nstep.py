@@ -17,13 +17,9 @@ def make(runs=1, capacity=50, n=N, slip=False):
 def step(replay, number, reward=0.0, ended=False, age=0, action=0):
     """Frame number `number` is filled with number + 1: a blank one is 0."""
     runs = len(replay.max_priority)
-    replay.add(
-        torch.full((runs, 2, 2), (number + 1) % 256, dtype=torch.uint8),
-        torch.full((runs,), action),
-        torch.full((runs,), reward),
-        torch.full((runs,), ended),
-        torch.full((runs,), age),
-    )
+    frame = torch.full((runs, 2, 2), (number + 1) % 256, dtype=torch.uint8)
+    replay.add(frame, torch.full((runs,), action), torch.full((runs,), age))
+    replay.add_outcome(torch.full((runs,), reward), torch.full((runs,), ended))
 
 
 def play(replay, lengths, reward=lambda number: float(number)):
@@ -206,16 +202,31 @@ def test_runs_keep_to_themselves():
         replay.add(
             torch.stack([torch.full((2, 2), number), torch.full((2, 2), 100 + number)]).to(torch.uint8),
             torch.tensor([number, 2 * number]),
-            torch.tensor([1.0, 2.0]),
-            torch.tensor([False, number == 4]),
             torch.tensor([number, number % 5]),
         )
+        replay.add_outcome(torch.tensor([1.0, 2.0]), torch.tensor([False, number == 4]))
     batch = replay.gather(torch.tensor([[5, 2], [5, 2]]))
     assert frames_of(batch.observation[0, 0]) == [2, 3, 4, 5]
     assert frames_of(batch.observation[1, 0]) == [0, 0, 0, 105]
     assert batch.continuation.tolist() == [[1, 1], [1, 0]]
     assert batch.n_step_return[1].tolist() == [3.5, 3.5]
     assert batch.action.tolist() == [[5, 2], [10, 4]]
+
+
+@pytest.mark.parametrize("slip", [False, True])
+def test_what_can_be_drawn_does_not_look_at_how_the_newest_step_ended(slip):
+    """So that an update may begin before the games have answered; the slip does look, at the step after the n-th."""
+    replay = make(capacity=20, slip=slip)
+    play(replay, [6, 40])  # the ring has wrapped
+    replay.add(torch.full((1, 2, 2), 9, dtype=torch.uint8), torch.tensor([1]), torch.tensor([40]))
+    slots = replay.drawable()[0].nonzero().T
+    answers = []
+    for reward, ended in ((3.0, False), (-7.0, True)):
+        replay.add_outcome(torch.tensor([reward]), torch.tensor([ended]))
+        answers.append(replay.gather(slots))
+    assert 15 < slots.numel() <= 20
+    differing = [name for name, one, two in zip(answers[0]._fields, *answers, strict=True) if not torch.equal(one, two)]
+    assert differing == (["continuation"] if slip else [])
 
 
 @pytest.mark.parametrize("steps", [15, 67])

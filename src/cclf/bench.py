@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from cclf.runtime.learner import OffPolicyLearner
+    from cclf.types import Learner
 
 WARMUP_FRAMES = 20_000  # fills RE3's window of 10,000 twice: its first updates are cheaper than the rest
 
@@ -103,10 +104,13 @@ def update(methods: Sequence[str], task: str, precision: Precision, device_name:
     return report
 
 
-def loop(task: str, method: str, precision: Precision, device_name: str, seeds: Sequence[int], seconds: float) -> dict[str, Any]:
+def loop(
+    task: str, method: str, precision: Precision, device_name: str, seeds: Sequence[int], seconds: float, env_worker: bool = False
+) -> dict[str, Any]:
     """Agent steps per second of whole training but evaluation: act, update, step and draw the environment.
 
-    For each number of seeds in `seeds`, that many runs take turns in this process. The parity of their update comes with it.
+    For each number of seeds in `seeds`, that many runs take turns in this process, their environments here or each in a process
+    of its own. The parity of their update comes with it.
     """
 
     from cclf import build
@@ -118,21 +122,20 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
         config = _config(task, method, precision)
         assert isinstance(config.algorithm, SacConfig), "checked in _config"
         algorithm = replace(config.algorithm, warmup_agent_steps=300, replay_capacity_transitions=20_000)
-        config = replace(config, algorithm=algorithm)
+        config = replace(config, algorithm=algorithm, run=replace(config.run, env_worker=env_worker))
         _use(config, device)
         learners = [build.make_learner(replace(config, seed=seed), device) for seed in range(1, count + 1)]
         while min(learner.updates for learner in learners) < 20:
-            for learner in learners:
-                learner.advance(0)
+            _take_turns(learners)
         assert isinstance(learners[0], OffPolicyLearner), "SAC learns from replay"
         agreement = step_parity(config, learners[0])
         finish(device)
         parts = [_timed(learner, part) for learner in learners for part in ("act", "update", "observe")]
-        parts += [_timed(learner.env, "step") for learner in learners]
+        parts += [_timed(learner.env, "begin_step" if env_worker else "step") for learner in learners]
         started, steps = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:
-            for learner in learners:
-                steps += learner.advance(0).agent_steps
+            _take_turns(learners)
+            steps += count  # a turn of SAC is one agent step
         finish(device)
         rate = steps / (time.perf_counter() - started)
         host_ms = {name: sum(part[name] for part in parts if name in part) / steps * 1e3 for part in parts for name in part}
@@ -140,13 +143,22 @@ def loop(task: str, method: str, precision: Precision, device_name: str, seeds: 
             "agent_steps_per_second": rate,
             "parity": agreement,
             "runs": count,
+            "env_worker": env_worker,
             "seconds": seconds,
-            "host_ms_per_step": host_ms | {"waiting": 1e3 / rate - sum(host_ms.values())},  # for the action, so for the GPU
+            "host_ms_per_step": host_ms
+            | {"waiting": 1e3 / rate - sum(host_ms.values())},  # for actions, so for the GPU, and for workers
         }
         print(f"{method}, {count} in turn: {rate:.1f} agent steps/s", file=sys.stderr, flush=True)
         for learner in learners:
             learner.close()
     return report
+
+
+def _take_turns(learners: Sequence["Learner"]) -> None:
+    from cclf.runtime.loop import take_turns
+
+    for error in take_turns([learner.turn(0) for learner in learners]).values():
+        raise error
 
 
 def _timed(thing: Any, method: str) -> dict[str, float]:

@@ -60,16 +60,20 @@ class NStepReplay:
         slots = NStepReplay.slots_needed(capacity_transitions, frame_stack)
         return slots * (frame_shape[0] * frame_shape[1] + 8 + 4 + 1 + 8) + 8 * _whole_blocks(slots)
 
-    def add(self, frame: Tensor, action: Tensor, reward: Tensor, ended: Tensor, age: Tensor) -> None:
-        """One agent step of each run: the frame (S, H, W) it saw, and (S,) of the rest."""
+    def add(self, frame: Tensor, action: Tensor, age: Tensor) -> None:
+        """One agent step of each run: the frame (S, H, W) it saw, its action (S,) and age (S,)."""
         head = self.written % self.slots
         self.frames[:, head] = frame
         self.actions[:, head] = action
-        self.rewards[:, head] = reward
-        self.ended[:, head] = ended
         self.ages[:, head] = age
         self.priorities[:, head] = self.max_priority
         self._count(self.written + 1)
+
+    def add_outcome(self, reward: Tensor, ended: Tensor) -> None:
+        """What came of the newest step, (S,) each. Without the slip no transition that can be drawn looks at it yet."""
+        head = (self.written - 1) % self.slots
+        self.rewards[:, head] = reward
+        self.ended[:, head] = ended
 
     def _count(self, written: int) -> None:
         self.written = written

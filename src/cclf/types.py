@@ -5,8 +5,8 @@ Torch is imported for type checkers alone: environments live in processes that m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -81,6 +81,13 @@ class Env(Stateful, Protocol):
     def step(self, action: np.ndarray) -> EnvStep: ...
     def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class RemoteEnv(Protocol):
+    """An environment that works elsewhere: asked now, it answers when it is called for."""
+
+    def begin_step(self, action: np.ndarray) -> Callable[[], EnvStep]: ...
 
 
 class Game(Stateful, Protocol):
@@ -189,12 +196,26 @@ class Advance(NamedTuple):
     finished_returns: list[float]
 
 
+Turn = Generator[None, None, Advance]
+
+
 class Learner(Stateful, Protocol):
     """What the loop drives: it acts in its environment, and learns."""
 
     metric_names: tuple[str, ...]
     updates: int
 
-    def advance(self, env_steps: int) -> Advance: ...
+    def turn(self, env_steps: int) -> Turn: ...  # yields where it would wait, so that other runs can go on meanwhile
+
+    def advance(self, env_steps: int) -> Advance:
+        """A turn without a stop."""
+        turn = self.turn(env_steps)
+        while True:
+            try:
+                next(turn)
+            except StopIteration as end:
+                result: Advance = end.value
+                return result
+
     def slow_metrics(self) -> dict[str, float]: ...
     def close(self) -> None: ...

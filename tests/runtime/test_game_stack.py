@@ -61,9 +61,11 @@ def longer(method, env_steps=48):
     return replace(tiny(method), run=replace(tiny(method).run, env_steps=env_steps))
 
 
-def test_a_turn_in_the_order_of_the_sheet():
-    """Act with this step's noise, step, store, update with the same noise, then copy the target."""
-    config = tiny("rainbow", learn_start_agent_steps=12, target_every_agent_steps=5)
+@pytest.mark.parametrize("slip", [False, True])
+def test_a_turn_in_the_order_of_the_sheet(slip):
+    """Act with this step's noise, step, store, update with the same noise, then copy the target. What the games answer is not
+    looked at by the update, except with the slip, so without it the update begins first."""
+    config = tiny("rainbow", learn_start_agent_steps=12, target_every_agent_steps=5, n_step_slip=slip)
     learner = learner_of(config)
     stack, events = learner.stack, []
 
@@ -79,17 +81,22 @@ def test_a_turn_in_the_order_of_the_sheet():
     spy(stack.algorithm, "act", lambda _, moment, __: int(moment))
     spy(stack.tables, "play", lambda _: None)
     spy(stack.replay, "add", lambda *_: stack.replay.written)
+    spy(stack.replay, "add_outcome", lambda *_: None)
     spy(stack.replay, "sample", lambda _: stack.replay.written)
     spy(stack.algorithm, "update", lambda *_: None)
     spy(stack.replay, "set_priorities", lambda *_: None)
     spy(stack.algorithm, "copy_target", lambda: None)
     for env_steps in range(15):
         learner.advance(env_steps)
-    quiet = [("act", 11), ("play", None), ("add", 10)]
-    assert events[30:33] == quiet, "step 11 learns nothing yet, and copies nothing at step 10"
-    turn = [("act", 12), ("play", None), ("add", 11), ("sample", 12), ("update", None), ("set_priorities", None)]
-    assert events[33:39] == turn
-    assert events[-7:] == [("act", 15), ("play", None), ("add", 14), ("sample", 15), *turn[4:], ("copy_target", None)]
+    game = [("play", None), ("add_outcome", None)]
+    assert events[40:44] == [("act", 11), ("add", 10), *game], "step 11 learns nothing yet, and copies nothing at step 10"
+
+    def turn(step):
+        learn = [("sample", step), ("update", None), ("set_priorities", None)]
+        return [("act", step), ("add", step - 1), *(game + learn if slip else learn + game)]
+
+    assert events[44:51] == turn(12)
+    assert events[-8:] == [*turn(15), ("copy_target", None)]
     assert (learner.agent_steps, learner.updates) == (15, 4)
 
 

@@ -9,10 +9,10 @@ import torch
 
 from cclf import build
 from cclf.runtime.evaluate import Evaluation
-from cclf.runtime.loop import Plan, Run, Training, run_together
+from cclf.runtime.loop import Plan, Run, Training, run_together, take_turns
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.stop import Stop
-from cclf.types import Advance
+from cclf.types import Advance, Learner
 from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
 
 
@@ -50,7 +50,7 @@ def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
     assert walls[0] > 0
 
 
-class Scripted:
+class Scripted(Learner):
     """A learner that only counts; each turn is `stride` agent steps, its metric the number of the turn."""
 
     metric_names = ("turn",)
@@ -58,9 +58,10 @@ class Scripted:
     def __init__(self, stride):
         self.stride, self.updates, self.asked = stride, 0, []
 
-    def advance(self, env_steps):
+    def turn(self, env_steps):
         self.asked.append(env_steps)
         self.updates += 1
+        yield
         return Advance(self.stride, {"turn": torch.tensor(float(self.updates))}, [float(env_steps)])
 
     def slow_metrics(self):
@@ -237,6 +238,40 @@ def test_the_update_sees_nothing_of_the_step_under_way():
     for agent_steps in range(40):
         learner.advance(agent_steps)
     assert sizes == list(range(20, 40))
+
+
+class Elsewhere:
+    """An environment that answers when it is called for, and writes down when it was asked."""
+
+    def __init__(self, env, name, events):
+        self.env, self.name, self.events = env, name, events
+
+    def __getattr__(self, attribute):
+        return getattr(self.env, attribute)
+
+    def begin_step(self, action):
+        self.events.append(f"ask {self.name}")
+        return lambda: self.events.append(f"answer {self.name}") or self.env.step(action)
+
+
+def test_all_environments_that_live_elsewhere_are_asked_before_one_is_waited_for():
+    """And all actions are asked for before the first update: a GPU that works in order has them at once."""
+    configs = [tiny_config(seed=seed) for seed in (1, 2)]
+    apart, in_turn = ([build.make_learner(config, CPU) for config in configs] for _ in range(2))
+    events = []
+    for name, learner in zip("ab", in_turn, strict=True):
+        learner.env = Elsewhere(learner.env, name, events)
+        for part in ("act", "update"):
+            original = getattr(learner, part)
+            setattr(learner, part, lambda *given, do=original, did=f"{part} {name}": events.append(did) or do(*given))
+    for agent_steps in range(40):
+        events.clear()
+        assert take_turns([learner.turn(agent_steps) for learner in in_turn]) == {}
+        assert events == [f"{part} {name}" for part in ("act", "update", "ask", "answer") for name in "ab"]
+        for learner in apart:
+            learner.advance(agent_steps)
+    for one, other in zip(apart, in_turn, strict=True):
+        assert differing(one.state_dict(), other.state_dict()) == []
 
 
 def together(configs, folder, stop, spoil=None):

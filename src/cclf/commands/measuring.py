@@ -49,6 +49,8 @@ class BenchLoop:
     seeds: tuple[int, ...] = (1,)
     """How many runs take turns in the process; several numbers are measured one after another."""
     seconds: float = 10.0
+    env_worker: bool = False
+    """Each environment in a process of its own, so that they draw at the same time."""
     json: bool = False
     """One JSON document on standard output."""
 
@@ -128,7 +130,9 @@ def bench(arguments: list[str]) -> int:
     elif kind == "loop":
         if not options.seeds or min(options.seeds) < 1:
             raise ConfigError(f"--seeds {' '.join(map(str, options.seeds))}: name how many runs take turns, 1 or more")
-        report = benchmarks.loop(options.task, options.method, options.precision, options.device, options.seeds, options.seconds)
+        report = benchmarks.loop(
+            options.task, options.method, options.precision, options.device, options.seeds, options.seconds, options.env_worker
+        )
         figure, unit = "agent_steps_per_second", "agent steps/s in all"
     else:
         processes = options.processes or os.cpu_count() or 1

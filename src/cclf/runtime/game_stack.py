@@ -1,7 +1,8 @@
 """Rainbow's flow of data, for a stack of runs that move in step: each plays its own game, all act and learn in one call.
 
 A turn in the order of CURL's code: draw this step's noise, act with it, step the game, store, update (with the same noise), copy
-the target. Each run keeps its own environment, replay and counters, and is saved and loaded by itself: see `GameRun`.
+the target. What a step brings is drawn n steps later at the earliest, so the update begins before the games have answered. Each
+run keeps its own environment, replay and counters, and is saved and loaded by itself: see `GameRun`.
 """
 
 from collections import deque
@@ -19,8 +20,8 @@ from cclf.replay_nstep import NStepReplay
 from cclf.runtime.compile import GraphedUpdate
 from cclf.runtime.player import Played
 from cclf.runtime.workers import LOST, EnvPool
-from cclf.transfer import to_device
-from cclf.types import Advance, EnvSpec, GameBatch, Metrics, StackedAlgorithm
+from cclf.transfer import ToHost, to_device
+from cclf.types import Advance, EnvSpec, GameBatch, Learner, Metrics, StackedAlgorithm, Turn
 
 
 class GameSchedule(NamedTuple):
@@ -159,9 +160,15 @@ class GameStack:
         """One agent step of every run; `env_steps` is the clock before it."""
         step = self._next_step()
         actions = self.act(step)
-        played = self.tables.play(actions.tolist())
-        self._store(actions, played)
-        self.learn(step, env_steps)
+        chosen = ToHost(actions)
+        self._store_actions(actions)
+        learn_first = not self.replay.n_step_slip  # the slip looks at how the newest step ended, nothing else does
+        if learn_first:  # and so a GPU learns while the games are played
+            self.learn(step, env_steps)
+        played = self.tables.play(chosen.numpy().tolist())
+        self._store_outcome(played)
+        if not learn_first:
+            self.learn(step, env_steps)
         if self.schedule.copies_target_at(step):
             self.algorithm.copy_target()
         metrics: list[Metrics | None] = [None] * len(self.runs)
@@ -189,12 +196,16 @@ class GameStack:
     def _act_plainly(self) -> Metrics:
         return {"action": self.algorithm.act(self._observation, self._moment, self._epsilon)}
 
-    def _store(self, actions: Tensor, played: Played) -> None:
-        """What was acted on, and what came of it, to replay; what came of it, to be acted on next."""
+    def _store_actions(self, actions: Tensor) -> None:
+        """To replay, with what was acted on."""
         device = self.replay.device
-        rows = np.stack([played.rewards, played.ended, [run.age for run in self.runs]])
-        reward, ended, age = to_device(torch.from_numpy(rows), device)
-        self.replay.add(self._observation[:, -1].to(device), actions.to(device), reward, ended.bool(), age.long())
+        ages = to_device(torch.tensor([run.age for run in self.runs]), device)
+        self.replay.add(self._observation[:, -1].to(device), actions.to(device), ages)
+
+    def _store_outcome(self, played: Played) -> None:
+        """To replay, and to be acted on next."""
+        reward, ended = to_device(torch.from_numpy(np.stack([played.rewards, played.ended])), self.replay.device)
+        self.replay.add_outcome(reward, ended.bool())
         self._seen.copy_(torch.from_numpy(played.stacks))
         for run, over in zip(self.runs, played.ended.tolist(), strict=True):
             run.agent_steps += 1
@@ -240,7 +251,7 @@ class GameStack:
         return [{name: row[name] for name in self._reported} for row in rows]
 
 
-class GameRun:
+class GameRun(Learner):
     """One run of a stack, as the loop sees it. The first run that is asked to advance moves all; the others find their turn done.
 
     So the loop must ask the runs in turn, and save one only when it has taken what its last turn brought.
@@ -256,10 +267,11 @@ class GameRun:
         self.age = 0  # agent steps since the episode began
         self._done: deque[Advance] = deque()
 
-    def advance(self, env_steps: int) -> Advance:
+    def turn(self, env_steps: int) -> Turn:
         if not self._done:
             for run, advance in zip(self.stack.runs, self.stack.turn(env_steps), strict=True):
                 run._done.append(advance)
+        yield
         return self._done.popleft()
 
     @property

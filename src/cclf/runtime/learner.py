@@ -20,16 +20,19 @@ from cclf.types import (
     Batch,
     Env,
     EnvStep,
+    Learner,
     Metrics,
     OffPolicyAlgorithm,
     OnPolicyAlgorithm,
+    RemoteEnv,
     Rollout,
+    Turn,
     UpdateResult,
     VectorEnv,
 )
 
 
-class OffPolicyLearner:
+class OffPolicyLearner(Learner):
     """One turn is one agent step in the paper's order: act, update on replay without the step under way, see what came of it.
 
     Since the update shares no data with the step under way, the two may overlap without changing anything.
@@ -66,14 +69,21 @@ class OffPolicyLearner:
         self.in_episode = False
         self.episode_return = 0.0
 
-    def advance(self, env_steps: int) -> Advance:
+    def turn(self, env_steps: int) -> Turn:
         if not self.in_episode:
             self.replay.begin_episode(self.env.reset())
             self.in_episode, self.episode_return = True, 0.0
         chosen = self.act()
+        yield  # a GPU works in order: actions of all runs first, so that no environment waits for another run's update
         metrics = self.update(env_steps)  # before the action is waited for: a GPU goes on with it while the environment steps
+        yield
         action = chosen.numpy()
-        step = self.env.step(action)
+        if isinstance(self.env, RemoteEnv):
+            answer = self.env.begin_step(action)
+            yield
+            step = answer()
+        else:
+            step = self.env.step(action)
         self.observe(action, step)
         finished = [] if self.in_episode else [self.episode_return]
         return Advance(1, metrics, finished)
@@ -138,7 +148,7 @@ class OffPolicyLearner:
             self.in_episode = False
 
 
-class OnPolicyLearner:
+class OnPolicyLearner(Learner):
     """One turn is a rollout of T steps in N environments, and one update on it."""
 
     def __init__(self, env: VectorEnv, algorithm: OnPolicyAlgorithm, random: np.random.Generator, rollout_steps: int):
@@ -148,8 +158,9 @@ class OnPolicyLearner:
         self.observation: np.ndarray | None = None
         self.episode_returns = np.zeros(env.num_envs)
 
-    def advance(self, env_steps: int) -> Advance:
+    def turn(self, env_steps: int) -> Turn:
         rollout, finished = self.collect()
+        yield
         metrics = self.algorithm.update(rollout, torch.tensor(float(env_steps), dtype=torch.float64))
         self.updates += 1
         return Advance(rollout.action.size, metrics, finished)

@@ -1,7 +1,7 @@
 """The training loop. It names no algorithm, no method and no suite."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,11 +65,11 @@ class Training:
     def finished(self) -> bool:
         return self.env_steps >= self.plan.env_steps and not self.evaluation_due
 
-    def turn(self, log: RunLog, progress: Progress, stop: Stop) -> None:
-        """One step of the learner, and what is due after it."""
+    def turn(self, log: RunLog, progress: Progress, stop: Stop) -> Generator[None, None, None]:
+        """One turn of the learner, and what is due after it. It yields where other runs can go on meanwhile."""
         self._started = time.monotonic() - self.wall_seconds if self._started is None else self._started
         if not self.evaluation_due:
-            self._step(log, progress)
+            yield from self._step(log, progress)
         if self.under_way is not None:
             result = next_round(self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0)
             if result is not None:
@@ -84,9 +84,9 @@ class Training:
         if self._finish_evaluation(log, progress, lambda: time.monotonic() > deadline):
             self._save(log)  # otherwise the checkpoint of the moment it began at stays the newest
 
-    def _step(self, log: RunLog, progress: Progress) -> None:
+    def _step(self, log: RunLog, progress: Progress) -> Generator[None, None, None]:
         before = self.agent_steps
-        self._advance()
+        yield from self._advance()
         if _crossed(before, self.agent_steps, self.plan.log_every_agent_steps):
             self._write_train_row(log, progress)
         progress.step(self.env_steps, self.learner.updates)
@@ -102,8 +102,8 @@ class Training:
     def _seconds(self) -> float:
         return self.wall_seconds if self._started is None else time.monotonic() - self._started
 
-    def _advance(self) -> None:
-        agent_steps, metrics, finished_returns = self.learner.advance(self.env_steps)
+    def _advance(self) -> Generator[None, None, None]:
+        agent_steps, metrics, finished_returns = yield from self.learner.turn(self.env_steps)
         self.agent_steps += agent_steps
         self.episodes += len(finished_returns)
         self.finished_returns += finished_returns
@@ -202,9 +202,10 @@ class Run(NamedTuple):
 
 
 def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | WorkerError]:
-    """Train all to the end of their budgets or until a stop, a turn of each after another; what is not at its end is saved.
+    """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end is saved.
 
-    On a GPU the environment of one steps while the update of another is computed. A run whose numbers are no longer finite
+    Turns are taken part by part of each: environments step while a GPU computes updates, and those with a process of their own
+    (`--env-worker`) step at the same time. A run whose numbers are no longer finite
     or whose environments fail for good leaves and the others go on; which left, by place, is returned.
     """
     failed: dict[int, NonFiniteError | WorkerError] = {}
@@ -214,16 +215,29 @@ def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | 
 
     while not stop.requested and (places := going_on()):
         # Evaluations that are due first: the next step of a stacked run moves all of its stack, the weights to be evaluated too.
-        for place in [place for place in places if runs[place].training.evaluation_due] or places:
-            training, log, progress = runs[place]
-            try:
-                training.turn(log, progress, stop)
-            except (NonFiniteError, WorkerError) as error:
-                failed[place] = error
+        moving = [place for place in places if runs[place].training.evaluation_due] or places
+        errors = take_turns([runs[place].training.turn(runs[place].log, runs[place].progress, stop) for place in moving])
+        failed |= {moving[number]: error for number, error in errors.items()}
     deadline = time.monotonic() + STOP_GRACE_SECONDS
     for place in going_on():
         runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
     return failed
+
+
+def take_turns(turns: Sequence[Generator[None, None, Any]]) -> dict[int, NonFiniteError | WorkerError]:
+    """All turns to their ends, a part of each after another; those that failed, by place."""
+    errors: dict[int, NonFiniteError | WorkerError] = {}
+    going_on = dict(enumerate(turns))
+    while going_on:
+        for place, turn in list(going_on.items()):
+            try:
+                next(turn)
+            except StopIteration:
+                del going_on[place]
+            except (NonFiniteError, WorkerError) as error:
+                errors[place] = error
+                del going_on[place]
+    return errors
 
 
 def _crossed(before: int, now: int, every: int) -> bool:

@@ -139,7 +139,13 @@ class WorkerEnv:
         return self._ask("reset", seed, lasting=True)  # type: ignore[no-any-return]
 
     def step(self, action: np.ndarray) -> EnvStep:
-        return self._ask("step", action.copy(), lasting=True)  # type: ignore[no-any-return]
+        return self.begin_step(action)()
+
+    def begin_step(self, action: np.ndarray) -> Callable[[], EnvStep]:
+        """The worker steps while this process goes on; nothing else may be asked before the answer was called for."""
+        arguments = (action.copy(),)
+        self._pool.send(0, "step", *arguments)
+        return lambda: self._answer("step", arguments, lasting=True)
 
     def picture(self) -> np.ndarray:
         return self._ask("picture")  # type: ignore[no-any-return]
@@ -161,6 +167,9 @@ class WorkerEnv:
     def _ask(self, command: str, *arguments: Any, lasting: bool = False) -> Any:
         """`lasting`: it changes the environment, and is to be done again where the worker is lost later."""
         self._pool.send(0, command, *arguments)
+        return self._answer(command, arguments, lasting)
+
+    def _answer(self, command: str, arguments: tuple[Any, ...], lasting: bool) -> Any:
         losses = 0
         while True:
             for _, answered, value in self._pool.receive():
