@@ -141,6 +141,13 @@ def test_belief_and_curiosity_lie_between_0_and_1_and_sum_to_1(query: Tensor, ke
     close(belief + curiosity, torch.ones(BATCH))
 
 
+@given(query=tensors(BATCH, FEATURES), keys=tensors(3, BATCH, FEATURES), bilinear=tensors(FEATURES, FEATURES))
+@pytest.mark.parametrize("same", [None, torch.tensor([0, 1, 0, 3, 1])])
+def test_beliefs_in_several_views_at_once_are_those_in_each(query: Tensor, keys: Tensor, bilinear: Tensor, same: Tensor) -> None:
+    beliefs = equations.belief(query, keys, bilinear, same)
+    close(beliefs, torch.stack([equations.belief(query, key, bilinear, same) for key in keys]))
+
+
 @given(query=tensors(BATCH, FEATURES), keys=tensors(BATCH, FEATURES, low=-1.0, high=1.0), shift=tensors(BATCH))
 def test_belief_ignores_a_constant_added_to_a_row_of_logits(query: Tensor, keys: Tensor, shift: Tensor) -> None:
     # One more feature: the query's is its row's shift, every key's is 1, so row b of the logits grows by shift_b.

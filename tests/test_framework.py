@@ -189,7 +189,7 @@ def test_bonus_is_zero_and_the_maxima_rest_when_reward_is_off() -> None:
 def force_beliefs(monkeypatch: pytest.MonkeyPatch, *beliefs: Tensor) -> None:
     """Makes the belief about the only other view of o and of o', in turn, whatever a test says."""
     turns = iter(beliefs)
-    monkeypatch.setattr(equations, "belief", lambda *_: next(turns))
+    monkeypatch.setattr(equations, "belief", lambda *_: next(turns)[None])
 
 
 def paid(framework: Framework, monkeypatch: pytest.MonkeyPatch, curiosity: Tensor, reward: Tensor, steps: float) -> Tensor:

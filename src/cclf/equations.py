@@ -60,17 +60,17 @@ def q_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
 
 
 def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
-    """q^T W k for every query (B, D) against every key (B, D) of the batch, shape (B, B); the diagonal holds the positives.
+    """q^T W k for every query (B, D) against every key (..., B, D) of the batch, shape (..., B, B); positives on the diagonal.
 
     >>> similarity_logits(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.eye(2))
     tensor([[1., 3.],
             [2., 4.]])
     """
-    return query @ (bilinear @ keys.T)
+    return (query @ bilinear) @ keys.mT
 
 
 def log_matches(logits: Tensor, same: Tensor | None = None) -> Tensor:
-    """The softmax of Eq. (3) before its diagonal is taken, (B, B): log-probability that each query belongs to each key.
+    """The softmax of Eq. (3) before its diagonal is taken, (..., B, B): log-probability that each query belongs to each key.
 
     Where observations repeat, their copies are negatives of each other and no belief can rise above one over their number.
     `same` (B,), the first sample with the same observation, counts each distinct key once instead: not the paper's, a variant.
@@ -81,11 +81,11 @@ def log_matches(logits: Tensor, same: Tensor | None = None) -> Tensor:
     """
     if same is not None:
         logits = logits.masked_fill(same != torch.arange(len(same), device=same.device), -torch.inf)
-    return F.log_softmax(logits, dim=1)
+    return F.log_softmax(logits, dim=-1)
 
 
 def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
-    """log IB, shape (B,): the log-probability that each query belongs to its own key and to no other of the batch.
+    """log IB, shape (..., B): the log-probability that each query belongs to its own key and to no other of the batch.
 
     >>> log_belief(torch.zeros(4, 4)).exp()
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
@@ -93,11 +93,13 @@ def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
     matches = log_matches(logits, same)
-    return matches.diagonal() if same is None else matches.gather(1, same[:, None]).squeeze(1)
+    if same is None:
+        return matches.diagonal(dim1=-2, dim2=-1)
+    return matches.gather(-1, same[:, None].expand(*matches.shape[:-1], 1)).squeeze(-1)
 
 
 def belief(query: Tensor, keys: Tensor, bilinear: Tensor, same: Tensor | None = None) -> Tensor:
-    """IB of Eq. (3), shape (B,): how sure the agent is that each query and its own key show the same observation.
+    """IB of Eq. (3), shape (..., B): how sure the agent is that each query and its own key show the same observation.
 
     >>> belief(torch.eye(2), torch.eye(2), torch.eye(2) * torch.log(torch.tensor(3.0)))
     tensor([0.7500, 0.7500])

@@ -103,8 +103,7 @@ class Framework(nn.Module):
         Training needs that diagonal alone; this is for people who ask what an observation was taken for.
         """
         query, keys, same = self._features(views, encode_query, encode_key)
-        logits = [equations.similarity_logits(query, key, self.bilinear) for key in keys]
-        return torch.stack([equations.log_matches(one, same).exp() for one in logits])
+        return equations.log_matches(equations.similarity_logits(query, keys, self.bilinear), same).exp()
 
     def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None) -> Tensor:
         """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B, D), which do not."""
@@ -153,7 +152,7 @@ class Framework(nn.Module):
         beliefs, keys = torch.ones(1, batch, dtype=reward.dtype, device=reward.device), None
         if self.needs_curiosity:
             query, keys, same = self._features(views, encode_query, encode_key)
-            beliefs = torch.stack([equations.belief(query, key, self.bilinear, same) for key in keys])
+            beliefs = equations.belief(query, keys, self.bilinear, same)
         if self.selection == "curiosity":
             chosen = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":

@@ -364,7 +364,7 @@ def cclf_step_with(curiosity: float, run: Update, monkeypatch: pytest.MonkeyPatc
     sac = make_sac("cclf", bonus_temperature=0.0)
     noise = draw_noise(sac)
     with monkeypatch.context() as patch:
-        patch.setattr(equations, "belief", lambda query, *_: torch.full_like(query[:, 0], 1.0 - curiosity))
+        patch.setattr(equations, "belief", lambda _, keys, *__: torch.full_like(keys[..., 0], 1.0 - curiosity))
         return CriticStep(sac, noise, run, patch), noise
 
 
@@ -579,7 +579,7 @@ def test_running_maxima_follow_their_rule_over_two_updates(rule: str, monkeypatc
         batch = make_batch(number)
         batch = batch._replace(reward=batch.reward * reward_max / batch.reward.max())
         with monkeypatch.context() as patch:
-            patch.setattr(equations, "belief", lambda query, *_, c=curiosity: torch.full_like(query[:, 0], 1.0 - c))
+            patch.setattr(equations, "belief", lambda _, keys, *__, c=curiosity: torch.full_like(keys[..., 0], 1.0 - c))
             metrics = sac.update(batch, draw_noise(sac, number), STEPS).metrics
         names = ("bonus_mean", "reward_running_max", "bonus_running_max")
         assert tuple(metrics[name].item() for name in names) == pytest.approx(expected[rule][number], rel=1e-5)
