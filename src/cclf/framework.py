@@ -127,8 +127,10 @@ class Framework(nn.Module):
                 "second_view_weight": appraisal.weights[1].mean(),
             }
         if self.selection != "all":
-            for n in range(1, min(drawn_views, 5)):
-                metrics[f"chosen_view_{n}"] = (appraisal.chosen == n).to(appraisal.curiosity.dtype).mean()
+            numbers = range(1, min(drawn_views, 5))
+            places = torch.arange(1, numbers.stop, device=appraisal.chosen.device)[:, None]
+            shares = (appraisal.chosen == places).to(appraisal.curiosity.dtype).mean(1)
+            metrics |= {f"chosen_view_{n}": share for n, share in zip(numbers, shares, strict=True)}
         return metrics
 
     def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor | None:

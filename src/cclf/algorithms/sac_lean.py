@@ -79,21 +79,22 @@ def _appraise(sac: Sac, looks: Looks, batch: Batch, noise: SacNoise, env_steps: 
     """The framework's appraisal over row numbers in place of images: it chooses rows, and their features are looked up."""
     views, batch_size = noise.origins.shape[:2]
     rows = torch.arange(2 * views * batch_size, device=batch.reward.device).view(2, views, batch_size)
-    queries = keys = looks.first.detach()  # never asked for without curiosity
+    query = next_query = None  # nobody asks for them without curiosity
     if looks.keys is not None:
+        query = looks.first[:batch_size].detach()
         next_query = sac.critic.encoder.head(looks.next_first_conv[:batch_size]).detach()
-        queries, keys = torch.cat([looks.first[:batch_size].detach(), next_query]), looks.keys
 
-    def encode_query(anchor_rows: Tensor) -> Tensor:  # anchors are the first B of each half
-        return queries[anchor_rows % batch_size + batch_size * (anchor_rows // (views * batch_size))]
+    def look_up(key_rows: Tensor) -> Tensor:
+        assert looks.keys is not None, "features are looked up where curiosity asks"
+        return looks.keys[key_rows]
 
     return sac.framework.appraise(
-        Views(rows[0], noise.origins, crop_pixels=sac.crop_pixels),
-        Views(rows[1], noise.next_origins, crop_pixels=sac.crop_pixels),
+        Views(rows[0], noise.origins, crop_pixels=sac.crop_pixels, query=query),
+        Views(rows[1], noise.next_origins, crop_pixels=sac.crop_pixels, query=next_query),
         batch.reward,
         env_steps,
-        encode_query,
-        lambda key_rows: keys[key_rows],
+        look_up,
+        look_up,
     )
 
 
