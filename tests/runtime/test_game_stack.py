@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -208,6 +209,19 @@ def close(one, two):
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("task", "turns"), [("toy/catch", 60), ("atari/Breakout", 250)])
+def test_what_is_acted_on_is_what_the_games_show(task, turns):
+    """Only the newest frame comes from a table, and the whole stack where an episode ended, as it does with a life in Breakout."""
+    configs = [tiny("rainbow", seed=seed, task=task, learn_start_agent_steps=1000, epsilon_train=1.0) for seed in (1, 2)]
+    stack = build.make_game_stack(configs, CPU)
+    games, endings = stack.tables.pool.envs[0].games, 0
+    for t in range(turns):
+        stack.turn(t)
+        endings += sum(one.age == 0 for one in stack.runs)
+        assert np.array_equal(stack._seen.numpy(), [game.stack for game in games])
+    assert endings > 4
 
 
 @pytest.mark.parametrize("method", ["rainbow", "cclf"])

@@ -8,7 +8,6 @@ run keeps its own environment, replay and counters, and is saved and loaded by i
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from cclf.config import ConfigError, WorkerError
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime.compile import GraphedUpdate
 from cclf.runtime.player import Played
-from cclf.runtime.workers import LOST, EnvPool
+from cclf.runtime.workers import LOST, WAIT_SECONDS, EnvPool
 from cclf.transfer import ToHost, to_device
 from cclf.types import Advance, EnvSpec, GameBatch, Learner, Metrics, StackedAlgorithm, Turn
 
@@ -70,9 +69,12 @@ class Tables:
     def play(self, actions: list[int]) -> Played:
         """One action in each game; tables play at the same time."""
         parts = self._ask_all("play", *[(actions[seats],) for seats in self._seats])
-        stacks, rewards, ended, finished = zip(*parts, strict=True)
+        frames, begun, rewards, ended, finished = zip(*parts, strict=True)
+        stacks = {
+            seats.start + seat: stack for seats, some in zip(self._seats, begun, strict=True) for seat, stack in some.items()
+        }
         joined = [value for values in finished for value in values]
-        return Played(np.concatenate(stacks), np.concatenate(rewards), np.concatenate(ended), joined)
+        return Played(np.concatenate(frames), stacks, np.concatenate(rewards), np.concatenate(ended), joined)
 
     def game_state(self, game: int) -> dict[str, Any]:
         table, seat = self._place[game]
@@ -94,11 +96,9 @@ class Tables:
             self.pool.send(table, command, *arguments)
         answers: dict[int, Any] = {}
         while not self._lost and len(answers) < len(calls):
-            for table, command, value in self.pool.receive():
+            for table, command, value in self.pool.receive(WAIT_SECONDS):  # one worker after another: all are needed
                 self._lost = self._lost or (value if command == LOST else "")
                 answers[table] = value
-            if len(answers) < len(calls):
-                wait(self.pool.busy(), timeout=0.1)
         if self._lost:
             raise WorkerError(self._lost)
         return answers
@@ -206,7 +206,11 @@ class GameStack:
         """To replay, and to be acted on next."""
         reward, ended = to_device(torch.from_numpy(np.stack([played.rewards, played.ended])), self.replay.device)
         self.replay.add_outcome(reward, ended.bool())
-        self._seen.copy_(torch.from_numpy(played.stacks))
+        seen = self._seen.numpy()
+        seen[:, :-1] = seen[:, 1:]
+        seen[:, -1] = played.frames
+        for number, stack in played.begun.items():
+            seen[number] = stack
         for run, over in zip(self.runs, played.ended.tolist(), strict=True):
             run.agent_steps += 1
             run.age = 0 if over else run.age + 1

@@ -11,7 +11,8 @@ from cclf.types import EnvSpec, Game
 class Played(NamedTuple):
     """What came of one action in each of n games."""
 
-    stacks: np.ndarray  # (n, F, H, W) uint8  what to act on next: where an episode ended, of the one that has begun
+    frames: np.ndarray  # (n, H, W) uint8  the newest of the stack to act on next; the others are known
+    begun: dict[int, np.ndarray]  # (F, H, W)  where an episode ended, the whole stack to begin the next one with
     rewards: np.ndarray  # (n,)
     ended: np.ndarray  # (n,) bool
     finished_returns: list[float | None]  # of whole games, all their lives, unclipped; None where a game goes on
@@ -45,7 +46,8 @@ class Players:
                 finished[number], self.returns[number] = self.returns[number], 0.0
             if ended[number]:
                 game.reset()
-        return Played(np.stack([game.stack for game in self.games]), rewards, ended, finished)
+        begun = {number: self.games[number].stack for number in ended.nonzero()[0].tolist()}
+        return Played(np.stack([game.stack[-1] for game in self.games]), begun, rewards, ended, finished)
 
     def close(self) -> None:
         for game in self.games:

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +31,7 @@ from cclf.types import Env, EnvSpec, EnvStep
 TIMEOUT_SECONDS = 60.0  # for one answer
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
 MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
+WAIT_SECONDS = 0.1  # at a time, where there is nothing else to do
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
 Make = Callable[[], Any]  # an Env or what else is to live elsewhere; a function of a module or a `partial` of one, no closure
@@ -51,7 +52,7 @@ class EnvPool(Protocol):
     size: int
 
     def send(self, env: int, command: str, *arguments: Any) -> None: ...
-    def receive(self) -> list[Answer]: ...  # what is answered by now
+    def receive(self, patience_seconds: float = 0.0) -> list[Answer]: ...  # what is answered by now, or after that long each
     def busy(self) -> list[Connection]: ...  # where more is awaited
     def forget(self) -> None: ...  # answers to what was sent before are not wanted
     def close(self) -> None: ...
@@ -73,7 +74,7 @@ class LocalEnvs:
     def send(self, env: int, command: str, *arguments: Any) -> None:
         self._answers.append(Answer(env, command, _do(self.envs[env], command, arguments)))
 
-    def receive(self) -> list[Answer]:
+    def receive(self, patience_seconds: float = 0.0) -> list[Answer]:  # noqa: ARG002
         answers = list(self._answers)
         self._answers.clear()
         return answers
@@ -100,9 +101,9 @@ class EnvWorkers:
     def send(self, env: int, command: str, *arguments: Any) -> None:
         self._workers[env % len(self._workers)].send(env, command, *arguments)
 
-    def receive(self) -> list[Answer]:
-        """Never waits. Raises WorkerError when an environment raised: it would do so again."""
-        return [answer for worker in self._workers for answer in worker.receive()]
+    def receive(self, patience_seconds: float = 0.0) -> list[Answer]:
+        """Raises WorkerError when an environment raised: it would do so again."""
+        return [answer for worker in self._workers for answer in worker.receive(patience_seconds)]
 
     def busy(self) -> list[Connection]:
         return [worker.pipe for worker in self._workers if worker.unanswered]
@@ -172,7 +173,7 @@ class WorkerEnv:
     def _answer(self, command: str, arguments: tuple[Any, ...], lasting: bool) -> Any:
         losses = 0
         while True:
-            for _, answered, value in self._pool.receive():
+            for _, answered, value in self._pool.receive(WAIT_SECONDS):
                 if answered != LOST:
                     if lasting:
                         self._since.append((command, arguments))
@@ -184,7 +185,6 @@ class WorkerEnv:
                     raise WorkerError(f"{value}; its environment cannot be saved, so it cannot be brought back")
                 self._bring_back()
                 self._pool.send(0, command, *arguments)
-            wait(self._pool.busy(), timeout=0.1)
 
     def _bring_back(self) -> None:
         if self._state:
@@ -239,10 +239,10 @@ class _Worker:
         with contextlib.suppress(OSError):  # it is gone, which shows when its answer is awaited
             self.pipe.send((env, command, arguments))
 
-    def receive(self) -> list[Answer]:
+    def receive(self, patience_seconds: float) -> list[Answer]:
         answers = []
         try:
-            while self.unanswered and self.pipe.poll():
+            while self.unanswered and self.pipe.poll(patience_seconds):
                 answer = Answer(*self.pipe.recv())
                 self.unanswered -= 1
                 self.asked_at, self.allowed_seconds = time.monotonic(), self.timeout_seconds + GRACE_SECONDS
