@@ -213,7 +213,7 @@ def close(one, two):
 
 @pytest.mark.parametrize(("task", "turns"), [("toy/catch", 60), ("atari/Breakout", 250)])
 def test_what_is_acted_on_is_what_the_games_show(task, turns):
-    """Only the newest frame comes from a table, and the whole stack where an episode ended, as it does with a life in Breakout."""
+    """Only the newest frame comes from a table, and the whole stack where an episode ended, as with a life in Breakout."""
     configs = [tiny("rainbow", seed=seed, task=task, learn_start_agent_steps=1000, epsilon_train=1.0) for seed in (1, 2)]
     stack = build.make_game_stack(configs, CPU)
     games, endings = stack.tables.pool.envs[0].games, 0
