@@ -89,13 +89,16 @@ def test_the_benchmark_prints_one_json_document(arguments: list[str], capsys: py
     assert set(report) >= {"device", "commit", "command"}
 
 
-def test_the_loop_benchmark_counts_the_steps_of_all_runs(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("worker", ["--env-worker", "--no-env-worker"])
+def test_the_loop_benchmark_counts_the_steps_of_all_runs(worker: str, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
-    arguments = ["--task", "toy/reach-1d", "--method", "rad", "--seeds", "1", "2", "--seconds", "0.3", "--device", "cpu"]
+    arguments = ["--task", "toy/reach-1d", "--method", "rad", "--seeds", "1", "2", "--seconds", "0.3", "--device", "cpu", worker]
     assert cli.main(["bench", "loop", *arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [report[name]["runs"] for name in ("rad x 1", "rad x 2")] == [1, 2]
+    step = "begin_step" if worker == "--env-worker" else "step"
+    assert report["rad x 2"]["host_ms_per_step"].keys() == {"act", "update", "observe", step, "waiting"}
     assert all(report[name]["agent_steps_per_second"] > 0 for name in ("rad x 1", "rad x 2"))
     assert cli.main(["bench", "loop", "--seeds", "0"]) == 2
 
