@@ -292,6 +292,8 @@ def make_agent(config: Config, device: torch.device, runs: int = 1, evaluators: 
     sac = make_sac(config, env.spec.action_dim, device)
     workers = eval_workers(config, device, runs)
     pool: EnvPool = LocalEnvs([env])
+    if _plays_between_turns(config, device) and not workers:  # two: an action arrives a turn after it was asked for
+        pool = LocalEnvs([env, make_env(config, seed=0)])
     if workers:
         env.close()  # it was here to say what its actions are
         pool = EnvWorkers([partial(make_env, config, seed=0)] * workers, workers, config.task)
@@ -342,6 +344,11 @@ def eval_workers(config: Config, device: torch.device, runs: int) -> int:
     if device.type == "cpu" or not isinstance(config.algorithm, SacConfig):
         return 0
     return min(config.run.eval_episodes, max(1, len(os.sched_getaffinity(0)) // runs))
+
+
+def _plays_between_turns(config: Config, device: torch.device) -> bool:
+    """Whether evaluation in the training process need not stop training: a GPU computes updates while the host steps."""
+    return device.type == "cuda" and isinstance(config.algorithm, SacConfig)
 
 
 def make_learner(config: Config, device: torch.device) -> AnyLearner:
@@ -412,13 +419,14 @@ def make_training(
         seeds = [derive(config.seed, "eval", env_steps, episode) for episode in range(config.run.eval_episodes)]
         return agent.rounds(seeds, record)
 
+    workers = eval_workers(config, device, runs) > 0 or evaluators is not None
     plan = Plan(
         env_steps=config.run.env_steps,
         action_repeat=config.env.action_repeat,
         eval_every_env_steps=config.run.eval_every_env_steps,
         log_every_agent_steps=config.run.log_every_agent_steps,
         video=config.run.video,
-        evaluate_beside_training=eval_workers(config, device, runs) > 0 or evaluators is not None,
+        evaluate_beside_training=workers or _plays_between_turns(config, device),
     )
     return Training(plan, learner, evaluate_now, folder), learner, agent
 

@@ -323,8 +323,8 @@ class RunConfig:
     eval_every_env_steps: int = 10_000
     eval_episodes: int = 10
     eval_workers: int | None = None
-    """Processes that play evaluation episodes while training goes on; with 0 this process plays them, and training waits.
-    Unless told: on a GPU one per episode as far as there are cores, on a CPU 0."""
+    """Processes that play evaluation episodes while training goes on. With 0 this process plays them: SAC on a GPU between its
+    turns, else training waits. Unless told: on a GPU one per episode as far as there are cores, on a CPU 0."""
     env_worker: bool = False
     """Keep the training environment in a process of its own: where a renderer crashes or hangs, another takes its place and the
     run goes on as if nothing had happened."""

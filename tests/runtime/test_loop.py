@@ -240,6 +240,19 @@ def test_the_update_sees_nothing_of_the_step_under_way():
     assert sizes == list(range(20, 40))
 
 
+def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, monkeypatch):
+    """As SAC on a GPU does without workers: episodes go on while the agent learns, with the weights they began with."""
+    config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
+    at_once, _ = run(config, tmp_path / "at once")
+    monkeypatch.setattr(build, "_plays_between_turns", lambda *_: True)
+    between, finished = run(config, tmp_path / "between")
+    assert finished
+    for name in ("train", "eval"):
+        one, two = (rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("at once", "between"))
+        assert one == two
+    assert differing(at_once.state_dict(), between.state_dict()) == []
+
+
 class Elsewhere:
     """An environment that answers when it is called for, and writes down when it was asked."""
 
