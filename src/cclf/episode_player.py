@@ -1,5 +1,6 @@
 """What an evaluation worker does: it plays an episode of an agent that it is told in full, on one thread of a CPU."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,12 @@ import torch
 from cclf import build
 from cclf.config import Config
 
+NICENESS = 10  # the games that training waits for get the cores first
+
 
 class EpisodePlayer:
     def __init__(self) -> None:
+        os.nice(NICENESS)
         torch.set_num_threads(1)
         self._agents: dict[str, build.Agent] = {}  # by task: to start an emulator takes longer than to load weights
 

@@ -1,12 +1,13 @@
 """Episodes played in worker processes: shared by runs, equal to those played here, played again when a worker is lost."""
 
+import os
 from functools import partial
 
 import pytest
 
 from cclf import build
 from cclf.config import WorkerError
-from cclf.episode_player import EpisodePlayer
+from cclf.episode_player import NICENESS, EpisodePlayer
 from cclf.runtime.evaluate import EvaluationStoppedError, finish, next_round
 from cclf.runtime.evaluators import Evaluators
 from faulty_envs import FaultyPlayer
@@ -65,10 +66,13 @@ def test_workers_play_what_this_process_would_play(make):
     config = tiny("rainbow")
     seeds = [3, 4, 5]
     here = build.make_agent(config, CPU)
-    elsewhere = build.make_agent(config, CPU, evaluators=make(EpisodePlayer, 2))
+    evaluators = make(EpisodePlayer, 2)
+    elsewhere = build.make_agent(config, CPU, evaluators=evaluators)
     for value in here.policy.parameters().values():
         value.add_(0.05)
     elsewhere.policy.networks.load_state_dict(here.policy.networks.state_dict())
     assert elsewhere.evaluate(seeds).returns == here.evaluate(seeds).returns
+    nice = [os.getpriority(os.PRIO_PROCESS, worker.process.pid) for worker in evaluators._pool._workers]
+    assert nice == [min(19, os.nice(0) + NICENESS)] * 2, "training's games come first"
     recorded = elsewhere.evaluate(seeds, record=True)
     assert len(recorded.pictures) == len(here.evaluate(seeds[:1], record=True).pictures) > 0
