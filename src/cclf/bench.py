@@ -139,14 +139,14 @@ def loop(
         finish(device)
         rate = steps / (time.perf_counter() - started)
         host_ms = {name: sum(part[name] for part in parts if name in part) / steps * 1e3 for part in parts for name in part}
+        host_ms["waiting"] = 1e3 / rate - sum(host_ms.values())  # for actions, so for the GPU, and for workers
         report[f"{method} x {count}"] = {
             "agent_steps_per_second": rate,
             "parity": agreement,
             "runs": count,
             "env_worker": env_worker,
             "seconds": seconds,
-            "host_ms_per_step": host_ms
-            | {"waiting": 1e3 / rate - sum(host_ms.values())},  # for actions, so for the GPU, and for workers
+            "host_ms_per_step": host_ms,
         }
         print(f"{method}, {count} in turn: {rate:.1f} agent steps/s", file=sys.stderr, flush=True)
         for learner in learners:

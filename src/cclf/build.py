@@ -292,11 +292,11 @@ def make_agent(config: Config, device: torch.device, runs: int = 1, evaluators: 
     sac = make_sac(config, env.spec.action_dim, device)
     workers = eval_workers(config, device, runs)
     pool: EnvPool = LocalEnvs([env])
-    if _plays_between_turns(config, device) and not workers:  # two: an action arrives a turn after it was asked for
-        pool = LocalEnvs([env, make_env(config, seed=0)])
     if workers:
         env.close()  # it was here to say what its actions are
         pool = EnvWorkers([partial(make_env, config, seed=0)] * workers, workers, config.task)
+    elif _plays_between_turns(config, device):  # two: an action arrives a turn after it was asked for
+        pool = LocalEnvs([env, make_env(config, seed=0)])
     stack = config.env.frame_stack
     graphed = device.type == "cuda" and config.run.cuda_graphs
     shown: Policy = Shown(GraphedPolicy(sac.evaluation_action)) if graphed else sac

@@ -327,7 +327,7 @@ class RunConfig:
     turns, else training waits. Unless told: on a GPU one per episode as far as there are cores, on a CPU 0."""
     env_worker: bool = False
     """Keep the training environment in a process of its own: where a renderer crashes or hangs, another takes its place and the
-    run goes on as if nothing had happened."""
+    run goes on as if nothing had happened. Those of several runs in one process step at the same time."""
     final_eval_episodes: int = 0
     """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
     log_every_agent_steps: int = 100

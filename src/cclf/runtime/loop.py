@@ -205,8 +205,8 @@ def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | 
     """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end is saved.
 
     Turns are taken part by part of each: environments step while a GPU computes updates, and those with a process of their own
-    (`--env-worker`) step at the same time. A run whose numbers are no longer finite
-    or whose environments fail for good leaves and the others go on; which left, by place, is returned.
+    (`--env-worker`) step at the same time. A run whose numbers are no longer finite or whose environments fail for good leaves
+    and the others go on; which left, by place, is returned.
     """
     failed: dict[int, NonFiniteError | WorkerError] = {}
 
