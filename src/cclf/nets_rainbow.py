@@ -54,12 +54,12 @@ class GameEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = images[:, :, : self.visible_pixels, : self.visible_pixels].permute(0, 2, 3, 1)
-        scale = 1.0 / 255.0  # of the first layer's weights: cheaper than scaling the pixels
-        for (_, patch, stride), weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+        first, *others = self.weights
+        weights = [first / 255.0, *others]  # cheaper than scaling the pixels
+        for (_, patch, stride), weight, bias in zip(self.layers, weights, self.biases, strict=True):
             x = patches(x, patch, stride)
             shape = x.shape[:3]
-            x = torch.relu(x.flatten(0, 2).to(weight.dtype) @ (weight * scale).T + bias).view(*shape, -1)
-            scale = 1.0
+            x = torch.relu(x.flatten(0, 2).to(weight.dtype) @ weight.T + bias).view(*shape, -1)
         return x.flatten(1)
 
 
