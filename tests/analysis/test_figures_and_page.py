@@ -40,6 +40,17 @@ def test_a_panel_refuses_to_mix_tasks() -> None:
         figures.curves([row(), row(task="minigrid/Empty-16x16")])
 
 
+def test_panels_of_one_task_have_one_scale_and_other_tasks_their_own() -> None:
+    def curve(height: float) -> dict[str, figures.Curve]:
+        return figures.curves([row("cclf", 1, steps, height * steps) for steps in (100, 200)])
+
+    panels = {"dmc/a, paper": curve(1.0), "dmc/a, released": curve(5.0), "dmc/b, paper": curve(0.1)}
+    axes = figures.learning_curves(panels).axes
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert axes[1].get_ylim()[1] > 1000.0
+    assert axes[2].get_ylim()[1] < 30.0
+
+
 def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
     rows = [row(method, seed, steps, 0.1 * seed) for method in ("a2c", "cclf") for seed in (1, 2) for steps in (100, 200)]
     svg = figures.inline_svg(figures.learning_curves({"a <task>": figures.curves(rows)}), 'curves "here"')

@@ -87,7 +87,10 @@ def panels(rows: Sequence[Row], methods: Sequence[str] = ()) -> dict[str, dict[s
 def learning_curves(
     panels: Mapping[str, Mapping[str, Curve]], optimum: Mapping[str, float] | None = None, legend: bool = True
 ) -> Any:
-    """One panel per entry: mean over seeds with a 95 % bootstrap interval. Each method is named once, in the legend above."""
+    """One panel per entry: mean over seeds with a 95 % bootstrap interval. Each method is named once, in the legend above.
+
+    Panels of one task, titled "task, profile", have the same scale: they are there to be compared.
+    """
     from matplotlib.figure import Figure
 
     columns = min(3, len(panels))
@@ -105,6 +108,12 @@ def learning_curves(
         if optimum and title in optimum:
             axis.axhline(optimum[title], color="#888888", lw=0.8, ls=(0, (4, 3)))
         _style(axis, ENV_STEPS, "return", title)
+    tasks = [title.partition(", ")[0] for title in panels]
+    for task in set(tasks):
+        same = [axis for axis, other in zip(axes, tasks, strict=False) if other == task]
+        lows, highs = zip(*(axis.get_ylim() for axis in same), strict=True)
+        for axis in same:
+            axis.set_ylim(min(lows), max(highs))
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     if legend:
