@@ -155,7 +155,7 @@ def loop(
 
 
 def _take_turns(learners: Sequence["Learner"]) -> None:
-    from cclf.runtime.loop import take_turns
+    from cclf.runtime.turns import take_turns
 
     for error in take_turns([learner.turn(0) for learner in learners]).values():
         raise error

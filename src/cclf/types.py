@@ -206,16 +206,6 @@ class Learner(Stateful, Protocol):
     updates: int
 
     def turn(self, env_steps: int) -> Turn: ...  # yields where it would wait, so that other runs can go on meanwhile
-
-    def advance(self, env_steps: int) -> Advance:
-        """A turn without a stop."""
-        turn = self.turn(env_steps)
-        while True:
-            try:
-                next(turn)
-            except StopIteration as end:
-                result: Advance = end.value
-                return result
-
+    def advance(self, env_steps: int) -> Advance: ...  # the same without a stop
     def slow_metrics(self) -> dict[str, float]: ...
     def close(self) -> None: ...

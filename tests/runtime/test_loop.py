@@ -9,10 +9,11 @@ import torch
 
 from cclf import build
 from cclf.runtime.evaluate import Evaluation
-from cclf.runtime.loop import Plan, Run, Training, run_together, take_turns
+from cclf.runtime.loop import Plan, Run, Training, run_together
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.stop import Stop
-from cclf.types import Advance, Learner
+from cclf.runtime.turns import take_turns
+from cclf.types import Advance
 from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
 
 
@@ -50,7 +51,7 @@ def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
     assert walls[0] > 0
 
 
-class Scripted(Learner):
+class Scripted:
     """A learner that only counts; each turn is `stride` agent steps, its metric the number of the turn."""
 
     metric_names = ("turn",)

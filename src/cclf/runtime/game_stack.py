@@ -18,9 +18,10 @@ from cclf.config import ConfigError, WorkerError
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime.compile import GraphedUpdate
 from cclf.runtime.player import Played
+from cclf.runtime.turns import whole
 from cclf.runtime.workers import LOST, WAIT_SECONDS, EnvPool
 from cclf.transfer import ToHost, to_device
-from cclf.types import Advance, EnvSpec, GameBatch, Learner, Metrics, StackedAlgorithm, Turn
+from cclf.types import Advance, EnvSpec, GameBatch, Metrics, StackedAlgorithm, Turn
 
 
 class GameSchedule(NamedTuple):
@@ -255,7 +256,7 @@ class GameStack:
         return [{name: row[name] for name in self._reported} for row in rows]
 
 
-class GameRun(Learner):
+class GameRun:
     """One run of a stack, as the loop sees it. The first run that is asked to advance moves all; the others find their turn done.
 
     So the loop must ask the runs in turn, and save one only when it has taken what its last turn brought.
@@ -270,6 +271,9 @@ class GameRun(Learner):
         self.reported_updates = 0  # since the last report of metrics
         self.age = 0  # agent steps since the episode began
         self._done: deque[Advance] = deque()
+
+    def advance(self, env_steps: int) -> Advance:
+        return whole(self.turn(env_steps))
 
     def turn(self, env_steps: int) -> Turn:
         if not self._done:

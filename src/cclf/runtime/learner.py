@@ -14,13 +14,13 @@ from torch import Tensor
 from cclf.replay import Replay
 from cclf.runtime.compile import GraphedPolicy, GraphedUpdate
 from cclf.runtime.seeding import Generators
+from cclf.runtime.turns import whole
 from cclf.transfer import ToHost, to_device
 from cclf.types import (
     Advance,
     Batch,
     Env,
     EnvStep,
-    Learner,
     Metrics,
     OffPolicyAlgorithm,
     OnPolicyAlgorithm,
@@ -32,7 +32,7 @@ from cclf.types import (
 )
 
 
-class OffPolicyLearner(Learner):
+class OffPolicyLearner:
     """One turn is one agent step in the paper's order: act, update on replay without the step under way, see what came of it.
 
     Since the update shares no data with the step under way, the two may overlap without changing anything.
@@ -68,6 +68,9 @@ class OffPolicyLearner(Learner):
         self.updates = 0
         self.in_episode = False
         self.episode_return = 0.0
+
+    def advance(self, env_steps: int) -> Advance:
+        return whole(self.turn(env_steps))
 
     def turn(self, env_steps: int) -> Turn:
         if not self.in_episode:
@@ -148,7 +151,7 @@ class OffPolicyLearner(Learner):
             self.in_episode = False
 
 
-class OnPolicyLearner(Learner):
+class OnPolicyLearner:
     """One turn is a rollout of T steps in N environments, and one update on it."""
 
     def __init__(self, env: VectorEnv, algorithm: OnPolicyAlgorithm, random: np.random.Generator, rollout_steps: int):
@@ -157,6 +160,9 @@ class OnPolicyLearner(Learner):
         self.updates = 0
         self.observation: np.ndarray | None = None
         self.episode_returns = np.zeros(env.num_envs)
+
+    def advance(self, env_steps: int) -> Advance:
+        return whole(self.turn(env_steps))
 
     def turn(self, env_steps: int) -> Turn:
         rollout, finished = self.collect()

@@ -13,6 +13,7 @@ from cclf.runtime.failure import NonFiniteError, first_non_finite, save_bundle
 from cclf.runtime.metrics import Averages, RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
+from cclf.runtime.turns import take_turns
 from cclf.types import Learner
 
 Evaluate = Callable[[int, bool], Rounds]  # (env_steps, record) -> the evaluation of the agent as it is now
@@ -222,22 +223,6 @@ def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | 
     for place in going_on():
         runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
     return failed
-
-
-def take_turns(turns: Sequence[Generator[None, None, Any]]) -> dict[int, NonFiniteError | WorkerError]:
-    """All turns to their ends, a part of each after another; those that failed, by place."""
-    errors: dict[int, NonFiniteError | WorkerError] = {}
-    going_on = dict(enumerate(turns))
-    while going_on:
-        for place, turn in list(going_on.items()):
-            try:
-                next(turn)
-            except StopIteration:
-                del going_on[place]
-            except (NonFiniteError, WorkerError) as error:
-                errors[place] = error
-                del going_on[place]
-    return errors
 
 
 def _crossed(before: int, now: int, every: int) -> bool:
