@@ -33,12 +33,14 @@ MAY_SEE = {
     "envs": WORDS | {"machine"},
     "runtime": WORDS | {"replay", "replay_nstep", "transfer", "runtime"},  # protocols only: things are handed in
     "machine": WORDS,  # facts that both the doctor and every manifest carry
-    "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "machine", "episode_player"},
+    "devices": WORDS | {"machine"},
+    "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "devices", "episode_player"},
     "episode_player": WORDS | {"build"},  # what `build` sends to other processes
     "run_folder": WORDS | {"build", "runtime", "machine"},  # what a run leaves behind, and what is made of it again
-    "bench": WORDS | {"build", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
-    "bench_parity": WORDS | {"equations", "build", "bench", "run_folder", "algorithms", "runtime"},
-    "bench_rainbow": WORDS | {"build", "bench", "envs", "runtime"},
+    "bench": WORDS
+    | {"build", "devices", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
+    "bench_parity": WORDS | {"equations", "build", "devices", "bench", "run_folder", "algorithms", "runtime"},
+    "bench_rainbow": WORDS | {"build", "devices", "bench", "envs", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
     "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "run_folder", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
@@ -47,13 +49,14 @@ MAY_SEE = {
     "demo": WORDS | {"run_folder", "runtime", "sweep", "analysis"},
     "paper_tables": WORDS,  # the paper's experiments as runs
     "sweep": WORDS | {"runtime", "machine", "sweep"},
-    "cost": WORDS | {"build", "bench", "runtime", "analysis"},
-    "reproduce": WORDS | {"paper_tables", "build", "runtime", "sweep", "analysis"},
+    "cost": WORDS | {"build", "devices", "bench", "runtime", "analysis"},
+    "reproduce": WORDS | {"paper_tables", "build", "devices", "runtime", "sweep", "analysis"},
     "analysis": {"config", "presets", "analysis"},  # reads files
     "commands": WORDS
     | {
         "commands",
         "build",
+        "devices",
         "run_folder",
         "runtime",
         "bench",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cclf import build, run_folder
+from cclf import build, devices, run_folder
 from cclf.runtime.seeding import derive
 from rainbow_inputs import CPU, tiny
 from test_cli import assert_refused, cclf
@@ -106,7 +106,7 @@ def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, ex
     told = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     config = tiny("rainbow")
-    build.set_threads(replace(config, run=replace(config.run, threads=asked)), torch.device(device))
+    devices.set_threads(replace(config, run=replace(config.run, threads=asked)), torch.device(device))
     assert told == [expected] * (expected is not None)
 
 

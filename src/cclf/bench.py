@@ -70,17 +70,17 @@ def update(methods: Sequence[str], task: str, precision: Precision, device_name:
     update and the plain float32 update make of the same weights and batch.
     """
 
-    from cclf import build
+    from cclf import build, devices
     from cclf.runtime.learner import OffPolicyLearner
 
-    device = build.choose_device(device_name)
+    device = devices.choose_device(device_name)
     report = header(task, precision, device)
     if device.type == "cuda":
         report["ceilings"] = _ceilings(device)
     frames = None
     for method in methods:
         config = _config(task, method, precision)
-        _use(config, device)
+        devices.set_up(config, device)
         learner = build.make_learner(config, device)
         assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
         frames = _real_frames(learner) if frames is None else frames
@@ -113,17 +113,17 @@ def loop(
     of its own. The parity of their update comes with it.
     """
 
-    from cclf import build
+    from cclf import build, devices
     from cclf.runtime.learner import OffPolicyLearner
 
-    device = build.choose_device(device_name)
+    device = devices.choose_device(device_name)
     report = header(task, precision, device)
     for count in seeds:
         config = _config(task, method, precision)
         assert isinstance(config.algorithm, SacConfig), "checked in _config"
         algorithm = replace(config.algorithm, warmup_agent_steps=300, replay_capacity_transitions=20_000)
         config = replace(config, algorithm=algorithm, run=replace(config.run, env_worker=env_worker))
-        _use(config, device)
+        devices.set_up(config, device)
         learners = [build.make_learner(replace(config, seed=seed), device) for seed in range(1, count + 1)]
         while min(learner.updates for learner in learners) < 20:
             _take_turns(learners)
@@ -192,14 +192,6 @@ def origin(device: "torch.device") -> dict[str, Any]:
         "commit": code_version(),
         "command": " ".join(["cclf", *sys.argv[1:]]),
     }
-
-
-def _use(config: Config, device: "torch.device") -> None:
-    """What `cclf train` sets for the process."""
-    from cclf import build
-
-    build.set_threads(config, device)
-    build.set_precision(config, device)
 
 
 def _config(task: str, method: str, precision: Precision) -> Config:
@@ -290,7 +282,7 @@ def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]
     """The same batch from the same weights through the fast update and the plain float32 one: how far apart their steps are."""
     import torch
 
-    from cclf import build
+    from cclf import build, devices
     from cclf.algorithms.sac import Sac
     from cclf.algorithms.sac_lean import lean_update
 
@@ -301,7 +293,7 @@ def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]
     results = []
     noise = None
     for candidate, run in ((config, lean_update), (plain_config, Sac.update)):
-        build.set_precision(candidate, device)
+        devices.set_precision(candidate, device)
         sac = build.make_sac(candidate, learner.env.spec.action_dim, device)
         sac.load_state_dict(learner.algorithm.state_dict())
         noise = noise or sac.draw_noise(learner.batch_size, generators["augment"], generators["policy"])
@@ -309,7 +301,7 @@ def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]
         metrics = run(sac, batch, noise, learner._moment).metrics
         after = torch.cat([p.detach().flatten() for p in sac.networks.parameters()])
         results.append((after - before, metrics))
-    build.set_precision(config, device)
+    devices.set_precision(config, device)
     (fast_step, fast), (plain_step, plain) = results
     figures = {"step_cosine": float(torch.cosine_similarity(fast_step, plain_step, dim=0))}
     for name in ("critic_loss", "target_mean", "curiosity_mean", "contrastive_loss"):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cclf import build, equations
+from cclf import build, devices, equations
 from cclf.algorithms.sac import Sac, SacNoise
 from cclf.algorithms.sac_lean import lean_update
 from cclf.bench import header
@@ -26,7 +26,7 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
     First without moving anything: gradients tensor by tensor, beliefs, chosen crops, targets. Then `updates` updates from there,
     once in `precision` and three times in float32 with other random numbers: whether the fast one lies among them.
     """
-    device = build.choose_device(device_name)
+    device = devices.choose_device(device_name)
     asked = read_config(folder)
 
     def of(precision: Precision) -> Config:
@@ -35,7 +35,7 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
 
     def restored(precision: Precision) -> OffPolicyLearner:
         config = of(precision)
-        build.set_precision(config, device)
+        devices.set_precision(config, device)
         training, learner, agent = build.make_training(config, folder, device)
         agent.close()
         if not training.resume():
@@ -53,10 +53,10 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
     for _ in range(batches):
         batch = plain.replay.sample(plain.batch_size, plain.generators["replay"]).to(device)
         noise = plain.algorithm.draw_noise(plain.batch_size, plain.generators["augment"], plain.generators["policy"])
-        build.set_precision(of("fp32"), device)
+        devices.set_precision(of("fp32"), device)
         with _choices() as made:
             exact = _gradients(plain, Sac.update, batch, noise)
-        build.set_precision(of(precision), device)
+        devices.set_precision(of(precision), device)
         free = _gradients(fast, lean_update, batch, noise)
         with _choices(made):
             held = _gradients(fast, lean_update, batch, noise)

@@ -70,9 +70,9 @@ def rainbow(
     tiny: bool,
 ) -> dict[str, Any]:
     """Updates per second of each method, alone and in stacks of these sizes; `tiny` shrinks networks and frames for a test."""
-    from cclf import build
+    from cclf import devices
 
-    device = build.choose_device(device_name)
+    device = devices.choose_device(device_name)
     report: dict[str, Any] = {
         **origin(device),
         "precision": precision,
@@ -82,8 +82,7 @@ def rainbow(
     }
     for method in methods:
         config = _config(method, precision, replay_transitions, tiny)
-        build.set_threads(config, device)
-        build.set_precision(config, device)
+        devices.set_up(config, device)
         figures: dict[str, Any] = {"parity": _parity(config, device)}
         print(f"{method}: parity {figures['parity']}", file=sys.stderr, flush=True)
         for runs in (1, *stacks):
@@ -136,14 +135,14 @@ def _parity(config: Config, device: "torch.device") -> dict[str, float]:
     """
     import torch
 
-    from cclf import build
+    from cclf import devices
 
     assert isinstance(config.algorithm, RainbowConfig), "games are learned with Rainbow"
     exact = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
     configs = [replace(config, seed=seed) for seed in range(PARITY_RUNS)]
 
     def moved(group: Sequence[Config], plain: bool) -> torch.Tensor:
-        build.set_precision(exact if plain else config, device)
+        devices.set_precision(exact if plain else config, device)
         stack = _stack(group, device, plain)
         before = stack.algorithm.runs[0].stack.rows["online"].detach().clone()  # type: ignore[attr-defined]
         for number in range(PARITY_UPDATES):

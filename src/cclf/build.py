@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf import machine
 from cclf.algorithms.a2c import A2c
 from cclf.algorithms.rainbow import Rainbow
 from cclf.algorithms.rainbow_stack import RainbowStack, StackedRun
@@ -21,6 +20,7 @@ from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
 from cclf.algorithms.sac_lean import lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, RainbowConfig, SacConfig
+from cclf.devices import choose_replay_device
 from cclf.envs.make import make_any, make_env, make_game
 from cclf.framework import Framework
 from cclf.kernels.first_convolution import pack
@@ -431,42 +431,6 @@ def make_training(
     return Training(plan, learner, evaluate_now, folder), learner, agent
 
 
-def choose_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"unknown device {name!r}: use cpu, cuda, cuda:N or auto") from error
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        count = torch.cuda.device_count()
-        raise ConfigError(f"device {name!r} is not there: PyTorch sees {count} CUDA devices; use --device cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device {name!r} is not supported: use cpu, cuda, cuda:N or auto")
-    return device
-
-
-def set_threads(config: Config, device: torch.device) -> None:
-    """CPU threads of this process. Beside a GPU the host only copies: many threads for that wait for each other on busy cores."""
-    threads = config.run.threads or (1 if device.type == "cuda" else 0)
-    if threads:
-        torch.set_num_threads(threads)
-
-
-def set_precision(config: Config, device: torch.device) -> None:
-    """Process-wide switches of PyTorch that `precision` asks for."""
-    precision = "fp32" if isinstance(config.algorithm, A2cConfig) else config.algorithm.precision
-    if precision != "fp32" and device.type != "cuda":
-        raise ConfigError(f"precision={precision} clashes with device={device}: it is made for GPUs; use precision=fp32")
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    torch.backends.cudnn.benchmark = device.type == "cuda" and not config.run.deterministic
-    if device.type == "cuda" and config.run.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which it does later
-        torch.backends.cudnn.deterministic = True
-        # Only a warning: running sums (`cumsum`, in replay) are on PyTorch's list of what may differ, and have no other kernel.
-        torch.use_deterministic_algorithms(True, warn_only=True)
-
-
 def replay_transitions(config: Config) -> int:
     """Those this run can ever hold. A short run never allocates the whole capacity."""
     assert not isinstance(config.algorithm, A2cConfig), "A2C keeps no replay"
@@ -486,26 +450,3 @@ def replay_forecast_of(config: Config) -> tuple[int, int]:
     """The same before a run is built: its environment is made for the question alone."""
     with closing(make_any(config, seed=0)) as env:
         return replay_forecast(config, env.spec)
-
-
-def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -> torch.device:
-    """The GPU when the update runs there and the replay fits beside it; refuses what fits nowhere."""
-    if wanted == "cuda" and device.type != "cuda":
-        raise ConfigError(f"replay_device=cuda clashes with device={device}: the update must run on the GPU too")
-    if device.type == "cuda" and wanted in ("auto", "cuda"):
-        free = torch.cuda.mem_get_info(device)[0]
-        if needed_bytes < 0.8 * free:
-            return device
-        if wanted == "cuda":
-            raise ConfigError(_too_large("GPU", needed_bytes, free))
-    free = machine.available_memory_bytes()
-    if needed_bytes > 0.9 * free:
-        raise ConfigError(_too_large("main", needed_bytes, free))
-    return torch.device("cpu")
-
-
-def _too_large(where: str, needed_bytes: int, free_bytes: int) -> str:
-    return (
-        f"replay needs {needed_bytes / 1e9:.2f} GB of {where} memory, {free_bytes / 1e9:.2f} GB are free: "
-        "lower --replay-capacity-transitions or --frame-pixels"
-    )

@@ -83,10 +83,10 @@ def measure(
     """All methods in turns, so that a machine that is slow for a while is slow for each of them."""
     import torch
 
-    from cclf import build
+    from cclf import devices
     from cclf.bench import step_parity, time_pairs
 
-    device = build.choose_device(device_name)
+    device = devices.choose_device(device_name)
     torch.set_num_threads(1)
     learners = {name: _learner(name, batch_size, device, precision) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -104,11 +104,11 @@ def measure(
 
 def _learner(name: str, batch_size: int, device: "torch.device", precision: Precision = "fp32") -> "OffPolicyLearner":
     """Ready to update, on frames of random play."""
-    from cclf import build
+    from cclf import build, devices
     from cclf.runtime.learner import OffPolicyLearner
 
     config = config_of(name, batch_size, str(device), precision)
-    build.set_precision(config, device)
+    devices.set_precision(config, device)
     learner = build.make_learner(config, device)
     assert isinstance(learner, OffPolicyLearner), "SAC learns from replay"
     while learner.warming_up:

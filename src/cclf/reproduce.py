@@ -58,7 +58,7 @@ def measure(calls: Sequence[Call], stop: Stop) -> dict[Kind, Speed]:
 def _calibrate(config: Config, started_at: float) -> Speed:
     import torch
 
-    from cclf import build
+    from cclf import build, devices
 
     torch.set_num_threads(max(1, config.run.threads))
     on_policy = isinstance(config.algorithm, A2cConfig)
@@ -66,13 +66,13 @@ def _calibrate(config: Config, started_at: float) -> Speed:
     if not isinstance(config.algorithm, A2cConfig):
         warmup = "learn_start_agent_steps" if isinstance(config.algorithm, RainbowConfig) else "warmup_agent_steps"
         changes: dict[str, Any] = {warmup: _RANDOM_AGENT_STEPS}
-        if build.choose_device(config.run.device).type == "cpu":
+        if devices.choose_device(config.run.device).type == "cpu":
             changes["batch_size"] = min(config.algorithm.batch_size, _CPU_BATCH_SIZE)
             batches = config.algorithm.batch_size / changes["batch_size"]
         run = dataclasses.replace(config.run, env_steps=_REPLAY_AGENT_STEPS * config.env.action_repeat)
         config = dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, **changes), run=run)
-    device = build.choose_device(config.run.device)
-    build.set_precision(config, device)
+    device = devices.choose_device(config.run.device)
+    devices.set_precision(config, device)
     learner = build.make_learner(config, device)
     agent = build.make_agent(config, device)
     start_seconds = time.time() - started_at

@@ -32,10 +32,10 @@ def evaluate(arguments: list[str]) -> int:
     options = parse(_evaluate_options(), "cclf evaluate", arguments)
     if options.episodes < 1 or options.seed < 0:
         raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
-    from cclf import build, run_folder
+    from cclf import devices, run_folder
     from cclf.runtime.seeding import derive
 
-    agent, _, env_steps = run_folder.load_agent(options.run, build.choose_device(options.device), options.episodes)
+    agent, _, env_steps = run_folder.load_agent(options.run, devices.choose_device(options.device), options.episodes)
     seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
     result = agent.evaluate(seeds, False)
     agent.close()
@@ -71,11 +71,11 @@ def play(arguments: list[str]) -> int:
         raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
     if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
         raise ConfigError(f"cannot write the video {options.out}: name an .mp4 in a folder that is there")
-    from cclf import build, run_folder
+    from cclf import devices, run_folder
     from cclf.runtime.evaluate import write_video
     from cclf.runtime.seeding import derive
 
-    agent, _, _ = run_folder.load_agent(options.run, build.choose_device(options.device), 1)
+    agent, _, _ = run_folder.load_agent(options.run, devices.choose_device(options.device), 1)
 
     def pictures() -> Iterator[Any]:
         for episode in range(options.episodes):  # one at a time: an episode's pictures take 100 MB and more
@@ -120,11 +120,11 @@ def inspect(arguments: list[str]) -> int:
         raise ConfigError(f"--samples {options.samples} must be 1 or more")
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    from cclf import build
+    from cclf import devices
     from cclf.analysis import gallery_page
     from cclf.gallery.curate import curate
 
-    gallery = curate(options.run, options.samples, build.choose_device(options.device))
+    gallery = curate(options.run, options.samples, devices.choose_device(options.device))
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(gallery_page.html(gallery), encoding="utf-8")

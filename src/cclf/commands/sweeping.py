@@ -282,11 +282,11 @@ def _print_verdicts(name: str, calls: "list[Call]", out: Path) -> None:
 
 def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> int:
     """Minutes at most, so nothing of it is resumed."""
-    from cclf import bench, build, cost
+    from cclf import bench, cost, devices
     from cclf.analysis import figures
 
     precision = parse(CostOptions, "cclf reproduce cost --", extra).precision
-    device = build.choose_device("auto")
+    device = devices.choose_device("auto")
     batch_size, pairs = (cost.PAPER_BATCH_SIZE, 50) if budget == "paper" or device.type == "cuda" else (32, 10)
     how = f"batch {batch_size}, {precision}"
     print(f"{len(cost.METHODS)} SAC methods on {cost.TASK}: {pairs} pairs of updates each, {how}, on {device}", flush=True)

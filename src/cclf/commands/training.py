@@ -132,11 +132,10 @@ def run_training(configs: list[Config], out: Path) -> int:
 
     stop = Stop()
     stop.install()
-    from cclf import build, run_folder
+    from cclf import build, devices, run_folder
 
-    device = build.choose_device(configs[0].run.device)
-    build.set_threads(configs[0], device)
-    build.set_precision(configs[0], device)
+    device = devices.choose_device(configs[0].run.device)
+    devices.set_up(configs[0], device)
     try:
         with contextlib.ExitStack() as held:
             evaluators = build.make_evaluators(configs[0], device, len(configs))
