@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cclf import build
+from cclf.runtime import loop
 from cclf.runtime.evaluate import Evaluation
 from cclf.runtime.loop import Plan, Run, Training, run_together
 from cclf.runtime.metrics import RunLog
@@ -244,10 +245,14 @@ def test_the_update_sees_nothing_of_the_step_under_way():
 def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, monkeypatch):
     """As SAC on a GPU does without workers: episodes go on while the agent learns, with the weights they began with."""
     config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
+    rounds, one_round = [], loop.next_round
+    monkeypatch.setattr(loop, "next_round", lambda *given: rounds.append(given) or one_round(*given))
     at_once, _ = run(config, tmp_path / "at once")
+    assert rounds == []
     monkeypatch.setattr(build, "_plays_between_turns", lambda *_: True)
     between, finished = run(config, tmp_path / "between")
     assert finished
+    assert len(rounds) > 40, "a round of the evaluation after a turn of the training"
     for name in ("train", "eval"):
         one, two = (rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("at once", "between"))
         assert one == two
