@@ -9,12 +9,19 @@ import torch
 from cclf import build
 from cclf.config import Config
 
-NICENESS = 10  # the games that training waits for get the cores first
+
+def give_way() -> None:
+    """This process gets the cores that nothing else wants. Niceness would not do: training's games sleep between their steps, and
+    would wait each time until a nice process had used up its slice."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # Linux
+    except (AttributeError, OSError):
+        os.nice(19)
 
 
 class EpisodePlayer:
     def __init__(self) -> None:
-        os.nice(NICENESS)
+        give_way()
         torch.set_num_threads(1)
         self._agents: dict[str, build.Agent] = {}  # by task: to start an emulator takes longer than to load weights
 

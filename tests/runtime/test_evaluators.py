@@ -7,7 +7,7 @@ import pytest
 
 from cclf import build
 from cclf.config import WorkerError
-from cclf.episode_player import NICENESS, EpisodePlayer
+from cclf.episode_player import EpisodePlayer
 from cclf.runtime.evaluate import EvaluationStoppedError, finish, next_round
 from cclf.runtime.evaluators import Evaluators
 from faulty_envs import FaultyPlayer
@@ -72,7 +72,7 @@ def test_workers_play_what_this_process_would_play(make):
         value.add_(0.05)
     elsewhere.policy.networks.load_state_dict(here.policy.networks.state_dict())
     assert elsewhere.evaluate(seeds).returns == here.evaluate(seeds).returns
-    nice = [os.getpriority(os.PRIO_PROCESS, worker.process.pid) for worker in evaluators._pool._workers]
-    assert nice == [min(19, os.nice(0) + NICENESS)] * 2, "training's games come first"
+    policies = {os.sched_getscheduler(worker.process.pid) for worker in evaluators._pool._workers}
+    assert policies == {os.SCHED_IDLE}, "training's games come first"
     recorded = elsewhere.evaluate(seeds, record=True)
     assert len(recorded.pictures) == len(here.evaluate(seeds[:1], record=True).pictures) > 0

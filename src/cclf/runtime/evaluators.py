@@ -9,7 +9,7 @@ from cclf.config import WorkerError
 from cclf.runtime.evaluate import Evaluation, Rounds
 from cclf.runtime.workers import LOST, MAX_LOSSES, EnvWorkers, Make
 
-EPISODE_SECONDS = 600.0  # the longest game of Atari, 27,000 agent steps, takes half a minute on a free core
+EPISODE_SECONDS = 3600.0  # the longest game of Atari takes half a minute on a free core, but players get what training leaves
 
 
 @dataclass(eq=False)
