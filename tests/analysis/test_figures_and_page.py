@@ -51,6 +51,11 @@ def test_panels_of_one_task_have_one_scale_and_other_tasks_their_own() -> None:
     assert axes[2].get_ylim()[1] < 30.0
 
 
+def test_one_evaluation_is_a_dot() -> None:
+    (line,) = figures.learning_curves({"a": figures.curves([row("cclf")])}).axes[0].lines
+    assert line.get_marker() == "o", "a line through one point would not be seen"
+
+
 def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
     rows = [row(method, seed, steps, 0.1 * seed) for method in ("a2c", "cclf") for seed in (1, 2) for steps in (100, 200)]
     svg = figures.inline_svg(figures.learning_curves({"a <task>": figures.curves(rows)}), 'curves "here"')

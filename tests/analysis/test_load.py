@@ -109,6 +109,16 @@ def test_evaluations_of_different_length_are_refused_where_they_are_compared() -
         load.scores(rows, ["cclf", "a2c"], {TASK: END})
 
 
+def test_where_a_run_lacks_the_longer_evaluation_all_are_compared_in_the_shorter(tmp_path: Path, capsys) -> None:
+    both = [*atari(1, -20.0, -3.0, final=-4.0), *atari(2, -19.0, -18.0, final=-18.5)]
+    load.write_results([*both, *atari(3, -9.0, -8.0)], tmp_path)
+    found = load.scores(load.read(tmp_path), ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})
+    assert found["curl"].tolist() == [[-3.0], [-18.0], [-8.0]]
+    assert "atari/Pong at 80,000 env steps: not every run has its evaluation in 100 episodes" in capsys.readouterr().err
+    assert load.of_shared_length(both) == both
+    assert not capsys.readouterr().err
+
+
 def test_seeds_with_different_settings_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path, seed=1, evaluations={400_000: 0.9})
     write_run(tmp_path, seed=2, evaluations={400_000: 0.9}, changes={"algorithm": {"learning_rate": 0.5}})
@@ -165,6 +175,8 @@ def atari(seed: int, *values: float, final: float | None = None, state: str = "d
 def test_the_best_evaluation_is_of_training_and_not_the_longer_last_one() -> None:
     rows = [*atari(1, -20.0, -3.0, -15.0, final=-1.0), *atari(2, -19.0, -18.0, final=-18.5), *atari(3, -5.0, state="failed")]
     assert load.best_scores(rows, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0], [-18.0], [-20.0]]
+    once = [*atari(1, -20.0, -3.0), *atari(2, -1.0, final=-1.5)]
+    assert load.best_scores(once, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0]], "a single evaluation is no best"
     done = atari(1, -20.0, -3.0, final=-4.0)
     assert load.scores(done, ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})["curl"].tolist() == [[-4.0]]
 

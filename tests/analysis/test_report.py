@@ -165,7 +165,11 @@ def test_figures_and_tables_are_written_as_files(runs: Path, tmp_path: Path, cap
 
 
 def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
-    load.write_results(runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5, 0.4, 0.5, 0.4, 0.5]), tmp_path)
+    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5, 0.4, 0.5, 0.4, 0.5])
+    load.write_results(rows, tmp_path)
+    titles = [section.title for section in report.compose(tmp_path).sections]
+    assert "Learning curves" not in titles, "one evaluation makes no curve"
+    load.write_results([*rows, *(row._replace(env_steps=200_000, agent_steps=200_000) for row in rows)], tmp_path)
     composed = report.compose(tmp_path)
     assert [section.title for section in composed.sections] == [
         "Did the claims hold?",
@@ -194,9 +198,9 @@ def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path
         return line[found[table].header.index(method)]
 
     last, best_ones = "returns-atari-entropy-0.01", "best-evaluations-atari-entropy-0.01"
-    assert cell(last, "Freeway", "curl") == Cell("4.00 ± 0.000", ("[4.00, 4.00]", "2 seeds"), "best")
+    assert cell(last, "Freeway", "curl") == Cell("4.00 ± 0.000", ("[4.00, 4.00]", "2 seeds"))
     assert cell(last, "Freeway", "curl-rliable-final").notes == ("published 28.3 ± 1.40",)
-    assert cell(best_ones, "Freeway", "curl") == Cell("8.00 ± 1.41", ("[7.00, 9.00]", "2 seeds", "published 26.7"), "best")
+    assert cell(best_ones, "Freeway", "curl") == Cell("8.00 ± 1.41", ("[7.00, 9.00]", "2 seeds", "published 26.7"))
     assert cell(best_ones, "Freeway", "curl-rliable-best-of-10").notes == ("published 28.5",)
     across = "across atari entropy-0.01 at 100,000 agent steps"
     assert found[across].rows[0][0].notes == ("2 seeds × 2 tasks",), "a game without a human score is not averaged"

@@ -77,3 +77,15 @@ def test_steps_to_threshold_is_the_first_reading_or_never() -> None:
     steps = np.array([100, 200, 300])
     assert steps_to_threshold(steps, np.array([0.0, 0.9, 0.5]), 0.9) == 200
     assert steps_to_threshold(steps, np.array([0.0, 0.1, 0.5]), 0.9) == float("inf")
+
+
+def test_one_run_on_several_tasks_has_an_interval_over_tasks_that_methods_share() -> None:
+    x, y = np.array([[0.0, 1.0, 100.0]]), np.array([[0.5, 1.5, 100.5]])
+    alone = statistics.interval(x, statistics.mean)
+    assert (float(alone.low), float(alone.high)) == (0.0, 100.0), "all three draws may be the same task: 1 in 27 each"
+    gap = statistics.compare([x, y], lambda parts: statistics.mean(parts[1]) - statistics.mean(parts[0]))
+    assert (float(gap.low), float(gap.high)) == pytest.approx((0.5, 0.5)), "the same tasks for both"
+    better = statistics.probability_of_improvement(y, x)
+    assert (float(better.low), float(better.high)) == (1.0, 1.0)
+    band = statistics.performance_profile(x, np.array([0.5]))
+    assert (float(band.low[0]), float(band.high[0])) == (0.0, 1.0)

@@ -79,6 +79,17 @@ def test_the_best_mean_is_not_a_single_lucky_seed() -> None:
     assert kinds == {"task": "", "a2c": "", "re3": "", "cclf": "best"}
 
 
+def test_one_seed_has_no_spread_and_across_tasks_an_interval_over_tasks() -> None:
+    rows = [*runs_of("cclf", [0.2]), *runs_of("cclf", [0.6], task=EMPTY)]
+    (table,) = tables.score_tables(group(rows))
+    assert [dict(zip(table.columns, line, strict=True))["low"] for line in table.data] == ["", ""]
+    across = tables.aggregate_table(aggregates(group(rows))[0])
+    mean = next(line for line in across.data if line[4] == "mean")
+    assert across.columns[5:] == ("seeds", "estimate", "low", "high", "interval_over")
+    assert mean[5:] == (1, pytest.approx(0.4), 0.2, 0.6, "tasks")
+    assert "One seed, so intervals redraw the tasks" in across.caption
+
+
 def test_across_tasks_only_methods_with_every_task_are_compared() -> None:
     rows = [*runs_of("cclf", [0.2, 0.4]), *runs_of("cclf", [0.6, 0.8], task=EMPTY), *runs_of("re3", [0.9, 0.9])]
     (aggregate,) = aggregates(group(rows))

@@ -103,7 +103,8 @@ def learning_curves(
         for method, curve in methods.items():
             interval = mean_interval(curve.returns)
             thousands = curve.env_steps / 1e3
-            handles[plain(method)] = axis.plot(thousands, interval.estimate, color=colour(method), lw=1.8)[0]
+            point = "o" if len(thousands) == 1 else ""
+            handles[plain(method)] = axis.plot(thousands, interval.estimate, color=colour(method), lw=1.8, marker=point)[0]
             axis.fill_between(thousands, interval.low, interval.high, color=colour(method), alpha=0.18, lw=0)
         if optimum and title in optimum:
             axis.axhline(optimum[title], color="#888888", lw=0.8, ls=(0, (4, 3)))

@@ -6,6 +6,7 @@ Failed runs stay in the table and in the statistics: from its failure on a run s
 
 import csv
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -62,7 +63,7 @@ def read(path: Path) -> list[Row]:
         raise ConfigError(f"{path} holds neither runs with an evaluation nor results files")
     refuse_odd_names(rows)
     refuse_mixed_clocks(rows)
-    return rows
+    return of_shared_length(rows)
 
 
 def refuse_odd_names(rows: Iterable[Row]) -> None:
@@ -103,6 +104,21 @@ def _called(row: Row) -> str:
     return f"{row.task} {row.method} {row.profile} seed {row.seed}"
 
 
+def of_shared_length(rows: Sequence[Row]) -> list[Row]:
+    """Without the longer last evaluations that some runs of a task do not have yet, though they are at the same moment."""
+    by_moment: dict[tuple[str, str, int], dict[RunName, set[int]]] = {}
+    for row in rows:
+        by_moment.setdefault((row.task, row.profile, row.env_steps), {}).setdefault(RunName(*row[:4]), set()).add(row.episodes)
+    longest = {}
+    for moment, lengths in by_moment.items():
+        shared, known = set.intersection(*lengths.values()), set.union(*lengths.values())
+        if shared and max(known) > max(shared):
+            longest[moment] = max(shared)
+            what = f"{moment[0]} at {moment[2]:,} env steps: not every run has its evaluation in {max(known)} episodes"
+            print(f"cclf: {what}, so all are compared in {max(shared)}", file=sys.stderr, flush=True)
+    return [row for row in rows if row.episodes <= longest.get((row.task, row.profile, row.env_steps), row.episodes)]
+
+
 def scores(rows: Sequence[Row], methods: Sequence[str], clocks: Mapping[str, Clock]) -> dict[str, np.ndarray]:
     """Returns at each task's clock as (runs, tasks) by method, for the seeds that a method has on every task.
 
@@ -134,7 +150,7 @@ def steps_to(readings: Sequence[Row], threshold: float, unit: ClockUnit = "env_s
 def best_scores(rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str]) -> dict[str, np.ndarray]:
     """The best evaluation of each run during training as (runs, tasks), which flatters: some papers report it.
 
-    A longer last evaluation is not among them, and a failed run scores as ever.
+    A longer last evaluation is not among them, a run with a single one has no best, and a failed run scores as ever.
     """
     lowest = lowest_returns(rows)
     found: dict[tuple[str, str], dict[int, float]] = {}
@@ -143,10 +159,10 @@ def best_scores(rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str
         by_run.setdefault(RunName(*row[:4]), []).append(row)
     for name, evaluations in by_run.items():
         usual = min(row.episodes for row in evaluations)
-        best = max(row.return_mean for row in evaluations if row.episodes == usual)
-        found.setdefault((name.method, name.task), {})[name.seed] = (
-            lowest[name.task] if evaluations[-1].state == "failed" else best
-        )
+        returns = [row.return_mean for row in evaluations if row.episodes == usual]
+        failed = evaluations[-1].state == "failed"
+        if failed or len(returns) > 1:
+            found.setdefault((name.method, name.task), {})[name.seed] = lowest[name.task] if failed else max(returns)
     return {method: _matrix([found.get((method, task), {}) for task in tasks]) for method in methods}
 
 

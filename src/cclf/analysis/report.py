@@ -111,7 +111,9 @@ def _verdict_section(judged: Mapping[str, Mapping[str, Sequence[tuple[verdict.Cl
 
 
 def _curves_section(rows: Sequence[Row]) -> Section:
-    panels = {title: curves for title, curves in figures.panels(rows).items() if any(len(c.env_steps) for c in curves.values())}
+    panels = {
+        title: curves for title, curves in figures.panels(rows).items() if any(len(c.env_steps) > 1 for c in curves.values())
+    }
     few = sorted({name.method for name in load.runs(rows) if _seeds(rows, name) < FEW_SEEDS})
     caption = "Mean over seeds; the band is its 95 % bootstrap interval."
     if few:
@@ -146,9 +148,7 @@ def _across_section(groups: Sequence[Group]) -> Section:
     items: list[Table | Drawing] = []
     for aggregate in (aggregate for group in groups for aggregate in aggregates(group)):
         table = tables.aggregate_table(aggregate)
-        items.append(table)
-        if any(len(scores) > 1 for scores in aggregate.scores.values()):
-            items.append(_across_drawing(aggregate, table.name))
+        items += [table, _across_drawing(aggregate, table.name)]
     text = (
         "Scores of all tasks together. IQM is the mean of the middle half of all runs; the optimality gap is what is missing to "
         "1; a performance profile shows how many runs are above each score."
@@ -157,8 +157,9 @@ def _across_section(groups: Sequence[Group]) -> Section:
 
 
 def _across_drawing(aggregate: Aggregate, name: str) -> Drawing:
-    """IQM, profiles and chances to win, of methods with two seeds or more: a single seed would look like certainty."""
-    scores = {method: values for method, values in aggregate.scores.items() if len(values) > 1}
+    """IQM, profiles and chances to win, of methods with two seeds or more; where there are none, of all, with intervals over
+    tasks. Beside intervals over seeds those would look like the same thing."""
+    scores = {method: values for method, values in aggregate.scores.items() if len(values) > 1} or aggregate.scores
     single = [method for method in aggregate.scores if method not in scores]
     top = max(1.0, *(float(values.max()) for values in scores.values()))
     thresholds = np.linspace(min(0.0, *(float(values.min()) for values in scores.values())), top, 101)
@@ -175,6 +176,8 @@ def _across_drawing(aggregate: Aggregate, name: str) -> Drawing:
         panels["probability of improvement"] = lambda: figures.intervals(better, words, even=0.5)
     files = {f"{name} {label}": draw for label, draw in panels.items()}
     caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}: {', '.join(panels)}, with 95 % intervals."
+    if statistics.over(list(scores.values())) == "tasks":
+        caption += " One seed of each: the intervals redraw the tasks, not the seeds."
     if single:
         caption += f" One seed, so not drawn: {', '.join(single)}."
     return Drawing(caption, list(scores), list(panels.items()), files)

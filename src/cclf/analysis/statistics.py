@@ -2,7 +2,8 @@
 
 An estimator takes (..., runs, tasks) and gives (...), so that the same line works on the scores and on all their resamples.
 Intervals are percentile intervals of a stratified bootstrap (Agarwal et al. 2021): runs are redrawn within each task, tasks are
-kept. Few runs give intervals that are too narrow; `cclf.analysis.verdict` says how many it asks for.
+kept. Few runs give intervals that are too narrow; `cclf.analysis.verdict` says how many it asks for. One run gives none; where
+every method has one run on each of several tasks, the tasks are redrawn, as the same for all of them (`over`).
 """
 
 from collections.abc import Callable, Sequence
@@ -87,6 +88,26 @@ def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) ->
     return np.take_along_axis(scores[None], drawn, axis=1)
 
 
+def over(samples: Sequence[np.ndarray]) -> str:
+    """What intervals of these methods' scores are made over: "runs", "tasks", or "" where there is nothing to redraw.
+
+    >>> over([np.zeros((5, 2))]), over([np.zeros((1, 2)), np.zeros((1, 2))]), over([np.zeros((1, 1))])
+    ('runs', 'tasks', '')
+    """
+    if any(len(scores) > 1 for scores in samples):
+        return "runs"
+    return "tasks" if samples[0].shape[1] > 1 else ""
+
+
+def _redraw(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
+    """(resamples, runs, tasks) of each method; runs are redrawn apart from the other methods', tasks together with them."""
+    random = np.random.default_rng(seed)
+    if over(samples) == "tasks":
+        drawn = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
+        return [scores[0][drawn][:, None] for scores in samples]
+    return [resample(scores, resamples, random) for scores in samples]
+
+
 def interval(scores: np.ndarray, estimator: Estimator, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """An estimator's value with its 95 % interval.
 
@@ -102,13 +123,12 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of several methods' scores with its 95 % interval; each method's runs are redrawn apart from the others'.
+    """A statistic of several methods' scores with its 95 % interval.
 
     Where a resample gives no number (0 / 0) the interval is as wide as it could have made it.
     """
-    random = np.random.default_rng(seed)
     with np.errstate(divide="ignore", invalid="ignore"):
-        draws = statistic([resample(scores, resamples, random) for scores in samples])
+        draws = statistic(_redraw(samples, resamples, seed))
         estimate = statistic(samples)
     return percentiles(estimate, draws)
 
@@ -137,7 +157,7 @@ def performance_profile(scores: np.ndarray, thresholds: np.ndarray, resamples: i
     >>> performance_profile(np.array([[0.2, 0.9], [0.4, 0.9]]), np.array([0.0, 0.3, 0.9])).estimate
     array([1.  , 0.75, 0.  ])
     """
-    draws = resample(scores, resamples, np.random.default_rng(seed))
+    (draws,) = _redraw([scores], resamples, seed)
     shares = [np.stack([(part > threshold).mean(axis=(-2, -1)) for threshold in thresholds], axis=-1) for part in (scores, draws)]
     return percentiles(*shares)
 

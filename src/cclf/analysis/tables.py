@@ -38,7 +38,7 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
     for line in lines:
         found = {method: scores for method, scores in line.scores.items() if len(scores)}
         several = {method: scores for method, scores in found.items() if len(scores) > 1} or found  # one seed may be luck
-        best = max(several, key=lambda method: float(statistics.mean(found[method])), default=None)
+        best = max(several, key=lambda method: float(statistics.mean(found[method]))) if len(found) > 1 else None
         cells = [Cell(_short(line.task), (line.label,))]
         for method in methods:
             paper = line.told.get(method)
@@ -51,11 +51,13 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
             low, high = float(interval.low), float(interval.high)
             mean, std = float(interval.estimate), float(statistics.std(scores))
             seeds = _seeds(len(scores)) + (", some failed" if (method, line.task) in failed else "")
-            small = (f"[{number(low)}, {number(high)}]", seeds) if len(scores) > 1 else (seeds,)
-            text = _plus_minus(mean, std if len(scores) > 1 else None)
+            several_seeds = len(scores) > 1
+            small = (f"[{number(low)}, {number(high)}]", seeds) if several_seeds else (seeds,)
+            text = _plus_minus(mean, std if several_seeds else None)
             cells.append(Cell(text, small + notes, "best" if method == best else ""))
             told = ("", "", "") if paper is None else (paper.mean, paper.std, paper.source)
-            data.append((line.task, group.profile, *line.clock, method, len(scores), mean, std, low, high, *told))
+            spread = (std, low, high) if several_seeds else ("", "", "")
+            data.append((line.task, group.profile, *line.clock, method, len(scores), mean, *spread, *told))
         shown.append(tuple(cells))
     columns = ("task", "profile", "clock", "steps", "method", "seeds", "mean", "std", "low", "high", *PUBLISHED_COLUMNS)
     return Table(name, caption, ("task", *methods), shown, columns, data)
@@ -84,20 +86,25 @@ ESTIMATORS = {
 
 def aggregate_table(aggregate: Aggregate) -> Table:
     shown, data = [], []
+    over = {method: statistics.over([scores]) for method, scores in aggregate.scores.items()}
     for method, scores in aggregate.scores.items():
         cells = [Cell(method, (f"{_seeds(len(scores))} × {scores.shape[1]} tasks",))]
         for name, estimator in ESTIMATORS.items():
             interval = statistics.interval(scores, estimator)
             estimate, low, high = (float(value) for value in interval)
-            cells.append(Cell(number(estimate), (f"[{number(low)}, {number(high)}]",) if len(scores) > 1 else ()))
-            data.append((aggregate.suite, aggregate.profile, aggregate.when, method, name, len(scores), estimate, low, high))
+            cells.append(Cell(number(estimate), (f"[{number(low)}, {number(high)}]",)))
+            group = (aggregate.suite, aggregate.profile, aggregate.when)
+            data.append((*group, method, name, len(scores), estimate, low, high, over[method]))
         shown.append(tuple(cells))
     if aggregate.suite == "atari":
         shown += _published_aggregates(best="best" in aggregate.when)
     caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}. {_scale(aggregate.suite)}"
+    if "tasks" in over.values():
+        single = ", ".join(method for method, redrawn in over.items() if redrawn == "tasks")
+        caption += f" One seed, so intervals redraw the tasks and say nothing of the spread of seeds: {single}."
     if aggregate.left_out:
         caption += f" Not on every task, so left out: {', '.join(aggregate.left_out)}."
-    columns = ("suite", "profile", "when", "method", "estimator", "seeds", "estimate", "low", "high")
+    columns = ("suite", "profile", "when", "method", "estimator", "seeds", "estimate", "low", "high", "interval_over")
     name = f"across {aggregate.suite} {aggregate.profile} {aggregate.when}"
     return Table(name, caption, ("method", *ESTIMATORS), shown, columns, data)
 
@@ -130,6 +137,8 @@ def steps_table(group: Group) -> Table:
         if not clocks:
             continue
         part = [row for row in rows if row.task == task]
+        if all(len(readings) == 1 for readings in load.runs(part).values()):
+            continue  # evaluated at the end alone: nothing was reached on the way
         try:
             load.refuse_other_spacing(part)
         except ConfigError as error:
