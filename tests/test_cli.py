@@ -77,6 +77,16 @@ assert (found := [name for name in {absent!r} if name in sys.modules]) == [], fo
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("set_by_user", "spins"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
+def test_threads_of_torch_are_told_to_sleep_before_it_starts(set_by_user, spins):
+    """Beside another busy process spinning threads make an update thirty times slower; PyTorch's OpenMP says what it was told."""
+    script = "from cclf.cli import main; main(['methods', '--json']); import torch"
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    environment |= {"OMP_DISPLAY_ENV": "verbose", **set_by_user}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
+
+
 def test_help_and_version():
     code, out, err = cclf("--help")
     assert (code, err) == (0, "")
