@@ -91,6 +91,7 @@ def shift_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
 
 def take_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Images (B, F, H, W) seen through the rows (K, B, h) and columns (K, B, w) of each view: (K, B, F, h, w)."""
-    sample = torch.arange(images.shape[0], device=images.device)[:, None, None, None]
-    frame = torch.arange(images.shape[1], device=images.device)[:, None, None]
-    return images[sample, frame, rows[:, :, None, :, None], columns[:, :, None, None, :]]
+    place = (rows[..., None] * images.shape[3] + columns[:, :, None]).flatten(2)  # (K, B, h w) of the flat image
+    views, frames = len(rows), images.shape[1]
+    seen = images.flatten(2).expand(views, -1, -1, -1).gather(3, place[:, :, None].expand(-1, -1, frames, -1))
+    return seen.unflatten(3, (rows.shape[2], columns.shape[2]))
