@@ -94,4 +94,4 @@ def take_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     place = (rows[..., None] * images.shape[3] + columns[:, :, None]).flatten(2)  # (K, B, h w) of the flat image
     views, frames = len(rows), images.shape[1]
     seen = images.flatten(2).expand(views, -1, -1, -1).gather(3, place[:, :, None].expand(-1, -1, frames, -1))
-    return seen.unflatten(3, (rows.shape[2], columns.shape[2]))
+    return seen.view(*seen.shape[:3], rows.shape[2], columns.shape[2])
