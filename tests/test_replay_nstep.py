@@ -70,8 +70,7 @@ def test_what_follows_the_end_is_blank_and_pays_nothing(slip):
     assert found[4].n_step_return.item() == 4 + 2.5
     assert found[5].n_step_return.item() == 5.0
     assert frames_of(found[2].next_observation) == [3, 4, 5, 6]
-    for late in found[3:]:
-        assert frames_of(late.next_observation) == [0, 0, 0, 0]
+    assert [frames_of(late.next_observation) for late in found[3:]] == [[4, 5, 6, 0], [5, 6, 0, 0], [6, 0, 0, 0]]
 
 
 class Model:
@@ -95,9 +94,9 @@ class Model:
             if going:
                 total += DISCOUNT**k * self.steps[t + k][1]
                 going = not self.steps[t + k][2]
-        if going:
-            for back in range(STACK):
-                window[back] = self.steps[t + self.n - back][0] if self.steps[t + self.n][3] >= back else 0
+        for back in range(STACK):
+            at = t + self.n - back  # seen where it belongs to the episode of step t
+            window[back] = self.steps[at][0] if at >= 0 and self.steps[at][3] == self.steps[t][3] + self.n - back else 0
         return history, total, going, [window.get(back, 0) for back in range(STACK - 1, -1, -1)]
 
 

@@ -118,7 +118,7 @@ class NStepReplay:
             reward=rewards[..., stack - 1],
             n_step_return=equations.n_step_return(rewards[..., stack - 1 : -1], self._discounts),
             continuation=continuation.to(rewards.dtype),
-            next_observation=self._stack(near[..., -stack:], same_episode[..., -stack:] & same_episode[..., -1:]),
+            next_observation=self._stack(near[..., -stack:], same_episode[..., -stack:]),
             priority=self.priorities.gather(1, slot).to(rewards.dtype),
             slot=slot,
         )

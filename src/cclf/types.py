@@ -40,7 +40,7 @@ class GameBatch(NamedTuple):
     reward: Tensor  # (B,)  of the first step
     n_step_return: Tensor  # (B,)  of the n steps, cut at the end of the episode
     continuation: Tensor  # (B,)  0 where the episode ended within them
-    next_observation: Tensor  # (B, F, H, W) uint8  n steps later; blank where the episode has ended
+    next_observation: Tensor  # (B, F, H, W) uint8  n steps later; blank from the end of the episode on
     priority: Tensor  # (B,)
     slot: Tensor  # (B,) int64
 

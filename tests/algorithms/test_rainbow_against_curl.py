@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from cclf import build, equations, presets
 from cclf.algorithms.rainbow import RainbowNoise
 from cclf.algorithms.rainbow_stack import RainbowStack
 from cclf.nets_rainbow import LayerNoise
+from cclf.replay_nstep import NStepReplay
 from cclf.types import GameBatch
 from golden_inputs import fixed, fixed_integers, fixed_uniform, largest_error, summary
 
@@ -180,3 +182,27 @@ def test_values_with_and_without_noise_are_those_of_the_original() -> None:
     with torch.no_grad():
         assert largest_error(network(seen, noise, stack.valid[0]), golden["q_with_noise"]) < 1e-9
         assert largest_error(network(seen, (), stack.valid[0]), golden["q_without_noise"]) < 1e-9
+
+
+@pytest.mark.parametrize("moment", GOLDEN["replay"], ids=["young", "full"])
+def test_what_replay_gives_is_what_the_original_gives(moment: dict[str, Any]) -> None:
+    """With the original's slip; without it only `continuation` may differ, as tests/test_replay_nstep.py says where."""
+    steps = 150
+    ended = fixed_uniform("replay.ended", (steps,)) < 0.12
+    reward, action = fixed_integers("replay.reward", -1, 2, (steps,)), fixed_integers("replay.action", 0, 6, (steps,))
+    replay = NStepReplay(1, 60, (1, 1), 4, 5, 0.99, n_step_slip=True, device=torch.device("cpu"))
+    assert replay.slots == 64
+    age = 0
+    for step in range(moment["steps"]):
+        replay.add(torch.full((1, 1, 1), step + 1, dtype=torch.uint8), action[step : step + 1], torch.tensor([age]))
+        replay.add_outcome(reward[step : step + 1].float(), ended[step : step + 1])
+        age = 0 if ended[step] else age + 1
+    slots = torch.tensor([row[0] for row in moment["transitions"]])
+    assert torch.nonzero(replay.drawable()[0]).flatten().tolist() == slots.tolist()
+    ours = replay.gather(slots[None])
+    for number, (_, stack, taken, returned, next_stack, nonterminal) in enumerate(moment["transitions"]):
+        assert ours.observation[0, number].flatten().tolist() == stack
+        assert ours.action[0, number] == taken
+        assert ours.n_step_return[0, number].item() == pytest.approx(returned, abs=1e-6)
+        assert ours.continuation[0, number] == nonterminal
+        assert ours.next_observation[0, number].flatten().tolist() == next_stack

@@ -1,6 +1,6 @@
 """The gallery of Rainbow on games: transitions drawn from replay as training draws them, with views shifted as it shifts them.
 
-What came next is what came n steps later, and blank where the episode ended before.
+What came next is what came n steps later, and blank from the end of the episode on.
 """
 
 import math
@@ -108,7 +108,7 @@ def appraise(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, env_steps:
 def columns(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, pair: Pair, appraisal: Appraisal) -> dict[str, Tensor]:
     """All numbers about a batch, samples first, and the newest frame of each view."""
     found = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)
-    found |= {"n_step_return": batch.n_step_return, "blank": batch.next_observation.flatten(1).amax(1) == 0}
+    found |= {"n_step_return": batch.n_step_return, "ended": batch.next_observation[:, -1].flatten(1).amax(1) == 0}
     for side, views in zip(SIDES, pair, strict=True):
         aparts = shift_apart(rainbow, getattr(noise, f"{side}shifts"))  # (K-1, B)
         apart = of_chosen(aparts, found[f"{side}chosen"])
@@ -149,11 +149,12 @@ def _remarks(rainbow: Rainbow, replay: NStepReplay, table: dict[str, np.ndarray]
             f"The chosen view lies furthest from its anchor in {100 * furthest:.0f} % of cases; a blind choice would do so in "
             f"{100 / (rainbow.drawn_views - 1):.0f} % or a little more, since views may lie equally far."
         )
-    blank, next_c = table["blank"], table["next_c"]
-    if blank.any() and not blank.all():
+    ended, next_c = table["ended"], table["next_c"]
+    if ended.any() and not ended.all():
         remarks.append(
-            f"In {100 * blank.mean():.0f} % of the samples the episode ended within the {replay.n_steps} steps: what comes next "
-            f"is blank there, all alike, and c′ is {next_c[blank].mean():.3f} on average, against {next_c[~blank].mean():.3f}."
+            f"In {100 * ended.mean():.0f} % of the samples the episode ended within the {replay.n_steps} steps: what comes next "
+            f"is blank from there on, much alike, and c′ is {next_c[ended].mean():.3f} on average, against "
+            f"{next_c[~ended].mean():.3f}."
         )
     return remarks
 
@@ -168,7 +169,7 @@ def _facts(replay: NStepReplay, found: Row) -> dict[str, Any]:
         "step": int(replay.ages[0, int(found["slot"])]),
         "age": int(_age(replay, found["slot"])),
         "steps_between": replay.n_steps,
-        "ended_between": bool(found["blank"]),
+        "ended_between": bool(found["ended"]),
     }
 
 
