@@ -181,6 +181,11 @@ def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
     assert ("2", "held", "held") in composed.facts
 
 
+def test_a_game_that_was_evaluated_once_is_in_no_table_of_best_evaluations(tmp_path: Path) -> None:
+    load.write_results([row("curl", 1, 400_000, 2.0, task="atari/Breakout", repeat=4, episodes=10)], tmp_path)
+    assert not [table.name for table in report.compose(tmp_path).tables if "best" in table.name]
+
+
 def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path) -> None:
     """CURL's published column is the best evaluation of training, so it stands with ours and not with the last agents."""
     rows = []

@@ -86,7 +86,8 @@ def moments(group: Group) -> list[Moment]:
             found.append(Moment(task, f"at {clock}", clock, scores, told.get(clock, {})))
         if group.suite == "atari":
             scores = load.best_scores(group.rows, group.methods, [task])
-            found.append(Moment(task, "best evaluation", ("best", ""), scores, told.get("best", {})))
+            if any(map(len, scores.values())):
+                found.append(Moment(task, "best evaluation", ("best", ""), scores, told.get("best", {})))
     return found
 
 

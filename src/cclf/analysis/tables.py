@@ -99,6 +99,8 @@ def aggregate_table(aggregate: Aggregate) -> Table:
     if aggregate.suite == "atari":
         shown += _published_aggregates(best="best" in aggregate.when)
     caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}. {_scale(aggregate.suite)}"
+    if aggregate.suite == "atari":
+        caption += " Published lines are of all 26 games."
     if "tasks" in over.values():
         single = ", ".join(method for method, redrawn in over.items() if redrawn == "tasks")
         caption += f" One seed, so intervals redraw the tasks and say nothing of the spread of seeds: {single}."
