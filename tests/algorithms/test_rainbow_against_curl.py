@@ -36,64 +36,34 @@ def initial(network: str, name: str, shape: tuple[int, ...]) -> Tensor:
     return fixed(full, shape, (2.0 if "convs" in name else 1.0) / math.sqrt(math.prod(shape[1:])))
 
 
-def pixels_first(weight: Tensor, channels: int, side: int) -> Tensor:
-    """(n, C s s), as the original counts, to (n, s s C)."""
-    return weight.view(-1, channels, side, side).permute(0, 2, 3, 1).flatten(1)
-
-
-def channels_first(weight: Tensor, channels: int, side: int) -> Tensor:
-    return weight.view(-1, side, side, channels).permute(0, 3, 1, 2).flatten(1)
-
-
-def originals(parameters: dict[str, Tensor], network: str) -> dict[str, Tensor]:
-    """Our parameters under the original's names and in its layout."""
-    encoder, projection = (f"{network}{'.' if network == 'online' else '_'}{part}" for part in ("encoder", "projection"))
-    found = {
-        "convs.0.weight": channels_first(parameters[f"{encoder}.weights.0"], 4, 5),
-        "convs.2.weight": channels_first(parameters[f"{encoder}.weights.1"], 32, 5),
-        "convs.0.bias": parameters[f"{encoder}.biases.0"],
-        "convs.2.bias": parameters[f"{encoder}.biases.1"],
-        "W_h": channels_first(parameters[f"{projection}.hidden_weight"], 64, 3).T,
-        "b_h": parameters[f"{projection}.hidden_bias"],
-        "W_c": parameters[f"{projection}.weight"].T,
-        "b_c": parameters[f"{projection}.bias"],
-    }
-    if network == "online":
-        found["W"] = parameters["framework.bilinear"]
+def originals(stack: RainbowStack, network: str) -> dict[str, Tensor]:
+    """Views of our parameters under the original's names, their entries in its order: channels before pixels."""
+    ours = stack.runs[0].parameters(network)
+    prefix = "online." if network == "online" else f"{network}_"
+    found = {}
+    for number, (filters, channels) in enumerate(((32, 4), (64, 32))):
+        weight = ours[f"{prefix}encoder.weights.{number}"].view(filters, 5, 5, channels)
+        found[f"convs.{2 * number}.weight"] = weight.permute(0, 3, 1, 2)
+        found[f"convs.{2 * number}.bias"] = ours[f"{prefix}encoder.biases.{number}"]
+    if network != "target":
+        found["W_h"] = ours[f"{prefix}projection.hidden_weight"].view(HIDDEN, 3, 3, 64).permute(3, 1, 2, 0)
+        found["b_h"] = ours[f"{prefix}projection.hidden_bias"]
+        found["W_c"] = ours[f"{prefix}projection.weight"].T
+        found["b_c"] = ours[f"{prefix}projection.bias"]
+    if network != "momentum":
         for number, (name, (inputs, _)) in enumerate(LAYERS.items()):
-            for theirs, ours in (("mu", "mean"), ("sigma", "sigma")):
-                weight = parameters[f"online.head.layers.{number}.weight_{ours}"]
-                found[f"{name}.weight_{theirs}"] = channels_first(weight, 64, 3) if inputs == 576 else weight
-                found[f"{name}.bias_{theirs}"] = parameters[f"online.head.layers.{number}.bias_{ours}"]
+            for theirs, kind in (("mu", "mean"), ("sigma", "sigma")):
+                weight = ours[f"{prefix}head.layers.{number}.weight_{kind}"]
+                found[f"{name}.weight_{theirs}"] = channels_first(weight) if inputs == 576 else weight
+                found[f"{name}.bias_{theirs}"] = ours[f"{prefix}head.layers.{number}.bias_{kind}"]
+    if network == "online":
+        found["W"] = ours["framework.bilinear"]
     return found
 
 
-def set_initial(parameters: dict[str, Tensor], group: str) -> None:
-    """Each of our parameters from the original's by name."""
-    for name, parameter in parameters.items():
-        parts = name.replace("_", ".", 1).split(".") if group != "online" else name.split(".")
-        kind, rest = parts[1], parts[2:]
-        if name == "framework.bilinear":
-            value = initial("online", "W", (128, 128))
-        elif kind == "encoder":
-            number, part = int(rest[1]), rest[0]
-            filters, channels = ((32, 4), (64, 32))[number]
-            weight = part == "weights"
-            original = f"convs.{2 * number}.{'weight' if weight else 'bias'}"
-            value = initial(group, original, (filters, channels, 5, 5) if weight else (filters,))
-            value = pixels_first(value.flatten(1), channels, 5) if weight else value
-        elif kind == "projection":
-            original = {"hidden_weight": "W_h", "hidden_bias": "b_h", "weight": "W_c", "bias": "b_c"}[rest[0]]
-            shape = {"W_h": (576, HIDDEN), "b_h": (HIDDEN,), "W_c": (HIDDEN, 128), "b_c": (128,)}[original]
-            value = initial(group, original, shape)
-            value = pixels_first(value.T.contiguous(), 64, 3) if original == "W_h" else value.T if value.ndim == 2 else value
-        else:
-            layer, (inputs, outputs) = list(LAYERS.items())[int(rest[1])]
-            part, of = rest[2].split("_")
-            shape = (outputs, inputs) if part == "weight" else (outputs,)
-            value = initial(group, f"{layer}.{part}_{'mu' if of == 'mean' else 'sigma'}", shape)
-            value = pixels_first(value, 64, 3) if shape == (outputs, 576) else value
-        parameter.copy_(value)
+def channels_first(weight: Tensor) -> Tensor:
+    """What meets the encoder's 576 features, (n, 576): a view (n, 64, 3, 3)."""
+    return weight.view(-1, 3, 3, 64).permute(0, 3, 1, 2)
 
 
 def make(task: str) -> RainbowStack:
@@ -103,23 +73,17 @@ def make(task: str) -> RainbowStack:
     stack = build.make_rainbow_stack([config], [ACTIONS], torch.device("cpu"), torch.float64)
     support = stack.template.online.support
     support.copy_(torch.linspace(-10.0, 10.0, ATOMS, dtype=torch.float64))  # it was made in float32, like everything
-    for group in ("online", "target", "momentum"):
-        set_initial({name: row[0] for name, row in views_of(stack, group).items()}, group)
+    for network in ("online", "target", "momentum"):
+        for name, view in originals(stack, network).items():
+            view.copy_(initial(network, name, tuple(view.shape)))
     return stack
-
-
-def views_of(stack: RainbowStack, group: str) -> dict[str, Tensor]:
-    """Parameters (1, ...) that are views of the stack's rows."""
-    row, layout = stack.rows[group].detach(), stack.layouts[group]
-    parts = torch.split(row, layout.sizes, dim=1)
-    return {name: part.view(1, *shape) for (name, shape), part in zip(layout.shapes.items(), parts, strict=True)}
 
 
 def head_noise(network: str, update: int) -> tuple[LayerNoise, ...]:
     layers = []
     for name, (inputs, outputs) in LAYERS.items():
         into = equations.noise_factor(fixed(f"noise.{network}.{name}.in.{update}", (inputs,)))
-        into = pixels_first(into[None], 64, 3)[0] if inputs == 576 else into
+        into = into.view(64, 3, 3).permute(1, 2, 0).flatten() if inputs == 576 else into
         layers.append(
             LayerNoise(into[None], equations.noise_factor(fixed(f"noise.{network}.{name}.out.{update}", (outputs,)))[None])
         )
@@ -163,10 +127,8 @@ def test_three_updates_in_a_row_are_those_of_the_original(task: str, game: str) 
         assert largest_error(metrics["contrastive_loss"][0], theirs["contrastive_loss"]) < 1e-9
         assert largest_error(metrics["gradient_norm"][0], theirs["gradient_norm"]) < 1e-6, "it clips the same norm"
         assert largest_error(priority[0], theirs["priority"]) < 1e-9
-        ours: dict[str, Tensor] = {}
-        for network in ("online", "momentum"):
-            parameters = {name: part[0] for name, part in views_of(stack, network).items()}
-            ours |= {f"{network}.{name}": part for name, part in originals(parameters, network).items()}
+        networks = ("online", "momentum")
+        ours = {f"{network}.{name}": part for network in networks for name, part in originals(stack, network).items()}
         assert ours.keys() == theirs["parameters"].keys()
         for name, part in ours.items():
             assert largest_error(summary(part), theirs["parameters"][name]) < 1e-8, f"{name} after update {update + 1}"

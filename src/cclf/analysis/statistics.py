@@ -3,7 +3,7 @@
 An estimator takes (..., runs, tasks) and gives (...), so that the same line works on the scores and on all their resamples.
 Intervals are percentile intervals of a stratified bootstrap (Agarwal et al. 2021): runs are redrawn within each task, tasks are
 kept. Few runs give intervals that are too narrow; `cclf.analysis.verdict` says how many it asks for. One run gives none; where
-every method has one run on each of several tasks, the tasks are redrawn, as the same for all of them (`over`).
+every method has one run on each of several tasks, tasks are redrawn instead, the same for all methods (`over`).
 """
 
 from collections.abc import Callable, Sequence

@@ -96,10 +96,9 @@ def aggregate_table(aggregate: Aggregate) -> Table:
             group = (aggregate.suite, aggregate.profile, aggregate.when)
             data.append((*group, method, name, len(scores), estimate, low, high, over[method]))
         shown.append(tuple(cells))
-    if aggregate.suite == "atari":
-        shown += _published_aggregates(best="best" in aggregate.when)
     caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}. {_scale(aggregate.suite)}"
     if aggregate.suite == "atari":
+        shown += _published_aggregates(best="best" in aggregate.when)
         caption += " Published lines are of all 26 games."
     if "tasks" in over.values():
         single = ", ".join(method for method, redrawn in over.items() if redrawn == "tasks")

@@ -108,7 +108,7 @@ def appraise(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, env_steps:
 def columns(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, pair: Pair, appraisal: Appraisal) -> dict[str, Tensor]:
     """All numbers about a batch, samples first, and the newest frame of each view."""
     found = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)
-    found |= {"n_step_return": batch.n_step_return, "ended": batch.next_observation[:, -1].flatten(1).amax(1) == 0}
+    found |= {"n_step_return": batch.n_step_return, "ended": batch.continuation == 0}
     for side, views in zip(SIDES, pair, strict=True):
         aparts = shift_apart(rainbow, getattr(noise, f"{side}shifts"))  # (K-1, B)
         apart = of_chosen(aparts, found[f"{side}chosen"])
