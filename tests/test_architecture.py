@@ -21,7 +21,7 @@ MAY_SEE = {
     "equations": set(),
     "types": {"config"},
     "nets": WORDS | {"equations", "augment", "kernels"},
-    "nets_rainbow": WORDS | {"equations"},
+    "nets_rainbow": WORDS | {"equations", "kernels"},
     "augment": WORDS | {"equations"},
     "transfer": set(),
     "replay": WORDS | {"equations", "transfer"},

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cclf import equations
+from cclf.kernels.tiled_convolution import first_layer
 
 # (filters, side of the patch, stride) of each layer
 CONVOLUTIONS = {
@@ -53,14 +54,24 @@ class GameEncoder(nn.Module):
         """Rows and columns that reach a feature at all: 75 of 84 in the data-efficient network, whose strides leave a border."""
 
     def forward(self, images: Tensor) -> Tensor:
-        x = images[:, :, : self.visible_pixels, : self.visible_pixels].permute(0, 2, 3, 1)
-        first, *others = self.weights
-        weights = [first / 255.0, *others]  # cheaper than scaling the pixels
-        for (_, patch, stride), weight, bias in zip(self.layers, weights, self.biases, strict=True):
-            x = patches(x, patch, stride)
-            shape = x.shape[:3]
-            x = torch.relu(x.flatten(0, 2).to(weight.dtype) @ weight.T + bias).view(*shape, -1)
+        x = self._first(images[:, :, : self.visible_pixels, : self.visible_pixels])
+        (_, *weights), (_, *biases) = self.weights, self.biases
+        for weight, bias, following in zip(weights, biases, (*self.layers[2:], None), strict=True):
+            x = torch.relu(x @ weight.T + bias)
+            if following is not None:
+                x = patches(x, *following[1:])
         return x.flatten(1)
+
+    def _first(self, images: Tensor) -> Tensor:
+        """The first layer: patches of the second, (n, h, w, side * side * C)."""
+        weight, bias = self.weights[0], self.biases[0]
+        (_, side, stride), (_, next_side, next_stride) = self.layers[:2]
+        if images.is_cuda and images.dtype == torch.uint8 and side == stride and next_side == next_stride:
+            made: Tensor = first_layer(images[None], weight[None], bias[None], side, next_side)
+            return made.squeeze(0)
+        x = patches(images.permute(0, 2, 3, 1), side, stride)
+        x = torch.relu(x.to(weight.dtype) @ (weight / 255.0).T + bias)  # cheaper than scaling the pixels
+        return patches(x, next_side, next_stride)
 
 
 class LayerNoise(NamedTuple):

@@ -37,6 +37,7 @@ class NStepReplay:
         self.slots = self.slots_needed(capacity_transitions, frame_stack)
         shape = (runs, self.slots)
         self.frames = torch.zeros(*shape, *frame_shape, dtype=torch.uint8, device=device)
+        self._words = self.frames.flatten(2).view(_word(frame_shape[0] * frame_shape[1]))  # the same memory, to copy faster
         self.actions = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rewards = torch.zeros(shape, dtype=dtype, device=device)
         self.ended = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -125,7 +126,8 @@ class NStepReplay:
 
     def _stack(self, slot: Tensor, shown: Tensor) -> Tensor:
         """Frames (S, B, F, H, W) in `slot` (S, B, F), blank where not `shown`."""
-        return self.frames[self._run, slot] * shown[..., None, None]
+        words = self._words[self._run, slot] * shown[..., None]
+        return words.view(torch.uint8).view(*slot.shape, *self.frames.shape[2:])
 
     def set_priorities(self, slot: Tensor, priority: Tensor) -> None:
         """Of `slot` (S, B). Where a transition stands in the batch more than once its last place wins."""
@@ -162,6 +164,11 @@ class NStepReplay:
             getattr(self, name)[run, :saved_slots] = state[name].roll(-cut, 0).to(self.device)
         self.max_priority[run] = state["max_priority"].to(self.device)
         self._count(written)
+
+
+def _word(pixels: int) -> torch.dtype:
+    """The widest integer of which a frame of so many bytes is made."""
+    return next(dtype for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8) if pixels % dtype.itemsize == 0)
 
 
 def _whole_blocks(slots: int) -> int:

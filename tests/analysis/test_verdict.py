@@ -55,6 +55,11 @@ def test_few_seeds_decide_nothing(seeds: int) -> None:
     assert "at least 5" in verdict_.text
 
 
+def test_one_run_of_each_has_no_interval_to_show() -> None:
+    assert two(HIGH[:1], LOW[:1]).text == "difference 0.500, 1 seed: at least 5 are needed"
+    assert "[" in two(HIGH[:2], LOW[:2]).text
+
+
 def test_several_tasks_need_fewer_seeds_each() -> None:
     rows = [r for task in SIX for r in runs_of("cclf", HIGH[:3], task=task) + runs_of("re3", LOW[:3], task=task)]
     assert judge(claim("return", "re3")._replace(tasks=SIX), rows).state == "held"

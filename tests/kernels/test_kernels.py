@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from cclf.augment import Crops
-from cclf.kernels import bf16_linear, first_convolution, paired_convolutions
+from cclf.kernels import bf16_linear, first_convolution, paired_convolutions, tiled_convolution
+from cclf.nets_rainbow import patches
 
 
 def make_layers(dtype: torch.dtype, channels: int = 9, filters: int = 32) -> list[tuple[Tensor, Tensor]]:
@@ -101,3 +102,46 @@ def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
     theirs = first_convolution.gradients(wide, slope.float(), result.cpu().float())
     for mine, other in zip(ours, theirs, strict=True):
         assert float((mine.cpu() - other).norm() / other.norm()) < 1e-4
+
+
+def first_layer_by_patches(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
+    """Of one run."""
+    values = patches(images.permute(0, 2, 3, 1), side, side).to(weight.dtype) / 255.0 @ weight.T + bias
+    return patches(torch.relu(values), tile, tile)
+
+
+def make_runs(dtype: torch.dtype, runs: int = 3, filters: int = 32, side: int = 5) -> tuple[Tensor, ...]:
+    """Images out of larger ones, and weights and biases out of rows: neither lies in memory as a whole."""
+    torch.manual_seed(0)
+    images = torch.randint(256, (runs, 6, 4, 2 * 5 * side + 9, 3 * 5 * side + 2), dtype=torch.uint8)[..., :-9, :-2]
+    rows = 0.1 * torch.randn(runs, filters * (side * side * 4 + 1) + 7, dtype=dtype)
+    weight, bias, _ = rows.split([filters * side * side * 4, filters, 7], 1)
+    return images, weight.view(runs, filters, -1).requires_grad_(), bias.requires_grad_()
+
+
+def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() -> None:
+    images, weight, bias = make_runs(torch.float64)
+    one = torch.stack([first_layer_by_patches(*run, 5, 5) for run in zip(images, weight, bias, strict=True)])
+    stacked = tiled_convolution.first_layer(images, weight, bias, 5, 5)
+    mapped = torch.func.vmap(lambda *run: tiled_convolution.first_layer(*(part[None] for part in run), 5, 5)[0])
+    direction = torch.randn_like(one)
+    found = torch.autograd.grad((one * direction).sum(), (weight, bias))
+    for tiled in (stacked, mapped(images, weight, bias)):
+        torch.testing.assert_close(tiled, one, rtol=1e-12, atol=1e-12)
+        for mine, theirs in zip(torch.autograd.grad((tiled * direction).sum(), (weight, bias)), found, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("runs", [1, 3, 60])
+def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(runs: int) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    images, weight, bias = make_runs(torch.float32, runs)
+    plain = tiled_convolution.first_layer(images, weight, bias, 5, 5)
+    direction = torch.randn_like(plain)
+    theirs = tiled_convolution.first_layer_gradients(images, direction, plain, 5, 5)
+    there = [tensor.detach().cuda() for tensor in (images, weight, bias)]
+    result = tiled_convolution.first_layer(*there, 5, 5)
+    mine = tiled_convolution.first_layer_gradients(there[0], direction.cuda(), plain.detach().cuda(), 5, 5)
+    torch.testing.assert_close(result.cpu(), plain, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-3, atol=1e-2)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
+from torch.nn import functional as F
 
 from cclf import equations
 from cclf.algorithms.rainbow import Rainbow, RainbowNet, RainbowNoise, RainbowStep
@@ -22,19 +23,26 @@ from cclf.types import GameBatch, Metrics
 
 _PREFIXES = {"online": ("framework.", "online."), "target": ("target_",), "momentum": ("momentum_",)}
 _OF_ONLINE = {"target_": "online.", "momentum_": "online."}  # whose copy a parameter is
+_ALIGNED = 64  # numbers: each parameter of each row begins where matrix units and wide reads of a GPU want it
 
 
 class Layout:
-    """Where each named parameter lies in a row."""
+    """Where each named parameter lies in a row. Zeros fill it up, which stay zero: to the next whole place, and before that where
+    a run has fewer actions than others."""
 
     def __init__(self, module: Rainbow, group: str):
         self.shapes = {name: p.shape for name, p in module.named_parameters() if name.startswith(_PREFIXES[group])}
-        self.sizes = [shape.numel() for shape in self.shapes.values()]
+        self.sizes = [-(-shape.numel() // _ALIGNED) * _ALIGNED for shape in self.shapes.values()]
+
+    def row(self, named: dict[str, Tensor]) -> Tensor:
+        """A row (P,) out of parameters by name."""
+        values = [named[name].detach().flatten() for name in self.shapes]
+        return torch.cat([F.pad(value, (0, size - len(value))) for value, size in zip(values, self.sizes, strict=True)])
 
     def named(self, row: Tensor) -> dict[str, Tensor]:
         """Views by name of a row (P,)."""
-        parts = torch.split(row, self.sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        parts = zip(self.shapes.items(), torch.split(row, self.sizes), strict=True)
+        return {name: part[: shape.numel()].view(shape) for (name, shape), part in parts}
 
 
 class RainbowStack:
@@ -66,7 +74,9 @@ class RainbowStack:
         self.max_gradient_norm, self.key_ema_rate = max_gradient_norm, key_ema_rate
         self.metric_names = template.metric_names
 
-        rows = {group: [self._row(group, dict(module.named_parameters())) for module in modules] for group in _PREFIXES}
+        rows = {
+            group: [layout.row(dict(module.named_parameters())) for module in modules] for group, layout in self.layouts.items()
+        }
         self.rows = {group: torch.stack(row).to(device, dtype) for group, row in rows.items()}
         self.rows["online"].requires_grad_(True)
         self.maxima = {
@@ -81,11 +91,6 @@ class RainbowStack:
         self.adam_steps = torch.zeros((), dtype=torch.float64, device=device)  # a tensor: a CUDA graph would freeze a number
         self.random = CounterRandom(self._noise_shapes(), device)
         self.runs = [StackedRun(self, index) for index in range(len(modules))]
-
-    def _row(self, group: str, named: dict[str, Tensor]) -> Tensor:
-        """The parameters of one run, those that depend on the number of actions filled up with zeros, which stay zero."""
-        shapes = self.layouts[group].shapes
-        return torch.cat([_fit(named[name].detach(), shape).flatten() for name, shape in shapes.items()])
 
     def _source(self, group: str) -> slice:
         """The part of an online row that a target or momentum row copies: they lie together, see `RainbowNet`."""
@@ -238,7 +243,7 @@ class StackedRun:
         for name, value in stack.maxima.items():
             value[self.index] = state["maxima"][name].to(stack.device)
         for name, rows in stack.moments.items():
-            rows[self.index] = stack._row("online", state["moments"][name]).to(stack.device)
+            rows[self.index] = stack.layouts["online"].row(state["moments"][name]).to(stack.device)
         stack.adam_steps.fill_(state["adam_steps"])
 
 
@@ -254,9 +259,4 @@ class RunNetworks(NamedTuple):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         stack = self.run.stack
         for group in _PREFIXES:
-            stack.rows[group][self.run.index] = stack._row(group, state).to(stack.device)
-
-
-def _fit(value: Tensor, shape: torch.Size) -> Tensor:
-    """Filled up with zeros to a larger first axis."""
-    return torch.cat([value, value.new_zeros(shape[0] - value.shape[0], *shape[1:])]) if value.shape != shape else value
+            stack.rows[group][self.run.index] = stack.layouts[group].row(state).to(stack.device)

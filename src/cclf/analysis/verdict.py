@@ -111,7 +111,8 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
     if _words(claim).startswith("ratio"):  # none lies below 0, even where never / never makes the interval as wide as it can be
         interval = interval._replace(low=np.maximum(interval.low, 0.0))
     estimate, low, high = (float(value) for value in interval)
-    found = f"{_words(claim)} {_figure(estimate)} [{_figure(low)}, {_figure(high)}], {seeds} seeds"
+    spread = "" if low == high else f" [{_figure(low)}, {_figure(high)}]"  # one run of each method has none
+    found = f"{_words(claim)} {_figure(estimate)}{spread}, {seeds} seed{'s' * (seeds != 1)}"
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
     if seeds < needed:
         return Verdict("undecided", f"{found}: at least {needed} are needed", estimate, low, high, seeds)

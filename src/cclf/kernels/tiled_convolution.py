@@ -1,0 +1,91 @@
+"""The first layer of Rainbow's encoder (patches side by side, bias, ReLU), straight from the frames' bytes, of S runs at once.
+
+For a GPU: written out as float32, patches take four times the bytes of the frames, and each pass over the layer reads them again.
+The result comes as the patches of the second layer, which are side by side as well: neither has to be put together. With Triton
+the kernels of `tiled_convolution_triton` compute it; the plain way here is their reference. On a CPU `GameEncoder` goes without.
+"""
+
+import importlib.util
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def tiles(images: Tensor, side: int, tile: int, dtype: torch.dtype) -> Tensor:
+    """Patches of uint8 images (S, n, F, H, W) in the order of `first_layer`'s results: (S, all places, side * side * F)."""
+    runs, count, frames, height, width = images.shape
+    down, across = height // (side * tile), width // (side * tile)
+    split = images.reshape(runs, count, frames, down, tile, side, across, tile, side)
+    ordered = split.permute(0, 1, 3, 6, 4, 7, 5, 8, 2).to(dtype, memory_format=torch.contiguous_format)
+    return ordered.view(runs, count * down * across * tile * tile, side * side * frames)
+
+
+@torch.library.custom_op("cclf::first_layer", mutates_args=())
+def first_layer(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
+    """ReLU(patches / 255 @ weight + bias) of images (S, n, F, H, W): patches (S, n, h, w, tile * tile * O) of the next layer.
+
+    Weights (S, O, side * side * F) and biases (S, O); H and W are whole multiples of side * tile.
+    """
+    if triton := _kernels(images, weight):
+        result: Tensor = triton.forward(images, weight, bias, side, tile)
+        return result
+    values = torch.baddbmm(bias[:, None], tiles(images, side, tile, weight.dtype), (weight / 255.0).transpose(1, 2))
+    return values.relu_().view(*_shape(images, weight.shape[1], side, tile))
+
+
+@torch.library.custom_op("cclf::first_layer_gradients", mutates_args=())
+def first_layer_gradients(images: Tensor, gradient: Tensor, result: Tensor, side: int, tile: int) -> Tensor:
+    """Of weights and biases, side by side (S, O, side * side * F + 1), from the gradient of `result`."""
+    if triton := _kernels(images, gradient):
+        found: Tensor = triton.gradients(images, gradient, result, side, tile)
+        return found
+    reached = torch.where(result > 0, gradient, 0.0).view(len(images), -1, gradient.shape[4] // tile**2).transpose(1, 2)
+    of_weight = reached @ tiles(images, side, tile, gradient.dtype)
+    return torch.cat([of_weight / 255.0, reached.sum(2, keepdim=True)], 2)
+
+
+def _shape(images: Tensor, filters: int, side: int, tile: int) -> tuple[int, int, int, int, int]:
+    runs, count, _, height, width = images.shape
+    return runs, count, height // (side * tile), width // (side * tile), tile * tile * filters
+
+
+@first_layer.register_fake
+def _(images: Tensor, weight: Tensor, _bias: Tensor, side: int, tile: int) -> Tensor:
+    return weight.new_empty(_shape(images, weight.shape[1], side, tile))
+
+
+@first_layer_gradients.register_fake
+def _(images: Tensor, gradient: Tensor, _result: Tensor, side: int, tile: int) -> Tensor:
+    runs, _, frames = images.shape[:3]
+    return gradient.new_empty((runs, gradient.shape[4] // tile**2, side * side * frames + 1))
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    images, _, _, ctx.side, ctx.tile = inputs
+    ctx.save_for_backward(images, output)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor, None, None]:
+    images, result = ctx.saved_tensors
+    found = first_layer_gradients(images, gradient.contiguous(), result, ctx.side, ctx.tile)
+    return None, found[..., :-1], found[..., -1], None, None
+
+
+@first_layer.register_vmap
+def _(info: Any, dims: tuple[Any, ...], images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> tuple[Tensor, int]:
+    """Mapped over runs: more runs at once."""
+    stacked = [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip((images, weight, bias), dims, strict=False)]
+    return first_layer(*stacked, side, tile).unflatten(0, (info.batch_size, -1)), 0
+
+
+first_layer.register_autograd(_backward, setup_context=_remember)
+
+
+def _kernels(images: Tensor, values: Tensor) -> ModuleType | None:
+    if images.is_cuda and values.dtype == torch.float32 and importlib.util.find_spec("triton") is not None:
+        from cclf.kernels import tiled_convolution_triton
+
+        return tiled_convolution_triton
+    return None
