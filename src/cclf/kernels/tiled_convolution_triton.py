@@ -24,9 +24,9 @@ def _forward(
     FRAMES: tl.constexpr, SIDE: tl.constexpr, TILE: tl.constexpr, ACROSS: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr,
     TAPS: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    number = tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0).to(tl.int64)
     run, image = number // count, number % count
-    place, tap, out = tl.program_id(0) * PLACES + tl.arange(0, PLACES), tl.arange(0, TAPS), tl.arange(0, OUT)
+    place, tap, out = tl.program_id(1) * PLACES + tl.arange(0, PLACES), tl.arange(0, TAPS), tl.arange(0, OUT)
     corner = images + run * run_stride + image * image_stride + _corners(place, row_stride, column_stride, SIDE, TILE, ACROSS)
     under = corner[:, None] + ((tap // SIDE) * row_stride + (tap % SIDE) * column_stride)[None, :]
     factor = weight + run * weight_stride + out[None, :] * (SIDE * SIDE * FRAMES) + tap[:, None] * FRAMES
@@ -86,7 +86,7 @@ def forward(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) 
     runs, count, _, height, width = images.shape
     out, sizes = weight.shape[1], _sizes(images, weight.shape[1], side, tile)
     result = weight.new_empty((runs, count, height // (side * tile), width // (side * tile), tile**2 * out))
-    grid = (triton.cdiv(sizes["ALL"], PLACES), runs * count)
+    grid = (runs * count, triton.cdiv(sizes["ALL"], PLACES))
     strides = (weight.stride(0), bias.stride(0), *images.stride())
     _forward[grid](images, weight, bias, result, count, *strides, **sizes, **_precision(), PLACES=PLACES)
     return result
