@@ -110,13 +110,12 @@ def first_layer_by_patches(images: Tensor, weight: Tensor, bias: Tensor, side: i
     return patches(torch.relu(values), tile, tile)
 
 
-def make_runs(dtype: torch.dtype, runs: int = 3, filters: int = 32, side: int = 5) -> tuple[Tensor, ...]:
+def make_runs(dtype: torch.dtype, runs: int = 3, frames: int = 4) -> tuple[Tensor, ...]:
     """Images out of larger ones, and weights and biases out of rows: neither lies in memory as a whole."""
     torch.manual_seed(0)
-    images = torch.randint(256, (runs, 6, 4, 2 * 5 * side + 9, 3 * 5 * side + 2), dtype=torch.uint8)[..., :-9, :-2]
-    rows = 0.1 * torch.randn(runs, filters * (side * side * 4 + 1) + 7, dtype=dtype)
-    weight, bias, _ = rows.split([filters * side * side * 4, filters, 7], 1)
-    return images, weight.view(runs, filters, -1).requires_grad_(), bias.requires_grad_()
+    images = torch.randint(256, (runs, 6, frames, 59, 77), dtype=torch.uint8)[..., :50, :75]
+    weight, bias, _ = (0.1 * torch.randn(runs, 32 * 25 * frames + 39, dtype=dtype)).split([32 * 25 * frames, 32, 7], 1)
+    return images, weight.view(runs, 32, -1).requires_grad_(), bias.requires_grad_()
 
 
 def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() -> None:
@@ -133,10 +132,10 @@ def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("runs", [1, 3, 60])
-def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(runs: int) -> None:
+@pytest.mark.parametrize(("runs", "frames"), [(1, 4), (3, 3), (60, 4)])
+def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(runs: int, frames: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    images, weight, bias = make_runs(torch.float32, runs)
+    images, weight, bias = make_runs(torch.float32, runs, frames)
     plain = tiled_convolution.first_layer(images, weight, bias, 5, 5)
     direction = torch.randn_like(plain)
     theirs = tiled_convolution.first_layer_gradients(images, direction, plain, 5, 5)

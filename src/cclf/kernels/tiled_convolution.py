@@ -76,7 +76,7 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor, None, N
 @first_layer.register_vmap
 def _(info: Any, dims: tuple[Any, ...], images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> tuple[Tensor, int]:
     """Mapped over runs: more runs at once."""
-    stacked = [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip((images, weight, bias), dims, strict=False)]
+    stacked = [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip((images, weight, bias), dims[:3], strict=True)]
     return first_layer(*stacked, side, tile).unflatten(0, (info.batch_size, -1)), 0
 
 

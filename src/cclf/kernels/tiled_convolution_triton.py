@@ -44,15 +44,15 @@ def _forward(
 def _gradients(
     images, gradient, result, parts, count, run_stride, image_stride, frame_stride, row_stride, column_stride,
     FRAMES: tl.constexpr, SIDE: tl.constexpr, TILE: tl.constexpr, ACROSS: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr,
-    TAPS: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
+    TAPS: tl.constexpr, LINES: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Each program sums over its share of a run's images; the shares are added outside, in one order."""
     share, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    line, out = tl.arange(0, FRAMES * TAPS), tl.arange(0, OUT)
+    line, out = tl.arange(0, LINES), tl.arange(0, OUT)
     frame, tap = line // TAPS, line % TAPS
-    real = tap < SIDE * SIDE
+    real = (tap < SIDE * SIDE) & (frame < FRAMES)
     offset = frame * frame_stride + (tap // SIDE) * row_stride + (tap % SIDE) * column_stride
-    total = tl.zeros((FRAMES * TAPS, OUT), tl.float32)
+    total = tl.zeros((LINES, OUT), tl.float32)
     bias_total = tl.zeros((OUT,), tl.float32)
     for image in range(share, count, tl.num_programs(0)):
         first = images + run * run_stride + image * image_stride
@@ -97,5 +97,6 @@ def gradients(images: Tensor, gradient: Tensor, result: Tensor, side: int, tile:
     shares = max(1, min(count, PROGRAMS // runs))
     parts = gradient.new_empty((runs, shares, out, side * side * frames + 1))
     sizes = _sizes(images, out, side, tile) | {"PLACES": GRADIENT_PLACES}
+    sizes["LINES"] = triton.next_power_of_2(frames) * sizes["TAPS"]
     _gradients[(shares, runs)](images, gradient, result, parts, count, *images.stride(), **sizes, **_precision())
     return parts.sum(1)
