@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cclf import equations
-from cclf.kernels.tiled_convolution import first_layer
+from cclf.kernels.tiled_convolution import first_layer, patches
 
 # (filters, side of the patch, stride) of each layer
 CONVOLUTIONS = {
@@ -23,15 +23,6 @@ CONVOLUTIONS = {
 
 def _uniform(*shape: int, bound: float) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
-
-
-def patches(x: Tensor, side: int, stride: int) -> Tensor:
-    """All `side` x `side` patches of images (n, H, W, C): (n, h, w, side * side * C)."""
-    if side == stride:  # they do not overlap: a mere change of view
-        h, w = x.shape[1] // side, x.shape[2] // side
-        x = x[:, : h * side, : w * side]
-        return x.reshape(-1, h, side, w, side, x.shape[3]).transpose(2, 3).flatten(3)
-    return x.unfold(1, side, stride).unfold(2, side, stride).permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
 class GameEncoder(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cclf.augment import Crops
 from cclf.kernels import bf16_linear, first_convolution, paired_convolutions, tiled_convolution
-from cclf.nets_rainbow import patches
+from cclf.kernels.tiled_convolution import patches
 
 
 def make_layers(dtype: torch.dtype, channels: int = 9, filters: int = 32) -> list[tuple[Tensor, Tensor]]:
@@ -133,8 +133,8 @@ def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("runs", "frames"), [(1, 4), (3, 3), (60, 4)])
-def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(runs: int, frames: int) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
+def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(runs: int, frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     images, weight, bias = make_runs(torch.float32, runs, frames)
     plain = tiled_convolution.first_layer(images, weight, bias, 5, 5)
     direction = torch.randn_like(plain)

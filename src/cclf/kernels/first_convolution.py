@@ -6,15 +6,13 @@ rows have even length. On a GPU with Triton the kernels of `first_convolution_tr
 their reference and what runs elsewhere.
 """
 
-import importlib.util
-from types import ModuleType
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from cclf.augment import Crops
+from cclf.kernels import triton_kernels
 
 CHANNELS = 16  # of a packed pixel
 TAPS = 9
@@ -40,7 +38,7 @@ def prepare_weight(weight: Tensor) -> Tensor:
 
 def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
     """Crops of packed frames to (N, rows, columns + 1, O) in the frames' dtype; the last column is zero."""
-    if triton := _kernels(crops.images):
+    if triton := triton_kernels("first_convolution_triton", crops.images):
         result: Tensor = triton.forward(crops, weight, bias)
         return result
     dtype = crops.images.dtype
@@ -51,7 +49,7 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
 
 def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
     """Of the prepared weight and the bias, in float32 or better, from the gradient of `result`, (N, rows, columns + 1, O)."""
-    if triton := _kernels(crops.images):
+    if triton := triton_kernels("first_convolution_triton", crops.images):
         found: tuple[Tensor, Tensor] = triton.gradients(crops, gradient, result)
         return found
     reached = torch.where(result > 0, gradient, 0.0)[:, :, :-1].permute(0, 3, 1, 2)
@@ -64,11 +62,3 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
 
 def _cut(crops: Crops) -> Tensor:
     return crops._replace(images=crops.images.permute(0, 3, 1, 2)).cut()
-
-
-def _kernels(images: Tensor) -> ModuleType | None:
-    if images.is_cuda and importlib.util.find_spec("triton") is not None:
-        from cclf.kernels import first_convolution_triton
-
-        return first_convolution_triton
-    return None

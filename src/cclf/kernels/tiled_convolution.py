@@ -5,21 +5,21 @@ The result comes as the patches of the second layer, which are side by side as w
 the kernels of `tiled_convolution_triton` compute it; the plain way here is their reference. On a CPU `GameEncoder` goes without.
 """
 
-import importlib.util
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cclf.kernels import triton_kernels
 
-def tiles(images: Tensor, side: int, tile: int, dtype: torch.dtype) -> Tensor:
-    """Patches of uint8 images (S, n, F, H, W) in the order of `first_layer`'s results: (S, all places, side * side * F)."""
-    runs, count, frames, height, width = images.shape
-    down, across = height // (side * tile), width // (side * tile)
-    split = images.reshape(runs, count, frames, down, tile, side, across, tile, side)
-    ordered = split.permute(0, 1, 3, 6, 4, 7, 5, 8, 2).to(dtype, memory_format=torch.contiguous_format)
-    return ordered.view(runs, count * down * across * tile * tile, side * side * frames)
+
+def patches(x: Tensor, side: int, stride: int) -> Tensor:
+    """All `side` x `side` patches of images (n, H, W, C): (n, h, w, side * side * C)."""
+    if side == stride:  # they do not overlap: a mere change of view
+        h, w = x.shape[1] // side, x.shape[2] // side
+        x = x[:, : h * side, : w * side]
+        return x.reshape(-1, h, side, w, side, x.shape[3]).transpose(2, 3).flatten(3)
+    return x.unfold(1, side, stride).unfold(2, side, stride).permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
 @torch.library.custom_op("cclf::first_layer", mutates_args=())
@@ -31,8 +31,8 @@ def first_layer(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: i
     if triton := _kernels(images, weight):
         result: Tensor = triton.forward(images, weight, bias, side, tile)
         return result
-    values = torch.baddbmm(bias[:, None], tiles(images, side, tile, weight.dtype), (weight / 255.0).transpose(1, 2))
-    return values.relu_().view(*_shape(images, weight.shape[1], side, tile))
+    values = torch.baddbmm(bias[:, None], _tiles(images, side, tile).to(weight.dtype), (weight / 255.0).transpose(1, 2))
+    return values.relu_().view(*result_shape(images, weight.shape[1], side, tile))
 
 
 @torch.library.custom_op("cclf::first_layer_gradients", mutates_args=())
@@ -42,18 +42,24 @@ def first_layer_gradients(images: Tensor, gradient: Tensor, result: Tensor, side
         found: Tensor = triton.gradients(images, gradient, result, side, tile)
         return found
     reached = torch.where(result > 0, gradient, 0.0).view(len(images), -1, gradient.shape[4] // tile**2).transpose(1, 2)
-    of_weight = reached @ tiles(images, side, tile, gradient.dtype)
+    of_weight = reached @ _tiles(images, side, tile).to(gradient.dtype)
     return torch.cat([of_weight / 255.0, reached.sum(2, keepdim=True)], 2)
 
 
-def _shape(images: Tensor, filters: int, side: int, tile: int) -> tuple[int, int, int, int, int]:
+def _tiles(images: Tensor, side: int, tile: int) -> Tensor:
+    """Patches of images (S, n, F, H, W) in the order of results: (S, all of them, side * side * F)."""
+    pixels = images.flatten(0, 1).permute(0, 2, 3, 1)
+    return patches(patches(pixels, side, side), tile, tile).view(len(images), -1, side * side * images.shape[2])
+
+
+def result_shape(images: Tensor, filters: int, side: int, tile: int) -> tuple[int, int, int, int, int]:
     runs, count, _, height, width = images.shape
     return runs, count, height // (side * tile), width // (side * tile), tile * tile * filters
 
 
 @first_layer.register_fake
 def _(images: Tensor, weight: Tensor, _bias: Tensor, side: int, tile: int) -> Tensor:
-    return weight.new_empty(_shape(images, weight.shape[1], side, tile))
+    return weight.new_empty(result_shape(images, weight.shape[1], side, tile))
 
 
 @first_layer_gradients.register_fake
@@ -83,9 +89,5 @@ def _(info: Any, dims: tuple[Any, ...], images: Tensor, weight: Tensor, bias: Te
 first_layer.register_autograd(_backward, setup_context=_remember)
 
 
-def _kernels(images: Tensor, values: Tensor) -> ModuleType | None:
-    if images.is_cuda and values.dtype == torch.float32 and importlib.util.find_spec("triton") is not None:
-        from cclf.kernels import tiled_convolution_triton
-
-        return tiled_convolution_triton
-    return None
+def _kernels(images: Tensor, values: Tensor) -> Any:
+    return triton_kernels("tiled_convolution_triton", images) if values.dtype == torch.float32 else None

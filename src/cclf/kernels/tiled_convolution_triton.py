@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cclf.kernels.tiled_convolution import result_shape
+
 PLACES, GRADIENT_PLACES = 128, 32  # patches that a kernel makes or reads at a time
 PROGRAMS = 1056  # that share the images of a gradient: eight for each multiprocessor of an H200
 
@@ -83,9 +85,8 @@ def _precision() -> dict[str, str]:
 
 
 def forward(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
-    runs, count, _, height, width = images.shape
-    out, sizes = weight.shape[1], _sizes(images, weight.shape[1], side, tile)
-    result = weight.new_empty((runs, count, height // (side * tile), width // (side * tile), tile**2 * out))
+    (runs, count), out = images.shape[:2], weight.shape[1]
+    result, sizes = weight.new_empty(result_shape(images, out, side, tile)), _sizes(images, out, side, tile)
     grid = (runs * count, triton.cdiv(sizes["ALL"], PLACES))
     strides = (weight.stride(0), bias.stride(0), *images.stride())
     _forward[grid](images, weight, bias, result, count, *strides, **sizes, **_precision(), PLACES=PLACES)
