@@ -18,7 +18,7 @@ from cclf.algorithms.rainbow import Rainbow
 from cclf.algorithms.rainbow_stack import RainbowStack, StackedRun
 from cclf.algorithms.re3 import StateEntropy
 from cclf.algorithms.sac import Sac
-from cclf.algorithms.sac_lean import lean_update
+from cclf.algorithms.sac_lean import appraise_looks, lean_update
 from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, RainbowConfig, SacConfig
 from cclf.devices import choose_replay_device
 from cclf.envs.make import make_any, make_env, make_game
@@ -374,16 +374,24 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
             sac.join_frames = compiled(pack)
         for network in (sac.critic, sac.target):
             network.encoder.convolutions.kernel = kernel
+        compile_parts(sac)
     return OffPolicyLearner(
         env,
         sac,
-        partial(lean_update, sac),
+        partial(lean_update, sac, appraise=compiled(appraise_looks) if device.type == "cuda" and config.run.compile else None),
         replay,
         generators,
         settings.batch_size,
         settings.warmup_agent_steps,
         graph_cycle=math.lcm(sac.actor_every_updates, sac.target_every_updates) if graphed else None,
     )
+
+
+def compile_parts(sac: Sac) -> None:
+    """What is neither encoder nor optimiser: hundreds of small kernels become dozens."""
+    for name in ("q_target", "critic_loss", "actor_loss"):
+        setattr(sac, name, compiled(getattr(sac, name)))
+    sac.framework.contrastive_loss = compiled(sac.framework.contrastive_loss)  # type: ignore[method-assign]
 
 
 def make_learners(

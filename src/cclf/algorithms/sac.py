@@ -168,23 +168,30 @@ class Sac:
 
     def critic_step(self, features: Tensor, target: Tensor, weights: Tensor, action: Tensor) -> Metrics:
         """Eq. (1) with even weights, Eq. (7) with curiosity weights, on features (V B, D) of the views."""
+        loss, metrics = self.critic_loss(features, target, weights, action)
+        self._step(loss, "critic")
+        return metrics
+
+    def critic_loss(self, features: Tensor, target: Tensor, weights: Tensor, action: Tensor) -> tuple[Tensor, Metrics]:
         q1, q2 = (q.view_as(weights) for q in self.critic.values(features, action.repeat(weights.shape[0], 1)))
         loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
-        self._step(loss, "critic")
-        return {"critic_loss": loss.detach(), "q_mean": q1.detach().mean(), "target_mean": target.mean()}
+        return loss, {"critic_loss": loss.detach(), "q_mean": q1.detach().mean(), "target_mean": target.mean()}
 
     def actor_step(self, conv_features: Tensor, features: Tensor, noise: Tensor) -> Metrics:
         """Actor and temperature, on features of the anchor view through which nothing flows back: the encoder does not move."""
+        loss, metrics = self.actor_loss(conv_features, features, noise)
+        self._step(loss, "actor", "temperature")
+        return metrics | {"temperature": self.temperature.detach()}
+
+    def actor_loss(self, conv_features: Tensor, features: Tensor, noise: Tensor) -> tuple[Tensor, Metrics]:
+        """Of actor and temperature together: neither's part reaches the other's parameters."""
         policy = self.actor(conv_features, noise)
         q1, q2 = self.critic.values(features, policy.action)
         actor_loss = -equations.soft_value(q1, q2, policy.log_prob, self.temperature.detach()).mean()
-        self._step(actor_loss, "actor")
         temperature_loss = (self.temperature * (-policy.log_prob - self.target_entropy).detach()).mean()
-        self._step(temperature_loss, "temperature")
-        return {
+        return actor_loss + temperature_loss, {
             "actor_loss": actor_loss.detach(),
             "policy_entropy": policy.entropy.detach().mean(),
-            "temperature": self.temperature.detach(),
             "temperature_loss": temperature_loss.detach(),
         }
 

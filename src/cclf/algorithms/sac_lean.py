@@ -6,6 +6,7 @@ belief and policy. Encoder passes over a batch fall from 18 and 20 (odd and even
 and 15. A test holds both to the same parameters for every method.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,12 +28,14 @@ class Looks(NamedTuple):
     keys: Tensor | None  # (2 K B, D)  all views under the target's encoder, where curiosity asks; the anchors' rows are unused
 
 
-def lean_update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
-    """`Sac.update`, without encoding anything twice."""
+Appraised = tuple[Appraisal, Tensor | None, Metrics]  # with new priorities
+Appraise = Callable[[Sac, Looks, Batch, SacNoise, Tensor], Appraised]
+
+
+def lean_update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor, appraise: Appraise | None = None) -> UpdateResult:
+    """`Sac.update`, without encoding anything twice. `appraise` may be a compiled one."""
     looks = _look(sac, batch, noise)
-    appraisal = _appraise(sac, looks, batch, noise, env_steps)
-    priority = sac.framework.priority(batch.priority, appraisal)
-    metrics = sac.appraisal_metrics(appraisal, batch.reward, priority)
+    appraisal, priority, metrics = (appraise or appraise_looks)(sac, looks, batch, noise, env_steps)
     chosen_key = None if looks.keys is None else looks.keys[appraisal.key_view]
     metrics |= _critic_step(sac, looks, appraisal, batch, noise.target)
 
@@ -75,7 +78,7 @@ def _look(sac: Sac, batch: Batch, noise: SacNoise) -> Looks:
         return Looks(crops, first, next_conv, keys[next_known], keys)
 
 
-def _appraise(sac: Sac, looks: Looks, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraisal:
+def appraise_looks(sac: Sac, looks: Looks, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraised:
     """The framework's appraisal over row numbers in place of images: it chooses rows, and their features are looked up."""
     views, batch_size = noise.origins.shape[:2]
     rows = torch.arange(2 * views * batch_size, device=batch.reward.device).view(2, views, batch_size)
@@ -88,7 +91,7 @@ def _appraise(sac: Sac, looks: Looks, batch: Batch, noise: SacNoise, env_steps: 
         assert looks.keys is not None, "features are looked up where curiosity asks"
         return looks.keys[key_rows]
 
-    return sac.framework.appraise(
+    appraisal = sac.framework.appraise(
         Views(rows[0], noise.origins, crop_pixels=sac.crop_pixels, query=query),
         Views(rows[1], noise.next_origins, crop_pixels=sac.crop_pixels, query=next_query),
         batch.reward,
@@ -96,6 +99,8 @@ def _appraise(sac: Sac, looks: Looks, batch: Batch, noise: SacNoise, env_steps: 
         look_up,
         look_up,
     )
+    priority = sac.framework.priority(batch.priority, appraisal)
+    return appraisal, priority, sac.appraisal_metrics(appraisal, batch.reward, priority)
 
 
 def _critic_step(sac: Sac, looks: Looks, appraisal: Appraisal, batch: Batch, noise: Tensor) -> Metrics:
