@@ -283,8 +283,6 @@ def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]
     import torch
 
     from cclf import build, devices
-    from cclf.algorithms.sac import Sac
-    from cclf.algorithms.sac_lean import lean_update
 
     assert isinstance(config.algorithm, SacConfig), "parity is defined for SAC"
     plain_config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
@@ -292,13 +290,14 @@ def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]
     batch = learner.replay.sample(learner.batch_size, generators["replay"]).to(device)
     results = []
     noise = None
-    for candidate, run in ((config, lean_update), (plain_config, Sac.update)):
+    for candidate in (config, plain_config):
         devices.set_precision(candidate, device)
         sac = build.make_sac(candidate, learner.env.spec.action_dim, device)
+        update = build.make_sac_update(config, sac, device) if candidate is config else sac.update
         sac.load_state_dict(learner.algorithm.state_dict())
         noise = noise or sac.draw_noise(learner.batch_size, generators["augment"], generators["policy"])
         before = torch.cat([p.detach().flatten().clone() for p in sac.networks.parameters()])
-        metrics = run(sac, batch, noise, learner._moment).metrics
+        metrics = update(batch, noise, learner._moment).metrics
         after = torch.cat([p.detach().flatten() for p in sac.networks.parameters()])
         results.append((after - before, metrics))
     devices.set_precision(config, device)

@@ -29,12 +29,13 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
     device = devices.choose_device(device_name)
     asked = read_config(folder)
 
-    def of(precision: Precision) -> Config:
+    def of(precision: Precision, plain: bool = False) -> Config:
         assert isinstance(asked.algorithm, SacConfig), "checked before"
-        return replace(asked, algorithm=replace(asked.algorithm, precision=precision), run=replace(asked.run, env_steps=10**7))
+        run = replace(asked.run, env_steps=10**7, compile=asked.run.compile and not plain)
+        return replace(asked, algorithm=replace(asked.algorithm, precision=precision), run=run)
 
-    def restored(precision: Precision) -> OffPolicyLearner:
-        config = of(precision)
+    def restored(precision: Precision, plain: bool = False) -> OffPolicyLearner:
+        config = of(precision, plain)
         devices.set_precision(config, device)
         training, learner, agent = build.make_training(config, folder, device)
         agent.close()
@@ -46,7 +47,7 @@ def parity(folder: Path, precision: Precision, device_name: str, batches: int, u
     if not isinstance(asked.algorithm, SacConfig):
         raise ConfigError(f"{folder} was not trained with SAC: precision is a matter of its pixels alone")
     report = header(asked.task, precision, device) | {"run": asked.run_name(), "batches": batches}
-    fast, plain = restored(precision), restored("fp32")
+    fast, plain = restored(precision), restored("fp32", plain=True)
     report["run_updates"] = fast.updates
     cosines: dict[str, dict[str, float]] = {"gradient_cosine": {}, "gradient_cosine_on_the_same_crops": {}}
     crops, beliefs, targets = [], [], []
@@ -121,10 +122,9 @@ def _gradients(learner: OffPolicyLearner, run: Callable[..., Any], batch: Batch,
     appraise, updates = sac.framework.appraise, sac.updates
 
     def record(loss: Tensor, *optimisers: str) -> None:
-        lists = [group["params"] for name in optimisers for group in sac.optimisers[name].param_groups]
-        moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
-        for parameter, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
-            found[f"{optimisers[-1]}: {names[parameter]}"] = gradient
+        owner = {p: name for name in optimisers for group in sac.optimisers[name].param_groups for p in group["params"]}
+        for parameter, gradient in zip(owner, torch.autograd.grad(loss, list(owner)), strict=True):
+            found[f"{owner[parameter]}: {names[parameter]}"] = gradient
 
     def keep(*arguments: Any, **named: Any) -> Any:
         appraisals.append(appraise(*arguments, **named))

@@ -17,9 +17,9 @@ from cclf.algorithms.a2c import A2c
 from cclf.algorithms.rainbow import Rainbow
 from cclf.algorithms.rainbow_stack import RainbowStack, StackedRun
 from cclf.algorithms.re3 import StateEntropy
-from cclf.algorithms.sac import Sac
+from cclf.algorithms.sac import Sac, SacNoise
 from cclf.algorithms.sac_lean import appraise_looks, lean_update
-from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, RainbowConfig, SacConfig
+from cclf.config import A2cConfig, Config, ConfigError, MethodConfig, Precision, RainbowConfig, SacConfig
 from cclf.devices import choose_replay_device
 from cclf.envs.make import make_any, make_env, make_game
 from cclf.framework import Framework
@@ -37,10 +37,11 @@ from cclf.runtime.loop import Plan, Training
 from cclf.runtime.player import Players
 from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
-from cclf.types import EnvSpec, Game, Policy, VectorEnv
+from cclf.types import Batch, EnvSpec, Game, Policy, UpdateResult, VectorEnv
 
 AnyLearner = OffPolicyLearner | OnPolicyLearner | GameRun
 AnyPolicy = Sac | A2c | StackedRun
+SacUpdate = Callable[[Batch, SacNoise, Tensor], UpdateResult]
 
 
 def make_framework(method: MethodConfig, feature_dim: int, logit_scale: float = 1.0) -> Framework:
@@ -367,18 +368,10 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     generators = Generators(config.seed, device, replay_device)
     settings, sac = config.algorithm, make_sac(config, action_dim, device)
     graphed = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
-    if device.type == "cuda" and config.run.compile:
-        kernel = compiled(plain_convolutions)
-        if settings.precision == "bf16":
-            kernel = partial(paired_convolutions, prepare=compiled(prepare), backward=compiled(backward))
-            sac.join_frames = compiled(pack)
-        for network in (sac.critic, sac.target):
-            network.encoder.convolutions.kernel = kernel
-        compile_parts(sac)
     return OffPolicyLearner(
         env,
         sac,
-        partial(lean_update, sac, appraise=compiled(appraise_looks) if device.type == "cuda" and config.run.compile else None),
+        make_sac_update(config, sac, device),
         replay,
         generators,
         settings.batch_size,
@@ -387,11 +380,25 @@ def make_learner(config: Config, device: torch.device) -> AnyLearner:
     )
 
 
-def compile_parts(sac: Sac) -> None:
-    """What is neither encoder nor optimiser: hundreds of small kernels become dozens."""
-    for name in ("q_target", "critic_loss", "actor_loss"):
-        setattr(sac, name, compiled(getattr(sac, name)))
-    sac.framework.contrastive_loss = compiled(sac.framework.contrastive_loss)  # type: ignore[method-assign]
+def make_sac_update(config: Config, sac: Sac, device: torch.device) -> SacUpdate:
+    """The update that runs: the lean one, and on a GPU all of it but the optimisers compiled."""
+    assert isinstance(config.algorithm, SacConfig), "pixels are learned with SAC"
+    if device.type != "cuda" or not config.run.compile:
+        return partial(lean_update, sac)
+    return compile_sac(sac, config.algorithm.precision)
+
+
+def compile_sac(sac: Sac, precision: Precision) -> SacUpdate:
+    """Encoders first; what lies between them and the optimisers is hundreds of small kernels that become dozens."""
+    kernel = compiled(plain_convolutions)
+    if precision == "bf16":
+        kernel = partial(paired_convolutions, prepare=compiled(prepare), backward=compiled(backward))
+        sac.join_frames = compiled(pack)
+    for network in (sac.critic, sac.target):
+        network.encoder.convolutions.kernel = kernel
+    for part, name in ((sac, "q_target"), (sac, "critic_loss"), (sac, "actor_loss"), (sac.framework, "contrastive_loss")):
+        setattr(part, name, compiled(getattr(part, name)))
+    return partial(lean_update, sac, appraise=compiled(appraise_looks))
 
 
 def make_learners(

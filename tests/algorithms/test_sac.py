@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -498,7 +499,7 @@ def test_the_key_is_the_moved_target_encoders_feature_of_the_chosen_view(run: Up
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_the_lean_update_is_the_plain_one(method: str) -> None:
     plain, lean = (to_double(make_sac(method)) for _ in range(2))
-    for number in range(4):
+    for number in range(8):
         noise = SacNoise(*(x.double() if x.is_floating_point() else x for x in draw_noise(plain, number)))
         batch = Batch(*(x.double() if x.is_floating_point() else x for x in make_batch(number)))
         one, other = plain.update(batch, noise, STEPS), lean_update(lean, batch, noise, STEPS)
@@ -507,7 +508,23 @@ def test_the_lean_update_is_the_plain_one(method: str) -> None:
         if one.priority is not None:
             torch.testing.assert_close(one.priority, other.priority, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(snapshot(plain), snapshot(lean), rtol=1e-9, atol=1e-9)
-    assert plain.updates == lean.updates == 4
+    assert plain.updates == lean.updates == 8
+
+
+@pytest.mark.parametrize("method", ["cclf", "curl", "drq", "select"])
+def test_the_compiled_update_is_the_plain_one(
+    method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a GPU, with PyTorch's own kernels. In float32: compiled code does not write a float64 number on the CPU back."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    plain, fast = make_sac(method), make_sac(method)
+    run = build.compile_sac(fast, "fp32")
+    for number in range(3):
+        batch, noise = make_batch(number), draw_noise(plain, number)
+        one, other = plain.update(batch, noise, STEPS), run(batch, noise, STEPS)
+        torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(snapshot(plain), snapshot(fast), rtol=1e-4, atol=1e-5)
+    assert "going on without compiling" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("method", SAC_METHODS)
