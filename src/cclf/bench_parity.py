@@ -113,7 +113,7 @@ class _Seen(NamedTuple):
 
 
 def _gradients(learner: OffPolicyLearner, run: Callable[..., Any], batch: Batch, noise: SacNoise) -> _Seen:
-    """What one update would do, without doing it."""
+    """What one update would do, without doing it. Its appraisal is looked into, and so is not a compiled one."""
     sac = learner.algorithm
     assert isinstance(sac, Sac), "checked before"
     names = {parameter: name for name, parameter in sac.networks.named_parameters()} | {sac.log_temperature: "log_temperature"}

@@ -15,7 +15,7 @@ import golden_inputs as golden
 from cclf import augment, build, equations
 from cclf.algorithms.sac import Sac, SacNoise
 from cclf.algorithms.sac_lean import lean_update
-from cclf.config import Config
+from cclf.config import Config, Precision
 from cclf.presets import SAC_METHODS, resolve
 from cclf.replay import Replay
 from cclf.types import Batch, UpdateResult
@@ -511,19 +511,21 @@ def test_the_lean_update_is_the_plain_one(method: str) -> None:
     assert plain.updates == lean.updates == 8
 
 
-@pytest.mark.parametrize("method", ["cclf", "curl", "drq", "select"])
-def test_the_compiled_update_is_the_plain_one(
-    method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("method", "precision"), [("cclf", "fp32"), ("curl", "fp32"), ("drq", "fp32"), ("select", "fp32"), ("cclf", "bf16")]
+)
+def test_the_compiled_update_is_the_lean_one(
+    method: str, precision: Precision, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on a GPU, with PyTorch's own kernels. In float32: compiled code does not write a float64 number on the CPU back."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    plain, fast = make_sac(method), make_sac(method)
-    run = build.compile_sac(fast, "fp32")
+    lean, fast = (make_sac(method, precision=precision) for _ in range(2))
+    run = build.compile_sac(fast, precision)
     for number in range(3):
-        batch, noise = make_batch(number), draw_noise(plain, number)
-        one, other = plain.update(batch, noise, STEPS), run(batch, noise, STEPS)
+        batch, noise = make_batch(number), draw_noise(lean, number)
+        one, other = lean_update(lean, batch, noise, STEPS), run(batch, noise, STEPS)
         torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(snapshot(plain), snapshot(fast), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(snapshot(lean), snapshot(fast), rtol=1e-4, atol=1e-5)
     assert "going on without compiling" not in capsys.readouterr().err
 
 
