@@ -15,7 +15,9 @@ FILES = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in s
 WORDS = {"config", "presets", "types", "atari_games"}
 PARTS = {"equations", "nets", "nets_rainbow", "augment", "replay", "replay_nstep", "counter_random", "kernels"}
 MAY_SEE = {
-    "config": set(),
+    "fields": set(),
+    "config": {"fields"},
+    "idle_options": {"config"},
     "atari_games": set(),
     "presets": {"config", "atari_games"},
     "equations": set(),
@@ -55,6 +57,7 @@ MAY_SEE = {
     "commands": WORDS
     | {
         "commands",
+        "idle_options",
         "build",
         "devices",
         "run_folder",
@@ -164,7 +167,7 @@ def test_configuration_needs_the_standard_library_alone(name):
 def test_the_command_line_imports_nothing_slow_before_a_command_needs_it(name):
     outside = outer_imports(FILES[name], top_level_only=True)
     assert outside <= set(sys.stdlib_module_names), f"import {outside - set(sys.stdlib_module_names)} inside the function"
-    assert layers_seen(FILES[name], top_level_only=True) <= {"config", "presets", "paper_tables", "commands"}
+    assert layers_seen(FILES[name], top_level_only=True) <= {"config", "presets", "idle_options", "paper_tables", "commands"}
 
 
 def test_the_equations_see_torch_and_nothing_else():

@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
+from types import NoneType, UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cclf import presets
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RainbowConfig, RunConfig, SacConfig
+from cclf import fields, presets
+from cclf.config import A2cConfig, Config, ConfigError, EnvConfig, MethodConfig, RainbowConfig, RunConfig, SacConfig
 
 PLAIN = {"selection": "all", "prioritisation": False, "regularisation": False, "reward": False}
 
@@ -85,36 +88,53 @@ def test_options_of_two_groups_that_clash_are_both_named(make, names):
         assert name in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "bad"),
-    [
-        *((SacConfig, name, 0) for name in ("batch_size", "warmup_agent_steps", "replay_capacity_transitions")),
-        *((SacConfig, name, 0) for name in ("target_every_updates", "actor_every_updates", "conv_layers", "hidden_dim")),
-        *((SacConfig, name, 0.0) for name in ("learning_rate", "contrastive_learning_rate", "initial_temperature")),
-        *((SacConfig, name, 1.5) for name in ("discount", "q_ema_rate", "encoder_ema_rate", "temperature_beta1")),
-        *((SacConfig, name, float("nan")) for name in ("discount", "learning_rate")),
-        *((RunConfig, name, 0) for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps")),
-        (RunConfig, "threads", -1),
-        (RunConfig, "final_eval_episodes", -1),
-        *((RainbowConfig, name, 0) for name in ("batch_size", "n_steps", "updates_per_agent_step", "target_every_agent_steps")),
-        *((RainbowConfig, name, 0.0) for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "value_max")),
-        *((RainbowConfig, name, 1.5) for name in ("discount", "priority_exponent", "importance_beta", "epsilon_eval")),
-        *((RainbowConfig, name, -1) for name in ("epsilon_decay_agent_steps", "intensity_scale", "noisy_sigma")),
-        (RainbowConfig, "atoms", 1),
-        (MethodConfig, "views", 0),
-        (MethodConfig, "priority_momentum", 1.1),
-        (EnvConfig, "frame_stack", 0),
-        (EnvConfig, "action_repeat", 0),
-    ],
-)
-def test_a_value_out_of_range_is_refused_by_name(kind, name, bad):
-    with pytest.raises(ConfigError, match=name):
-        kind(**{name: bad})
+KINDS = (EnvConfig, MethodConfig, SacConfig, A2cConfig, RainbowConfig, RunConfig)
+FIELDS = [(kind, name) for kind in KINDS for name in fields.types_of(kind)]
 
 
-def test_a_negative_seed_is_refused():
-    with pytest.raises(ConfigError, match="seed=-1"):
-        Config("toy/reach", "cclf", seed=-1)
+def bad_values(kind) -> list[object]:
+    """What a field of this type must refuse: beyond both ends, no number at all, and values of other types."""
+    parts = get_args(kind) if get_origin(kind) in (Annotated, UnionType, Union) else (kind,)
+    if NoneType in parts:
+        return [value for value in bad_values(parts[0]) if value is not None]
+    ranges = [part for part in parts if isinstance(part, fields.Range)]
+    beyond = [end + step for each in ranges for end, step in ((each.least, -1), (each.most, 1)) if math.isfinite(end)]
+    at_end = [end for each in ranges for end, out in zip(each[:2], each[2:], strict=True) if out]
+    never = [None, [], {}, "1", float("nan"), float("inf"), -float("inf"), 10**30]
+    if parts[0] is int:
+        return [*never, *beyond, *at_end, True, 1.5]
+    if parts[0] is float:
+        return [*never[:-1], *beyond, *at_end, True]
+    return [*(value for value in never if not (parts[0] is str and value == "1")), 7]
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_every_field_refuses_what_it_cannot_hold_by_its_name(kind, name):
+    for bad in bad_values(fields.types_of(kind)[name]):
+        with pytest.raises(ConfigError, match=f"^{name}="):
+            kind(**{name: bad})
+
+
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in FIELDS if isinstance(getattr(*pair), (int, float))])
+def test_every_number_has_a_range(kind, name):
+    """A field that may hold any number at all is one that nobody thought about."""
+    if isinstance(getattr(kind, name), bool):
+        return
+    parts = get_args(fields.types_of(kind)[name])
+    is_choice = get_origin(fields.types_of(kind)[name]) is Literal
+    assert is_choice or any(isinstance(part, fields.Range) for part in parts)
+
+
+@pytest.mark.parametrize(("name", "bad"), [("seed", -1), ("seed", 2**63), ("seed", 1.0), ("task", 3), ("profile", None)])
+def test_a_run_refuses_names_and_seeds_that_are_none(name, bad):
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        Config(**{"task": "toy/reach", "method_name": "cclf", name: bad})
+
+
+def test_a_window_of_re3_holds_at_least_one_update():
+    with pytest.raises(ConfigError, match="re3_window_observations=127 clashes with num_envs=16"):
+        A2cConfig(re3=True, re3_window_observations=127)
+    assert A2cConfig(re3=True, re3_window_observations=128)
 
 
 ALL_NAMES = [(f"{suite}/{name}", method) for suite, name, base in

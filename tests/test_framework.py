@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cclf import equations
 from cclf.augment import Views, crop
@@ -251,6 +251,14 @@ def test_bonus_and_maxima_agree_with_the_released_code(precision: str, case: int
     assert largest_error(appraisal.bonus, recorded["intrinsic"]) < tolerance
     assert largest_error(framework.reward_max, recorded["reward_ex_max_after"]) < tolerance
     assert largest_error(framework.bonus_max, recorded["reward_in_max_after"]) < tolerance
+
+
+def test_metrics_of_a_batch_of_one_are_numbers() -> None:
+    """One sample has no spread; the mean of such rows must not end a run as not finite."""
+    framework = Framework(2)
+    views = Views(torch.rand(5, 1, 2))
+    appraisal = framework.appraise(views, views, torch.ones(1), torch.tensor(0.0), nn.Identity(), nn.Identity())
+    assert all(value.isfinite() for value in framework.metrics(appraisal, 5).values())
 
 
 def test_priority_is_equation_6_of_the_appraisal() -> None:

@@ -221,31 +221,6 @@ def test_open_suites_take_names_that_no_table_holds():
     assert presets.resolve("gym/Pendulum-v1").env.action_repeat == 1
 
 
-@pytest.mark.parametrize(
-    ("task", "method", "group", "option", "value", "switch"),
-    [
-        ("toy/reach", "drq", "method", "bonus_temperature", 0.5, "reward"),
-        ("toy/reach", "select+", "method", "priority_momentum", 0.5, "prioritisation"),
-        ("toy/reach", "rad", "algorithm", "contrastive_encoder_steps", 1, "contrastive"),
-        ("minigrid/DoorKey-6x6", "cclf", "algorithm", "re3_coefficient", 0.5, "re3"),
-        ("minigrid/DoorKey-6x6", "a2c", "method", "negatives", "distinct", "contrastive"),
-    ],
-)
-def test_an_option_that_cannot_act_is_refused_and_named(
-    task: str, method: str, group: str, option: str, value: object, switch: str
-) -> None:
-    defaults = presets.resolve(task, method)
-    asked = dataclasses.replace(defaults, **{group: dataclasses.replace(getattr(defaults, group), **{option: value})})
-    with pytest.raises(ConfigError, match=f"{option}.*clashes with {switch}"):
-        presets.refuse_idle_options(asked, defaults)
-
-
-def test_an_option_that_acts_is_obeyed() -> None:
-    defaults = presets.resolve("toy/reach", "cclf")
-    asked = dataclasses.replace(defaults, method=dataclasses.replace(defaults.method, bonus_temperature=0.5))
-    presets.refuse_idle_options(asked, defaults)
-
-
 # Rainbow: rows of the sheet (CURL's code), where the config has them, and the value.
 RAINBOW_SETTINGS = (
     ("env.frame_pixels", 84),

@@ -213,3 +213,13 @@ def test_five_views_keep_more_for_gradients_than_two_and_have_the_same_parameter
     assert two.parameters == five.parameters > 10**6
     assert 2.0 < five.kept_bytes / two.kept_bytes < 2.6  # 5 : 2, but for the actor's part, which is the same
     assert [len(each.milliseconds) for each in found.values()] == [2, 2]
+
+
+@pytest.mark.parametrize("words", [["--seeds", "1", "2"], ["--profile", "paper"], ["--backend", "ray"], ["--jobs", "3"]])
+def test_options_that_cost_cannot_use_are_refused(words, capsys):
+    assert cli.main(["reproduce", "cost", "--dry-run", *words]) == 2
+    assert f"{words[0]} clashes with cost" in capsys.readouterr().err
+
+
+def test_cost_takes_the_options_that_act():
+    assert cli.main(["reproduce", "cost", "--dry-run", "--budget", "paper"]) == 0

@@ -15,6 +15,7 @@ CPU = torch.device("cpu")
 _SIZES = {
     "sac": {"batch_size": 4, "hidden_dim": 16, "conv_filters": 4, "feature_dim": 8, "warmup_agent_steps": 20},
     "a2c": {"num_envs": 4, "rollout_steps": 4, "contrastive_hidden_dim": 8, "re3_window_observations": 40},
+    "rainbow": {},
 }
 _RUN = {"env_steps": 60, "eval_every_env_steps": 30, "eval_episodes": 2, "log_every_agent_steps": 10}
 _RUN |= {"device": "cpu", "threads": 1, "video": False, "tensorboard": False}

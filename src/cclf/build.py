@@ -107,7 +107,8 @@ def make_a2c(config: Config, num_actions: int) -> A2c:
     assert isinstance(a2c, A2cConfig), "grids are learned with A2C"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "init"))
-        entropy = StateEntropy(a2c.re3_window_observations, a2c.re3_running_mean_slip) if a2c.re3 else None
+        batch = a2c.num_envs * a2c.rollout_steps
+        entropy = StateEntropy(a2c.re3_window_observations, a2c.re3_running_mean_slip, batch) if a2c.re3 else None
         return A2c(
             make_framework(method, a2c.contrastive_hidden_dim) if method.contrastive else None,
             entropy,

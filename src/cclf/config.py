@@ -8,7 +8,10 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from cclf import fields
+from cclf.fields import Count, CountOrZero, Positive, Range, Share, ShareBelowOne, Size, ZeroOrMore
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
@@ -25,27 +28,34 @@ class WorkerError(ValueError):
         self.details = details
 
 
+def _check_fields(config: Any) -> None:
+    """Every field holds a value of its type and range: what a command line gives, and what a file says."""
+    for name, kind in fields.types_of(type(config)).items():
+        wrong = fields.complaint(getattr(config, name), kind)
+        if wrong:
+            raise ConfigError(f"{name}={getattr(config, name)} {wrong}")
+
+
 @dataclass(frozen=True)
 class EnvConfig:
     """What the agent sees and does."""
 
-    frame_pixels: int = 100
+    frame_pixels: Size = 100
     """Side of the square frame that the environment renders and the replay stores."""
-    crop_pixels: int = 84
+    crop_pixels: Size = 84
     """Side of the crops that the networks see."""
-    frame_stack: int = 3
+    frame_stack: Size = 3
     """Consecutive frames in one observation."""
-    action_repeat: int = 4
+    action_repeat: Size = 4
     """Environment steps per agent step."""
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         if self.crop_pixels > self.frame_pixels:
             raise ConfigError(
                 f"crop_pixels={self.crop_pixels} clashes with frame_pixels={self.frame_pixels}: "
                 "a crop cannot be larger than its frame; lower crop_pixels"
             )
-        if min(self.frame_stack, self.action_repeat) < 1:
-            raise ConfigError("frame_stack and action_repeat must be 1 or more")
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class MethodConfig:
     augmentation: Literal["random-crop", "centre-crop", "none", "crop-pad-crop", "shift"] = "random-crop"
     """"none" duplicates the observation, as on MiniGrid: its two views are the same. On Atari "crop-pad-crop" is CURL's (84 to 80
     pixels, padded to 88, back to 84), "shift" is DrQ's (padded to 92, back to 84)."""
-    views: int = 5
+    views: Annotated[int, Range(1, 64)] = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
     """Which views enter the losses: all, or the anchor and the one chosen by Eq. (4) or Eq. (5)."""
@@ -67,9 +77,9 @@ class MethodConfig:
     """Weight Q loss, target and contrastive loss by curiosity, Eq. (7) and (8)."""
     reward: bool = True
     """Pay curiosity as an intrinsic reward, Eq. (9)."""
-    priority_momentum: float = 0.99
-    bonus_temperature: float = 0.2
-    bonus_decay_per_env_step: float = 2e-5
+    priority_momentum: Share = 0.99
+    bonus_temperature: ZeroOrMore = 0.2
+    bonus_decay_per_env_step: ZeroOrMore = 2e-5
     contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean"
     """Eq. (8): the paper sums over the batch, the released code divides by the sum of the weights."""
     bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus"
@@ -89,11 +99,10 @@ class MethodConfig:
         return max(self.views, 2) if self.contrastive else self.views
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         pieces = [name for name in ("prioritisation", "regularisation", "reward") if getattr(self, name)]
         if self.selection == "curiosity":
             pieces.insert(0, "selection=curiosity")
-        if self.views < 1:
-            raise ConfigError(f"views={self.views}: at least one view is needed")
         if pieces and not self.contrastive:
             raise ConfigError(
                 f"contrastive=False clashes with {pieces[0]}: curiosity is the error of a belief that only the contrastive loss "
@@ -109,45 +118,46 @@ class MethodConfig:
         if self.augmentation == "none" and self.views != 1:
             raise ConfigError(f"augmentation=none clashes with views={self.views}: duplicates are all the same; use views=1")
         if pieces and self.views < 2 and self.augmentation != "none":
-            raise ConfigError(f"{pieces[0]} clashes with views={self.views}: curiosity compares two views; use views>=2")
+            raise ConfigError(
+                f"{pieces[0]} clashes with views={self.views} and augmentation={self.augmentation}: curiosity compares two "
+                "views; use views>=2"
+            )
         if pieces and self.selection == "all" and self.views != 2 and self.augmentation != "none":
             raise ConfigError(
                 f"{pieces[0]} clashes with selection=all and views={self.views}: without a selection the pair is two views; "
                 "use views=2"
             )
-        if not 0.0 <= self.priority_momentum <= 1.0:
-            raise ConfigError(f"priority_momentum={self.priority_momentum} must lie in [0, 1]")
 
 
 @dataclass(frozen=True)
 class SacConfig:
     """Soft actor-critic from pixels."""
 
-    batch_size: int = 512
-    warmup_agent_steps: int = 1_000
+    batch_size: Size = 512
+    warmup_agent_steps: Count = 1_000
     """Uniform random actions, no update."""
-    replay_capacity_transitions: int = 100_000
+    replay_capacity_transitions: Count = 100_000
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
-    discount: float = 0.99
-    learning_rate: float = 1e-3
+    discount: Share = 0.99
+    learning_rate: Positive = 1e-3
     """Encoder, actor and critic."""
-    contrastive_learning_rate: float = 1e-3
+    contrastive_learning_rate: Positive = 1e-3
     """Encoder and bilinear weight in the contrastive step: `learning_rate` in the paper, 1e-3 throughout in the released code."""
     contrastive_encoder_steps: Literal[1, 2] = 2
     """Adam steps of the encoder per contrastive backward: the released code moves it with two optimisers of separate moments."""
-    temperature_learning_rate: float = 1e-4
-    temperature_beta1: float = 0.5
-    initial_temperature: float = 0.1
-    q_ema_rate: float = 0.01
-    encoder_ema_rate: float = 0.05
-    target_every_updates: int = 2
-    actor_every_updates: int = 2
-    conv_layers: int = 4
-    conv_filters: int = 32
-    feature_dim: int = 50
-    hidden_dim: int = 1024
-    log_std_min: float = -10.0
-    log_std_max: float = 2.0
+    temperature_learning_rate: Positive = 1e-4
+    temperature_beta1: ShareBelowOne = 0.5
+    initial_temperature: Positive = 0.1
+    q_ema_rate: Share = 0.01
+    encoder_ema_rate: Share = 0.05
+    target_every_updates: Count = 2
+    actor_every_updates: Count = 2
+    conv_layers: Size = 4
+    conv_filters: Size = 32
+    feature_dim: Size = 50
+    hidden_dim: Size = 1024
+    log_std_min: Annotated[float, Range(-50, 20)] = -10.0
+    log_std_max: Annotated[float, Range(-50, 20)] = 2.0
     precision: Precision = "fp32"
     """Of the encoder's convolutions and its large linear layer; all else is float32. tf32 and bf16 need a GPU."""
     encoder_tanh: bool = False
@@ -158,18 +168,7 @@ class SacConfig:
     """What the policy sees while collecting: g(o) in the paper's algorithm box, the centre crop in the released code."""
 
     def __post_init__(self) -> None:
-        schedule = ("batch_size", "warmup_agent_steps", "replay_capacity_transitions", "target_every_updates")
-        for name in (*schedule, "actor_every_updates", "conv_layers", "conv_filters", "feature_dim", "hidden_dim"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
-        for name in ("learning_rate", "contrastive_learning_rate", "temperature_learning_rate", "initial_temperature"):
-            if not getattr(self, name) > 0.0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
-        for name in ("discount", "q_ema_rate", "encoder_ema_rate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name}={getattr(self, name)} must lie in [0, 1]")
-        if not 0.0 <= self.temperature_beta1 < 1.0:
-            raise ConfigError(f"temperature_beta1={self.temperature_beta1} must lie in [0, 1)")
+        _check_fields(self)
         if not self.log_std_min < self.log_std_max:
             raise ConfigError(f"log_std_min={self.log_std_min} clashes with log_std_max={self.log_std_max}: it must be below it")
 
@@ -178,93 +177,97 @@ class SacConfig:
 class A2cConfig:
     """Advantage actor-critic on MiniGrid, as the RE3 study ran it."""
 
-    num_envs: int = 16
-    rollout_steps: int = 8
-    discount: float = 0.99
-    gae_lambda: float = 0.95
-    learning_rate: float = 1e-3
-    rmsprop_alpha: float = 0.99
-    rmsprop_epsilon: float = 1e-8
+    num_envs: Size = 16
+    rollout_steps: Size = 8
+    discount: Share = 0.99
+    gae_lambda: Share = 0.95
+    learning_rate: Positive = 1e-3
+    rmsprop_alpha: ShareBelowOne = 0.99
+    rmsprop_epsilon: Positive = 1e-8
     """The CCLF table says 0.05, with which nothing is learned; RE3's code has 1e-8."""
-    entropy_coefficient: float = 0.01
+    entropy_coefficient: ZeroOrMore = 0.01
     """0.01 in RE3's code, 0.001 in the CCLF table: it decides the outcome, so it is what the two profiles differ in."""
-    value_coefficient: float = 0.5
-    max_gradient_norm: float = 0.5
-    contrastive_coefficient: float = 1e-4
-    contrastive_hidden_dim: int = 128
-    key_ema_rate: float = 0.001
+    value_coefficient: ZeroOrMore = 0.5
+    max_gradient_norm: Positive = 0.5
+    contrastive_coefficient: ZeroOrMore = 1e-4
+    contrastive_hidden_dim: Size = 128
+    key_ema_rate: Share = 0.001
     re3: bool = False
     """Add RE3's state-entropy bonus."""
-    re3_coefficient: float = 0.01
-    re3_window_observations: int = 10_000
+    re3_coefficient: ZeroOrMore = 0.01
+    re3_window_observations: Count = 10_000
     re3_running_mean_slip: bool = True
     """Keep the slip in the published running mean, which damps the bonus of the first updates."""
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "rollout_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
-        if self.num_envs * self.rollout_steps < 2:
+        _check_fields(self)
+        batch_size = self.num_envs * self.rollout_steps
+        if batch_size < 2:
             raise ConfigError("num_envs=1 clashes with rollout_steps=1: an update needs two transitions or more")
+        if self.re3 and self.re3_window_observations < batch_size:
+            raise ConfigError(
+                f"re3_window_observations={self.re3_window_observations} clashes with num_envs={self.num_envs} and "
+                f"rollout_steps={self.rollout_steps}: an update's observations must fit; use {batch_size} or more"
+            )
 
 
 @dataclass(frozen=True)
 class RainbowConfig:
     """Data-efficient Rainbow on Atari (van Hasselt et al., 2019), as CURL's code runs it; see docs/atari.md."""
 
-    batch_size: int = 32
-    learn_start_agent_steps: int = 1_600
+    batch_size: Size = 32
+    learn_start_agent_steps: Count = 1_600
     """The first update follows this agent step."""
     warmup_policy: Literal["noisy-net", "uniform"] = "noisy-net"
     """Before the first update: the untrained network (CURL's code), or uniform random actions (the CCLF paper)."""
-    updates_per_agent_step: int = 1
-    replay_capacity_transitions: int = 100_000
+    updates_per_agent_step: Size = 1
+    replay_capacity_transitions: Count = 100_000
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
-    discount: float = 0.99
-    n_steps: int = 20
+    discount: Share = 0.99
+    n_steps: Size = 20
     n_step_slip: bool = False
     """Keep CURL's slip: no bootstrap either where the step after the n-th ended the episode."""
     base_replay: Literal["td-error", "uniform"] = "td-error"
     """How replay is drawn where curiosity does not prioritise it."""
-    priority_exponent: float = 0.5
+    priority_exponent: Share = 0.5
     """Of TD-error priorities; curiosity enters as it is."""
     importance_sampling: bool = False
     """Weigh each sample by (N P)^-beta over the largest of the batch: Rainbow's, beside its TD-error priorities."""
-    importance_beta: float = 0.4
-    importance_beta_agent_steps: int = 98_400
+    importance_beta: Share = 0.4
+    importance_beta_agent_steps: Count = 98_400
     """Agent steps after the start of learning in which beta rises to 1."""
-    learning_rate: float = 1e-4
-    adam_epsilon: float = 1.5e-4
-    max_gradient_norm: float = 10.0
-    target_every_agent_steps: int = 2_000
-    key_ema_rate: float = 0.001
+    learning_rate: Positive = 1e-4
+    adam_epsilon: Positive = 1.5e-4
+    max_gradient_norm: Positive = 10.0
+    target_every_agent_steps: Count = 2_000
+    key_ema_rate: Share = 0.001
     """Of the momentum network that encodes keys."""
     convolutions: Literal["data-efficient", "nature"] = "data-efficient"
-    hidden_dim: int = 256
+    hidden_dim: Size = 256
     distributional: bool = True
     """C51 with cross-entropy, or plain Q values with a Huber loss."""
-    atoms: int = 51
-    value_max: float = 10.0
+    atoms: Annotated[int, Range(2, 10_000)] = 51
+    value_max: Positive = 10.0
     """The support of C51 is [-value_max, value_max]."""
     noisy: bool = True
-    noisy_sigma: float = 0.1
+    noisy_sigma: ZeroOrMore = 0.1
     dueling: bool = True
     double_q: bool = True
-    epsilon_train: float = 0.0
-    epsilon_decay_agent_steps: int = 0
+    epsilon_train: Share = 0.0
+    epsilon_decay_agent_steps: CountOrZero = 0
     """Agent steps after the start of learning in which epsilon falls from 1 to `epsilon_train`; 0 starts there."""
-    epsilon_eval: float = 0.001
+    epsilon_eval: Share = 0.001
     q_observations: Literal["views", "original"] = "views"
     """What the Q loss and its target see: the augmented views (CCLF, DrQ) or the frames as they are (Rainbow, CURL)."""
-    intensity_scale: float = 0.0
+    intensity_scale: ZeroOrMore = 0.0
     """Multiply each view by 1 + scale * N, N standard normal within two deviations: DrQ has 0.05."""
     contrastive_list: Literal["cclf", "curl"] = "cclf"
     """Whose table of coefficients per game is used; the two papers disagree, see docs/atari.md."""
-    cclf_coefficient: float = 1e-4
-    curl_coefficient: float = 1.0
-    contrastive_hidden_dim: int = 256
-    contrastive_dim: int = 128
-    logit_scale: float = 0.1
+    cclf_coefficient: ZeroOrMore = 1e-4
+    curl_coefficient: ZeroOrMore = 1.0
+    contrastive_hidden_dim: Size = 256
+    contrastive_dim: Size = 128
+    logit_scale: Positive = 0.1
     """Inside the softmax of belief and contrastive loss."""
     precision: Literal["fp32", "tf32"] = "fp32"
     """Of matrix products; tf32 rounds their factors to 11 bits, sums in float32, and needs a GPU."""
@@ -276,34 +279,7 @@ class RainbowConfig:
         return self.cclf_coefficient if self.contrastive_list == "cclf" else self.curl_coefficient
 
     def __post_init__(self) -> None:
-        schedule = (
-            "learn_start_agent_steps",
-            "updates_per_agent_step",
-            "importance_beta_agent_steps",
-            "target_every_agent_steps",
-        )
-        sizes = (
-            "batch_size",
-            "replay_capacity_transitions",
-            "n_steps",
-            "hidden_dim",
-            "contrastive_hidden_dim",
-            "contrastive_dim",
-        )
-        for name in (*schedule, *sizes):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
-        for name in ("learning_rate", "adam_epsilon", "max_gradient_norm", "value_max", "logit_scale"):
-            if not getattr(self, name) > 0.0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
-        shares = ("discount", "priority_exponent", "importance_beta", "key_ema_rate", "epsilon_train", "epsilon_eval")
-        for name in shares:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name}={getattr(self, name)} must lie in [0, 1]")
-        if self.epsilon_decay_agent_steps < 0 or self.intensity_scale < 0.0 or self.noisy_sigma < 0.0:
-            raise ConfigError("epsilon_decay_agent_steps, intensity_scale and noisy_sigma must be 0 or more")
-        if self.atoms < 2:
-            raise ConfigError(f"atoms={self.atoms} must be 2 or more; for plain Q values use --no-distributional")
+        _check_fields(self)
         if self.learn_start_agent_steps <= self.n_steps:
             raise ConfigError(
                 f"learn_start_agent_steps={self.learn_start_agent_steps} clashes with n_steps={self.n_steps}: "
@@ -318,22 +294,22 @@ AlgorithmConfig = SacConfig | A2cConfig | RainbowConfig
 class RunConfig:
     """How long, where, and what is written. Nothing here changes what is learned, except `env_steps`, which says when to stop."""
 
-    env_steps: int = 100_000
+    env_steps: Count = 100_000
     """The budget, in environment steps (agent steps x action repeat)."""
-    eval_every_env_steps: int = 10_000
-    eval_episodes: int = 10
-    eval_workers: int | None = None
+    eval_every_env_steps: Count = 10_000
+    eval_episodes: Size = 10
+    eval_workers: Annotated[int, Range(0, 256)] | None = None
     """Processes that play evaluation episodes while training goes on. With 0 this process plays them: SAC on a GPU between its
     turns, else training waits. Unless told: on a GPU one per episode as far as there are cores, on a CPU 0."""
     env_worker: bool = False
     """Keep the training environment in a process of its own: where a renderer crashes or hangs, another takes its place and the
     run goes on as if nothing had happened. Those of several runs in one process step at the same time."""
-    final_eval_episodes: int = 0
+    final_eval_episodes: Annotated[int, Range(0, 100_000)] = 0
     """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
-    log_every_agent_steps: int = 100
+    log_every_agent_steps: Count = 100
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    threads: int = 0
+    threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads of PyTorch; 0 is one beside a GPU, where more get in the way, and PyTorch's default on a CPU."""
     video: bool = True
     """Write an mp4 of one episode of the last evaluation."""
@@ -346,14 +322,7 @@ class RunConfig:
     """On a GPU, kernels that give the same bits each time, wherever PyTorch has one; slower. A CPU needs no telling."""
 
     def __post_init__(self) -> None:
-        for name in ("env_steps", "eval_every_env_steps", "eval_episodes", "log_every_agent_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be 1 or more")
-        for name in ("threads", "final_eval_episodes"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be 0 or more")
-        if self.eval_workers is not None and not 0 <= self.eval_workers <= 256:
-            raise ConfigError(f"eval_workers={self.eval_workers} must be 0 to 256 processes")
+        _check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -362,7 +331,7 @@ class Config:
 
     task: str
     method_name: str
-    seed: int = 1
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 1
     profile: str = "released"
     env: EnvConfig = field(default_factory=EnvConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
@@ -370,8 +339,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed} must be 0 or more")
+        _check_fields(self)
         if isinstance(self.algorithm, A2cConfig) and self.method.prioritisation:
             raise ConfigError("prioritisation=True clashes with A2C: it keeps no replay to draw from; turn prioritisation off")
         for name in ("eval_workers", "env_worker"):
@@ -381,15 +349,15 @@ class Config:
                 raise ConfigError(
                     f"{name}={getattr(self.run, name)} clashes with {learner}, whose games are stepped as one; leave it"
                 )
-        learner, augmentations = {
-            SacConfig: ("SAC on pixels", ("random-crop", "centre-crop")),
-            A2cConfig: ("A2C on grids", ("none",)),
-            RainbowConfig: ("Rainbow", ("crop-pad-crop", "shift", "none")),
+        learner, augmentations, selections = {
+            SacConfig: ("SAC on pixels", ("random-crop", "centre-crop"), ("all", "overlap", "curiosity")),
+            A2cConfig: ("A2C on grids", ("none",), ("all",)),
+            RainbowConfig: ("Rainbow", ("crop-pad-crop", "shift", "none"), ("all", "curiosity")),
         }[type(self.algorithm)]
-        if self.method.augmentation not in augmentations:
-            raise ConfigError(
-                f"augmentation={self.method.augmentation} clashes with {learner}: use one of {', '.join(augmentations)}"
-            )
+        for name, known in (("augmentation", augmentations), ("selection", selections)):
+            if getattr(self.method, name) not in known:
+                chosen = f"{name}={getattr(self.method, name)}"
+                raise ConfigError(f"{chosen} clashes with {learner}: use one of {', '.join(known)}")
         if isinstance(self.algorithm, RainbowConfig):
             self._check_rainbow(self.algorithm)
         layers = self.algorithm.conv_layers if isinstance(self.algorithm, SacConfig) else 0

@@ -122,7 +122,7 @@ class Framework(nn.Module):
         if self.needs_curiosity:
             metrics |= {
                 "curiosity_mean": appraisal.curiosity.mean(),
-                "curiosity_std": appraisal.curiosity.std(),
+                "curiosity_std": appraisal.curiosity.std(correction=min(1, len(appraisal.curiosity) - 1)),
                 "next_curiosity_mean": appraisal.next_curiosity.mean(),
                 "second_view_weight": appraisal.weights[1].mean(),
             }

@@ -378,47 +378,6 @@ def resolve(task_name: str, method_name: str = "cclf", *, seed: int = 1, profile
     )
 
 
-# Options that act only while a switch is on.
-_ACTS_WITH = {
-    "bonus_temperature": "reward",
-    "bonus_decay_per_env_step": "reward",
-    "bonus_maxima": "reward",
-    "priority_momentum": "prioritisation",
-    "contrastive_reduction": "contrastive",
-    "negatives": "contrastive",
-    "contrastive_learning_rate": "contrastive",
-    "contrastive_encoder_steps": "contrastive",
-    "contrastive_coefficient": "contrastive",
-    "contrastive_hidden_dim": "contrastive",
-    "key_ema_rate": "contrastive",
-    "contrastive_dim": "contrastive",
-    "contrastive_list": "contrastive",
-    "contrastive_joins_td": "contrastive",
-    "cclf_coefficient": "contrastive",
-    "curl_coefficient": "contrastive",
-    "logit_scale": "contrastive",
-    "noisy_sigma": "noisy",
-    "atoms": "distributional",
-    "value_max": "distributional",
-    "importance_beta": "importance_sampling",
-    "importance_beta_agent_steps": "importance_sampling",
-    "re3_coefficient": "re3",
-    "re3_window_observations": "re3",
-    "re3_running_mean_slip": "re3",
-}
-
-
-def refuse_idle_options(chosen: Config, defaults: Config) -> None:
-    """An option that was set but cannot act is a mistake about the method, and better named than obeyed."""
-    asked, given = chosen.learning_values(), defaults.learning_values()
-    switches = {name.partition(".")[2]: value for name, value in asked.items()}
-    for name, value in asked.items():
-        option = name.partition(".")[2]
-        switch = _ACTS_WITH.get(option)
-        if switch is not None and value != given[name] and not switches[switch]:
-            raise ConfigError(f"{option}={value} clashes with {switch}=False: it would do nothing; turn {switch} on or leave it")
-
-
 def method_config(method: Method, base: str) -> MethodConfig:
     """The pieces of a method as its suite runs it."""
     suite = next(suite for suite in SUITES.values() if suite.base == base)

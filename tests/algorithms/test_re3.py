@@ -107,3 +107,11 @@ def test_a_loaded_state_goes_on_exactly() -> None:
     for _ in range(10):
         batch = grids(*random.integers(0, 30, 16))
         assert torch.equal(one.bonus(batch)[0], other.bonus(batch)[0])
+
+
+def test_a_batch_may_bring_more_new_observations_than_the_tables_have_room_to_spare() -> None:
+    random = np.random.default_rng(0)
+    entropy = StateEntropy(window_observations=400, running_mean_slip=True, batch_observations=400)
+    for _ in range(3):
+        bonus, _ = entropy.bonus(random.integers(0, 6, (400, 147), dtype=np.uint8))
+        assert bonus.isfinite().all()

@@ -40,14 +40,14 @@ class RunningSpread:
 class StateEntropy:
     """The random encoder, the window of the last observations, and the running spread."""
 
-    def __init__(self, window_observations: int, running_mean_slip: bool):
+    def __init__(self, window_observations: int, running_mean_slip: bool, batch_observations: int = 256):
         self.encoder = GridEncoder().requires_grad_(False)
         self.spread = RunningSpread(running_mean_slip)
         self.window = np.full(window_observations, -1)  # ring of table rows, oldest overwritten first
         self.next = 0
         self.rows: dict[bytes, int] = {}  # observation -> its row in the tables below
         # One row per distinct observation in the window, and a batch to spare: rows are freed after the new batch came in.
-        self.keys: list[bytes | None] = [None] * (window_observations + 256)
+        self.keys: list[bytes | None] = [None] * (window_observations + max(256, batch_observations))
         self.counts = np.zeros(len(self.keys), dtype=np.int64)
         self.features = np.zeros((len(self.keys), 64))
         self.free = list(range(len(self.keys) - 1, -1, -1))

@@ -198,6 +198,7 @@ def reproduce(arguments: list[str]) -> int:
     words, extra = _split(arguments)
     options = parse(_reproduce_options(), "cclf reproduce", words)
     if options.table == "cost":
+        _refuse_all_but(options, ("table", "budget", "out", "dry_run"))
         return _reproduce_cost(options.budget, options.dry_run, options.out or Path("runs") / "reproduce-cost", extra)
     table = paper_tables.find_table(options.table, options.budget)
     profile = "" if options.profile == presets.DEFAULT_PROFILE else f"-{options.profile}"
@@ -224,6 +225,16 @@ def reproduce(arguments: list[str]) -> int:
     for path in report.write(report.compose(out), out / "report.html", None, None, None):
         print(path)
     return exit_code
+
+
+def _refuse_all_but(options: Any, used: tuple[str, ...]) -> None:
+    """`reproduce cost` trains nothing: seeds, profile and machines of runs would do nothing there."""
+    plain = parse(type(options), "cclf reproduce", [options.table])
+    pairs = [(vars(options), vars(plain)), (vars(options.where), vars(plain.where))]
+    for given, default in pairs:
+        for name, value in given.items():
+            if name not in (*used, "where") and value != default[name]:
+                raise ConfigError(f"--{name.replace('_', '-')} clashes with {options.table}: it would do nothing; leave it out")
 
 
 def _print_forecast(calls: "list[Call]", speeds: "dict[Kind, Speed]", places: int) -> None:

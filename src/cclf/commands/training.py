@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from cclf import presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
+from cclf.idle_options import refuse_idle_options
 
 if TYPE_CHECKING:
     from cclf.build import Agent, AnyLearner
@@ -99,7 +100,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     config = replace(
         defaults, seed=chosen.seed, env=chosen.env, method=chosen.method_config, algorithm=chosen.algorithm, run=chosen.run
     )
-    presets.refuse_idle_options(config, defaults)
+    refuse_idle_options(config, defaults)
     if len({chosen.seed, *chosen.with_seeds}) <= len(chosen.with_seeds):
         raise ConfigError(f"seeds {chosen.seed} and {chosen.with_seeds}: each may be named once")
     if not of_several and len({chosen.task, *chosen.with_tasks}) <= len(chosen.with_tasks):

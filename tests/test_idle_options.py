@@ -1,0 +1,202 @@
+"""Every option acts or is refused: each field of each base algorithm and method is changed, and the run must change with it."""
+
+import dataclasses
+import hashlib
+import re
+from functools import cache
+from typing import Annotated, Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+
+from cclf import build, fields, presets
+from cclf.config import Config, ConfigError, EnvConfig, MethodConfig
+from cclf.idle_options import clash, refuse_idle_options
+from cclf.runtime.turns import whole
+from tiny_runs import CPU, flat, tiny_config
+
+RAINBOW_SIZES = {
+    "batch_size": 4,
+    "hidden_dim": 8,
+    "contrastive_hidden_dim": 8,
+    "contrastive_dim": 4,
+    "learn_start_agent_steps": 16,
+    "replay_capacity_transitions": 100,
+    "n_steps": 3,
+    "learning_rate": 0.03,  # so that the target network soon prefers other actions
+}
+TASKS = {"sac": "toy/reach-1d", "a2c": "minigrid/Empty-5x5", "rainbow": "toy/catch"}
+AGENT_STEPS = {"sac": 26, "a2c": 48, "rainbow": 26}
+EVAL_EPISODES = {"sac": 1, "a2c": 2, "rainbow": 2}
+# Where neither another choice, nor the double, nor the half of a value can show in so short a run.
+OTHER_VALUES = {
+    "replay_capacity_transitions": 12,
+    "target_every_agent_steps": 5,
+    "warmup_agent_steps": 23,
+    "learn_start_agent_steps": 20,
+    "max_gradient_norm": 1e-4,
+    "importance_beta_agent_steps": 7,
+    "epsilon_train": 0.5,
+    "epsilon_eval": 1.0,
+    "epsilon_decay_agent_steps": 9,
+    "intensity_scale": 0.3,
+    "action_repeat": 2,
+    "conv_layers": 3,
+    "views": 3,
+    "priority_exponent": 0.9,
+}
+
+
+def the_config(base: str, method: str) -> Config:
+    sizes, env = (RAINBOW_SIZES, {"frame_pixels": 36, "crop_pixels": 36}) if base == "rainbow" else ({}, {})
+    return tiny_config(TASKS[base], method, env=env, algorithm=sizes, eval_episodes=EVAL_EPISODES[base])
+
+
+def other_values(name: str, kind: object, value: object) -> list[object]:
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is Literal:
+        return [choice for choice in get_args(kind) if choice != value]
+    if isinstance(value, bool):
+        return [not value]
+    if name in OTHER_VALUES and OTHER_VALUES[name] != value:
+        return [OTHER_VALUES[name]]
+    return [value // 2 or 2] if isinstance(value, int) else [value / 2 or 0.25]
+
+
+def changes(base: str, method: str) -> list[tuple[str, str, object]]:
+    """(group, field, value): every field that decides what is learned, with each value to try."""
+    config = the_config(base, method)
+    groups = {"env": EnvConfig, "method": MethodConfig, "algorithm": type(config.algorithm)}
+    return [
+        (group, name, value)
+        for group, kind in groups.items()
+        for name, of_type in fields.types_of(kind).items()
+        if name not in ("replay_device", "precision")  # where it computes; the other refuses a CPU by itself
+        for value in other_values(name, of_type, getattr(getattr(config, group), name))
+    ]
+
+
+def changed(config: Config, group: str, name: str, value: object) -> Config:
+    return dataclasses.replace(config, **{group: dataclasses.replace(getattr(config, group), **{name: value})})
+
+
+@cache
+def fingerprint(config: Config) -> str:
+    """Of all that a short run of this config leaves behind: its whole state, and an evaluation at its end."""
+    torch.set_num_threads(1)
+    learner, agent = build.make_learner(config, CPU), build.make_agent(config, CPU)
+    agent_steps, seen = 0, hashlib.sha256()
+    while agent_steps < AGENT_STEPS[presets.base_algorithm(config.task)]:
+        advance = whole(learner.turn(agent_steps * config.env.action_repeat))
+        agent_steps += advance.agent_steps
+        seen.update(repr(advance.finished_returns).encode())
+    agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())
+    seen.update(repr(agent.evaluate(list(range(config.run.eval_episodes))).returns).encode())
+    for name, leaf in sorted(flat(learner.state_dict()).items()):
+        seen.update(name.encode())
+        seen.update(np.asarray(leaf).tobytes() if hasattr(leaf, "shape") else repr(leaf).encode())
+    agent.close()
+    learner.close()
+    return seen.hexdigest()
+
+
+def refused(config: Config, group: str, name: str, value: object) -> str:
+    try:
+        asked = changed(config, group, name, value)
+        refuse_idle_options(asked, config)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def walk(base: str, method: str) -> None:
+    config = the_config(base, method)
+    idle, silent = [], []
+    for group, name, value in changes(base, method):
+        reason = refused(config, group, name, value)
+        if reason:
+            if name not in reason:
+                silent.append(f"{name}={value}: {reason}")
+        elif fingerprint(changed(config, group, name, value)) == fingerprint(config):
+            idle.append(f"{name}={value}")
+    assert not idle, f"accepted, and the run is the same: {idle}"
+    assert not silent, f"refused without a name: {silent}"
+
+
+def refused_needlessly(base: str, method: str) -> list[str]:
+    """Options that a rule calls idle though the run changes with them."""
+    config = the_config(base, method)
+    found = []
+    for group, name, value in changes(base, method):
+        if "would do nothing" in refused(config, group, name, value):
+            asked = changed(config, group, name, value)
+            if fingerprint(asked) != fingerprint(config):
+                found.append(f"{name}={value}")
+    return found
+
+
+PAIRS = [(base, method) for base in TASKS for method in presets.METHODS[base]]
+
+
+@pytest.mark.parametrize("base", TASKS)
+def test_every_option_of_cclf_acts_or_is_refused(base):
+    walk(base, "cclf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "method"), [pair for pair in PAIRS if pair[1] != "cclf"])
+def test_every_option_of_every_method_acts_or_is_refused(base, method):
+    walk(base, method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "method"), PAIRS)
+def test_no_option_is_refused_that_would_act(base, method):
+    assert refused_needlessly(base, method) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "group", "option", "value", "other"),
+    [
+        ("toy/reach", "drq", "method", "bonus_temperature", 0.5, "reward=False"),
+        ("toy/reach", "select+", "method", "priority_momentum", 0.5, "prioritisation=False"),
+        ("toy/reach", "rad", "algorithm", "contrastive_encoder_steps", 1, "contrastive=False"),
+        ("dmc/cartpole-swingup", "cclf", "method", "negatives", "distinct", "pixels"),
+        ("dmc/cartpole-swingup", "sac-pixel", "algorithm", "last_crop_offset", True, "augmentation=centre-crop"),
+        ("minigrid/DoorKey-6x6", "cclf", "algorithm", "re3_coefficient", 0.5, "re3=False"),
+        ("minigrid/DoorKey-6x6", "a2c", "method", "negatives", "distinct", "contrastive=False"),
+        ("minigrid/DoorKey-6x6", "cclf", "env", "action_repeat", 4, "minigrid/DoorKey-6x6"),
+        ("minigrid/DoorKey-6x6", "cclf", "env", "frame_stack", 2, "A2C"),
+        ("toy/catch", "cclf", "env", "action_repeat", 4, "toy/catch"),
+        ("atari/Pong", "cclf", "algorithm", "base_replay", "uniform", "prioritisation=True"),
+        ("atari/Pong", "cclf", "algorithm", "priority_exponent", 0.7, "prioritisation=True"),
+        ("atari/Pong", "cclf", "algorithm", "contrastive_joins_td", True, "prioritisation=True"),
+        ("atari/Pong", "cclf", "algorithm", "curl_coefficient", 0.5, "contrastive_list=cclf"),
+        ("atari/Pong", "curl", "algorithm", "cclf_coefficient", 0.5, "contrastive_list=curl"),
+        ("atari/Pong", "rainbow", "method", "augmentation", "shift", "contrastive=False and q_observations=original"),
+        ("atari/Pong", "efficient-dqn", "method", "augmentation", "shift", "q_observations=original"),
+        ("atari/Pong", "rainbow-uniform", "algorithm", "priority_exponent", 0.7, "base_replay=uniform"),
+        ("atari/Pong", "rainbow-uniform", "algorithm", "importance_sampling", True, "base_replay=uniform"),
+        ("atari/Pong", "drq", "algorithm", "warmup_policy", "uniform", "epsilon"),
+    ],
+)
+def test_the_refusal_names_both(task, method, group, option, value, other):
+    defaults = presets.resolve(task, method)
+    pattern = rf"^{option}={value} clashes with .*{re.escape(other)}.*: it would do nothing"
+    with pytest.raises(ConfigError, match=pattern):
+        refuse_idle_options(changed(defaults, group, option, value), defaults)
+
+
+def test_the_two_lists_of_coefficients_may_be_exchanged_where_they_differ():
+    defaults = presets.resolve("atari/Pong", "cclf")
+    assert not clash(defaults, "contrastive_list")
+    refuse_idle_options(changed(defaults, "algorithm", "contrastive_list", "curl"), defaults)
+
+
+def test_rules_name_options_that_exist():
+    from cclf import idle_options
+
+    for config, rules in idle_options._OF_BASE.items():
+        known = {name for kind in (EnvConfig, MethodConfig, config) for name in fields.types_of(kind)}
+        assert set(rules) | set(idle_options._METHOD) <= known
