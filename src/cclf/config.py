@@ -30,7 +30,7 @@ class WorkerError(ValueError):
 
 def _check_fields(config: Any) -> None:
     """Every field holds a value of its type and range: what a command line gives, and what a file says."""
-    for name, kind in fields.types_of(type(config)).items():
+    for name, kind in fields.types_of(config.__class__).items():
         wrong = fields.complaint(getattr(config, name), kind)
         if wrong:
             raise ConfigError(f"{name}={getattr(config, name)} {wrong}")

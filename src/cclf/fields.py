@@ -49,7 +49,7 @@ ZeroOrMore = Annotated[float, Range(0)]
 
 
 @cache
-def types_of(config: Any) -> dict[str, Any]:
+def types_of(config: type) -> dict[str, Any]:
     """The fields of a dataclass with their types, ranges included."""
     return get_type_hints(config, include_extras=True)
 
