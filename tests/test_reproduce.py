@@ -213,3 +213,14 @@ def test_five_views_keep_more_for_gradients_than_two_and_have_the_same_parameter
     assert two.parameters == five.parameters > 10**6
     assert 2.0 < five.kept_bytes / two.kept_bytes < 2.6  # 5 : 2, but for the actor's part, which is the same
     assert [len(each.milliseconds) for each in found.values()] == [2, 2]
+
+
+def test_an_unknown_table_is_told_of_all_that_the_command_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reproduce", "table7"]) == 2
+    said = capsys.readouterr().err
+    assert "did you mean table1?" in said
+    assert said.rstrip().endswith("use one of table1, ablation, minigrid, atari, cost")
+    assert cli.main(["reproduce", "costs"]) == 2
+    assert "did you mean cost?" in capsys.readouterr().err
+    assert cli.main(["sweep", "--table", "cost"]) == 2, "nothing of it is a run"
+    assert capsys.readouterr().err.rstrip().endswith("use one of table1, ablation, minigrid, atari")
