@@ -3,13 +3,15 @@
 import ast
 import dataclasses
 import importlib
+import itertools
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import cclf
-from cclf import config, equations
+from cclf import config, equations, presets
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(cclf.__file__).parent
@@ -131,3 +133,21 @@ def test_the_functions_beside_the_papers_equations_are_there():
     assert len(named) > 10
     assert not [word for word in named if not hasattr(equations, word)]
     assert columns(page, "equation") == [f"({number})" for number in range(1, 10)]
+
+
+def test_the_two_profiles_of_minigrid_differ_as_the_documentation_says():
+    paper, released = (presets.resolve("minigrid/DoorKey-6x6", profile=p).learning_values() for p in ("paper", "released"))
+    assert [key for key in paper if paper[key] != released[key]] == ["algorithm.entropy_coefficient"]
+    assert paper["method.contrastive_reduction"] == "weighted-mean"
+    words = (ROOT / "docs" / "deviations.md").read_text()
+    assert "`paper` and `released` differ in the entropy coefficient alone" in words
+    assert "| contrastive loss (8) | Σ c·l / Σ c under `paper`, too (`contrastive_reduction`) |" in words
+
+
+def test_how_often_all_pairs_of_crops_would_choose_another_pair():
+    origins = torch.randint(16, (5, 100_000, 2), generator=torch.Generator().manual_seed(0))
+    with_anchor = equations.overlap(origins[:1], origins[1:], 84).amin(0)
+    pairs = itertools.combinations(range(5), 2)
+    of_all = torch.stack([equations.overlap(origins[i], origins[j], 84) for i, j in pairs]).amin(0)
+    share = f"another pair in {(of_all < with_anchor).double().mean():.0%} of samples".replace("%", " %")
+    assert share in " ".join((ROOT / "docs" / "deviations.md").read_text().split())
