@@ -339,4 +339,15 @@ def test_the_foreign_algorithm_of_the_documentation_runs() -> None:
     assert marker, f"{page} has no marker <!-- test: foreign-algorithm --> before its example"
     example = re.search(r"^```python\n(.*?)^```", rest, re.DOTALL | re.MULTILINE)
     assert example, f"no ```python block follows the marker in {page}"
-    exec(compile(example.group(1), str(page), "exec"), {"__name__": "foreign_algorithm"})
+    made: dict[str, Any] = {"__name__": "foreign_algorithm"}
+    exec(compile(example.group(1), str(page), "exec"), made)
+
+    # It will be copied, so it must be right: no bootstrap beyond the end, and a target that follows.
+    ended, rewards = made["done"] == 1.0, made["reward"] + made["appraisal"].bonus
+    assert 0 < ended.sum() < len(ended)
+    assert torch.equal(made["y"][ended], rewards[ended])
+    assert not torch.isclose(made["y"], rewards)[~ended].any()
+    # A target moved by 5 % of each step is near the network that learns, but not the same.
+    pairs = zip(made["online"].parameters(), made["target"].parameters(), strict=True)
+    distances = [float((fast - slow).detach().abs().max()) for fast, slow in pairs]
+    assert all(0.0 < distance < 0.05 for distance in distances)

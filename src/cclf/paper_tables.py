@@ -93,9 +93,11 @@ TABLES: dict[str, dict[Budget, Table]] = {
 }
 
 
-def find_table(name: str, budget: Budget) -> Table:
+def find_table(name: str, budget: Budget, also: Sequence[str] = ()) -> Table:
+    """`also` are names that the command takes though they are no table of runs; its error lists them."""
     if name not in TABLES:
-        raise ConfigError(f"unknown table {name!r}{presets.nearest(name, TABLES)}: use one of {', '.join(TABLES)}")
+        known = (*TABLES, *also)
+        raise ConfigError(f"unknown table {name!r}{presets.nearest(name, known)}: use one of {', '.join(known)}")
     table = TABLES[name][budget]
     if not _known(table.tasks):
         raise ConfigError(f"the tasks of {name} are not in this version of cclf (see: cclf tasks)")

@@ -303,7 +303,7 @@ TASKS: dict[str, Task] = {
         Task("toy/reach", "move a dot onto another, 20x20 pixels; learned in a minute on a CPU"),
         Task(
             "toy/reach-1d",
-            "the same along one line; learned in seconds on a CPU",
+            "the same along one line; learned in a minute on a CPU",
             run={"env_steps": 1_500, "eval_every_env_steps": 250},
         ),
         _CATCH,

@@ -60,7 +60,8 @@ def oracle(name, seed):
 
 
 def actions_for(env, count, seed=0):
-    return np.random.default_rng(seed).uniform(-1, 1, (count, env.spec.action_dim))
+    """In float32, as policies give them."""
+    return np.random.default_rng(seed).uniform(-1, 1, (count, env.spec.action_dim)).astype(np.float32)
 
 
 def test_the_tasks_tested_are_the_papers_six():
@@ -83,6 +84,34 @@ def test_frames_and_rewards_are_dm_controls(make, name):
         assert np.array_equal(step.frame, theirs.physics.render(100, 100, camera_id=0).transpose(2, 0, 1))
         assert not step.terminated
         assert not step.truncated
+
+
+def controls(env, actions):
+    """What reaches the physics for each action."""
+    env.reset()
+    found = []
+    for action in actions:
+        env.step(action)
+        found.append(env._env.physics.control())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("name", ["cartpole-swingup", "cheetah-run"])
+def test_where_bounds_are_one_an_action_reaches_the_physics_without_rounding(blind, name):
+    env = blind(name, action_repeat=1)
+    actions = actions_for(env, 100)
+    assert np.array_equal(controls(env, actions), actions)
+
+
+def test_other_bounds_are_reached_with_the_roundings_of_the_released_codes_wrapper(blind):
+    env = blind("quadruped-walk", action_repeat=1)
+    actions = actions_for(env, 20)
+    spec = env._env.action_spec()
+    low, high = spec.minimum.astype(np.float32), spec.maximum.astype(np.float32)
+    assert high[1] == np.float32(1.1)
+    wide = actions.astype(np.float64)  # dmc2gym: bounds and result in float32, what lies between in float64
+    expected = ((wide - np.float32(-1.0)) / np.float32(2.0) * (high - low) + low).astype(np.float32)
+    assert np.array_equal(controls(env, actions), expected)
 
 
 def test_other_frame_sizes_and_the_picture(make):

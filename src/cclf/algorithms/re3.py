@@ -2,7 +2,8 @@
 in the features of a fixed random encoder.
 
 MiniGrid observations repeat exactly, so neighbours are counted, not searched: an observation held five times or more has distance
-0, and only the few rarer ones are compared, with distinct observations and their counts. The result is the published one.
+0, and only the few rarer ones are compared, with distinct observations and their counts. The result is the published one but for
+the order in which a rollout enters the window (docs/deviations.md).
 """
 
 from typing import Any

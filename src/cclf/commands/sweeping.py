@@ -200,7 +200,7 @@ def reproduce(arguments: list[str]) -> int:
     if options.table == "cost":
         _refuse_all_but(options, ("table", "budget", "out", "dry_run"))
         return _reproduce_cost(options.budget, options.dry_run, options.out or Path("runs") / "reproduce-cost", extra)
-    table = paper_tables.find_table(options.table, options.budget)
+    table = paper_tables.find_table(options.table, options.budget, also=("cost",))
     profile = "" if options.profile == presets.DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])

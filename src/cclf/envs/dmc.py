@@ -48,7 +48,7 @@ class DeepMindControl:
         self._finalise = weakref.finalize(self, _close_renderers, self._renderers)
         self._pristine = {name: value.copy() for name, value in _float_arrays(self._model)}
         bounds = self._env.action_spec()
-        self._low, self._high = bounds.minimum, bounds.maximum
+        self._low, self._high = bounds.minimum.astype(np.float32), bounds.maximum.astype(np.float32)
         limit = self._env._step_limit
         steps = None if np.isinf(limit) else -(-int(limit) // action_repeat)
         self.spec = EnvSpec((3, frame_pixels, frame_pixels), int(np.prod(bounds.shape)), action_repeat, steps)
@@ -68,7 +68,7 @@ class DeepMindControl:
         return self._frame()
 
     def step(self, action: np.ndarray) -> EnvStep:
-        control = self._low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (self._high - self._low)
+        control = self._control(action)
         reward = 0.0
         for _ in range(self._repeat):
             time_step = self._env.step(control)
@@ -78,6 +78,15 @@ class DeepMindControl:
         # dm_control marks a time limit with discount 1: the episode ends, its value does not.
         terminated = bool(time_step.last() and time_step.discount == 0.0)
         return EnvStep(self._frame(), reward, terminated, truncated=bool(time_step.last() and not terminated))
+
+    def _control(self, action: np.ndarray) -> np.ndarray:
+        """An action in [-1, 1] on the task's own scale, with the roundings of dmc2gym, the released code's wrapper:
+        bounds and result are float32, what lies between is float64. Where bounds are -1 and 1, as in the six tasks of
+        the paper, a float32 action comes out as it went in; in float32, action + 1 loses up to 6e-8.
+        """
+        share = (np.clip(action, -1.0, 1.0).astype(np.float64) + 1.0) / 2.0
+        control: np.ndarray = (share * (self._high - self._low) + self._low).astype(np.float32)
+        return control
 
     def picture(self) -> np.ndarray:
         return self._render(PICTURE_PIXELS)

@@ -1,4 +1,4 @@
-"""Pixel tasks solved in seconds on a CPU: for first runs, for tests, and to see whether a method learns at all.
+"""Pixel tasks solved in a minute on a CPU: for first runs, for tests, and to see whether a method learns at all.
 
 In Reach a red dot (the agent) must move onto a green one. Only their distance matters, so a random crop changes nothing that
 counts; both stay inside every crop. Catch has discrete actions, for Rainbow: a paddle must be under a falling ball.

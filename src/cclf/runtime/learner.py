@@ -33,7 +33,8 @@ from cclf.types import (
 
 
 class OffPolicyLearner:
-    """One turn is one agent step in the paper's order: act, update on replay without the step under way, see what came of it.
+    """One turn is one agent step in the released code's order: act, update on replay without the step under way, see what
+    came of it. (The paper's Algorithm 1 stores that step before it samples.)
 
     Since the update shares no data with the step under way, the two may overlap without changing anything.
     """
