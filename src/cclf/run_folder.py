@@ -18,6 +18,7 @@ from cclf.config import Config, ConfigError, RainbowConfig
 from cclf.runtime import checkpoint
 from cclf.runtime.evaluate import EvaluationStoppedError
 from cclf.runtime.evaluators import Evaluators
+from cclf.runtime.failure import refuse_non_finite
 from cclf.runtime.files import only_process, replace_file
 from cclf.runtime.metrics import EVAL_COLUMNS, Table
 from cclf.runtime.seeding import derive
@@ -25,23 +26,42 @@ from cclf.runtime.seeding import derive
 
 @contextmanager
 def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
-    """The run's folder, made or found, for this process alone. Refuses one that holds another config, one that another process
-    works in, and one that cannot be written."""
+    """The run's folder, made or found, for this process alone, with its config in it. Refuses one that holds another config, one
+    that another process works in, and one that cannot be written."""
     folder = out / config.run_name()
     with ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(only_process(folder))
-            _claim(config, folder)
+            refuse_other_config(config, folder)
+            write_config(config, folder)
         except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
             raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
         yield folder
 
 
-def _claim(config: Config, folder: Path) -> None:
+@contextmanager
+def found_folder(config: Config, out: Path) -> Iterator[Path]:
+    """As `claimed_folder` of one that is there, but for the lock nothing is written: for runs that begin together or not at all."""
+    folder = out / config.run_name()
+    with ExitStack() as held:
+        try:
+            held.enter_context(only_process(folder))
+            refuse_other_config(config, folder)
+        except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
+            raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
+        yield folder
+
+
+def write_config(config: Config, folder: Path) -> None:
+    """Where there is none yet."""
+    if not (folder / "config.json").exists():
+        replace_file(folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode())
+
+
+def refuse_other_config(config: Config, folder: Path) -> None:
     known = folder / "config.json"
     if not known.exists():
-        replace_file(known, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
         return
     before = Config.from_dict(json.loads(known.read_text())).learning_values()
     now = config.learning_values()
@@ -150,6 +170,7 @@ def final_evaluation(
         "wall_seconds": round(time.monotonic() - started, 3),
         "returns": " ".join(f"{value:.8g}" for value in result.returns),
     }
+    refuse_non_finite(folder, row)
     with closing(Table(path, EVAL_COLUMNS, env_steps - 1)) as table:
         table.write(row)
     return True

@@ -15,7 +15,8 @@ from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 
 if TYPE_CHECKING:
-    from cclf.build import Agent, AnyLearner
+    from cclf.build import AnyLearner
+    from cclf.runtime.evaluators import Evaluators
     from cclf.runtime.loop import Run, Training
     from cclf.runtime.stop import Stop
 
@@ -138,20 +139,18 @@ def run_training(configs: list[Config], out: Path) -> int:
     devices.set_up(configs[0], device)
     try:
         with contextlib.ExitStack() as held:
-            evaluators = build.make_evaluators(configs[0], device, len(configs))
+            found = {folder for config in configs if (folder := out / config.run_name()).exists()}
+            accepted = _accepted(configs, out, found, held)
+            evaluators = build.make_evaluators(accepted[0], device, len(accepted))
             if evaluators is not None:
                 held.callback(evaluators.close)
-            runs = {}
-            points = run_folder.resume_points(configs, out)
-            for config, learner, point in zip(configs, build.make_learners(configs, device, points), points, strict=True):
-                held.callback(learner.close)
-                trained = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
-                runs[out / config.run_name()] = _prepare(config, *trained, out, device, held, len(configs) > 1, point)
+            runs = _prepared(accepted, out, found, device, evaluators, held)
 
             def conclude(folder: Path) -> bool:
                 return run_folder.final_evaluation(folder, device, lambda: stop.requested, evaluators)
 
-            return _train_together(runs, conclude, stop, held)
+            exit_code = _train_together(runs, conclude, stop, held)
+            return exit_code if len(accepted) == len(configs) else EXIT_FAILED
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -159,33 +158,84 @@ def run_training(configs: list[Config], out: Path) -> int:
         return EXIT_FAILED
 
 
-def _prepare(
+def _accepted(configs: list[Config], out: Path, found: set[Path], held: contextlib.ExitStack) -> list[Config]:
+    """Those that may go on: of several, one that failed before is left out and named. The folders that were found are held from
+    here on, and nothing in them has changed: whoever is refused finds all as it was."""
+    from cclf import run_folder
+    from cclf.runtime.failure import refuse_after_failure
+
+    accepted, refused = [], []
+    for config in configs:
+        folder = out / config.run_name()
+        if folder in found:
+            held.enter_context(run_folder.found_folder(config, out))
+        try:
+            refuse_after_failure(folder)
+            accepted.append(config)
+        except ConfigError as error:
+            refused.append(error)
+    if not accepted:
+        raise refused[0]
+    for error in refused:
+        print(f"cclf: warning: left out: {error}", file=sys.stderr, flush=True)
+    return accepted
+
+
+def _prepared(
+    configs: list[Config],
+    out: Path,
+    found: set[Path],
+    device: Any,
+    evaluators: "Evaluators | None",
+    held: contextlib.ExitStack,
+) -> "dict[Path, Run | None]":
+    """Runs ready to go on in their folders, both held until `held` closes; None for one that was finished before.
+
+    All are read before any folder is changed: what one lacks must not cost another its newest checkpoint.
+    """
+    from cclf import build, run_folder
+
+    points = run_folder.resume_points(configs, out)
+    trained = []
+    for config, learner, point in zip(configs, build.make_learners(configs, device, points), points, strict=True):
+        held.callback(learner.close)
+        training, learner, agent = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
+        held.callback(agent.close)
+        trained.append((training, learner, training.resume(point)))
+    for config in configs:
+        folder = out / config.run_name()
+        if folder not in found:
+            if folder.exists():
+                raise ConfigError(f"another process has begun in {folder} meanwhile: run the same command again")
+            held.enter_context(run_folder.claimed_folder(config, out))
+    runs = {}
+    for config, (training, learner, resumed), point in zip(configs, trained, points, strict=True):
+        run_folder.write_config(config, training.folder)
+        if point is not None:
+            training.checkpoints.rewind(point)
+        runs[training.folder] = _begin(config, training, learner, device, held, len(configs) > 1, resumed)
+    return runs
+
+
+def _begin(
     config: Config,
     training: "Training",
     learner: "AnyLearner",
-    agent: "Agent",
-    out: Path,
     device: Any,
     held: contextlib.ExitStack,
     several: bool,
-    resume_point: int | None,
+    resumed: bool,
 ) -> "Run | None":
-    """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
+    """What a run needs in its folder, from its first step on; None when it was finished before."""
     from cclf import run_folder
-    from cclf.runtime.failure import refuse_after_failure
     from cclf.runtime.loop import Run
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
-    held.callback(agent.close)
-    folder = held.enter_context(run_folder.claimed_folder(config, out))
-    refuse_after_failure(folder)
-    if resume_point is not None:
-        training.checkpoints.rewind(resume_point)
-    resumed = training.resume()
     if training.finished:
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
         return None
+    folder = training.folder
     run_folder.record(config, learner, device, folder)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
@@ -234,9 +284,21 @@ def _train_together(
             saved = each.training.saved_env_steps
             print(f"stopped at {saved:,} env steps and saved; run the same command to go on", file=sys.stderr)
             exit_codes.add(EXIT_STOPPED)
-        elif not conclude(folder):
-            print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
-            exit_codes.add(EXIT_STOPPED)
         else:
-            print(folder)
+            exit_codes.add(_concluded(folder, conclude))
     return next(code for code in (EXIT_FAILED, EXIT_STOPPED, EXIT_DONE) if code in exit_codes)
+
+
+def _concluded(folder: Path, conclude: Callable[[Path], bool]) -> int:
+    """The final evaluation of a finished run, and the exit code for it."""
+    from cclf.runtime.failure import NonFiniteError
+
+    try:
+        if conclude(folder):
+            print(folder)
+            return EXIT_DONE
+    except NonFiniteError as error:  # of this run alone
+        print(f"cclf: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
+    return EXIT_STOPPED
