@@ -20,37 +20,40 @@ from cclf.runtime.evaluate import EvaluationStoppedError
 from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.failure import refuse_non_finite
 from cclf.runtime.files import only_process, replace_file
-from cclf.runtime.metrics import EVAL_COLUMNS, Table
+from cclf.runtime.metrics import EVAL_COLUMNS, Table, kept_rows
 from cclf.runtime.seeding import derive
 
 
 @contextmanager
 def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
-    """The run's folder, made or found, for this process alone, with its config in it. Refuses one that holds another config, one
-    that another process works in, and one that cannot be written."""
+    """The run's folder, made or found, for this process alone, with its config in it. Refuses what `found_folder` refuses."""
     folder = out / config.run_name()
-    with ExitStack() as held:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(only_process(folder))
-            refuse_other_config(config, folder)
+    with _usable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with found_folder(config, out):
+        with _usable(folder):
             write_config(config, folder)
-        except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
-            raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
         yield folder
 
 
 @contextmanager
 def found_folder(config: Config, out: Path) -> Iterator[Path]:
-    """As `claimed_folder` of one that is there, but for the lock nothing is written: for runs that begin together or not at all."""
+    """A run's folder that is there, for this process alone; but for its lock nothing is written. Refuses one that holds another
+    config, one that another process works in, and one that cannot be written."""
     folder = out / config.run_name()
     with ExitStack() as held:
-        try:
+        with _usable(folder):
             held.enter_context(only_process(folder))
-            refuse_other_config(config, folder)
-        except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
-            raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
+            _refuse_other_config(config, folder)
         yield folder
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
+        raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
 
 
 def write_config(config: Config, folder: Path) -> None:
@@ -59,7 +62,7 @@ def write_config(config: Config, folder: Path) -> None:
         replace_file(folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode())
 
 
-def refuse_other_config(config: Config, folder: Path) -> None:
+def _refuse_other_config(config: Config, folder: Path) -> None:
     known = folder / "config.json"
     if not known.exists():
         return
@@ -151,7 +154,7 @@ def final_evaluation(
         return True
     agent, config, env_steps = load_agent(folder, device, episodes, evaluators)
     path = folder / "final.csv"
-    done = [line.partition(",")[0] for line in path.read_text().splitlines()] if path.exists() else []
+    done = [row["env_steps"] for row in kept_rows(path, env_steps, None)]
     with closing(agent):
         if str(env_steps) in done:
             return True

@@ -194,6 +194,7 @@ def _prepared(
     All are read before any folder is changed: what one lacks must not cost another its newest checkpoint.
     """
     from cclf import build, run_folder
+    from cclf.runtime.metrics import check_tables
 
     points = run_folder.resume_points(configs, out)
     trained = []
@@ -202,6 +203,7 @@ def _prepared(
         training, learner, agent = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
         held.callback(agent.close)
         trained.append((training, learner, training.resume(point)))
+        check_tables(training.folder, training.env_steps, training.evaluation_due, training.known_rows)
     for config in configs:
         folder = out / config.run_name()
         if folder not in found:
@@ -239,7 +241,8 @@ def _begin(
     run_folder.record(config, learner, device, folder)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
-    log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
+    moment = training.env_steps, training.evaluation_due
+    log = RunLog(folder, learner.metric_names, config.run.tensorboard, *moment, training.known_rows)
     held.callback(log.close)
     label = f"{config.task} seed {config.seed}: " if several else ""
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))

@@ -15,6 +15,7 @@ from cclf.config import ConfigError
 from cclf.runtime.files import replace_file, sync_folder
 
 BUNDLE = "failure"
+FACTS = "failure.json"
 
 
 class NonFiniteError(ValueError):
@@ -76,7 +77,7 @@ def save_bundle(folder: Path, name: str, row: Mapping[str, Any]) -> Path:
     if (folder / "checkpoint").exists():  # otherwise it failed before the first one: the config and its seed replay it
         shutil.copytree(folder / "checkpoint", temporary / "checkpoint", copy_function=_link)
     facts = {"metric": name, "value": str(row[name]), "row": {key: _json(value) for key, value in row.items()}}
-    replace_file(temporary / "failure.json", (json.dumps(facts, indent=2) + "\n").encode())
+    replace_file(temporary / FACTS, (json.dumps(facts, indent=2) + "\n").encode())
     os.rename(temporary, bundle)
     sync_folder(folder)
     return bundle

@@ -10,7 +10,7 @@ from cclf.config import ConfigError, WorkerError
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, finish, next_round, write_video
 from cclf.runtime.failure import NonFiniteError, first_non_finite_of, refuse_non_finite
-from cclf.runtime.metrics import Averages, RunLog
+from cclf.runtime.metrics import Averages, KnownRows, RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
 from cclf.runtime.turns import take_turns
@@ -57,6 +57,7 @@ class Training:
         self.evaluation_due = False
         self.under_way: UnderWay | None = None
         self.saved_env_steps = 0
+        self.known_rows: dict[str, KnownRows] = {}  # of the tables, by the checkpoint that this run goes on from
 
     @property
     def env_steps(self) -> int:
@@ -98,7 +99,8 @@ class Training:
         self.wall_seconds = self._seconds()
         self._check_finite()  # so that going on from the last checkpoint is always a way out
         log.sync()  # a checkpoint must never be ahead of the rows that led to it
-        self.checkpoints.save(self.state_dict())
+        tables = {name: rows._asdict() for name, rows in log.known().items()}
+        self.checkpoints.save(self.state_dict() | {"tables": tables})
         self.saved_env_steps = self.env_steps
 
     def _seconds(self) -> float:
@@ -186,6 +188,7 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self._COUNTERS:
             setattr(self, name, state[name])
+        self.known_rows = {name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()}  # none before 0.2
         if self.finished:
             return  # nothing is left to do, and a smaller budget than was run may have no room for the replay
         for name in ("learner", "averages"):
