@@ -289,10 +289,17 @@ def of_another_config(own):
     yield
 
 
+@contextlib.contextmanager
+def without_its_evaluations(own):
+    (own / "eval.csv").unlink()
+    yield
+
+
 REFUSED = {
     "at work in": locked,
     "no checkpoint in": without_a_good_checkpoint,
     "holds a run of another config": of_another_config,
+    "cannot go on with": without_its_evaluations,
 }
 
 

@@ -238,7 +238,7 @@ def _begin(
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
         return None
     folder = training.folder
-    run_folder.record(config, learner, device, folder)
+    run_folder.record(config, learner, device, folder, training.env_steps)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     moment = training.env_steps, training.evaluation_due
