@@ -18,6 +18,7 @@ MAY_SEE = {
     "config": set(),
     "atari_games": set(),
     "presets": {"config", "atari_games"},
+    "extras": {"config"},  # which packages may be missing
     "equations": set(),
     "types": {"config"},
     "nets": WORDS | {"equations", "augment", "kernels"},
@@ -42,7 +43,7 @@ MAY_SEE = {
     "bench_parity": WORDS | {"equations", "build", "devices", "bench", "run_folder", "algorithms", "runtime"},
     "bench_rainbow": WORDS | {"build", "devices", "bench", "envs", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
-    "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
+    "doctor": WORDS | {"extras", "build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "run_folder", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
     # one file per base algorithm: its checkpoint becomes pictures and plain numbers for a page
     "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "run_folder", "analysis", "gallery"},
@@ -65,6 +66,7 @@ MAY_SEE = {
         "demo",
         "doctor",
         "export",
+        "extras",
         "gallery",
         "sweep",
     }
@@ -84,7 +86,7 @@ MADE_OF = {
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.
 COMPILERS = {"runtime/compile"}
-STANDARD_LIBRARY_ONLY = {"config", "presets", "atari_games", "paper_tables", "__init__"}
+STANDARD_LIBRARY_ONLY = {"config", "presets", "atari_games", "paper_tables", "extras", "__init__"}
 
 
 def tree(path):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from cclf import presets
+from cclf import extras, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 
@@ -137,6 +137,7 @@ def run_training(configs: list[Config], out: Path) -> int:
 
     device = devices.choose_device(configs[0].run.device)
     devices.set_up(configs[0], device)
+    configs = _without_missing_extras(configs)
     try:
         with contextlib.ExitStack() as held:
             found = {folder for config in configs if (folder := out / config.run_name()).exists()}
@@ -158,6 +159,19 @@ def run_training(configs: list[Config], out: Path) -> int:
         return EXIT_FAILED
 
 
+def _without_missing_extras(configs: list[Config]) -> list[Config]:
+    """A video and TensorBoard are on unless told: where their packages are missing a line says so before the first step, and the
+    run goes on without."""
+    drawing = {extra for config in configs for extra in extras.to_draw(config.task)}
+    no_video = extras.missing(["video", *sorted(drawing)]) if configs[0].run.video else {}
+    no_tensorboard = extras.missing(["tensorboard"]) if configs[0].run.tensorboard else {}
+    for what, lacking in (("video", no_video), ("TensorBoard", no_tensorboard)):
+        if lacking:
+            print(f"cclf: warning: no {what}, it needs {extras.said(lacking)}", file=sys.stderr, flush=True)
+    video, tensorboard = configs[0].run.video and not no_video, configs[0].run.tensorboard and not no_tensorboard
+    return [replace(config, run=replace(config.run, video=video, tensorboard=tensorboard)) for config in configs]
+
+
 def _accepted(configs: list[Config], out: Path, found: set[Path], held: contextlib.ExitStack) -> list[Config]:
     """Those that may go on: of several, one that failed before is left out and named. The folders that were found are held from
     here on, and nothing in them has changed: whoever is refused finds all as it was."""
@@ -176,8 +190,8 @@ def _accepted(configs: list[Config], out: Path, found: set[Path], held: contextl
             refused.append(error)
     if not accepted:
         raise refused[0]
-    for error in refused:
-        print(f"cclf: warning: left out: {error}", file=sys.stderr, flush=True)
+    for refusal in refused:
+        print(f"cclf: warning: left out: {refusal}", file=sys.stderr, flush=True)
     return accepted
 
 

@@ -173,11 +173,18 @@ class Training:
         refuse_non_finite(self.folder, over.clocks | row)  # first: the table holds returns that can be compared
         log.write("eval", over.clocks | row)
         progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
+        if result.no_pictures:
+            progress.say(f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}")
         if result.pictures:
-            try:
-                write_video(str(self.folder / f"episode-{over.clocks['env_steps']}.mp4"), result.pictures)
-            except ImportError:
-                progress.say("no video: imageio is not installed (pip install 'cclf[video]')")
+            self._write_video(self.folder / f"episode-{over.clocks['env_steps']}.mp4", result, progress)
+
+    def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> None:
+        """Whatever a library raises here: a run that is trained must not fail for want of a picture."""
+        try:
+            write_video(str(path), result.pictures)
+        except Exception as error:
+            path.unlink(missing_ok=True)  # what was begun of it
+            progress.say(f"cclf: warning: no video: {' '.join(f'{type(error).__name__}: {error}'.split())}")
 
     _COUNTERS = ("agent_steps", "episodes", "finished_returns", "wall_seconds", "evaluation_due")
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,7 +190,8 @@ class RunLog:
         if tensorboard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
+            except ImportError as error:
+                print(f"cclf: warning: no TensorBoard: {error}", file=sys.stderr, flush=True)
                 return
             # What was shown of the steps from here on is to be forgotten; what the table keeps of this very step is shown again.
             self._mirror = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_env_steps + 1 - evaluation_due)
