@@ -155,3 +155,12 @@ def test_what_counts_as_a_number_of_a_state():
     assert found == ("list/1", -math.inf), "the first of several"
     name, value = first_non_finite_of(state | {"inner": {"array": np.array([[0.0, NAN]], dtype=np.float32)}})
     assert (name, math.isnan(value)) == ("inner/array", True)
+
+
+def test_the_check_is_made_for_evaluations_and_checkpoints_never_per_update(tmp_path, monkeypatch):
+    """It waits for a GPU, so 40 updates must not ask for it 40 times."""
+    calls = []
+    original = loop.Training._check_finite
+    monkeypatch.setattr(loop.Training, "_check_finite", lambda self: calls.append(self.env_steps) or original(self))
+    assert train(tmp_path)[0] == 0
+    assert calls == [30, 30, 60, 60], "before each evaluation, and before its checkpoint"
