@@ -4,14 +4,17 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from cclf import build, doctor, extras
+from cclf import build, demo, doctor, extras
 from cclf.envs.minigrid import GridWorlds
 from cclf.envs.toy import make_toy
 from cclf.runtime import evaluate, loop
 from cclf.runtime.evaluate import finish
+from cclf.runtime.metrics import RunLog
 from cclf.runtime.workers import EnvWorkers
+from cclf.sweep.plan import call_of
 from test_cli import assert_refused, cclf, contents
 from test_doctor import healthy
 from tiny_runs import CPU, rows, tiny_config, tiny_options
@@ -159,3 +162,22 @@ def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     finding = next(found for found in doctor.judge(healthy(missing_extras=lacking)) if found.name == "extras")
     assert finding.value == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
     assert finding.status == "note"
+
+
+@pytest.mark.parametrize(
+    ("pictures", "why"), [([], "nothing to draw with"), ([np.zeros((16, 16, 3), np.uint8)] * 3, str(BROKEN))]
+)
+def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(monkeypatch, capsys, pictures, why):
+    monkeypatch.setattr(demo, "_watch", lambda _: (pictures, "" if pictures else why))
+    monkeypatch.setattr(evaluate, "write_video", raising(BROKEN))
+    parts = demo._episode(call_of(GRIDS, Path("runs"), ()))
+    assert len(parts) == (2 if pictures else 1)
+    error = capsys.readouterr().err
+    assert error.startswith("cclf: warning: the page lacks pictures of the agent: ")
+    assert why in error
+
+
+def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):
+    hide(monkeypatch, "torch.utils.tensorboard")
+    RunLog(tmp_path, ("loss",), tensorboard=True, resume_env_steps=0).close()
+    assert capsys.readouterr().err.startswith("cclf: warning: no TensorBoard: ")
