@@ -195,7 +195,7 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self._COUNTERS:
             setattr(self, name, state[name])
-        self.known_rows = {name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()}  # none before 0.2
+        self.known_rows = {name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()}  # older ones have none
         if self.finished:
             return  # nothing is left to do, and a smaller budget than was run may have no room for the replay
         for name in ("learner", "averages"):
