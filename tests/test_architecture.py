@@ -20,6 +20,7 @@ MAY_SEE = {
     "idle_options": {"config"},
     "atari_games": set(),
     "presets": {"config", "atari_games"},
+    "extras": {"config"},  # which packages may be missing
     "equations": set(),
     "types": {"config"},
     "nets": WORDS | {"equations", "augment", "kernels"},
@@ -44,7 +45,7 @@ MAY_SEE = {
     "bench_parity": WORDS | {"equations", "build", "devices", "bench", "run_folder", "algorithms", "runtime"},
     "bench_rainbow": WORDS | {"build", "devices", "bench", "envs", "runtime"},
     "probe": WORDS | {"envs"},  # runs in processes of its own
-    "doctor": WORDS | {"build", "envs", "runtime", "machine", "probe"},
+    "doctor": WORDS | {"extras", "build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "run_folder", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
     # one file per base algorithm: its checkpoint becomes pictures and plain numbers for a page
     "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "run_folder", "analysis", "gallery"},
@@ -68,6 +69,7 @@ MAY_SEE = {
         "demo",
         "doctor",
         "export",
+        "extras",
         "gallery",
         "sweep",
     }
@@ -87,7 +89,7 @@ MADE_OF = {
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.
 COMPILERS = {"runtime/compile"}
-STANDARD_LIBRARY_ONLY = {"config", "presets", "atari_games", "paper_tables", "__init__"}
+STANDARD_LIBRARY_ONLY = {"config", "presets", "atari_games", "paper_tables", "extras", "__init__"}
 
 
 def tree(path):
@@ -167,7 +169,8 @@ def test_configuration_needs_the_standard_library_alone(name):
 def test_the_command_line_imports_nothing_slow_before_a_command_needs_it(name):
     outside = outer_imports(FILES[name], top_level_only=True)
     assert outside <= set(sys.stdlib_module_names), f"import {outside - set(sys.stdlib_module_names)} inside the function"
-    assert layers_seen(FILES[name], top_level_only=True) <= {"config", "presets", "idle_options", "paper_tables", "commands"}
+    light = {"config", "presets", "idle_options", "extras", "paper_tables", "commands"}
+    assert layers_seen(FILES[name], top_level_only=True) <= light
 
 
 def test_the_equations_see_torch_and_nothing_else():

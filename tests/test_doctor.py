@@ -48,6 +48,7 @@ def healthy(**changed):
         "renderer": frames(),
         "nvidia_egl": {"library": True, "vendor_file": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"},
         "processors": 16,
+        "missing_extras": {},
         "usable_processors": 16,
         "memory_free_bytes": 10**11,
         "disk_free_bytes": 10**11,

@@ -399,7 +399,7 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
         assert words in error
         assert error.count("\n") == 1
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "matplotlib.figure", None)
+        without.setitem(sys.modules, "matplotlib", None)
         assert cli.main(["inspect", str(runs["sac"]), "--out", page, "--samples", "8"]) == 2
         assert "pip install 'cclf[plots]'" in capsys.readouterr().err
     monkeypatch.setattr(curating, "BASES", {})

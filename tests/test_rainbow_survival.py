@@ -1,5 +1,6 @@
 """What ends runs of Rainbow before their time, alone and in a stack: kills between checkpoints, signals, losses gone wrong."""
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
@@ -7,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from cclf import build, run_folder
-from cclf.runtime import checkpoint, loop
+from cclf.runtime import checkpoint, files, loop
+from cclf.runtime.files import only_process
 from cclf.runtime.game_stack import GameStack
 from cclf.runtime.metrics import Table
 from rainbow_inputs import tiny_cclf
-from test_cli import assert_refused, cclf
+from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
 from tiny_runs import differing, rows, tiny_options
 
@@ -240,11 +242,81 @@ def test_a_run_that_fails_in_a_stack_leaves_the_others_alone_and_can_go_on_later
     assert "q_loss is nan at 20 env steps" in err
     assert stdout.split() == [str(folder(tmp_path, 2))]
     assert_same_end(tmp_path, undisturbed, (2,))
-    assert_refused(train(tmp_path), "failed before")
+    code, stdout, err = train(tmp_path)
+    assert (code, stdout.split()) == (1, [str(folder(tmp_path, 2))]), err
+    assert f"warning: left out: this run failed before, see {folder(tmp_path) / 'failure'}" in err
     shutil.rmtree(folder(tmp_path) / "failure")
     code, _, err = train(tmp_path)
     assert code == 0, err
     assert_same_end(tmp_path, undisturbed)
+
+
+def test_only_the_run_whose_numbers_go_wrong_after_its_last_row_leaves_the_stack(tmp_path, undisturbed, monkeypatch):
+    with monkeypatch.context() as patch:
+        poisoned(patch, 20, run=1)  # at step 32: after the row of step 30, before the checkpoint of step 36
+        code, stdout, err = train(tmp_path)
+    assert (code, stdout.split()) == (1, [str(folder(tmp_path, 1))]), err
+    assert " is nan at 36 env steps" in err
+    assert newest(tmp_path, 2) == 24
+    assert_same_end(tmp_path, undisturbed, (1,))
+    shutil.rmtree(folder(tmp_path, 2) / "failure")
+    assert train(tmp_path)[0] == 0
+    assert_same_end(tmp_path, undisturbed)
+
+
+# --- one of the runs is refused ------------------------------------------------------------------------------------------
+
+
+def files_of(out):
+    return {path: content for path, content in contents(out).items() if not path.endswith("/lock")}
+
+
+def locked(own):
+    return only_process(own)
+
+
+@contextlib.contextmanager
+def without_a_good_checkpoint(own):
+    for path in own.glob("checkpoint/0*/index.json"):
+        path.write_text("{}")
+    yield
+
+
+@contextlib.contextmanager
+def of_another_config(own):
+    path = own / "config.json"
+    path.write_text(path.read_text().replace('"seed": 2', '"seed": 7'))
+    yield
+
+
+@contextlib.contextmanager
+def without_its_evaluations(own):
+    (own / "eval.csv").unlink()
+    yield
+
+
+REFUSED = {
+    "at work in": locked,
+    "no checkpoint in": without_a_good_checkpoint,
+    "holds a run of another config": of_another_config,
+    "cannot go on with": without_its_evaluations,
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_stack_that_is_refused_for_one_run_changes_nothing_of_the_others(tmp_path, undisturbed, monkeypatch, why):
+    """Seed 1 stands a checkpoint ahead, so it would go back beside seed 2; seed 3 is new."""
+    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.0)
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint").rewind(24)
+    with REFUSED[why](folder(tmp_path, 2)):
+        before = files_of(tmp_path)
+        for seeds in ((1, 2), (3, 1, 2)):
+            code, _, err = train(tmp_path, seeds=seeds)
+            assert (code, err.count("Traceback")) == (2, 0), err
+            assert why in err.splitlines()[-1]
+            assert "goes back" not in err
+            assert files_of(tmp_path) == before
 
 
 # --- a full disk ---------------------------------------------------------------------------------------------------------

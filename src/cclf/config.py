@@ -312,8 +312,10 @@ class RunConfig:
     threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads of PyTorch; 0 is one beside a GPU, where more get in the way, and PyTorch's default on a CPU."""
     video: bool = True
-    """Write an mp4 of one episode of the last evaluation."""
+    """Write an mp4 of one episode of the last evaluation. Without its packages (pip extra `video`, on MiniGrid also `minigrid`) a
+    warning says so before the first step, and the run goes on without."""
     tensorboard: bool = True
+    """Mirror the tables in TensorBoard. Without its package (pip extra `tensorboard`) a warning says so, as for the video."""
     cuda_graphs: bool = True
     """On a GPU, start the kernels of an update as one."""
     compile: bool = True

@@ -1,5 +1,6 @@
 """`cclf demo`: two agents of the paper on MiniGrid, on a laptop in minutes, and a page that shows what curiosity did."""
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -46,8 +47,6 @@ def _page(out: Path, calls: list[Call]) -> str:
     curiosity, bonus = ({"cclf": [(log["env_steps"], log[name]) for log in logs]} for name in ("curiosity_mean", "bonus_mean"))
     final = {row.seed: row.return_mean for row in rows if row.method == "cclf"}
     best = max(curious, key=lambda call: final[call.config.seed])
-    pictures = _watch(best.folder)
-    shown = np.unique(np.linspace(0, len(pictures) - 1, 8).round().astype(int))
     header = ("run", "final return", f"env steps to {SOLVED_RETURN}", "seconds")
     return page.page(
         "What curiosity did",
@@ -78,9 +77,7 @@ def _page(out: Path, calls: list[Call]) -> str:
             ),
             "</div>",
             "<h2>The trained agent</h2>",
-            f'<p class="soft">One episode of cclf, seed {best.config.seed}: {len(pictures)} steps, actions sampled.</p>',
-            page.picture_strip([pictures[i] for i in shown], [f"step {i}" for i in shown]),
-            _video(pictures),
+            *_episode(best),
             "<h2>Go on</h2>",
             f"<pre><code>{page.escape(NEXT_COMMANDS)}</code></pre>",
         ],
@@ -99,15 +96,32 @@ def _summary(call: Call, rows: list[Row]) -> tuple[str, str, str, str]:
     )
 
 
-def _watch(folder: Path) -> list[np.ndarray]:
-    """Pictures of one episode of the agent in a run folder."""
+def _episode(best: Call) -> list[str]:
+    """One episode of a trained agent, for the page; a picture that cannot be made is a warning, six runs are trained by then."""
+    pictures, reason = _watch(best.folder)
+    parts = [f'<p class="soft">One episode of cclf, seed {best.config.seed}: {len(pictures)} steps, actions sampled.</p>']
+    if pictures:
+        shown = np.unique(np.linspace(0, len(pictures) - 1, 8).round().astype(int))
+        parts.append(page.picture_strip([pictures[i] for i in shown], [f"step {i}" for i in shown]))
+        try:
+            parts.append(_video(pictures))
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+    if reason:
+        print(f"cclf: warning: the page lacks pictures of the agent: {reason}", file=sys.stderr, flush=True)
+    return parts
+
+
+def _watch(folder: Path) -> tuple[list[np.ndarray], str]:
+    """Pictures of one episode of the agent in a run folder, or why there are none."""
     import torch
 
     from cclf.run_folder import load_agent
 
     agent, _, _ = load_agent(folder, torch.device("cpu"), episodes=1)
     try:
-        return agent.evaluate([0], True).pictures
+        result = agent.evaluate([0], True)
+        return result.pictures, result.no_pictures
     finally:
         agent.close()
 

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from cclf import machine, presets, probe
+from cclf import extras, machine, presets, probe
 from cclf.atari_games import ATARI_GAMES
 from cclf.config import A2cConfig, Config, ConfigError
 
@@ -50,6 +50,7 @@ def examine(task: str | None, stress_processes: int) -> Facts:
             "library": machine.has_library("libEGL_nvidia.so.0"),
             "vendor_file": _text(machine.nvidia_egl_vendor_file()),
         },
+        "missing_extras": extras.missing(("video", "plots", "tensorboard", "export", "ray")),
         "usable_processors": machine.usable_processors(),
         "memory_free_bytes": machine.available_memory_bytes(),
         "disk_free_bytes": shutil.disk_usage(".").free,
@@ -114,7 +115,7 @@ def forecast(config: Config, facts: Facts) -> Facts:
 def judge(facts: Facts) -> list[Finding]:
     """The facts as findings, one line each. Pure: machines that we do not have are tested through it."""
     findings = [Finding("cclf", f"{facts['cclf']}, Python {facts['python']}"), Finding("system", facts["system"])]
-    findings += [_packages(facts), _pair(facts)]
+    findings += [_packages(facts), _extras(facts), _pair(facts)]
     findings += [*_gpus(facts), *_renderer(facts), _atari(facts)]
     processors = facts["usable_processors"]
     findings.append(Finding("processors", f"{processors} usable of {facts['processors']}"))
@@ -132,6 +133,13 @@ def _packages(facts: Facts) -> Finding:
     missing = [name for name, version in known.items() if version is None]
     text = ", ".join(f"{name} {version or 'not installed'}" for name, version in known.items())
     return Finding("packages", text, "note" if missing else "ok")
+
+
+def _extras(facts: Facts) -> Finding:
+    lacking = facts["missing_extras"]
+    if not lacking:
+        return Finding("extras", "video, plots, tensorboard, export, ray")
+    return Finding("extras", f"not installed: {extras.said(lacking)}", "note")
 
 
 def _pair(facts: Facts) -> Finding:

@@ -12,36 +12,62 @@ from typing import Any
 
 import torch
 
-from cclf import machine
+from cclf import __version__, machine
 from cclf.build import Agent, AnyLearner, make_agent
 from cclf.config import Config, ConfigError, RainbowConfig
 from cclf.runtime import checkpoint
 from cclf.runtime.evaluate import EvaluationStoppedError
 from cclf.runtime.evaluators import Evaluators
+from cclf.runtime.failure import refuse_non_finite
 from cclf.runtime.files import only_process, replace_file
-from cclf.runtime.metrics import EVAL_COLUMNS, Table
+from cclf.runtime.metrics import EVAL_COLUMNS, Table, kept_rows
 from cclf.runtime.seeding import derive
+
+PACKAGE = Path(__file__).resolve().parent
+MEASURED_FACTS = ("ms_per_frame",)  # of a manifest: another value is no other machine
 
 
 @contextmanager
 def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
-    """The run's folder, made or found, for this process alone. Refuses one that holds another config, one that another process
-    works in, and one that cannot be written."""
+    """The run's folder, made or found, for this process alone, with its config in it. Refuses what `found_folder` refuses."""
     folder = out / config.run_name()
-    with ExitStack() as held:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(only_process(folder))
-            _claim(config, folder)
-        except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
-            raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
+    with _usable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with found_folder(config, out):
+        with _usable(folder):
+            write_config(config, folder)
         yield folder
 
 
-def _claim(config: Config, folder: Path) -> None:
+@contextmanager
+def found_folder(config: Config, out: Path) -> Iterator[Path]:
+    """A run's folder that is there, for this process alone; but for its lock nothing is written. Refuses one that holds another
+    config, one that another process works in, and one that cannot be written."""
+    folder = out / config.run_name()
+    with ExitStack() as held:
+        with _usable(folder):
+            held.enter_context(only_process(folder))
+            _refuse_other_config(config, folder)
+        yield folder
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
+        raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
+
+
+def write_config(config: Config, folder: Path) -> None:
+    """Where there is none yet."""
+    if not (folder / "config.json").exists():
+        replace_file(folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode())
+
+
+def _refuse_other_config(config: Config, folder: Path) -> None:
     known = folder / "config.json"
     if not known.exists():
-        replace_file(known, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
         return
     before = Config.from_dict(json.loads(known.read_text())).learning_values()
     now = config.learning_values()
@@ -68,10 +94,40 @@ def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
     return saved
 
 
-def record(config: Config, learner: AnyLearner, device: torch.device, folder: Path) -> None:
-    """Write down what runs in `folder`, and where."""
-    for name, facts in (("config.json", config.to_dict()), ("manifest.json", manifest(config, learner, device))):
-        replace_file(folder / name, (json.dumps(facts, indent=2) + "\n").encode())
+def record(config: Config, learner: AnyLearner, device: torch.device, folder: Path, env_steps: int) -> None:
+    """Write down what runs in `folder` from this moment on, and where."""
+    facts = with_history(_read_manifest(folder), manifest(config, learner, device), env_steps)
+    for name, content in (("config.json", config.to_dict()), ("manifest.json", facts)):
+        replace_file(folder / name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def with_history(before: dict[str, Any] | None, now: dict[str, Any], env_steps: int) -> dict[str, Any]:
+    """A manifest that keeps what it said of earlier rows: where code or machine changed at `env_steps`, `history` says so.
+
+    Each entry there holds all facts, and counts for rows after its `from_env_steps`. Without a readable manifest from before,
+    the commit of earlier rows is not known.
+
+    >>> with_history({"commit": "a"}, {"commit": "b"}, 60)
+    {'commit': 'a', 'history': [{'from_env_steps': 60, 'commit': 'b'}]}
+    """
+    if env_steps == 0:
+        return now
+    first = now | {"commit": None} if before is None else {key: value for key, value in before.items() if key != "history"}
+    history = [] if before is None else [entry for entry in before.get("history", []) if entry["from_env_steps"] < env_steps]
+    last = history[-1] if history else first
+    if any(last.get(key) != value for key, value in now.items() if key not in MEASURED_FACTS):
+        history.append({"from_env_steps": env_steps, **now})
+    return first | ({"history": history} if history else {})
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    """None where there is none that can be read."""
+    try:
+        facts = json.loads((folder / "manifest.json").read_text())
+        steps = [entry["from_env_steps"] + 0 for entry in facts.get("history", [])]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return facts if isinstance(facts, dict) and steps == sorted(steps) else None
 
 
 def manifest(config: Config, learner: AnyLearner, device: torch.device) -> dict[str, Any]:
@@ -88,16 +144,23 @@ def manifest(config: Config, learner: AnyLearner, device: torch.device) -> dict[
     }
 
 
-def code_version() -> str | None:
-    """The commit this code runs from, `-dirty` where files differ; CCLF_COMMIT says it where code travels without its history."""
+def code_version(package: Path = PACKAGE) -> str:
+    """The commit this code runs from, `-dirty` where files differ; CCLF_COMMIT says it where code travels without its history.
+
+    Only of a repository that holds this code: an environment may lie inside another one. Else the version of the package.
+    """
     if "CCLF_COMMIT" in os.environ:
         return os.environ["CCLF_COMMIT"]
-    here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(package), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return f"cclf {__version__}"
 
 
 def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
@@ -131,7 +194,7 @@ def final_evaluation(
         return True
     agent, config, env_steps = load_agent(folder, device, episodes, evaluators)
     path = folder / "final.csv"
-    done = [line.partition(",")[0] for line in path.read_text().splitlines()] if path.exists() else []
+    done = [row["env_steps"] for row in kept_rows(path, env_steps, None)]
     with closing(agent):
         if str(env_steps) in done:
             return True
@@ -150,6 +213,7 @@ def final_evaluation(
         "wall_seconds": round(time.monotonic() - started, 3),
         "returns": " ".join(f"{value:.8g}" for value in result.returns),
     }
+    refuse_non_finite(folder, row)
     with closing(Table(path, EVAL_COLUMNS, env_steps - 1)) as table:
         table.write(row)
     return True

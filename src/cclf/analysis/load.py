@@ -243,7 +243,6 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Row]:
-    device = f"{facts['device']} x{facts['threads']}" if facts["device"] == "cpu" else str(facts["device"])
     lines = _lines(run / "eval.csv")
     seconds = {line["env_steps"]: line["wall_seconds"] for line in lines}
     if (run / "final.csv").exists():  # the last agent in more episodes, timed by itself: the run's own clock stays
@@ -264,12 +263,19 @@ def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Map
             float(line["return_std"]),
             int(line["episodes"]),
             float(line["wall_seconds"]),
-            device,
-            str(facts["commit"]),
+            *_made_by(facts, int(line["env_steps"])),
             state,
         )
         for line in lines
     ]
+
+
+def _made_by(facts: Mapping[str, Any], env_steps: int) -> tuple[str, str]:
+    """Device and commit of the rows at this moment, by a run's manifest: see `run_folder.with_history`."""
+    entries = [facts, *(entry for entry in facts.get("history", []) if entry["from_env_steps"] < env_steps)]
+    made = entries[-1]
+    device = f"{made['device']} x{made['threads']}" if made["device"] == "cpu" else str(made["device"])
+    return device, str(made["commit"])
 
 
 def _lines(path: Path) -> list[dict[str, str]]:

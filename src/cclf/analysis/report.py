@@ -227,9 +227,11 @@ def _origin_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Sec
     """Machines, commits and versions; more than a few different values are counted."""
     facts: dict[str, set[str]] = {"device": {row.device for row in rows}, "commit": {row.commit for row in rows}}
     for run in folders.values():
-        for key, value in load.read_json(run / "manifest.json").items():
-            if isinstance(value, (str, int, float)) and key not in facts.keys() & {"device", "commit"}:
-                facts.setdefault(str(key), set()).add(str(value))
+        manifest = load.read_json(run / "manifest.json")
+        for entry in (manifest, *manifest.get("history", [])):
+            for key, value in entry.items():
+                if isinstance(value, (str, int, float)) and key not in ("device", "commit", "from_env_steps"):
+                    facts.setdefault(str(key), set()).add(str(value))
     lines = [
         (key, ", ".join(sorted(values)) if len(values) <= 6 else f"{len(values)} different") for key, values in facts.items()
     ]

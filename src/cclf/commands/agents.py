@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cclf import extras
 from cclf.commands.options import EXIT_DONE, parse
 from cclf.config import ConfigError
 
@@ -71,22 +72,24 @@ def play(arguments: list[str]) -> int:
         raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
     if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
         raise ConfigError(f"cannot write the video {options.out}: name an .mp4 in a folder that is there")
+    extras.refuse_missing("cclf play", ("video",))
     from cclf import devices, run_folder
     from cclf.runtime.evaluate import write_video
     from cclf.runtime.seeding import derive
 
+    extras.refuse_missing("cclf play", extras.to_draw(run_folder.read_config(options.run).task))
     agent, _, _ = run_folder.load_agent(options.run, devices.choose_device(options.device), 1)
 
     def pictures() -> Iterator[Any]:
         for episode in range(options.episodes):  # one at a time: an episode's pictures take 100 MB and more
             result = agent.evaluate([derive(options.seed, "evaluate", episode)], True)
+            if result.no_pictures:
+                raise ConfigError(f"no picture could be drawn: {result.no_pictures}")
             print(f"episode {episode + 1}: return {result.mean:.4g} in {len(result.pictures)} steps", flush=True)
             yield from result.pictures
 
     try:
         write_video(str(options.out), pictures())
-    except ImportError as error:
-        raise ConfigError(f"videos need imageio and its ffmpeg: pip install 'cclf[video]' ({error})") from error
     except OSError as error:
         raise ConfigError(f"cannot write the video {options.out}: {error}") from error
     finally:
@@ -120,18 +123,18 @@ def inspect(arguments: list[str]) -> int:
         raise ConfigError(f"--samples {options.samples} must be 1 or more")
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    from cclf import devices
+    extras.refuse_missing("the page of cclf inspect", ("plots",))
+    from cclf import devices, run_folder
     from cclf.analysis import gallery_page
     from cclf.gallery.curate import curate
 
+    extras.refuse_missing("the page of cclf inspect", extras.to_draw(run_folder.read_config(options.run).task))
     gallery = curate(options.run, options.samples, devices.choose_device(options.device))
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(gallery_page.html(gallery), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the page: {error}") from error
-    except ImportError as error:
-        raise ConfigError(f"the page needs matplotlib: pip install 'cclf[plots]' ({error})") from error
     print(json.dumps(gallery_page.facts(gallery) | {"page": str(options.out)}) if options.json else options.out)
     return EXIT_DONE
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cclf import extras
 from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, parse
 from cclf.config import ConfigError
 
@@ -18,6 +19,7 @@ class Demo:
 
 def demo(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
+    extras.refuse_missing("the page of cclf demo", ("plots", "video", "minigrid"))
     from cclf import demo as demonstration
     from cclf.runtime.stop import Stop
 
@@ -71,6 +73,7 @@ def _plot_options() -> Any:
 
 def plot(arguments: list[str]) -> int:
     options = parse(_plot_options(), "cclf plot", arguments)
+    extras.refuse_missing("cclf plot", ("plots",))
     from cclf.analysis import figures, load
 
     rows = load.read(options.results)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cclf import extras
 from cclf.commands.options import EXIT_DONE, parse
 from cclf.config import ConfigError
 
@@ -30,6 +31,7 @@ def _report_options() -> Any:
 
 def report(arguments: list[str]) -> int:
     options = parse(_report_options(), "cclf report", arguments)
+    extras.refuse_missing("cclf report", ("plots",))
     from cclf.analysis import report as reporting
 
     if options.out.suffix not in (".html", ".htm"):

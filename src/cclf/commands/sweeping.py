@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cclf import paper_tables, presets
+from cclf import extras, paper_tables, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse, print_table
 from cclf.commands.training import train_config
 from cclf.config import A2cConfig, Config, ConfigError, Precision
@@ -197,6 +197,8 @@ class CostOptions:
 def reproduce(arguments: list[str]) -> int:
     words, extra = _split(arguments)
     options = parse(_reproduce_options(), "cclf reproduce", words)
+    if not options.dry_run:
+        extras.refuse_missing("the page of cclf reproduce", ("plots",))
     if options.table == "cost":
         _refuse_all_but(options, ("table", "budget", "out", "dry_run"))
         return _reproduce_cost(options.budget, options.dry_run, options.out or Path("runs") / "reproduce-cost", extra)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from cclf import presets
+from cclf import extras, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 from cclf.idle_options import refuse_idle_options
 
 if TYPE_CHECKING:
-    from cclf.build import Agent, AnyLearner
+    from cclf.build import AnyLearner
+    from cclf.runtime.evaluators import Evaluators
     from cclf.runtime.loop import Run, Training
     from cclf.runtime.stop import Stop
 
@@ -137,22 +138,21 @@ def run_training(configs: list[Config], out: Path) -> int:
 
     device = devices.choose_device(configs[0].run.device)
     devices.set_up(configs[0], device)
+    configs = _without_missing_extras(configs)
     try:
         with contextlib.ExitStack() as held:
-            evaluators = build.make_evaluators(configs[0], device, len(configs))
+            found = {folder for config in configs if (folder := out / config.run_name()).exists()}
+            accepted = _accepted(configs, out, found, held)
+            evaluators = build.make_evaluators(accepted[0], device, len(accepted))
             if evaluators is not None:
                 held.callback(evaluators.close)
-            runs = {}
-            points = run_folder.resume_points(configs, out)
-            for config, learner, point in zip(configs, build.make_learners(configs, device, points), points, strict=True):
-                held.callback(learner.close)
-                trained = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
-                runs[out / config.run_name()] = _prepare(config, *trained, out, device, held, len(configs) > 1, point)
+            runs = _prepared(accepted, out, found, device, evaluators, held)
 
             def conclude(folder: Path) -> bool:
                 return run_folder.final_evaluation(folder, device, lambda: stop.requested, evaluators)
 
-            return _train_together(runs, conclude, stop, held)
+            exit_code = _train_together(runs, conclude, stop, held)
+            return exit_code if len(accepted) == len(configs) else EXIT_FAILED
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -160,37 +160,104 @@ def run_training(configs: list[Config], out: Path) -> int:
         return EXIT_FAILED
 
 
-def _prepare(
+def _without_missing_extras(configs: list[Config]) -> list[Config]:
+    """A video and TensorBoard are on unless told: where their packages are missing a line says so before the first step, and the
+    run goes on without."""
+    drawing = {extra for config in configs for extra in extras.to_draw(config.task)}
+    no_video = extras.missing(["video", *sorted(drawing)]) if configs[0].run.video else {}
+    no_tensorboard = extras.missing(["tensorboard"]) if configs[0].run.tensorboard else {}
+    for what, lacking in (("video", no_video), ("TensorBoard", no_tensorboard)):
+        if lacking:
+            print(f"cclf: warning: no {what}, it needs {extras.said(lacking)}", file=sys.stderr, flush=True)
+    video, tensorboard = configs[0].run.video and not no_video, configs[0].run.tensorboard and not no_tensorboard
+    return [replace(config, run=replace(config.run, video=video, tensorboard=tensorboard)) for config in configs]
+
+
+def _accepted(configs: list[Config], out: Path, found: set[Path], held: contextlib.ExitStack) -> list[Config]:
+    """Those that may go on: of several, one that failed before is left out and named. The folders that were found are held from
+    here on, and nothing in them has changed: whoever is refused finds all as it was."""
+    from cclf import run_folder
+    from cclf.runtime.failure import refuse_after_failure
+
+    accepted, refused = [], []
+    for config in configs:
+        folder = out / config.run_name()
+        if folder in found:
+            held.enter_context(run_folder.found_folder(config, out))
+        try:
+            refuse_after_failure(folder)
+            accepted.append(config)
+        except ConfigError as error:
+            refused.append(error)
+    if not accepted:
+        raise refused[0]
+    for refusal in refused:
+        print(f"cclf: warning: left out: {refusal}", file=sys.stderr, flush=True)
+    return accepted
+
+
+def _prepared(
+    configs: list[Config],
+    out: Path,
+    found: set[Path],
+    device: Any,
+    evaluators: "Evaluators | None",
+    held: contextlib.ExitStack,
+) -> "dict[Path, Run | None]":
+    """Runs ready to go on in their folders, both held until `held` closes; None for one that was finished before.
+
+    All are read before any folder is changed: what one lacks must not cost another its newest checkpoint.
+    """
+    from cclf import build, run_folder
+    from cclf.runtime.metrics import check_tables
+
+    points = run_folder.resume_points(configs, out)
+    trained = []
+    for config, learner, point in zip(configs, build.make_learners(configs, device, points), points, strict=True):
+        held.callback(learner.close)
+        training, learner, agent = build.make_training(config, out / config.run_name(), device, len(configs), learner, evaluators)
+        held.callback(agent.close)
+        trained.append((training, learner, training.resume(point)))
+        check_tables(training.folder, training.env_steps, training.evaluation_due, training.known_rows)
+    for config in configs:
+        folder = out / config.run_name()
+        if folder not in found:
+            if folder.exists():
+                raise ConfigError(f"another process has begun in {folder} meanwhile: run the same command again")
+            held.enter_context(run_folder.claimed_folder(config, out))
+    runs = {}
+    for config, (training, learner, resumed), point in zip(configs, trained, points, strict=True):
+        run_folder.write_config(config, training.folder)
+        if point is not None:
+            training.checkpoints.rewind(point)
+        runs[training.folder] = _begin(config, training, learner, device, held, len(configs) > 1, resumed)
+    return runs
+
+
+def _begin(
     config: Config,
     training: "Training",
     learner: "AnyLearner",
-    agent: "Agent",
-    out: Path,
     device: Any,
     held: contextlib.ExitStack,
     several: bool,
-    resume_point: int | None,
+    resumed: bool,
 ) -> "Run | None":
-    """A run ready to go on in its folder, both held until `held` closes; None when it was finished before."""
+    """What a run needs in its folder, from its first step on; None when it was finished before."""
     from cclf import run_folder
-    from cclf.runtime.failure import refuse_after_failure
     from cclf.runtime.loop import Run
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
 
-    held.callback(agent.close)
-    folder = held.enter_context(run_folder.claimed_folder(config, out))
-    refuse_after_failure(folder)
-    if resume_point is not None:
-        training.checkpoints.rewind(resume_point)
-    resumed = training.resume()
     if training.finished:
         print(f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on from there", file=sys.stderr)
         return None
-    run_folder.record(config, learner, device, folder)
+    folder = training.folder
+    run_folder.record(config, learner, device, folder, training.env_steps)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
-    log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
+    moment = training.env_steps, training.evaluation_due
+    log = RunLog(folder, learner.metric_names, config.run.tensorboard, *moment, training.known_rows)
     held.callback(log.close)
     label = f"{config.task} seed {config.seed}: " if several else ""
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
@@ -235,9 +302,21 @@ def _train_together(
             saved = each.training.saved_env_steps
             print(f"stopped at {saved:,} env steps and saved; run the same command to go on", file=sys.stderr)
             exit_codes.add(EXIT_STOPPED)
-        elif not conclude(folder):
-            print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
-            exit_codes.add(EXIT_STOPPED)
         else:
-            print(folder)
+            exit_codes.add(_concluded(folder, conclude))
     return next(code for code in (EXIT_FAILED, EXIT_STOPPED, EXIT_DONE) if code in exit_codes)
+
+
+def _concluded(folder: Path, conclude: Callable[[Path], bool]) -> int:
+    """The final evaluation of a finished run, and the exit code for it."""
+    from cclf.runtime.failure import NonFiniteError
+
+    try:
+        if conclude(folder):
+            print(folder)
+            return EXIT_DONE
+    except NonFiniteError as error:  # of this run alone
+        print(f"cclf: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
+    return EXIT_STOPPED

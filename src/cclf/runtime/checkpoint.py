@@ -43,13 +43,15 @@ class Checkpoints:
         self._chunks = FrameChunks()
         self._damaged: set[int] = set()
 
-    def load(self, frames: bool = True) -> dict[str, Any] | None:
+    def load(self, frames: bool = True, agent_steps: int | None = None) -> dict[str, Any] | None:
         """The newest state that is whole; None where nothing was saved. One line says when a newer one had to be left out.
 
-        Without `frames` those of a replay, nearly all of its bytes, are neither read nor checked.
+        Without `frames` those of a replay, nearly all of its bytes, are neither read nor checked. With `agent_steps`, one of
+        `steps`, it is as if `rewind` had forgotten what came later.
         """
         reasons = []
-        for serial in reversed(self._serials()):
+        last = None if agent_steps is None else self.steps().get(agent_steps)
+        for serial in reversed([serial for serial in self._serials() if last is None or serial <= last]):
             try:
                 state, table = _read(self.folder, serial, frames)
             except _DAMAGE as error:

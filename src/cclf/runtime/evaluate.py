@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cclf.config import WorkerError
-from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool
+from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool, drawn
 from cclf.transfer import ToHost
 from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 
@@ -17,6 +17,7 @@ from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 class Evaluation(NamedTuple):
     returns: list[float]
     pictures: list[np.ndarray]  # of the first episode, when asked for
+    no_pictures: str = ""  # why there are none, when asked for
 
     @property
     def mean(self) -> float:
@@ -25,6 +26,20 @@ class Evaluation(NamedTuple):
     @property
     def std(self) -> float:
         return float(np.std(self.returns))
+
+
+class Film:
+    """Pictures of an episode. Once one cannot be drawn none is wanted any more, and the reason is kept."""
+
+    def __init__(self, wanted: bool):
+        self.wanted, self.pictures, self.reason = wanted, list[np.ndarray](), ""
+
+    def add(self, picture: np.ndarray | str) -> None:
+        if isinstance(picture, str):
+            self.wanted, self.reason = False, picture
+            self.pictures.clear()
+        else:
+            self.pictures.append(picture)
 
 
 # An evaluation goes on by rounds, between which training may go on too. Each yields the pipes that more is awaited from.
@@ -67,7 +82,7 @@ def evaluate(
 
     An episode whose worker is lost begins again from its seed, and so ends as it would have.
     """
-    waiting, pictures = deque(range(len(seeds))), list[np.ndarray]()
+    waiting, film = deque(range(len(seeds))), Film(record)
     returns, losses = [0.0] * len(seeds), [0] * len(seeds)
     episode_in, frames = dict[int, int](), dict[int, deque[np.ndarray]]()  # by environment
 
@@ -77,7 +92,7 @@ def evaluate(
             episode_in[env] = episode = waiting.popleft()
             returns[episode] = 0.0
             if episode == 0:
-                pictures.clear()
+                film.pictures.clear()
             envs.send(env, "reset", seeds[episode])
 
     envs.forget()
@@ -96,7 +111,7 @@ def evaluate(
                 waiting.appendleft(episode)
                 begin(env)
             elif command == "picture":
-                pictures.append(value)
+                film.add(value)
             elif command == "reset":
                 frames[env] = deque([value] * frame_stack, maxlen=frame_stack)
                 seen[env] = np.concatenate(frames[env])
@@ -109,11 +124,11 @@ def evaluate(
                     seen[env] = np.concatenate(frames[env])
         actions = yield from _actions(policy, {episode_in[env]: stack for env, stack in seen.items()}, len(seeds), device)
         for env in seen:
-            if record and episode_in[env] == 0:
+            if film.wanted and episode_in[env] == 0:
                 envs.send(env, "picture")
             envs.send(env, "step", actions[episode_in[env]])
         yield envs.busy()
-    return Evaluation(returns, pictures)
+    return Evaluation(returns, film.pictures, film.reason)
 
 
 def _actions(
@@ -140,30 +155,30 @@ def evaluate_vector(
     short, successful episodes."""
     random = np.random.default_rng(action_seed)
     observation = env.reset(seeds)
-    totals, pictures = np.zeros(env.num_envs), []
+    totals, film = np.zeros(env.num_envs), Film(record)
     going_on = np.ones(env.num_envs, dtype=bool)
     while going_on.any():
-        if record and going_on[0]:
-            pictures.append(env.render(0))
+        if film.wanted and going_on[0]:
+            film.add(drawn(lambda: env.render(0)))
         actions = algorithm.act(observation, random.random((env.num_envs, env.num_actions)))
         observation, reward, terminated, truncated = env.step(actions)
         totals += reward * going_on
         going_on &= ~(terminated | truncated)
         yield ()
-    return Evaluation(totals.tolist(), pictures)
+    return Evaluation(totals.tolist(), film.pictures, film.reason)
 
 
 def evaluate_games(game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False) -> Rounds:
     """One whole game per seed, an action random with probability `epsilon`. The policy sees one stack at a time, so that nothing
     depends on how many games are played side by side."""
     assert game.spec.num_actions is not None, "games have discrete actions"
-    returns, pictures = [], list[np.ndarray]()
+    returns, film = [], Film(record)
     for episode, seed in enumerate(seeds):
         game.reset(seed)
         random, total, over = np.random.default_rng([seed, 1]), 0.0, False
         while not over:
-            if record and episode == 0:
-                pictures.append(game.picture())
+            if film.wanted and episode == 0:
+                film.add(drawn(game.picture))
             chance, which = random.random(2)
             action = int(policy.evaluation_action(torch.from_numpy(game.stack)[None]))
             step = game.step(int(which * game.spec.num_actions) if chance < epsilon else action)
@@ -171,7 +186,7 @@ def evaluate_games(game: Game, policy: Policy, seeds: Sequence[int], epsilon: fl
             over = step.terminated or step.truncated
             yield ()
         returns.append(total)
-    return Evaluation(returns, pictures)
+    return Evaluation(returns, film.pictures, film.reason)
 
 
 def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:

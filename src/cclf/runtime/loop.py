@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from cclf.config import ConfigError, WorkerError
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, finish, next_round, write_video
-from cclf.runtime.failure import NonFiniteError, first_non_finite, save_bundle
-from cclf.runtime.metrics import Averages, RunLog
+from cclf.runtime.failure import NonFiniteError, first_non_finite_of, refuse_non_finite
+from cclf.runtime.metrics import Averages, KnownRows, RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
 from cclf.runtime.turns import take_turns
@@ -57,6 +57,7 @@ class Training:
         self.evaluation_due = False
         self.under_way: UnderWay | None = None
         self.saved_env_steps = 0
+        self.known_rows: dict[str, KnownRows] = {}  # of the tables, by the checkpoint that this run goes on from
 
     @property
     def env_steps(self) -> int:
@@ -96,8 +97,10 @@ class Training:
 
     def _save(self, log: RunLog) -> None:
         self.wall_seconds = self._seconds()
+        self._check_finite()  # so that going on from the last checkpoint is always a way out
         log.sync()  # a checkpoint must never be ahead of the rows that led to it
-        self.checkpoints.save(self.state_dict())
+        tables = {name: rows._asdict() for name, rows in log.known().items()}
+        self.checkpoints.save(self.state_dict() | {"tables": tables})
         self.saved_env_steps = self.env_steps
 
     def _seconds(self) -> float:
@@ -122,13 +125,20 @@ class Training:
             self.finished_returns.clear()
         row |= self.averages.take() | self.learner.slow_metrics()
         log.write("train", row)
-        name = first_non_finite(row)  # here, where the values are on the host anyway: a check per update would stall a GPU
-        if name is not None:
-            raise NonFiniteError(save_bundle(self.folder, name, row), name, row[name], self.env_steps)
+        refuse_non_finite(self.folder, row)  # here, where the values are on the host anyway: per update it would stall a GPU
+
+    def _check_finite(self) -> None:
+        """Of what was measured since the last row, then of all that was learned."""
+        averages = self.averages.state_dict()
+        losses_first = dict(sorted(averages.items(), key=lambda item: not item[0].endswith("_loss")))
+        found = first_non_finite_of(losses_first) or first_non_finite_of(self.state_dict())
+        if found is not None:
+            refuse_non_finite(self.folder, self._clocks() | dict([found]))
 
     def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> None:
         """Begin what is due. Beside training the checkpoint comes first and the row when it is over, else the row at once."""
         self.wall_seconds = self._seconds()
+        self._check_finite()  # before it is played: an environment may raise on an action that is no number
         last = self.env_steps >= self.plan.env_steps
         rounds = self.evaluate(self.env_steps, self.plan.video and last)
         self.under_way = UnderWay(rounds, self._clocks(), self.wall_seconds)
@@ -160,13 +170,21 @@ class Training:
             "wall_seconds": round(over.wall_seconds, 3),
             "returns": " ".join(f"{value:.8g}" for value in result.returns),
         }
+        refuse_non_finite(self.folder, over.clocks | row)  # first: the table holds returns that can be compared
         log.write("eval", over.clocks | row)
         progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
+        if result.no_pictures:
+            progress.say(f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}")
         if result.pictures:
-            try:
-                write_video(str(self.folder / f"episode-{over.clocks['env_steps']}.mp4"), result.pictures)
-            except ImportError:
-                progress.say("no video: imageio is not installed (pip install 'cclf[video]')")
+            self._write_video(self.folder / f"episode-{over.clocks['env_steps']}.mp4", result, progress)
+
+    def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> None:
+        """Whatever a library raises here: a run that is trained must not fail for want of a picture."""
+        try:
+            write_video(str(path), result.pictures)
+        except Exception as error:
+            path.unlink(missing_ok=True)  # what was begun of it
+            progress.say(f"cclf: warning: no video: {' '.join(f'{type(error).__name__}: {error}'.split())}")
 
     _COUNTERS = ("agent_steps", "episodes", "finished_returns", "wall_seconds", "evaluation_due")
 
@@ -177,14 +195,15 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self._COUNTERS:
             setattr(self, name, state[name])
+        self.known_rows = {name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()}  # older ones have none
         if self.finished:
             return  # nothing is left to do, and a smaller budget than was run may have no room for the replay
         for name in ("learner", "averages"):
             getattr(self, name).load_state_dict(state[name])
 
-    def resume(self) -> bool:
-        """Go on from the newest good checkpoint of the folder; whether there is one."""
-        saved = self.checkpoints.load()
+    def resume(self, agent_steps: int | None = None) -> bool:
+        """Go on from the newest good checkpoint of the folder, or the one of `agent_steps`; whether there is one."""
+        saved = self.checkpoints.load(agent_steps=agent_steps)
         if saved is None:
             return False
         try:
@@ -221,7 +240,10 @@ def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | 
         failed |= {moving[number]: error for number, error in errors.items()}
     deadline = time.monotonic() + STOP_GRACE_SECONDS
     for place in going_on():
-        runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
+        try:
+            runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
+        except (NonFiniteError, WorkerError) as error:
+            failed[place] = error
     return failed
 
 

@@ -1,36 +1,55 @@
 """What a run writes down: CSV files are the truth, TensorBoard mirrors them. Clocks never mix: each row carries all three."""
 
 import csv
+import hashlib
+import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from cclf.config import ConfigError
+from cclf.runtime.failure import FACTS as FAILURE_FACTS
 from cclf.types import Metrics
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
 EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
 
 
+class KnownRows(NamedTuple):
+    """What a checkpoint knows of a table: the rows that were there, to the letter."""
+
+    columns: tuple[str, ...]
+    rows: int
+    sha256: str  # of the columns and these rows
+
+
 class Table:
     """A CSV file with fixed columns, flushed row by row. Reopened at a checkpoint, it forgets the rows after it."""
 
-    def __init__(self, path: Path, columns: Iterable[str], resume_env_steps: int):
-        self.columns = tuple(columns)
-        kept: list[dict[str, str]] = []
-        if path.exists():
-            lines = path.read_text().splitlines(keepends=True)
-            if lines and not lines[-1].endswith("\n"):
-                lines.pop()  # a full disk or a kill tore it: the number it begins with may be half of one
-            kept = [row for row in csv.DictReader(lines) if int(row["env_steps"]) <= resume_env_steps]
+    def __init__(
+        self,
+        path: Path,
+        columns: Iterable[str],
+        resume_env_steps: int,
+        known: KnownRows | None = None,
+        with_later: bool = False,
+    ):
+        """`kept_rows` says which rows stay."""
+        kept = kept_rows(path, resume_env_steps, known, with_later)
+        own = tuple(columns)
+        self.columns = (*own, *(column for column in (known.columns if known else ()) if column not in own))
+        self._rows, self._sha256 = 0, _sha256_of(self.columns)
         temporary = path.with_suffix(".csv.tmp")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
-            writer.writerows({column: row.get(column, "") for column in self.columns} for row in kept)
+            for row in kept:
+                writer.writerow(self._counted({column: row.get(column, "") for column in self.columns}))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -39,14 +58,71 @@ class Table:
         self._writer = csv.DictWriter(self._file, self.columns, lineterminator="\n")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._writer.writerow({column: _text(row.get(column, "")) for column in self.columns})
+        self._writer.writerow(self._counted({column: _text(row.get(column, "")) for column in self.columns}))
         self._file.flush()
+
+    def known(self) -> KnownRows:
+        return KnownRows(self.columns, self._rows, self._sha256.hexdigest())
+
+    def _counted(self, row: dict[str, str]) -> dict[str, str]:
+        self._rows += 1
+        _add_row(self._sha256, self.columns, row)
+        return row
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
+
+
+def kept_rows(path: Path, resume_env_steps: int, known: KnownRows | None, with_later: bool = False) -> list[dict[str, str]]:
+    """The rows of a table that a checkpoint at `resume_env_steps` keeps: those it knows; refuses a file that is not so.
+
+    Further ones up to that moment stay `with_later`, and of a checkpoint that knows nothing, one of an earlier version.
+    """
+    if resume_env_steps <= 0 or (known is None and not path.exists()):
+        return []
+    if known is not None and not path.exists() and (path.parent / FAILURE_FACTS).exists():
+        return []  # the bundle of a failure is replayed: it brings no tables
+    try:
+        rows = _read_rows(path)
+        if known is None:
+            return [row for row in rows if int(row["env_steps"]) <= resume_env_steps]
+        later = [row for row in rows[known.rows :] if with_later and int(row["env_steps"]) <= resume_env_steps]
+        sha256 = _sha256_of(known.columns)
+        for row in rows[: known.rows]:
+            _add_row(sha256, known.columns, row)
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        reason = "it is missing" if isinstance(error, FileNotFoundError) else " ".join(f"{error!r}".split())
+        raise _damaged(path, reason) from error
+    if len(rows) < known.rows:
+        raise _damaged(path, f"it holds {len(rows)} of the {known.rows} rows that the checkpoint knows")
+    if sha256.hexdigest() != known.sha256:
+        raise _damaged(path, f"its first {known.rows} rows are not those that the checkpoint knows")
+    return rows[: known.rows] + later
+
+
+def _damaged(path: Path, reason: str) -> ConfigError:
+    remedy = f"restore it from a copy, or delete {path.parent / 'checkpoint'} to train from the beginning"
+    return ConfigError(f"cannot go on with {path}: {reason}; {remedy}")
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    lines = path.read_text().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()  # a full disk or a kill tore it: the number it begins with may be half of one
+    if not lines:
+        raise ValueError("no header")  # which comes with the file: not even a kill leaves one without
+    return list(csv.DictReader(lines))
+
+
+def _sha256_of(columns: Iterable[str]) -> "hashlib._Hash":
+    return hashlib.sha256(json.dumps([*columns]).encode())
+
+
+def _add_row(sha256: "hashlib._Hash", columns: Iterable[str], row: Mapping[str, str]) -> None:
+    sha256.update(json.dumps([row[column] for column in columns]).encode())
 
 
 def _text(value: Any) -> str:
@@ -78,6 +154,14 @@ class Averages:
         self._values = {name: list(values) for name, values in state.items()}
 
 
+def check_tables(folder: Path, resume_env_steps: int, evaluation_due: bool, known: Mapping[str, KnownRows] | None) -> None:
+    """Refuse tables that are not what the checkpoint knows; nothing is changed."""
+    known = known or {}
+    kept_rows(folder / "train.csv", resume_env_steps, known.get("train"))
+    kept_rows(folder / "eval.csv", resume_env_steps - evaluation_due, known.get("eval"))
+    kept_rows(folder / "final.csv", resume_env_steps, known.get("final"), with_later=True)
+
+
 class RunLog:
     """The tables of one run folder, and their mirror in TensorBoard."""
 
@@ -88,18 +172,26 @@ class RunLog:
         tensorboard: bool,
         resume_env_steps: int,
         evaluation_due: bool = False,
+        known: Mapping[str, KnownRows] | None = None,
     ):
-        """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that very step, too."""
+        """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that very step, too. `known` are
+        those of the checkpoint, by table."""
+        check_tables(folder, resume_env_steps, evaluation_due, known)
+        known = known or {}
         train_columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
-        self.train = Table(folder / "train.csv", train_columns, resume_env_steps)
-        self.eval = Table(folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due)
+        self.train = Table(folder / "train.csv", train_columns, resume_env_steps, known.get("train"))
+        self.eval = Table(folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due, known.get("eval"))
+        self._final: KnownRows | None = None
         if (folder / "final.csv").exists():
-            Table(folder / "final.csv", EVAL_COLUMNS, resume_env_steps).close()
+            final = Table(folder / "final.csv", EVAL_COLUMNS, resume_env_steps, known.get("final"), with_later=True)
+            self._final = final.known()
+            final.close()
         self._mirror: Any = None
         if tensorboard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
+            except ImportError as error:
+                print(f"cclf: warning: no TensorBoard: {error}", file=sys.stderr, flush=True)
                 return
             # What was shown of the steps from here on is to be forgotten; what the table keeps of this very step is shown again.
             self._mirror = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_env_steps + 1 - evaluation_due)
@@ -115,6 +207,11 @@ class RunLog:
             for name, value in row.items():
                 if isinstance(value, (int, float)) and name not in CLOCK_COLUMNS and math.isfinite(value):
                     self._mirror.add_scalar(f"{table}/{name}", value, int(row["env_steps"]))
+
+    def known(self) -> dict[str, KnownRows]:
+        """The rows that are there now, by table, for a checkpoint."""
+        final = {} if self._final is None else {"final": self._final}
+        return {"train": self.train.known(), "eval": self.eval.known()} | final
 
     def sync(self) -> None:
         self.train.sync()

@@ -67,7 +67,7 @@ class Progress:
         if self.quiet:
             return
         if self._live is not None:
-            self._live.console.print(line, highlight=False)
+            self._live.console.print(line, highlight=False, markup=False)  # [video] is no markup
         else:
             print(line, file=sys.stderr, flush=True)
 

@@ -58,9 +58,19 @@ class EnvPool(Protocol):
     def close(self) -> None: ...
 
 
+def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
+    """A picture, or why there is none. Pictures are for people: no reason to end a run, whatever a renderer raises."""
+    try:
+        return draw()
+    except Exception as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def _do(env: Any, command: str, arguments: Sequence[Any]) -> Any:
     """Call a method of an environment, or read one of its attributes."""
     found = getattr(env, command)
+    if command == "picture":
+        return drawn(found)
     return found(*arguments) if callable(found) else found
 
 

@@ -1,0 +1,183 @@
+"""Packages that are not there: said before the work, and never the end of a run that is trained."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cclf import build, demo, doctor, extras
+from cclf.envs.minigrid import GridWorlds
+from cclf.envs.toy import make_toy
+from cclf.runtime import evaluate, loop
+from cclf.runtime.evaluate import finish
+from cclf.runtime.metrics import RunLog
+from cclf.runtime.workers import EnvWorkers
+from cclf.sweep.plan import call_of
+from test_cli import assert_refused, cclf, contents
+from test_doctor import healthy
+from tiny_runs import CPU, rows, tiny_config, tiny_options
+
+SAC = tiny_config(env_steps=30, video=True)
+GRIDS = tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32, video=True)
+
+
+def train(out, config):
+    return cclf("train", *tiny_options(config), "--out", out)
+
+
+def hide(monkeypatch, *modules):
+    """As if they were not installed: neither found nor imported."""
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+def test_the_extras_are_those_of_the_package():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    for extra, modules in extras.MODULES.items():
+        line = re.search(rf"^{extra} = (.*)$", text, re.MULTILINE)[1]
+        assert all(module.replace("_", "-") in line for module in modules), extra
+
+
+@pytest.mark.parametrize(
+    ("config", "module", "extra"),
+    [(SAC, "imageio", "video"), (SAC, "imageio_ffmpeg", "video"), (GRIDS, "minigrid", "minigrid")],
+)
+def test_a_run_without_the_packages_of_its_video_says_so_first_and_is_trained(tmp_path, monkeypatch, config, module, extra):
+    hide(monkeypatch, module)
+    code, out, err = train(tmp_path, config)
+    folder = tmp_path / config.run_name()
+    assert (code, out) == (0, f"{folder}\n"), err
+    assert err.splitlines()[0] == f"cclf: warning: no video, it needs {module}: pip install 'cclf[{extra}]'"
+    assert not list(folder.glob("*.mp4"))
+    assert len(rows(folder / "eval.csv")) == 1
+
+
+def test_a_run_without_tensorboard_says_so_first(tmp_path, monkeypatch):
+    hide(monkeypatch, "tensorboard")
+    config = tiny_config(env_steps=30, tensorboard=True)
+    code, _, err = train(tmp_path, config)
+    assert code == 0
+    assert err.splitlines()[0] == "cclf: warning: no TensorBoard, it needs tensorboard: pip install 'cclf[tensorboard]'"
+    assert not (tmp_path / config.run_name() / "tensorboard").exists()
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'")
+
+
+@pytest.mark.parametrize(
+    ("config", "owner", "name"),
+    [(SAC, loop, "write_video"), (SAC, type(make_toy("reach-1d", 20, 16, 1, 0)), "picture"), (GRIDS, GridWorlds, "render")],
+)
+def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(tmp_path, monkeypatch, config, owner, name):
+    monkeypatch.setattr(owner, name, raising(BROKEN))
+    code, out, err = train(tmp_path, config)
+    folder = tmp_path / config.run_name()
+    assert (code, out) == (0, f"{folder}\n"), err
+    assert [line for line in err.splitlines() if "warning: no video" in line and str(BROKEN) in line]
+    assert "Traceback" not in err
+    assert not list(folder.glob("*.mp4"))
+    assert "finished before" in train(tmp_path, config)[2]
+
+
+def test_half_a_video_is_removed(tmp_path, monkeypatch):
+    def half(path, _):
+        Path(path).write_bytes(b"half")
+        raise BROKEN
+
+    monkeypatch.setattr(loop, "write_video", half)
+    assert train(tmp_path, SAC)[0] == 0
+    assert not list((tmp_path / SAC.run_name()).glob("*.mp4"))
+
+
+class Unseen:
+    """An environment that cannot be drawn, in a worker."""
+
+    def __init__(self):
+        self.inner = make_toy("reach-1d", 20, 16, 1, 0)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def picture(self):
+        raise BROKEN
+
+
+@pytest.mark.slow  # a worker imports all that this file does
+def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
+    policy = build.make_learner(SAC, CPU).algorithm
+    pool = EnvWorkers([Unseen], 1, "toy")
+    try:
+        result = finish(evaluate.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True))
+    finally:
+        pool.close()
+    assert (len(result.returns), result.pictures) == (2, [])
+    assert str(BROKEN) in result.no_pictures
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "extra"),
+    [
+        (["demo", "--out", "OUT"], "matplotlib", "plots"),
+        (["demo", "--out", "OUT"], "imageio_ffmpeg", "video"),
+        (["demo", "--out", "OUT"], "minigrid", "minigrid"),
+        (["plot", "RUN", "--out", "OUT.svg"], "matplotlib", "plots"),
+        (["report", "RUN", "--out", "OUT.html"], "matplotlib", "plots"),
+        (["reproduce", "minigrid", "--budget", "small", "--out", "OUT"], "matplotlib", "plots"),
+        (["inspect", "RUN", "--out", "OUT.html"], "matplotlib", "plots"),
+        (["inspect", "RUN", "--out", "OUT.html"], "minigrid", "minigrid"),
+        (["play", "RUN", "--out", "OUT.mp4"], "imageio_ffmpeg", "video"),
+        (["play", "RUN", "--out", "OUT.mp4"], "minigrid", "minigrid"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+def test_a_command_that_needs_a_package_refuses_before_it_begins(trained, tmp_path, monkeypatch, words, module, extra):
+    hide(monkeypatch, module)
+    monkeypatch.setattr(build, "make_agent", raising(AssertionError("it has begun")))
+    places = {"RUN": str(trained), "OUT": str(tmp_path / "out")}
+    words = [re.sub("RUN|OUT", lambda found: places[found[0]], word) for word in words]
+    assert_refused(cclf(*words), f"needs {module}", f"pip install 'cclf[{extra}]'")
+    assert contents(tmp_path) == {}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    config = tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32)
+    assert train(out, config)[0] == 0
+    return out / config.run_name()
+
+
+def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
+    hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
+    lacking = extras.missing(("video", "plots", "tensorboard"))
+    finding = next(found for found in doctor.judge(healthy(missing_extras=lacking)) if found.name == "extras")
+    assert finding.value == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
+    assert finding.status == "note"
+
+
+@pytest.mark.parametrize(
+    ("pictures", "why"), [([], "nothing to draw with"), ([np.zeros((16, 16, 3), np.uint8)] * 3, str(BROKEN))]
+)
+def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(monkeypatch, capsys, pictures, why):
+    monkeypatch.setattr(demo, "_watch", lambda _: (pictures, "" if pictures else why))
+    monkeypatch.setattr(evaluate, "write_video", raising(BROKEN))
+    parts = demo._episode(call_of(GRIDS, Path("runs"), ()))
+    assert len(parts) == (2 if pictures else 1)
+    error = capsys.readouterr().err
+    assert error.startswith("cclf: warning: the page lacks pictures of the agent: ")
+    assert why in error
+
+
+def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):
+    hide(monkeypatch, "torch.utils.tensorboard")
+    RunLog(tmp_path, ("loss",), tensorboard=True, resume_env_steps=0).close()
+    assert capsys.readouterr().err.startswith("cclf: warning: no TensorBoard: ")

@@ -1,0 +1,97 @@
+"""Which code and which machine made a row: never another repository's commit, never that of a later resume."""
+
+import json
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from cclf import __version__, run_folder
+from cclf.analysis import load
+from cclf.config import ConfigError
+from cclf.run_folder import with_history
+from test_cli import cclf
+from tiny_rows import write_run
+from tiny_runs import tiny_config, tiny_options
+
+
+def git(repository, *words):
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    done = subprocess.run(["git", "-C", repository, *who, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The package in an environment that lies inside somebody's repository."""
+    monkeypatch.delenv("CCLF_COMMIT", raising=False)
+    package = tmp_path / "env" / "cclf"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (tmp_path / "theirs.py").write_text("")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "theirs.py")
+    git(tmp_path, "commit", "-q", "-m", "theirs")
+    return package
+
+
+def test_the_commit_of_another_repository_is_not_ours(installed):
+    assert run_folder.code_version(installed) == f"cclf {__version__}"
+    git(installed, "add", "__init__.py")
+    git(installed, "commit", "-q", "-m", "now it holds the package")
+    assert run_folder.code_version(installed) == git(installed, "rev-parse", "--short=12", "HEAD")
+
+
+def test_without_git_and_where_it_is_said(installed, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert run_folder.code_version(installed) == f"cclf {__version__}"
+    monkeypatch.setenv("CCLF_COMMIT", "abc")
+    assert run_folder.code_version(installed) == "abc"
+
+
+def test_a_resume_with_other_code_leaves_earlier_rows_their_commit(tmp_path, monkeypatch):
+    config = tiny_config()
+    for commit, env_steps in (("a", 30), ("a", 60), ("b", 90), ("c", 120)):
+        monkeypatch.setenv("CCLF_COMMIT", commit)
+        longer = replace(config, run=replace(config.run, env_steps=env_steps))
+        assert cclf("train", *tiny_options(longer), "--out", tmp_path)[0] == 0
+    manifest = json.loads((tmp_path / config.run_name() / "manifest.json").read_text())
+    assert manifest["commit"] == "a"
+    assert [(entry["from_env_steps"], entry["commit"]) for entry in manifest["history"]] == [(60, "b"), (90, "c")]
+    assert manifest["history"][0]["python"] == manifest["python"], "an entry holds all facts"
+    assert [row.commit for row in load.read_runs(tmp_path)] == ["a", "a", "b", "c"]
+
+
+HISTORY = {"commit": "a", "history": [{"from_env_steps": 30, "commit": "b"}, {"from_env_steps": 60, "commit": "c"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "env_steps", "commits"),
+    [
+        (None, {"commit": "x"}, 0, [(0, "x")]),
+        ({"commit": "a"}, {"commit": "x"}, 0, [(0, "x")]),  # killed before a first checkpoint: no row of it is left
+        ({"commit": "a"}, {"commit": "a"}, 30, [(0, "a")]),
+        ({"commit": "a", "ms_per_frame": 1.0}, {"commit": "a", "ms_per_frame": 2.0}, 30, [(0, "a")]),
+        (HISTORY, {"commit": "c"}, 90, [(0, "a"), (30, "b"), (60, "c")]),
+        (HISTORY, {"commit": "c"}, 60, [(0, "a"), (30, "b"), (60, "c")]),
+        (HISTORY, {"commit": "x"}, 60, [(0, "a"), (30, "b"), (60, "x")]),  # rows after 60 were cut off
+        (HISTORY, {"commit": "a"}, 30, [(0, "a")]),
+        (None, {"commit": "x"}, 30, [(0, None), (30, "x")]),  # a lost manifest: nobody knows
+    ],
+)
+def test_history_says_what_changed_and_when(before, now, env_steps, commits):
+    facts = with_history(before, now, env_steps)
+    entries = [{"from_env_steps": 0, **facts}, *facts.get("history", [])]
+    assert [(entry["from_env_steps"], entry["commit"]) for entry in entries] == commits
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"history": 3}', '{"history": [{}]}', '{"history": [{"from_env_steps": "x"}]}'])
+def test_a_damaged_manifest_is_none(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    assert run_folder._read_manifest(tmp_path) is None
+
+
+def test_a_damaged_history_is_refused_where_rows_are_read(tmp_path):
+    write_run(tmp_path, "a2c", 1, evaluations={128: 0.5}, manifest={"history": [{"from_env_steps": "x"}]})
+    with pytest.raises(ConfigError, match="is not a run folder of this version"):
+        load.read_runs(tmp_path)
