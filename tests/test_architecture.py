@@ -44,17 +44,18 @@ MAY_SEE = {
     | {"build", "devices", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
     "bench_parity": WORDS | {"equations", "build", "devices", "bench", "run_folder", "algorithms", "runtime"},
     "bench_rainbow": WORDS | {"build", "devices", "bench", "envs", "runtime"},
-    "probe": WORDS | {"envs"},  # runs in processes of its own
+    "probe": WORDS | {"envs", "runtime"},  # runs in processes of its own
     "doctor": WORDS | {"extras", "build", "envs", "runtime", "machine", "probe"},
     "export": WORDS | {"build", "run_folder", "algorithms", "envs", "nets", "runtime"},  # rewrites a policy for other programs
     # one file per base algorithm: its checkpoint becomes pictures and plain numbers for a page
     "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "run_folder", "analysis", "gallery"},
     "demo": WORDS | {"run_folder", "runtime", "sweep", "analysis"},
     "paper_tables": WORDS,  # the paper's experiments as runs
-    "sweep": WORDS | {"runtime", "machine", "sweep"},
+    "run_end": set(),  # read off files alone
+    "sweep": WORDS | {"runtime", "machine", "sweep", "run_end"},
     "cost": WORDS | {"build", "devices", "bench", "runtime", "analysis"},
     "reproduce": WORDS | {"paper_tables", "build", "devices", "runtime", "sweep", "analysis"},
-    "analysis": {"config", "presets", "analysis"},  # reads files
+    "analysis": {"config", "presets", "analysis", "run_end"},  # reads files
     "commands": WORDS
     | {
         "commands",

@@ -14,6 +14,7 @@ import pytest
 
 from cclf import build, presets, run_folder
 from cclf.cli import COMMANDS, main
+from cclf.commands import training
 from cclf.config import Config
 from cclf.runtime import checkpoint
 from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
@@ -67,6 +68,7 @@ def test_quick_commands_import_nothing_slow(words, absent):
     script = f"""
 import sys
 from cclf.cli import COMMANDS, main
+from cclf.commands import training
 try:
     main({words!r})
 except SystemExit as exit_:
@@ -490,3 +492,36 @@ def test_a_kill_loses_only_what_came_after_the_last_checkpoint(tmp_path, undistu
     assert process.returncode == -signal.SIGKILL
     assert checkpoint.load(folder / "checkpoint")["agent_steps"] % 50 == 0
     assert_goes_on_to_the_same_end(tmp_path, undisturbed)
+
+
+def test_ctrl_c_while_a_command_starts_leaves_one_line_and_no_traceback():
+    script = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "cclf.presets":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from cclf.cli import main
+sys.exit(main(["tasks"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "cclf: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_run_hears_a_signal_that_comes_before_its_words_are_read(monkeypatch, number):
+    heard, read = [], training.train_config
+
+    def interrupted(arguments):
+        os.kill(os.getpid(), number)
+        return read(arguments)
+
+    monkeypatch.setattr(training, "train_config", interrupted)
+    monkeypatch.setattr(training, "run_training", lambda _, __, stop: heard.append(stop.requested) or 75)
+    before = signal.signal(number, signal.SIG_IGN)  # what killed it before
+    try:
+        assert cclf("train", *tiny_options(LONG))[0] == 75
+    finally:
+        signal.signal(number, before)
+    assert heard == [True]

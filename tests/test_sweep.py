@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,9 @@ def test_the_demo_writes_a_page_with_curves_curiosity_and_pictures(
     monkeypatch.setattr(demo, "TASK", TASK)
     monkeypatch.setattr(demo, "SEEDS", (1,))
     monkeypatch.setattr(demo, "OPTIONS", (*TINY[:-1], "--no-video", "--log-every-agent-steps", "128"))
+    call_of = demo.call_of  # of configs that say what OPTIONS say
+    short = lambda config: replace(config, run=replace(config.run, env_steps=512))  # noqa: E731
+    monkeypatch.setattr(demo, "call_of", lambda config, *words: call_of(short(config), *words))
     assert cli.main(["demo", "--out", str(tmp_path)]) == 0
     path = Path(capsys.readouterr().out.strip().splitlines()[-1])
     text = path.read_text()

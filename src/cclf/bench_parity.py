@@ -15,19 +15,21 @@ from cclf.algorithms.sac import Sac, SacNoise
 from cclf.algorithms.sac_lean import lean_update
 from cclf.bench import header
 from cclf.config import Config, ConfigError, Precision, SacConfig
-from cclf.run_folder import read_config
+from cclf.run_folder import playable_config
 from cclf.runtime.learner import OffPolicyLearner
 from cclf.types import Batch
 
 
-def parity(folder: Path, precision: Precision, device_name: str, batches: int, updates: int) -> dict[str, Any]:
+def parity(
+    folder: Path, precision: Precision, device_name: str, batches: int, updates: int, trust_imports: bool = False
+) -> dict[str, Any]:
     """A fast precision against plain float32 at the weights and on the replay of a trained run.
 
     First without moving anything: gradients tensor by tensor, beliefs, chosen crops, targets. Then `updates` updates from there,
     once in `precision` and three times in float32 with other random numbers: whether the fast one lies among them.
     """
     device = devices.choose_device(device_name)
-    asked = read_config(folder)
+    asked = playable_config(folder, trust_imports)
 
     def of(precision: Precision, plain: bool = False) -> Config:
         assert isinstance(asked.algorithm, SacConfig), "checked before"

@@ -2,16 +2,12 @@
 
 Exit codes: 0 done; 1 a run that cannot go on (numbers no longer finite, disk full), a sweep with failed runs, or a
 problem found by `doctor --strict`; 2 bad input, one line on standard error; 75 stopped by a signal after saving, run it
-again to go on.
+again to go on; 130 interrupted (Ctrl-C) where there was nothing to save.
 """
 
 import importlib
 import os
 import sys
-
-from cclf import __version__, presets
-from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
-from cclf.config import ConfigError, WorkerError
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -57,11 +53,27 @@ COMMANDS = {
 }
 
 
+EXIT_INTERRUPTED = 130
+
+
 def main(arguments: list[str] | None = None) -> int:
+    try:
+        return _carry_out(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # while it starts, or in a command that has nothing to save
+        print("cclf: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _carry_out(arguments: list[str]) -> int:
+    from cclf import __version__, presets  # here, where Ctrl-C leaves no traceback
+    from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+    from cclf.config import ConfigError, WorkerError
+
     # Threads of PyTorch wait for each other by spinning, by default for milliseconds: beside any other busy process a run would
     # take thirty times as long. With this, which is read when PyTorch starts, they sleep sooner (docs/performance.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    arguments = sys.argv[1:] if arguments is None else arguments
+    # No interpreter that we or a library start finds modules in the working directory, which may be a run folder.
+    os.environ["PYTHONSAFEPATH"] = "1"
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return EXIT_DONE if arguments else EXIT_BAD_INPUT

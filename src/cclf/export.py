@@ -86,7 +86,7 @@ class Exported(NamedTuple):
     metadata: dict[str, Any]
 
 
-def export(folder: Path, out: Path, seed: int = 0) -> Exported:
+def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) -> Exported:
     """Write the policy of a run folder to `out`, by its suffix, checked on a rollout; nothing is left where the check fails."""
     kinds = {".pt": (write_torchscript, read_torchscript), ".onnx": (write_onnx, read_onnx)}
     if out.suffix not in kinds:
@@ -96,7 +96,7 @@ def export(folder: Path, out: Path, seed: int = 0) -> Exported:
         raise ConfigError(f"ONNX needs the packages {', '.join(missing)}: pip install 'cclf[export]', or export to a .pt")
     if not out.parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.parent}")
-    agent, config, env_steps = load_agent(folder, CPU, 1)
+    agent, config, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)
     agent.close()
     policy, observations, expected = reference(agent.policy, config, seed)
     metadata = describe(config, env_steps, observations, expected)

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from cclf.runtime import interpreter
+
 TASK, FRAME_PIXELS, FRAMES_AT_ONCE = "cartpole-swingup", 100, 30  # always the same: machines can be compared
 READY = "ready"
 
@@ -48,13 +50,14 @@ def render(
     """Draw frames in `processes` at once for `seconds`, at least 30 each. What each found; its `outcome` is ok, failed, crashed
     or hung."""
     allowed = seconds + render_limit_seconds
-    command = command or [sys.executable, "-m", "cclf.probe", str(seconds), str(start_limit_seconds), str(allowed)]
+    command = command or interpreter.command("-m", "cclf.probe", str(seconds), str(start_limit_seconds), str(allowed))
     grace_seconds = 2.0  # for a child's own watchdog to speak first
     with contextlib.ExitStack() as files:
 
         def child() -> Child:
             out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-            return Child(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err), out, err)
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=interpreter.environment())
+            return Child(process, out, err)
 
         children = [child() for _ in range(processes)]
         try:

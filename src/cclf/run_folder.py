@@ -86,6 +86,19 @@ def read_config(folder: Path) -> Config:
         raise ConfigError(f"cannot read {known}: {error}") from error
 
 
+def playable_config(folder: Path, trust_imports: bool) -> Config:
+    """The config of a run folder whose environments are to be made. A task gym/MODULE:ID makes Gymnasium import MODULE, and with
+    that run its code: a file from a stranger may not ask for it, unless the user says so (`trust_imports`)."""
+    config = read_config(folder)
+    module, colon, _ = str(config.task).removeprefix("gym/").partition(":")
+    if colon and not trust_imports:
+        raise ConfigError(
+            f"{folder} asks for the task {config.task!r}, which imports the Python module {module!r} and runs its code: "
+            "add --trust-imports if you trust it"
+        )
+    return config
+
+
 def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
     """The newest good state of a run; without `frames` those of a replay, nearly all of its bytes, are not read."""
     saved = checkpoint.load(folder / "checkpoint", frames)
@@ -171,10 +184,10 @@ def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
 
 
 def load_agent(
-    folder: Path, device: torch.device, episodes: int, evaluators: Evaluators | None = None
+    folder: Path, device: torch.device, episodes: int, evaluators: Evaluators | None = None, trust_imports: bool = False
 ) -> tuple[Agent, Config, int]:
     """The trained agent of a run folder, its config, and the environment steps it has seen; evaluates `episodes` at a time."""
-    config = read_config(folder)
+    config = playable_config(folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     saved = read_checkpoint(folder, frames=False)
     agent = make_agent(config, device, evaluators=evaluators)
@@ -192,7 +205,8 @@ def final_evaluation(
     episodes = read_config(folder).run.final_eval_episodes
     if not episodes:
         return True
-    agent, config, env_steps = load_agent(folder, device, episodes, evaluators)
+    # The command that trained it named the task.
+    agent, config, env_steps = load_agent(folder, device, episodes, evaluators, trust_imports=True)
     path = folder / "final.csv"
     done = [row["env_steps"] for row in kept_rows(path, env_steps, None)]
     with closing(agent):

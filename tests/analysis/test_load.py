@@ -48,6 +48,12 @@ def test_the_state_of_a_run_is_read_off_its_folder(tmp_path: Path) -> None:
     assert rows[-1].env_steps == 0
 
 
+def test_a_run_without_its_manifest_stays_with_an_unknown_origin(tmp_path: Path) -> None:
+    (write_run(tmp_path, evaluations={400_000: 0.9}) / "manifest.json").unlink()
+    [found] = load.read(tmp_path)
+    assert (found.return_mean, found.state, found.device, found.commit) == (0.9, "done", "unknown", "unknown")
+
+
 def test_a_failed_run_counts_as_the_lowest_return_of_its_task() -> None:
     rows = [row("cclf", 1, value=0.8), row("cclf", 2, 12_800, 0.6, state="failed"), row("a2c", 1, 12_800, 0.05), row("a2c", 1)]
     rows.append(row("cclf", 3, 0, math.nan, state="failed"))

@@ -15,6 +15,7 @@ from ale_py import roms
 from cclf.atari_games import ATARI_GAMES, CCLF_COEFFICIENTS, CURL_COEFFICIENTS
 from cclf.config import ConfigError
 from cclf.envs.atari import AtariGame, Shrink
+from cclf.runtime import interpreter
 from cclf.runtime.checkpoint import Checkpoints
 
 # Sizes of the minimal action sets of ale-py 0.12.1; the other thirteen games use all 18 actions.
@@ -415,7 +416,8 @@ def test_a_saved_game_goes_on_exactly_in_another_process(tmp_path):
         Checkpoints(tmp_path / name).save(env.state_dict())
         expected.append(future(env, 200))
     command = [sys.executable, "-c", RESUME, *(str(tmp_path / name) for name in games)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    environment = interpreter.environment()  # where this module can be found
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.stdout.split() == expected, done.stderr
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -112,6 +113,64 @@ def test_an_address_where_nothing_answers_is_one_line(tmp_path: Path, capsys: py
     assert cli.main(sweep_words(tmp_path, "--address", "127.0.0.1:1")) == 2
     assert "--backend ray" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_address_is_refused_within_a_minute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray alone tried both for 13 minutes."""
+    assert cluster.CONNECT_SECONDS + cluster.ANSWER_SECONDS < 60
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (1, silent.getsockname()[1]):
+            assert cli.main(sweep_words(tmp_path, "--backend", "ray", "--address", f"127.0.0.1:{port}")) == 2
+            error = capsys.readouterr().err
+            assert f"cannot reach a Ray cluster at 127.0.0.1:{port}: " in error
+            assert error.count("\n") == 1
+
+
+LISTENING = """
+import os, sys
+from cclf.sweep.cluster import RayBackend
+
+def inodes(pid):
+    try:
+        return {os.readlink(f"/proc/{pid}/fd/{name}")[8:-1] for name in os.listdir(f"/proc/{pid}/fd")}
+    except OSError:
+        return set()  # it is gone, or not ours
+
+def is_ours(pid):
+    try:
+        return b"CCLF_TEST_OF_LISTENERS=" in open(f"/proc/{pid}/environ", "rb").read()
+    except OSError:
+        return False
+
+if __name__ == "__main__":
+    os.environ["CCLF_TEST_OF_LISTENERS"] = "1"
+    backend = RayBackend()
+    backend.ray.get(backend.ray.remote(lambda: 1).remote())
+    ours = inodes("self").union(*(inodes(pid) for pid in os.listdir("/proc") if pid.isdecimal() and is_ours(pid)))
+    for table in ("tcp", "tcp6"):
+        for line in list(open(f"/proc/net/{table}"))[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in ours:
+                print(words[1].split(":")[0])
+    backend.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's tables of sockets")
+def test_ray_on_this_machine_listens_on_loopback_alone(tmp_path: Path) -> None:
+    (tmp_path / "listening.py").write_text(LISTENING)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, str(tmp_path / "listening.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    listeners = done.stdout.split()
+    assert len(listeners) >= 3, done.stderr  # of Ray's servers at least
+    assert set(listeners) <= {"0100007F", "0000000000000000FFFF00000100007F"}, "127.0.0.1, as IPv4 and within IPv6"
+    assert "not on loopback" not in done.stderr
 
 
 def test_another_version_on_a_node_is_refused(tmp_path: Path) -> None:

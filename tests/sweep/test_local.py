@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +14,22 @@ import pytest
 from rich.console import Console
 
 from cclf import machine, presets
-from cclf.runtime.stop import Stop
+from cclf.runtime.stop import SIGNALS, Stop
 from cclf.sweep import child
 from cclf.sweep.local import LocalBackend, visible_gpus
 from cclf.sweep.loop import run_all
 from cclf.sweep.plan import DONE, FAILURE_MARK, PROCESS_BYTES, STOPPED, Call, Job, Outcome, Report, call_of
 from cclf.sweep.screen import Screen
 
-SLEEP = "import sys, time; print('asleep', flush=True); time.sleep(60)"
+# The signals that its sweep held back for it it takes as any program does.
+SLEEP = "import sys, time, signal; signal.pthread_sigmask(signal.SIG_SETMASK, []); print('asleep', flush=True); time.sleep(60)"
+
+
+def finishing(run: Call) -> str:
+    """A program that leaves the folder of `run` as one that came to its end."""
+    state = run.folder / "checkpoint/00000001/state.json"
+    facts = json.dumps({"agent_steps": run.config.run.env_steps, "evaluation_due": False})
+    return f"import pathlib, sys; p = pathlib.Path({str(state)!r}); p.parent.mkdir(parents=True); p.write_text({facts!r}); "
 
 
 def call(out: Path, seed: int, task: str = "minigrid/DoorKey-5x5", replay_bytes: int = 0, threads: int = 1) -> Call:
@@ -103,7 +114,7 @@ def test_a_failed_run_is_reported_and_kept_and_the_others_go_on(tmp_path: Path, 
 
     def one_crashes(words: list[str], **options: Any) -> Any:
         crash = "import os; print('about to crash', flush=True); os.abort()"
-        return popen([sys.executable, "-c", crash if "1" in words else "print('well')"], **options)
+        return popen([sys.executable, "-c", crash if "1" in words else finishing(calls[1])], **options)
 
     monkeypatch.setattr(child.subprocess, "Popen", one_crashes)
     calls = [call(tmp_path, seed) for seed in (1, 2)]
@@ -119,14 +130,83 @@ def test_of_several_seeds_in_a_process_those_that_came_to_their_end_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = [call(tmp_path, seed) for seed in (1, 2)]
-    state = calls[1].folder / "checkpoint/00000001/state.json"
-    facts = json.dumps({"agent_steps": calls[1].config.run.env_steps, "evaluation_due": False})
-    code = f"import pathlib, sys; p = pathlib.Path({str(state)!r}); p.parent.mkdir(parents=True); p.write_text({facts!r}); "
-    code += "sys.exit(1)"
+    code = finishing(calls[1]) + "sys.exit(1)"
     popen = child.subprocess.Popen
     monkeypatch.setattr(child.subprocess, "Popen", lambda _, **options: popen([sys.executable, "-c", code], **options))
     outcomes = run_all(calls, LocalBackend(gpus=()), Stop(), seeds_per_process=2)
     assert [outcome.exit_code for outcome in outcomes] == [1, DONE]
+
+
+def becomes(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Every run is this program instead."""
+    popen = child.subprocess.Popen
+    monkeypatch.setattr(child.subprocess, "Popen", lambda _, **options: popen([sys.executable, "-c", program], **options))
+
+
+def test_a_process_that_leaves_early_with_exit_code_0_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    becomes(monkeypatch, "print('goodbye')")
+    run = call(tmp_path, 1)
+    [outcome] = run_all([run], LocalBackend(gpus=()), Stop())
+    assert (outcome.failed, outcome.exit_code) == (True, 1)
+    assert "exit code 0 before its end, after 0 of 400,000 env steps: goodbye" in outcome.last_line
+    assert (run.folder / FAILURE_MARK).exists()
+
+
+@pytest.mark.parametrize("code", [1, 2, 75, 143, -9])
+def test_a_run_that_reached_its_end_is_done_whatever_its_process_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    run = call(tmp_path, 1)
+    ending = "import os; os.kill(os.getpid(), 9)" if code == -9 else f"sys.exit({code})"
+    becomes(monkeypatch, finishing(run) + ending)
+    [outcome] = run_all([run], LocalBackend(gpus=()), Stop())
+    assert outcome.exit_code == DONE
+
+
+def test_a_finished_run_loses_the_mark_of_an_earlier_failure(tmp_path: Path) -> None:
+    run = call(tmp_path, 1)
+    exec(finishing(run))
+    (run.folder / FAILURE_MARK).write_text("{}")
+    [outcome] = run_all([run], LocalBackend(gpus=()), Stop())
+    assert (outcome.exit_code, outcome.last_line) == (DONE, "finished before")
+    assert not (run.folder / FAILURE_MARK).exists()
+
+
+def test_a_signal_that_nobody_asked_for_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, signal; signal.pthread_sigmask(signal.SIG_SETMASK, []); os.kill(os.getpid(), signal.SIGTERM)"
+    becomes(monkeypatch, program)
+    [outcome] = run_all([call(tmp_path, 1)], LocalBackend(gpus=()), Stop())
+    assert outcome.exit_code == -15
+    assert (outcome.call.folder / FAILURE_MARK).exists()
+
+
+TOY = ("toy/reach-1d", "--method", "rad", "--seed", "1", "--device", "cpu", "--no-tensorboard", "--no-video")
+
+
+def signalled(out: Path, number: signal.Signals, delay_seconds: float, *options: str) -> "subprocess.Popen[bytes]":
+    """A run that gets a signal so long after its process was made."""
+    job = Job((Call(presets.resolve("toy/reach-1d", "rad", seed=1), (*TOY, *options), out),))
+    process = child.start(job, out, {})
+    time.sleep(delay_seconds)
+    process.send_signal(number)
+    return process
+
+
+def test_a_signal_in_the_first_instant_does_not_kill_a_run(tmp_path: Path) -> None:
+    """Its process has not even become Python yet. A dry run has nothing to save and ends as ever."""
+    begun = [signalled(tmp_path / number.name, number, 0.0, "--dry-run") for number in SIGNALS]
+    assert [process.wait(60) for process in begun] == [0, 0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_at_any_moment_of_its_start_stops_a_run_and_never_kills_it(tmp_path: Path, number: signal.Signals) -> None:
+    delays = [0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+    begun = [signalled(tmp_path / str(delay), number, delay, "--env-steps", "100000") for delay in delays]
+    codes = [process.wait(240) for process in begun]
+    said = "".join(path.read_text() for path in tmp_path.rglob(child.LOG))
+    assert codes == [STOPPED] * len(delays), said
+    assert "Traceback" not in said
 
 
 def test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save(tmp_path: Path, commands: list[dict[str, str]]) -> None:
@@ -139,11 +219,10 @@ def test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save(tmp_path: P
             return "asleep" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG))
 
     outcomes: list[Outcome] = run_all([call(tmp_path, seed) for seed in (1, 2)], LocalBackend(jobs=1, gpus=()), AfterAWhile())  # type: ignore[arg-type]
-    assert [outcome.exit_code for outcome in outcomes] == [-15, STOPPED], (
-        "the idle process knows no better than to die of SIGTERM"
-    )
+    assert [outcome.exit_code for outcome in outcomes] == [STOPPED, STOPPED], "also where it knew no better than to die of it"
     assert len(commands) == 1
     assert os.path.exists(outcomes[0].call.folder)
+    assert not (outcomes[0].call.folder / FAILURE_MARK).exists()
 
 
 def test_the_live_table_shows_what_ended_what_runs_and_what_waits(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from cclf.sweep.plan import (
     mark,
 )
 from cclf.sweep.plan import progress as progress_of
+from tiny_rows import write_run
 
 TASK = "minigrid/DoorKey-5x5"
 
@@ -102,6 +103,70 @@ def test_failed_runs_stay_in_the_statistics(tmp_path: Path) -> None:
     (runs[1].folder / FAILURE_MARK).unlink()
     scores = load.scores(load.read_runs(tmp_path), ["a2c"], {TASK: load.Clock("env_steps", 1_000)})
     assert sorted(scores["a2c"][:, 0]) == [0.75], "without its mark it would be left out"
+
+
+def test_a_retried_run_keeps_its_mark_until_it_comes_to_its_end(tmp_path: Path) -> None:
+    run = call(tmp_path)
+    mark(Outcome(run, -9, "killed"))
+    mark(Outcome(run, STOPPED, "stopped"))
+    assert (run.folder / FAILURE_MARK).exists(), "failures stay"
+
+
+def test_a_run_that_failed_before_it_wrote_anything_stays_in_the_statistics(tmp_path: Path) -> None:
+    """Its folder holds the sweep's mark alone."""
+    runs = [call(tmp_path, seed) for seed in (1, 2)]
+    finished = write_run(tmp_path, "a2c", 1, task=TASK, evaluations={1_000: 0.75}, changes={"run": {"env_steps": 1_000}})
+    write_run(tmp_path, "a2c", 3, task=TASK, evaluations={1_000: 0.5}, changes={"run": {"env_steps": 1_000}})
+    mark(Outcome(runs[1], -9, "killed"))
+    assert [path.name for path in runs[1].folder.iterdir()] == [FAILURE_MARK]
+    rows = load.read(tmp_path)
+    assert {row.seed: row.state for row in rows} == {1: "done", 2: "failed", 3: "done"}
+    scores = load.scores(rows, ["a2c"], {TASK: load.Clock("env_steps", 1_000)})
+    assert sorted(scores["a2c"][:, 0]) == [0.5, 0.5, 0.75], "it counts with the lowest return"
+    assert finished.exists()
+    note = json.loads((runs[1].folder / FAILURE_MARK).read_text())
+    del note["config"]  # as earlier versions wrote it
+    (runs[1].folder / FAILURE_MARK).write_text(json.dumps(note))
+    assert repr(load.read(tmp_path)) == repr(rows)
+
+
+def test_runs_that_all_failed_at_their_start_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (1, 2):
+        mark(Outcome(call(tmp_path / "runs", seed), -9, "killed"))
+    assert cli.main(["results", str(tmp_path / "runs"), "--out", str(tmp_path / "results")]) == 0
+    assert (tmp_path / "results/a2c.csv").read_text().count(",failed") == 2
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report.html")]) == 0
+    assert "2 of 2 runs failed" in (tmp_path / "report.html").read_text()
+    (call(tmp_path / "runs").folder / FAILURE_MARK).write_text("{}")
+    capsys.readouterr()
+    assert cli.main(["results", str(tmp_path / "runs")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_stale_mark_does_not_deny_what_the_folder_proves(tmp_path: Path) -> None:
+    run = call(tmp_path)
+    write_run(tmp_path, "a2c", 1, task=TASK, evaluations={1_000: 0.75}, changes={"run": {"env_steps": 1_000}})
+    mark(Outcome(run, -15, "stopped as it ended"))
+    assert [row.state for row in load.read(tmp_path)] == ["failed"], "without a whole checkpoint it did not end well"
+    save(run, 1_000)
+    assert [row.state for row in load.read(tmp_path)] == ["done"]
+    (run.folder / "failure").mkdir()
+    assert [row.state for row in load.read(tmp_path)] == ["failed"], "its numbers were not finite"
+
+
+@pytest.mark.parametrize(
+    "word", ["--method=cclf", "--seed", "--with-seeds", "--with_tasks=x", "--out", "--dry-run", "--profile", "--help", "-h"]
+)
+@pytest.mark.parametrize("command", [["sweep", "--table", "minigrid"], ["reproduce", "minigrid"]])
+def test_words_behind_the_dashes_that_clash_with_the_grid_are_refused(
+    command: list[str], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = [word] if "=" in word or word in ("--dry-run", "--help", "-h") else [word, "2"]
+    assert cli.main([*command, "--out", str(tmp_path / "runs"), "--", "--no-video", *extra]) == 2
+    error = capsys.readouterr().err
+    assert f"{word} cannot stand behind --" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
 
 
 def test_seeds_of_one_method_share_a_process_when_told(tmp_path: Path) -> None:

@@ -5,16 +5,21 @@ Failed runs stay in the table and in the statistics: from its failure on a run s
 """
 
 import csv
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from cclf import presets, run_end
 from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
+
+FAILURE_MARK, FAILURE_BUNDLE = "failed.json", "failure"  # what a sweep notes of a run, what a run leaves of itself
+_UNKNOWN_ORIGIN = {"device": "unknown", "commit": "unknown"}  # of a run without a manifest
 
 State = Literal["done", "failed", "unfinished"]
 ClockUnit = Literal["env_steps", "agent_steps"]
@@ -58,7 +63,7 @@ def read(path: Path) -> list[Row]:
     """All rows under `path`: a folder with run folders in it, a folder with results files, or one such file."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist")
-    rows = read_runs(path) if path.is_dir() and any(path.rglob("config.json")) else read_results(path)
+    rows = read_runs(path) if path.is_dir() and any(_traces_of_runs(path)) else read_results(path)
     if not rows:
         raise ConfigError(f"{path} holds neither runs with an evaluation nor results files")
     refuse_odd_names(rows)
@@ -209,13 +214,15 @@ def read_runs(folder: Path) -> list[Row]:
     settings: dict[tuple[str, str, str], tuple[Path, dict[str, Any]]] = {}
     names: dict[RunName, Path] = {}
     for run in run_folders(folder):
-        config, facts = (read_json(run / name) for name in ("config.json", "manifest.json"))
+        config = read_run_config(run)
+        facts = _UNKNOWN_ORIGIN | read_manifest(run)
         try:
             name = run_name(config)
             if name in names:
                 raise ConfigError(f"{names[name]} and {run} are the same run with different settings: report them apart")
             names[name] = run
-            _refuse_other_settings(settings.setdefault(name[:3], (run, config)), run, config)
+            if (run / "config.json").exists():  # a run that ended before has learned nothing, with whatever settings
+                _refuse_other_settings(settings.setdefault(name[:3], (run, config)), run, config)
             rows += _rows_of_run(run, name, config, facts)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
@@ -225,9 +232,33 @@ def read_runs(folder: Path) -> list[Row]:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Folders that a run wrote: not the bundle inside a failed one, which has no evaluations."""
-    found = (path.parent for path in sorted(folder.rglob("config.json")))
-    return [run for run in found if (run / "eval.csv").exists() and (run / "manifest.json").exists()]
+    """Folders of runs that have something to tell: an evaluation, or that they failed, however early. Not the bundle inside a
+    failed one, which has neither."""
+    found = sorted({path.parent for path in _traces_of_runs(folder)})
+    return [run for run in found if any((run / name).exists() for name in ("eval.csv", FAILURE_MARK, FAILURE_BUNDLE))]
+
+
+def _traces_of_runs(folder: Path) -> Iterator[Path]:
+    return itertools.chain(folder.rglob("config.json"), folder.rglob(FAILURE_MARK))
+
+
+def read_run_config(run: Path) -> dict[str, Any]:
+    """A run's config as it wrote it; of one that failed before that, as its sweep noted it."""
+    if (run / "config.json").exists():
+        return read_json(run / "config.json")
+    note = read_json(run / FAILURE_MARK)
+    try:
+        if "config" in note:
+            return dict(note["config"])
+        config = presets.resolve(note["task"], note["method"], seed=note["seed"], profile=note["profile"])
+        return config.to_dict()
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot tell from {run / FAILURE_MARK} which run failed: {error!r}") from error
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """Empty where it is lost, or where the run ended before it was written."""
+    return read_json(run / "manifest.json") if (run / "manifest.json").exists() else {}
 
 
 def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
@@ -243,12 +274,14 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Row]:
-    lines = _lines(run / "eval.csv")
+    lines = _lines(run / "eval.csv") if (run / "eval.csv").exists() else []
     seconds = {line["env_steps"]: line["wall_seconds"] for line in lines}
     if (run / "final.csv").exists():  # the last agent in more episodes, timed by itself: the run's own clock stays
         lines += [line | {"wall_seconds": seconds.get(line["env_steps"], "0")} for line in _lines(run / "final.csv")]
     reached = max((int(line["env_steps"]) for line in lines), default=0)
-    failed = (run / "failure").exists() or (run / "failed.json").exists()  # by its own account, or by its sweep's
+    # By its own account, or by its sweep's, unless it came to its end after all.
+    marked = (run / FAILURE_MARK).exists() and not _is_at_end(run, config)
+    failed = marked or (run / FAILURE_BUNDLE).exists()
     state: State = "failed" if failed else "done" if reached >= config["run"]["env_steps"] else "unfinished"
     if not lines and state == "failed":
         nothing = ("env_steps", "agent_steps", "updates", "return_std", "episodes", "wall_seconds")
@@ -276,6 +309,11 @@ def _made_by(facts: Mapping[str, Any], env_steps: int) -> tuple[str, str]:
     made = entries[-1]
     device = f"{made['device']} x{made['threads']}" if made["device"] == "cpu" else str(made["device"])
     return device, str(made["commit"])
+
+
+def _is_at_end(run: Path, config: Mapping[str, Any]) -> bool:
+    plan = config["run"]
+    return run_end.is_at_end(run, plan["env_steps"], config["env"]["action_repeat"], plan.get("final_eval_episodes", 0))
 
 
 def _lines(path: Path) -> list[dict[str, str]]:

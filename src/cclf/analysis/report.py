@@ -77,8 +77,7 @@ def compose(source: Path) -> Report:
 def _folders(source: Path) -> dict[RunName, Path]:
     found = {}
     for run in load.run_folders(source):
-        config = load.read_json(run / "config.json")
-        found[load.run_name(config)] = run
+        found[load.run_name(load.read_run_config(run))] = run
     return found
 
 
@@ -227,7 +226,7 @@ def _origin_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Sec
     """Machines, commits and versions; more than a few different values are counted."""
     facts: dict[str, set[str]] = {"device": {row.device for row in rows}, "commit": {row.commit for row in rows}}
     for run in folders.values():
-        manifest = load.read_json(run / "manifest.json")
+        manifest = load.read_manifest(run)
         for entry in (manifest, *manifest.get("history", [])):
             for key, value in entry.items():
                 if isinstance(value, (str, int, float)) and key not in ("device", "commit", "from_env_steps"):

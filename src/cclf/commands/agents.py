@@ -23,6 +23,8 @@ def _evaluate_options() -> Any:
         seed: int = 0
         """Chooses the episodes; it has nothing to do with the seed of the run."""
         device: str = "auto"
+        trust_imports: bool = False
+        """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
         json: bool = False
         """One JSON document on standard output."""
 
@@ -36,7 +38,9 @@ def evaluate(arguments: list[str]) -> int:
     from cclf import devices, run_folder
     from cclf.runtime.seeding import derive
 
-    agent, _, env_steps = run_folder.load_agent(options.run, devices.choose_device(options.device), options.episodes)
+    agent, _, env_steps = run_folder.load_agent(
+        options.run, devices.choose_device(options.device), options.episodes, trust_imports=options.trust_imports
+    )
     seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
     result = agent.evaluate(seeds, False)
     agent.close()
@@ -62,6 +66,8 @@ def _play_options() -> Any:
         seed: int = 0
         """Chooses the episodes; it has nothing to do with the seed of the run."""
         device: str = "auto"
+        trust_imports: bool = False
+        """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
 
     return Play
 
@@ -78,7 +84,8 @@ def play(arguments: list[str]) -> int:
     from cclf.runtime.seeding import derive
 
     extras.refuse_missing("cclf play", extras.to_draw(run_folder.read_config(options.run).task))
-    agent, _, _ = run_folder.load_agent(options.run, devices.choose_device(options.device), 1)
+    device = devices.choose_device(options.device)
+    agent, _, _ = run_folder.load_agent(options.run, device, 1, trust_imports=options.trust_imports)
 
     def pictures() -> Iterator[Any]:
         for episode in range(options.episodes):  # one at a time: an episode's pictures take 100 MB and more
@@ -152,6 +159,8 @@ def _export_options() -> Any:
         run: tyro.conf.Positional[Path]
         out: Path = Path("policy.pt")
         """Ends in .pt for TorchScript, in .onnx for ONNX."""
+        trust_imports: bool = False
+        """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
 
     return Export
 
@@ -160,7 +169,7 @@ def export(arguments: list[str]) -> int:
     options = parse(_export_options(), "cclf export", arguments)
     from cclf import export as exports
 
-    done = exports.export(options.run, options.out)
+    done = exports.export(options.run, options.out, trust_imports=options.trust_imports)
     given, answer = (done.metadata[side] for side in ("input", "output"))
     shapes = " -> ".join(f"{side['name']} {side['dtype']} {tuple(side['shape'])}" for side in (given, answer)).replace("'", "")
     print(f"{shapes}; largest difference {done.largest_difference:.2g} on {done.frames} observations")

@@ -88,6 +88,8 @@ def _parity_options() -> Any:
         batches: int = 8
         updates: int = 300
         """To make from there in both precisions, for a look at where losses go."""
+        trust_imports: bool = False
+        """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
         json: bool = False
         """One JSON document on standard output."""
 
@@ -152,7 +154,9 @@ def bench(arguments: list[str]) -> int:
 def _parity(options: Any) -> int:
     from cclf import bench_parity
 
-    report = bench_parity.parity(options.run, options.precision, options.device, options.batches, options.updates)
+    report = bench_parity.parity(
+        options.run, options.precision, options.device, options.batches, options.updates, options.trust_imports
+    )
     if options.json:
         print(json.dumps(report, indent=2))
         return EXIT_DONE

@@ -86,10 +86,20 @@ def sweep(arguments: list[str]) -> int:
         return run_and_report(calls, backend, stop, options.where)
 
 
+# What the command itself decides for each of its runs.
+_NOT_FOR_RUNS = {"task", "method", "profile", "seed", "with-seeds", "with-tasks", "out", "dry-run", "no-dry-run", "help"}
+
+
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """A command's own words, and those behind a bare -- for each `cclf train`."""
+    """A command's own words, and those behind a bare -- for each `cclf train`. Those that would make other runs than the
+    command's own, or none, are refused."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:end], arguments[end + 1 :]
+    extra = arguments[end + 1 :]
+    for word in extra:
+        name = word.partition("=")[0].replace("_", "-")
+        if name == "-h" or (name.startswith("--") and name.removeprefix("--") in _NOT_FOR_RUNS):
+            raise ConfigError(f"{word} cannot stand behind --: the command itself sets it for each run; name it before the --")
+    return arguments[:end], extra
 
 
 def plan(

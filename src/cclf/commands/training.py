@@ -110,11 +110,15 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
 
 
 def train(arguments: list[str]) -> int:
+    from cclf.runtime.stop import Stop
+
+    stop = Stop()
+    stop.install()  # before all else: a signal that comes now is answered like any later one
     asked = train_config(arguments)
     if asked.dry_run:
         print(json.dumps(asked.config.to_dict(), indent=2))
         return EXIT_DONE
-    return run_training(all_configs(asked, arguments), asked.out)
+    return run_training(all_configs(asked, arguments), asked.out, stop)
 
 
 def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
@@ -128,12 +132,8 @@ def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
     return [replace(first, seed=seed) for first in firsts for seed in (asked.config.seed, *asked.with_seeds)]
 
 
-def run_training(configs: list[Config], out: Path) -> int:
+def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
     """Train these, which differ in task and seed alone, in one process."""
-    from cclf.runtime.stop import Stop
-
-    stop = Stop()
-    stop.install()
     from cclf import build, devices, run_folder
 
     device = devices.choose_device(configs[0].run.device)

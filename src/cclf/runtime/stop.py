@@ -1,7 +1,11 @@
 """Signals. Apart from the rest and light, so that a run listens before it begins the slow work of starting."""
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Stop:
@@ -11,11 +15,22 @@ class Stop:
         self.requested = False
 
     def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in SIGNALS:
             signal.signal(number, self._handle)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # who started this process may have held them back
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.requested:
             raise SystemExit(128 + number)
         self.requested = True
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """The signals wait, here until the end, and in a process that is started meanwhile until it installs its `Stop`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

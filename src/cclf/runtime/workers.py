@@ -13,7 +13,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cclf.config import ConfigError, WorkerError
+from cclf.runtime import interpreter
 from cclf.types import Env, EnvSpec, EnvStep
 
 TIMEOUT_SECONDS = 60.0  # for one answer
@@ -217,7 +217,6 @@ class _Worker:
         ours, theirs = socket.socketpair()
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 (open while the worker lives)
         program = "import sys; from cclf.runtime.workers import main; main(int(sys.argv[1]), float(sys.argv[2]))"
-        search = os.pathsep.join(path or os.getcwd() for path in sys.path)
         with theirs:
             # Even half an answer is not waited for without end. A closed pipe must reach the worker: nobody else holds our end.
             for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -225,13 +224,13 @@ class _Worker:
             self.pipe = Connection(ours.detach())
             try:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-c", program, str(theirs.fileno()), str(self.timeout_seconds)],
+                    interpreter.command("-c", program, str(theirs.fileno()), str(self.timeout_seconds)),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=self.said,
                     stderr=self.said,
                     process_group=0,  # Ctrl-C is for the parent
-                    env=os.environ | {"PYTHONPATH": search, "OMP_NUM_THREADS": "1"},
+                    env=interpreter.environment() | {"OMP_NUM_THREADS": "1"},
                 )
             except OSError as error:
                 raise WorkerError(f"{self.name} cannot be started: {error}") from error

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from cclf.runtime import interpreter
+from cclf.runtime.stop import held_back
 from cclf.sweep.plan import Job, Report, last_line, progress
 
 LOG = "output.txt"
@@ -21,14 +23,16 @@ def start(job: Job, out: Path, environment: Mapping[str, str]) -> subprocess.Pop
     """The job as a process; what it says goes to a file in its first run folder, so that a failure keeps its reasons."""
     folder = job.folders(out)[0]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOG).open("wb") as log:
-        # A session of its own: Ctrl-C reaches the sweep, which then asks each run to save.
+    own = {"OMP_NUM_THREADS": str(job.first.cpus), **environment}
+    # A session of its own: Ctrl-C reaches the sweep, which then asks each run to save. It begins with signals held back,
+    # until it listens for them: one that comes while it starts is not lost, and does not kill it.
+    with (folder / LOG).open("wb") as log, held_back():
         return subprocess.Popen(
-            [sys.executable, "-m", "cclf.sweep.child", str(os.getpid()), *job.arguments(out)],
+            interpreter.command("-m", "cclf.sweep.child", str(os.getpid()), *job.arguments(out)),
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(job.first.cpus), **environment},
+            env=interpreter.environment() | own,
         )
 
 
@@ -44,7 +48,7 @@ def main(parent: int, arguments: list[str]) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died before we asked
             sys.exit(128 + signal.SIGTERM)
-    os.execv(sys.executable, [sys.executable, "-m", "cclf.cli", "train", *arguments])
+    os.execv(sys.executable, interpreter.command("-m", "cclf.cli", "train", *arguments))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from cclf import __version__, machine
 from cclf.config import ConfigError
+from cclf.runtime import interpreter
 from cclf.runtime.files import wait_for_folder
 from cclf.sweep import child, run_files
 from cclf.sweep.plan import BAD_INPUT, STOPPED, Job, Report
@@ -35,6 +36,8 @@ REPORT_EVERY_SECONDS = 0.5
 MAX_RESTARTS = 5
 LOCK_SECONDS = 60.0  # a run whose node was lost may still be saving
 EXIT_LOST = 1
+LOOPBACK = "127.0.0.1"
+CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 40.0  # for a cluster that was named, before it is refused
 
 
 class RayBackend:
@@ -49,26 +52,9 @@ class RayBackend:
         copy_every_seconds: float = COPY_EVERY_SECONDS,
     ):
         """`jobs` processes at a time, 0 for as many as the cluster holds. Without an address Ray is started on this machine."""
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anyone
-        try:
-            import ray
-        except ImportError as error:
-            raise ConfigError("--backend ray needs the package ray: pip install 'cclf[ray]'") from error
-        self.ray, self.jobs, self.runs_per_gpu = ray, jobs, runs_per_gpu
+        self.ray, self.jobs, self.runs_per_gpu = _connected(address or os.environ.get("RAY_ADDRESS")), jobs, runs_per_gpu
         self.shared_files, self.copy_every_seconds = shared_files, copy_every_seconds
-        address = address or os.environ.get("RAY_ADDRESS")
-        started_here: dict[str, Any] = {
-            "address": "local",
-            "num_cpus": machine.usable_processors(),
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "_node_ip_address": "127.0.0.1",
-        }
-        try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **({"address": address} if address else started_here))
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
-        self.resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        self.resources: dict[str, float] = self.ray.cluster_resources()
         self.running: list[RayRun] = []
         self._told = False
 
@@ -101,6 +87,56 @@ class RayBackend:
 
     def close(self) -> None:
         self.ray.shutdown()
+
+
+def _connected(address: str | None) -> Any:
+    """The package ray, connected to the cluster at `address`, or to one that is started here for this machine alone."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anyone
+    if not address:
+        # By this name Ray keeps to the loopback interface where it runs on one machine; read when it is imported. Without
+        # it Ray replaces 127.0.0.1 by an address that others reach, and listens on all interfaces.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("--backend ray needs the package ray: pip install 'cclf[ray]'") from error
+    started_here: dict[str, Any] = {
+        "address": "local",
+        "num_cpus": machine.usable_processors(),
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_node_ip_address": LOOPBACK,
+    }
+    if address:
+        _refuse_silence(address)
+    try:
+        # Ray's workers look for modules in the folder that it is started in, which may be a run folder from a stranger.
+        with contextlib.chdir(os.path.abspath(os.sep)):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **({"address": address} if address else started_here))
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
+    if not address and (reached_at := ray.util.get_node_ip_address()) != LOOPBACK:  # type: ignore[no-untyped-call]
+        print(f"cclf: Ray was imported before and listens at {reached_at}, not on loopback alone", file=sys.stderr, flush=True)
+    return ray
+
+
+def _refuse_silence(address: str) -> None:
+    """Ray itself waits for a quarter of an hour where nothing answers: ask first, for less than a minute in all."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return  # `auto`, or a word that Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
+    if address.startswith("ray://"):
+        return
+    words = interpreter.command("-m", "ray.scripts.scripts", "health-check", "--address", address)
+    try:
+        subprocess.run(words, env=interpreter.environment(), capture_output=True, timeout=ANSWER_SECONDS, check=True)
+    except subprocess.SubprocessError as error:
+        what = "something listens there, but it does not answer as a Ray of this version would; is the port right, and the token?"
+        raise ConfigError(f"cannot reach a Ray cluster at {address}: {what}") from error
 
 
 class RayRun:

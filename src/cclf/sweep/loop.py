@@ -4,11 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from cclf.runtime.stop import Stop
-from cclf.sweep.plan import DONE, STOPPED, Call, Job, Outcome, Report, is_finished, jobs_of, mark
+from cclf.runtime.stop import SIGNALS, Stop
+from cclf.sweep.plan import DONE, FAILED, STOPPED, Call, Job, Outcome, Report, is_finished, jobs_of, mark
 from cclf.sweep.screen import Screen
 
 POLL_SECONDS = 0.1
+# How a process ends that a signal killed before it could listen, or that was signalled twice and quit at once.
+ENDED_BY_SIGNAL = {code for number in SIGNALS for code in (-number, 128 + number)}
 
 
 class Run(Protocol):
@@ -33,6 +35,8 @@ def run_all(
     """One outcome per call, in their order. Finished runs are skipped; `cclf train` itself resumes what was stopped."""
     deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
     outcomes: dict[Call, Outcome] = {call: Outcome(call, DONE, "finished before") for call in calls if is_finished(call)}
+    for outcome in outcomes.values():
+        mark(outcome)
     waiting = jobs_of([call for call in calls if call not in outcomes], seeds_per_process, games_per_process)
     running: dict[Job, Run] = {}
     reports: dict[Call, Report] = {}
@@ -54,17 +58,24 @@ def run_all(
                 reports |= zip(job.calls, run.poll(), strict=True)
                 if reports[job.first].exit_code is not None:
                     del running[job]
-                    outcomes |= {call: _outcome(call, reports[call], alone=len(job.calls) == 1) for call in job.calls}
+                    outcomes |= {call: _outcome(call, reports[call], asked=stopping) for call in job.calls}
             screen.show(outcomes, [call for job in running for call in job.calls], reports)
             time.sleep(POLL_SECONDS)
         screen.show(outcomes, set(), reports)
     return [outcomes[call] for call in calls]
 
 
-def _outcome(call: Call, report: Report, alone: bool) -> Outcome:
-    """What a run came to. The exit code of a process with several says the worst of them: one that reached its end is done."""
+def _outcome(call: Call, report: Report, asked: bool) -> Outcome:
+    """What a run came to: done is what its folder proves. `asked`: the sweep had asked it to stop."""
     assert report.exit_code is not None, "the process has ended"
-    exit_code = DONE if not alone and is_finished(call) else report.exit_code
-    outcome = Outcome(call, exit_code, report.last_line if exit_code else str(call.folder))
+    if is_finished(call):
+        outcome = Outcome(call, DONE, str(call.folder))
+    elif report.exit_code == DONE:
+        steps = f"{report.env_steps:,} of {call.config.run.env_steps:,} env steps"
+        outcome = Outcome(call, FAILED, f"its process left with exit code 0 before its end, after {steps}: {report.last_line}")
+    elif asked and report.exit_code in ENDED_BY_SIGNAL:
+        outcome = Outcome(call, STOPPED, "stopped before it could save; what was saved before is kept")
+    else:
+        outcome = Outcome(call, report.exit_code, report.last_line)
     mark(outcome)
     return outcome

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cclf import run_end
 from cclf.config import A2cConfig, Config, RainbowConfig
 
-DONE, BAD_INPUT, STOPPED = 0, 2, 75  # exit codes of `cclf train`
+DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
 PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
 FAILURE_MARK = "failed.json"
 _TAIL_BYTES = 16_384
@@ -141,22 +142,9 @@ def progress(folder: Path) -> Report:
 
 
 def is_finished(call: Call) -> bool:
-    """Whether the newest checkpoint stands at the end of the budget, and all is written: then no process needs to say so."""
-    states = sorted((call.folder / "checkpoint").glob("[0-9]*[0-9]/state.json"))
-    try:
-        state = json.loads(states[-1].read_text()) if states else {}
-        env_steps = state["agent_steps"] * call.config.env.action_repeat
-        trained = env_steps >= call.config.run.env_steps and not state["evaluation_due"]
-        return trained and not (call.folder / "failure").exists() and _has_last_word(call, env_steps)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # `cclf train` looks closer, and says what is wrong
-
-
-def _has_last_word(call: Call, env_steps: int) -> bool:
-    """Whether final.csv, where the run is to write one, speaks of its last agent."""
-    if not call.config.run.final_eval_episodes:
-        return True
-    return str(env_steps) in [line.partition(",")[0] for line in (call.folder / "final.csv").read_text().splitlines()]
+    """As its folder proves, whatever a process said."""
+    config = call.config
+    return run_end.is_at_end(call.folder, config.run.env_steps, config.env.action_repeat, config.run.final_eval_episodes)
 
 
 def last_line(text: str) -> str:
@@ -169,9 +157,9 @@ def mark(outcome: Outcome) -> None:
     A run that was refused (bad input, another process at work there) is no result and leaves nothing.
     """
     path = outcome.call.folder / FAILURE_MARK
-    if not outcome.failed:
+    if outcome.exit_code == DONE:
         path.unlink(missing_ok=True)
-    elif outcome.exit_code != BAD_INPUT:
+    elif outcome.failed and outcome.exit_code != BAD_INPUT:
         config = outcome.call.config
         facts = {
             "exit_code": outcome.exit_code,
@@ -181,6 +169,7 @@ def mark(outcome: Outcome) -> None:
             "method": config.method_name,
             "profile": config.profile,
             "seed": config.seed,
+            "config": config.to_dict(),  # of a run that ended before it wrote its own
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(facts, indent=2) + "\n")
