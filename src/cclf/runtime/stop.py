@@ -2,17 +2,23 @@
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+TOGETHER_SECONDS = 0.5
 
 
 class Stop:
-    """Set by the first SIGINT, SIGTERM or SIGUSR1, polled by the loop; a second signal quits at once."""
+    """Set by the first SIGINT, SIGTERM or SIGUSR1, polled by the loop; a second one, a while later, quits at once.
+
+    `timeout` and some schedulers send one signal to a process and then to its whole group: two that come together are one.
+    """
 
     def __init__(self) -> None:
         self.requested = False
+        self._asked_at = 0.0
 
     def install(self) -> None:
         for number in SIGNALS:
@@ -21,9 +27,10 @@ class Stop:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.requested:
+        if self.requested and time.monotonic() - self._asked_at > TOGETHER_SECONDS:
             raise SystemExit(128 + number)
-        self.requested = True
+        if not self.requested:
+            self.requested, self._asked_at = True, time.monotonic()
 
 
 @contextlib.contextmanager
