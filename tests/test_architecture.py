@@ -11,12 +11,15 @@ import cclf
 SOURCE = Path(cclf.__file__).parent
 FILES = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
 
-# Each layer and those below it that it may see. `config`, `presets`, `types` and `atari_games` are words everyone shares.
-WORDS = {"config", "presets", "types", "atari_games"}
+# Each layer and those below it that it may see. `config`, `presets`, `types` and `atari_games` are words everyone shares, and
+# `from_disk` reads what others may have written: everyone must do it in the same careful way.
+WORDS = {"config", "presets", "types", "atari_games", "from_disk"}
 PARTS = {"equations", "nets", "nets_rainbow", "augment", "replay", "replay_nstep", "counter_random", "kernels"}
 MAY_SEE = {
     "config": set(),
     "atari_games": set(),
+    "from_disk": {"config"},
+    "config_kinds": {"config"},
     "presets": {"config", "atari_games"},
     "equations": set(),
     "types": {"config"},
@@ -36,7 +39,8 @@ MAY_SEE = {
     "devices": WORDS | {"machine"},
     "build": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "devices", "episode_player"},
     "episode_player": WORDS | {"build"},  # what `build` sends to other processes
-    "run_folder": WORDS | {"build", "runtime", "machine"},  # what a run leaves behind, and what is made of it again
+    "run_folder": WORDS
+    | {"config_kinds", "build", "runtime", "machine"},  # what a run leaves behind, and what is made of it again
     "bench": WORDS
     | {"build", "devices", "run_folder", "algorithms", "runtime"},  # compares an algorithm's fast update with its plain one
     "bench_parity": WORDS | {"equations", "build", "devices", "bench", "run_folder", "algorithms", "runtime"},
@@ -51,7 +55,7 @@ MAY_SEE = {
     "sweep": WORDS | {"runtime", "machine", "sweep"},
     "cost": WORDS | {"build", "devices", "bench", "runtime", "analysis"},
     "reproduce": WORDS | {"paper_tables", "build", "devices", "runtime", "sweep", "analysis"},
-    "analysis": {"config", "presets", "analysis"},  # reads files
+    "analysis": {"config", "presets", "from_disk", "analysis"},  # reads files
     "commands": WORDS
     | {
         "commands",
@@ -84,7 +88,7 @@ MADE_OF = {
 }
 # Only these may use a compiler or a graph; only these may stay without torch and numpy.
 COMPILERS = {"runtime/compile"}
-STANDARD_LIBRARY_ONLY = {"config", "presets", "atari_games", "paper_tables", "__init__"}
+STANDARD_LIBRARY_ONLY = {"config", "config_kinds", "presets", "atari_games", "paper_tables", "__init__"}
 
 
 def tree(path):

@@ -15,6 +15,8 @@ import torch
 from cclf import machine
 from cclf.build import Agent, AnyLearner, make_agent
 from cclf.config import Config, ConfigError, RainbowConfig
+from cclf.config_kinds import refuse_wrong_kinds
+from cclf.from_disk import read_text, refuse_unlike, refused_as
 from cclf.runtime import checkpoint
 from cclf.runtime.evaluate import EvaluationStoppedError
 from cclf.runtime.evaluators import Evaluators
@@ -33,7 +35,7 @@ def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(only_process(folder))
             _claim(config, folder)
-        except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
+        except OSError as error:
             raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
         yield folder
 
@@ -43,7 +45,7 @@ def _claim(config: Config, folder: Path) -> None:
     if not known.exists():
         replace_file(known, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
         return
-    before = Config.from_dict(json.loads(known.read_text())).learning_values()
+    before = read_config(folder).learning_values()
     now = config.learning_values()
     differing = [f"{key} ({before.get(key)} there, {now[key]} now)" for key in now if before.get(key) != now[key]]
     if differing:
@@ -55,9 +57,13 @@ def read_config(folder: Path) -> Config:
     if not known.exists():
         raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
     try:
-        return Config.from_dict(json.loads(known.read_text()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"cannot read {known}: {error}") from error
+        with refused_as(f"cannot read {known}"):
+            config = Config.from_dict(json.loads(read_text(known)))
+            refuse_wrong_kinds(config)
+            return config
+    except (ConfigError, OSError) as error:  # what a config refuses does not name its file
+        line = str(error)
+        raise ConfigError(line if str(known) in line else f"cannot read {known}: {line}") from error
 
 
 def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
@@ -65,6 +71,9 @@ def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
     saved = checkpoint.load(folder / "checkpoint", frames)
     if saved is None:
         raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    with refused_as(f"the checkpoint in {folder} is not that of a run"):
+        refuse_unlike(0, saved["agent_steps"], "agent_steps")
+        refuse_unlike(0, saved["learner"]["updates"], "updates")
     return saved
 
 
@@ -114,9 +123,17 @@ def load_agent(
     config = read_config(folder)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     saved = read_checkpoint(folder, frames=False)
-    agent = make_agent(config, device, evaluators=evaluators)
-    agent.policy.load_state_dict(saved["learner"]["algorithm"])
+    with ExitStack() as made, refused_as(f"cannot make the agent of {folder}"):
+        agent = made.enter_context(closing(make_agent(config, device, evaluators=evaluators)))
+        load_part(agent.policy, saved["learner"]["algorithm"], "algorithm")
+        made.pop_all()
     return agent, config, saved["agent_steps"] * config.env.action_repeat
+
+
+def load_part(target: Any, saved: Any, name: str) -> None:
+    """Into a part of a learner; a ValueError where it is not the state of such a part."""
+    refuse_unlike(target.state_dict(), saved, name)
+    target.load_state_dict(saved)
 
 
 def final_evaluation(
@@ -131,7 +148,8 @@ def final_evaluation(
         return True
     agent, config, env_steps = load_agent(folder, device, episodes, evaluators)
     path = folder / "final.csv"
-    done = [line.partition(",")[0] for line in path.read_text().splitlines()] if path.exists() else []
+    with refused_as(f"cannot read {path}"):
+        done = [line.partition(",")[0] for line in read_text(path).splitlines()] if path.exists() else []
     with closing(agent):
         if str(env_steps) in done:
             return True

@@ -5,6 +5,7 @@ Failed runs stay in the table and in the statistics: from its failure on a run s
 """
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 
 from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
+from cclf.from_disk import MISFITS, read_text, refused_as
 
 State = Literal["done", "failed", "unfinished"]
 ClockUnit = Literal["env_steps", "agent_steps"]
@@ -210,17 +212,13 @@ def read_runs(folder: Path) -> list[Row]:
     names: dict[RunName, Path] = {}
     for run in run_folders(folder):
         config, facts = (read_json(run / name) for name in ("config.json", "manifest.json"))
-        try:
+        with refused_as(f"{run} is not a run folder of this version"):
             name = run_name(config)
             if name in names:
                 raise ConfigError(f"{names[name]} and {run} are the same run with different settings: report them apart")
             names[name] = run
             _refuse_other_settings(settings.setdefault(name[:3], (run, config)), run, config)
             rows += _rows_of_run(run, name, config, facts)
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{run} is not a run folder of this version: {error!r}") from error
     return sorted(rows)
 
 
@@ -233,12 +231,12 @@ def run_folders(folder: Path) -> list[Path]:
 def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     """Columns of a run's train.csv beside env_steps, where all are filled; empty where the run never logged them."""
     try:
-        with (run / "train.csv").open(newline="") as file:
-            lines = [line for line in csv.DictReader(file) if all(line.get(name) for name in columns)]
+        file = _lines(run / "train.csv")
+        lines = [line for line in file if all(line.get(name) for name in columns)]
         return {name: np.array([float(line[name]) for line in lines]) for name in ("env_steps", *columns)}
     except OSError:
         return {name: np.array([]) for name in ("env_steps", *columns)}
-    except (KeyError, TypeError, ValueError) as error:
+    except (*MISFITS, csv.Error) as error:
         raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
 
 
@@ -273,14 +271,14 @@ def _rows_of_run(run: Path, name: RunName, config: Mapping[str, Any], facts: Map
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        with refused_as(f"cannot read {path}"):
+            content = json.loads(read_text(path))
+    except OSError as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"cannot read {path}: it holds no facts")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cclf.config import ConfigError, WorkerError
+from cclf.config import WorkerError
+from cclf.from_disk import refuse_unless, refuse_unlike, refused_as
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, finish, next_round, write_video
 from cclf.runtime.failure import NonFiniteError, first_non_finite, save_bundle
@@ -175,10 +176,18 @@ class Training:
         return parts | {name: getattr(self, name) for name in self._COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        refuse_unless(state.keys() == {*self._COUNTERS, "learner", "averages"}, f"it holds the parts {sorted(state)}")
         for name in self._COUNTERS:
+            refuse_unlike(getattr(self, name), state[name], name)
             setattr(self, name, state[name])
+        refuse_unlike([0.0], self.finished_returns, "finished_returns")
         if self.finished:
             return  # nothing is left to do, and a smaller budget than was run may have no room for the replay
+        refuse_unlike(self.learner.state_dict(), state["learner"], "learner")
+        learned_steps = state["learner"].get("agent_steps", self.agent_steps)
+        refuse_unless(learned_steps == self.agent_steps, f"agent_steps is {self.agent_steps} and {learned_steps}")
+        known = {*self.learner.metric_names}
+        refuse_unless(state["averages"].keys() <= known, f"averages of {sorted(state['averages'])}")
         for name in ("learner", "averages"):
             getattr(self, name).load_state_dict(state[name])
 
@@ -187,10 +196,8 @@ class Training:
         saved = self.checkpoints.load()
         if saved is None:
             return False
-        try:
+        with refused_as(f"the checkpoint in {self.folder} does not fit this run", "use another --out"):
             self.load_state_dict(saved)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
-            raise ConfigError(f"the checkpoint in {self.folder} does not fit this run: {error!r}; use another --out") from error
         return True
 
 

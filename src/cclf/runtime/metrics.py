@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cclf.from_disk import refuse_unlike
 from cclf.types import Metrics
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
@@ -75,6 +76,8 @@ class Averages:
         return {name: torch.stack(values) for name, values in self._values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, values in state.items():
+            refuse_unlike(torch.zeros(1), values[:1], f"averages/{name}")  # at least one value, each a number
         self._values = {name: list(values) for name, values in state.items()}
 
 
