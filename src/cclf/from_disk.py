@@ -4,13 +4,15 @@ Checksums find damage; they do not find a file that was changed on purpose and s
 disk is held against the state of the object it is for, before it is loaded.
 """
 
+import csv
+import errno
 import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -19,8 +21,7 @@ from cclf.config import ConfigError, WorkerError
 TEXT_BYTES = 2**30  # more than any table or config of ours
 TENSOR_BYTES = 2**36
 
-# All that Python, numpy and torch say of values they cannot use; RecursionError is a RuntimeError. Not OSError: a full disk, too,
-# would then pass for a bad file.
+# All that Python, numpy and torch say of values they cannot use; RecursionError is a RuntimeError.
 MISFITS = (
     ArithmeticError,
     AssertionError,
@@ -31,6 +32,7 @@ MISFITS = (
     RuntimeError,
     TypeError,
     ValueError,
+    csv.Error,
 )
 
 # Parts of a state whose arrays grow and shrink as a run goes on; their own `load_state_dict` checks them.
@@ -44,21 +46,29 @@ def refused_as(line: str, advice: str = "") -> Iterator[None]:
         yield
     except (ConfigError, WorkerError):
         raise
-    except MISFITS as error:
+    except (OSError, *MISFITS) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # a full disk is no bad file
         said = " ".join(str(error).split())[:300]
-        reason = said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}"
+        reason = said if isinstance(error, (OSError, ValueError)) and said else f"{type(error).__name__}: {said}"
         raise ConfigError(f"{line}: {reason}{advice and f'; {advice}'}") from error
 
 
 def read_file(path: Path, at_most_bytes: int = TEXT_BYTES) -> bytes:
-    """A plain file's bytes. A pipe or a device in its place, which might never end, is an OSError at once."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(f"{path} is not a plain file")
-        if facts.st_size > at_most_bytes:
-            raise OSError(f"{path} has {facts.st_size:,} bytes, more than the {at_most_bytes:,} that make sense")
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > at_most_bytes:
+            raise OSError(f"{path} has {size:,} bytes, more than the {at_most_bytes:,} that make sense")
         return file.read()
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """A plain file. A folder, a pipe or a device in its place, which might never end, is an OSError at once."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return open(descriptor, "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb")
 
 
 def read_text(path: Path) -> str:

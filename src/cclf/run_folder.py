@@ -61,7 +61,7 @@ def read_config(folder: Path) -> Config:
             config = Config.from_dict(json.loads(read_text(known)))
             refuse_wrong_kinds(config)
             return config
-    except (ConfigError, OSError) as error:  # what a config refuses does not name its file
+    except ConfigError as error:  # what a config refuses does not name its file
         line = str(error)
         raise ConfigError(line if str(known) in line else f"cannot read {known}: {line}") from error
 

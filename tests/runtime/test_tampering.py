@@ -6,6 +6,7 @@ Damage that a checksum finds is in test_damage.py. Here a stranger has changed w
 import copy
 import json
 import math
+import os
 import random
 import shutil
 
@@ -16,6 +17,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
 from cclf import build, cli, run_folder
+from cclf.commands.training import run_training
 from cclf.config import ConfigError
 from cclf.gallery.curate import curate
 from cclf.runtime import checkpoint
@@ -282,3 +284,80 @@ def test_tampered_files_give_their_state_or_one_line(runs, tmp_path, capsys):
 @pytest.mark.slow
 def test_two_thousand_tampered_files_give_their_state_or_one_line(runs, tmp_path, capsys):
     tamper_many(runs, tmp_path, 2_000, True, capsys)
+
+
+# --- other things in a file's place ------------------------------------------------------------------------------------------
+
+
+def plant(kind, path):
+    """Something that is no file where `path` was."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "endless device":
+        path.symlink_to("/dev/zero")
+    elif kind == "link to nothing":
+        path.symlink_to(path.with_name("nowhere"))
+    else:
+        path.write_bytes(b"\xff\xfe\0")
+
+
+PLANTED = ("folder", "pipe", "endless device", "link to nothing", "no text")
+PLACES = ("config.json", "manifest.json", "train.csv", "eval.csv", "final.csv", "lock", "config.json.tmp", "checkpoint")
+PLACES += ("checkpoint/00000002", "checkpoint/00000002/state.json", "checkpoint/00000002/index.json", "checkpoint/frames")
+
+
+def go_on(_config, folder, _tmp):
+    """Without workers the same command to its end, from the words in its config."""
+    run_training([_config], folder.parents[3])
+
+
+def plant_all(runs, tmp_path, kind, places, action):
+    out, folders = runs
+    for place in places:
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        shutil.copytree(out / "sac", tmp_path / "runs" / "sac")
+        folder = tmp_path / "runs" / folders["sac"]
+        plant(kind, folder / place)
+        try:
+            action(CONFIGS["sac"], folder, tmp_path)
+        except ConfigError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{kind} as {place}") from error
+
+
+@pytest.mark.timeout(120)  # what would be waited for without end
+@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize("action", [evaluate, results], ids=["evaluate", "results"])
+def test_what_is_no_file_is_one_line_and_never_waited_for(runs, tmp_path, kind, action):
+    plant_all(runs, tmp_path, kind, PLACES, action)
+
+
+@pytest.mark.timeout(120)
+def test_a_run_never_waits_for_a_pipe(runs, tmp_path):
+    places = ("train.csv", "lock", "config.json.tmp", "train.csv.tmp", "checkpoint/00000002", "checkpoint/00000002/index.json")
+    plant_all(runs, tmp_path, "pipe", places, go_on)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_run_goes_on_or_is_refused_in_one_line(runs, tmp_path, kind):
+    plant_all(runs, tmp_path, kind, (*PLACES, "train.csv.tmp"), go_on)
+
+
+def test_a_link_never_leads_out_of_the_run_folder(runs, tmp_path):
+    """Whoever trains on in a stranger's folder must not lose a file elsewhere."""
+    out, folders = runs
+    for place in ("lock", "config.json.tmp"):
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        shutil.copytree(out / "sac", tmp_path / "runs" / "sac")
+        folder, dear = tmp_path / "runs" / folders["sac"], tmp_path / "dear.txt"
+        dear.write_text("dear")
+        (folder / place).unlink(missing_ok=True)
+        (folder / place).symlink_to(dear)
+        with pytest.raises(ConfigError):
+            go_on(CONFIGS["sac"], folder, tmp_path)
+        assert dear.read_text() == "dear"

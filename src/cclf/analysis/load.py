@@ -18,6 +18,8 @@ from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
 from cclf.from_disk import MISFITS, read_text, refused_as
 
+FORMULA_SIGNS = ("=", "+", "-", "@")  # a spreadsheet that opens a CSV obeys cells that begin so
+
 State = Literal["done", "failed", "unfinished"]
 ClockUnit = Literal["env_steps", "agent_steps"]
 
@@ -72,6 +74,8 @@ def refuse_odd_names(rows: Iterable[Row]) -> None:
     """Names come from files that others may have written; they become labels, and a method becomes a file name."""
     for row in rows:
         for text in (row.task, row.method, row.profile, row.device, row.commit):
+            if text.startswith(FORMULA_SIGNS):
+                raise ConfigError(f"a name in these results begins as a spreadsheet's formula does: {ascii(text)[:80]}")
             if not text.isprintable() or len(text) > 200:
                 raise ConfigError(f"a name in these results cannot be printed: {ascii(text)[:80]}")
         if not row.method or "/" in row.method or row.method.startswith("."):
@@ -236,7 +240,7 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
         return {name: np.array([float(line[name]) for line in lines]) for name in ("env_steps", *columns)}
     except OSError:
         return {name: np.array([]) for name in ("env_steps", *columns)}
-    except (*MISFITS, csv.Error) as error:
+    except MISFITS as error:
         raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
 
 
@@ -275,11 +279,8 @@ def _lines(path: Path) -> list[dict[str, str]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        with refused_as(f"cannot read {path}"):
-            content = json.loads(read_text(path))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+    with refused_as(f"cannot read {path}"):
+        content = json.loads(read_text(path))
     if not isinstance(content, dict):
         raise ConfigError(f"cannot read {path}: it holds no facts")
     return content
@@ -327,8 +328,8 @@ def read_results(path: Path) -> list[Row]:
     """What `write_results` wrote: one file, or all under a folder."""
     rows = []
     for file_path in [path] if path.is_file() else sorted(path.rglob("*.csv")):
-        with file_path.open(newline="") as file:
-            reader = csv.DictReader(file)
+        with refused_as(f"cannot read {file_path}"):
+            reader = csv.DictReader(io.StringIO(read_text(file_path), newline=""))
             missing = set(Row._fields) - set(reader.fieldnames or ())
             if missing:
                 raise ConfigError(f"{file_path} is no results file: column {min(missing)} is missing; `cclf results` writes them")

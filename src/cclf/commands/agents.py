@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cclf.commands.options import EXIT_DONE, parse
+from cclf.commands.options import EXIT_DONE, check_output, parse
 from cclf.config import ConfigError
 
 
@@ -71,6 +71,7 @@ def play(arguments: list[str]) -> int:
         raise ConfigError(f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more")
     if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
         raise ConfigError(f"cannot write the video {options.out}: name an .mp4 in a folder that is there")
+    check_output(options.out)
     from cclf import devices, run_folder
     from cclf.runtime.evaluate import write_video
     from cclf.runtime.seeding import derive
@@ -124,6 +125,7 @@ def inspect(arguments: list[str]) -> int:
     from cclf.analysis import gallery_page
     from cclf.gallery.curate import curate
 
+    check_output(options.out)
     gallery = curate(options.run, options.samples, devices.choose_device(options.device))
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -155,6 +157,7 @@ def _export_options() -> Any:
 
 def export(arguments: list[str]) -> int:
     options = parse(_export_options(), "cclf export", arguments)
+    check_output(options.out)
     from cclf import export as exports
 
     done = exports.export(options.run, options.out)

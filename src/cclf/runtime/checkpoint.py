@@ -166,10 +166,15 @@ class Checkpoints:
         used = {name for serial in kept for name in _listed(self.folder / f"{serial:08d}")}
         for path in sorted(self.folder.iterdir()):  # the oldest first: a reader who misses one would miss the one before it too
             if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):
-                shutil.rmtree(path)
+                _remove(path)
         for path in self.folder.glob("frames/frames-*"):
             if f"frames/{path.name}" not in used:
-                path.unlink()
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A folder or a file, whatever was put in the other's place."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cclf.from_disk import refuse_unlike
+from cclf.from_disk import read_text, refuse_unlike
 from cclf.types import Metrics
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
@@ -23,11 +23,12 @@ class Table:
         self.columns = tuple(columns)
         kept: list[dict[str, str]] = []
         if path.exists():
-            lines = path.read_text().splitlines(keepends=True)
+            lines = read_text(path).splitlines(keepends=True)
             if lines and not lines[-1].endswith("\n"):
                 lines.pop()  # a full disk or a kill tore it: the number it begins with may be half of one
             kept = [row for row in csv.DictReader(lines) if int(row["env_steps"]) <= resume_env_steps]
         temporary = path.with_suffix(".csv.tmp")
+        temporary.unlink(missing_ok=True)  # never through a link or into a pipe that someone put there
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()

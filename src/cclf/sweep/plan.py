@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cclf.config import A2cConfig, Config, RainbowConfig
+from cclf.from_disk import MISFITS, open_file, read_text
 
 DONE, BAD_INPUT, STOPPED = 0, 2, 75  # exit codes of `cclf train`
 PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
@@ -123,7 +124,7 @@ class Outcome(NamedTuple):
 def progress(folder: Path) -> Report:
     """The last clock reading and training return in a run's train.csv, read from its end."""
     try:
-        with (folder / "train.csv").open("rb") as file:
+        with open_file(folder / "train.csv") as file:
             header = file.readline()
             start = file.tell()
             end = file.seek(0, 2)
@@ -144,11 +145,11 @@ def is_finished(call: Call) -> bool:
     """Whether the newest checkpoint stands at the end of the budget, and all is written: then no process needs to say so."""
     states = sorted((call.folder / "checkpoint").glob("[0-9]*[0-9]/state.json"))
     try:
-        state = json.loads(states[-1].read_text()) if states else {}
+        state = json.loads(read_text(states[-1])) if states else {}
         env_steps = state["agent_steps"] * call.config.env.action_repeat
         trained = env_steps >= call.config.run.env_steps and not state["evaluation_due"]
         return trained and not (call.folder / "failure").exists() and _has_last_word(call, env_steps)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *MISFITS):
         return False  # `cclf train` looks closer, and says what is wrong
 
 
@@ -156,7 +157,7 @@ def _has_last_word(call: Call, env_steps: int) -> bool:
     """Whether final.csv, where the run is to write one, speaks of its last agent."""
     if not call.config.run.final_eval_episodes:
         return True
-    return str(env_steps) in [line.partition(",")[0] for line in (call.folder / "final.csv").read_text().splitlines()]
+    return str(env_steps) in [line.partition(",")[0] for line in read_text(call.folder / "final.csv").splitlines()]
 
 
 def last_line(text: str) -> str:
