@@ -186,8 +186,6 @@ class Training:
         refuse_unlike(self.learner.state_dict(), state["learner"], "learner")
         learned_steps = state["learner"].get("agent_steps", self.agent_steps)
         refuse_unless(learned_steps == self.agent_steps, f"agent_steps is {self.agent_steps} and {learned_steps}")
-        known = {*self.learner.metric_names}
-        refuse_unless(state["averages"].keys() <= known, f"averages of {sorted(state['averages'])}")
         for name in ("learner", "averages"):
             getattr(self, name).load_state_dict(state[name])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cclf.from_disk import read_text, refuse_unlike
+from cclf.from_disk import read_text, refuse_unless
 from cclf.types import Metrics
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
@@ -78,7 +78,8 @@ class Averages:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, values in state.items():
-            refuse_unlike(torch.zeros(1), values[:1], f"averages/{name}")  # at least one value, each a number
+            fits = isinstance(values, torch.Tensor) and values.ndim == 1 and len(values) and values.is_floating_point()
+            refuse_unless(fits, f"averages/{name} holds no numbers")
         self._values = {name: list(values) for name, values in state.items()}
 
 
