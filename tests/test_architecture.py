@@ -11,14 +11,16 @@ import cclf
 SOURCE = Path(cclf.__file__).parent
 FILES = {path.relative_to(SOURCE).with_suffix("").as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
 
-# Each layer and those below it that it may see. `config`, `presets`, `types` and `atari_games` are words everyone shares.
-WORDS = {"config", "presets", "types", "atari_games"}
+# Each layer and those below it that it may see. `config`, `presets`, `types` and `atari_games` are words everyone shares, and
+# `from_disk` reads what others may have written: everyone must do it in the same careful way.
+WORDS = {"config", "presets", "types", "atari_games", "from_disk"}
 PARTS = {"equations", "nets", "nets_rainbow", "augment", "replay", "replay_nstep", "counter_random", "kernels"}
 MAY_SEE = {
     "fields": set(),
     "config": {"fields"},
     "idle_options": {"config"},
     "atari_games": set(),
+    "from_disk": {"config"},
     "presets": {"config", "atari_games"},
     "extras": {"config"},  # which packages may be missing
     "equations": set(),
@@ -51,11 +53,11 @@ MAY_SEE = {
     "gallery": WORDS | PARTS | {"framework", "algorithms", "envs", "runtime", "build", "run_folder", "analysis", "gallery"},
     "demo": WORDS | {"run_folder", "runtime", "sweep", "analysis"},
     "paper_tables": WORDS,  # the paper's experiments as runs
-    "run_end": set(),  # read off files alone
+    "run_end": {"from_disk"},  # read off files alone
     "sweep": WORDS | {"runtime", "machine", "sweep", "run_end"},
     "cost": WORDS | {"build", "devices", "bench", "runtime", "analysis"},
     "reproduce": WORDS | {"paper_tables", "build", "devices", "runtime", "sweep", "analysis"},
-    "analysis": {"config", "presets", "analysis", "run_end"},  # reads files
+    "analysis": {"config", "presets", "from_disk", "analysis", "run_end"},  # reads files
     "commands": WORDS
     | {
         "commands",

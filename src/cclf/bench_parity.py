@@ -15,6 +15,7 @@ from cclf.algorithms.sac import Sac, SacNoise
 from cclf.algorithms.sac_lean import lean_update
 from cclf.bench import header
 from cclf.config import Config, ConfigError, Precision, SacConfig
+from cclf.from_disk import refused_as
 from cclf.run_folder import playable_config
 from cclf.runtime.learner import OffPolicyLearner
 from cclf.types import Batch
@@ -39,7 +40,8 @@ def parity(
     def restored(precision: Precision, plain: bool = False) -> OffPolicyLearner:
         config = of(precision, plain)
         devices.set_precision(config, device)
-        training, learner, agent = build.make_training(config, folder, device)
+        with refused_as(f"cannot make the run of {folder}"):
+            training, learner, agent = build.make_training(config, folder, device)
         agent.close()
         if not training.resume():
             raise ConfigError(f"{folder} holds no checkpoint yet: train it first")

@@ -3,6 +3,7 @@
 No file is left behind that was not read back and held against the policy on frames of its own task.
 """
 
+import io
 import json
 import logging
 import os
@@ -194,7 +195,10 @@ def write_torchscript(policy: nn.Module, example: np.ndarray, metadata: dict[str
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # PyTorch calls its script format old; C++ programs load no other as easily
         traced = torch.jit.trace(policy, torch.from_numpy(example), check_trace=False)  # type: ignore[no-untyped-call]
-        torch.jit.save(traced, str(path), _extra_files={METADATA_FILE: json.dumps(metadata).encode()})
+        # First to memory: PyTorch's own writer ends the process where the disk is full.
+        whole = io.BytesIO()
+        torch.jit.save(traced, whole, _extra_files={METADATA_FILE: json.dumps(metadata).encode()})
+    path.write_bytes(whole.getvalue())
 
 
 def read_torchscript(path: Path) -> Answer:

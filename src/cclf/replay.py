@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cclf.from_disk import refuse_other_lengths, refuse_unless
 from cclf.transfer import to_device
 from cclf.types import Batch
 
@@ -160,6 +161,7 @@ class Replay:
         saved_slots = len(state["live"])
         if saved_slots > self.slots:
             raise ValueError(f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least as large")
+        self._refuse_other_ring(state, saved_slots)
         for name in self._COUNTERS:
             setattr(self, name, int(state[name]))
         cut = 0
@@ -169,3 +171,16 @@ class Replay:
         for name in self._TENSORS:
             getattr(self, name)[:saved_slots] = state[name].roll(-cut, 0).to(self.device)
         self.live[:saved_slots] = state["live"].roll(-cut, 0).numpy()
+
+    def _refuse_other_ring(self, state: dict[str, Any], saved_slots: int) -> None:
+        """Counters that contradict each other or the ring would lead to wrong transitions much later."""
+        refuse_other_lengths(state, self._TENSORS, saved_slots, "replay")
+        head, oldest, size, head_age, written = (int(state[name]) for name in self._COUNTERS)
+        refuse_unless(written >= saved_slots, f"replay: written {written} is less than its {saved_slots} slots")
+        refuse_unless(head == (written - 1) % max(1, saved_slots) if saved_slots else head == -1, f"replay: head is {head}")
+        refuse_unless(0 <= oldest < self.slots and oldest <= saved_slots, f"replay: oldest is {oldest}")
+        refuse_unless(size == int(state["live"].sum()) <= self.capacity, f"replay: size {size} is not that of its live slots")
+        if saved_slots:
+            ages, priorities = state["ages"], state["priorities"]
+            refuse_unless((ages >= 0).all() and head_age == ages[head], f"replay: ages do not count from 0 to {head_age}")
+            refuse_unless((priorities >= 0.0).all() and priorities.isfinite().all(), "replay: priorities are no weights")

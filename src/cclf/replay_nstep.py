@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cclf import equations
+from cclf.from_disk import refuse_other_lengths, refuse_unless
 from cclf.types import GameBatch
 
 BLOCK_SLOTS = 256  # whose priorities are summed up first
@@ -157,6 +158,10 @@ class NStepReplay:
         saved_slots, written = len(state["frames"]), int(state["written"])
         if saved_slots > self.slots:
             raise ValueError(f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least as large")
+        refuse_other_lengths(state, self._TENSORS, saved_slots, "replay")
+        refuse_unless(written >= saved_slots, f"replay: written {written} is less than its {saved_slots} slots")
+        weights = torch.cat([state["priorities"].flatten(), state["max_priority"].flatten()])
+        refuse_unless((weights >= 0.0).all() and weights.isfinite().all(), "replay: priorities are no weights")
         cut = 0
         if saved_slots < min(self.slots, written):  # a wrapped ring is cut open behind its newest slot to fit a larger one
             cut, written = written % saved_slots, saved_slots

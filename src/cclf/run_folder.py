@@ -15,6 +15,7 @@ import torch
 from cclf import __version__, machine
 from cclf.build import Agent, AnyLearner, make_agent
 from cclf.config import Config, ConfigError, RainbowConfig
+from cclf.from_disk import read_text, refuse_unlike, refused_as
 from cclf.runtime import checkpoint
 from cclf.runtime.evaluate import EvaluationStoppedError
 from cclf.runtime.evaluators import Evaluators
@@ -69,7 +70,7 @@ def _refuse_other_config(config: Config, folder: Path) -> None:
     known = folder / "config.json"
     if not known.exists():
         return
-    before = Config.from_dict(json.loads(known.read_text())).learning_values()
+    before = read_config(folder).learning_values()
     now = config.learning_values()
     differing = [f"{key} ({before.get(key)} there, {now[key]} now)" for key in now if before.get(key) != now[key]]
     if differing:
@@ -81,9 +82,11 @@ def read_config(folder: Path) -> Config:
     if not known.exists():
         raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
     try:
-        return Config.from_dict(json.loads(known.read_text()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"cannot read {known}: {error}") from error
+        with refused_as(f"cannot read {known}"):
+            return Config.from_dict(json.loads(read_text(known)))
+    except ConfigError as error:  # what a config refuses does not name its file
+        line = str(error)
+        raise ConfigError(line if str(known) in line else f"cannot read {known}: {line}") from error
 
 
 def playable_config(folder: Path, trust_imports: bool) -> Config:
@@ -104,6 +107,9 @@ def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
     saved = checkpoint.load(folder / "checkpoint", frames)
     if saved is None:
         raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    with refused_as(f"the checkpoint in {folder} is not that of a run"):
+        refuse_unlike(0, saved["agent_steps"], "agent_steps")
+        refuse_unlike(0, saved["learner"]["updates"], "updates")
     return saved
 
 
@@ -136,7 +142,7 @@ def with_history(before: dict[str, Any] | None, now: dict[str, Any], env_steps: 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """None where there is none that can be read."""
     try:
-        facts = json.loads((folder / "manifest.json").read_text())
+        facts = json.loads(read_text(folder / "manifest.json"))
         steps = [entry["from_env_steps"] + 0 for entry in facts.get("history", [])]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -190,9 +196,17 @@ def load_agent(
     config = playable_config(folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     saved = read_checkpoint(folder, frames=False)
-    agent = make_agent(config, device, evaluators=evaluators)
-    agent.policy.load_state_dict(saved["learner"]["algorithm"])
+    with ExitStack() as made, refused_as(f"cannot make the agent of {folder}"):
+        agent = made.enter_context(closing(make_agent(config, device, evaluators=evaluators)))
+        load_part(agent.policy, saved["learner"]["algorithm"], "algorithm")
+        made.pop_all()
     return agent, config, saved["agent_steps"] * config.env.action_repeat
+
+
+def load_part(target: Any, saved: Any, name: str) -> None:
+    """Into a part of a learner; a ValueError where it is not the state of such a part."""
+    refuse_unlike(target.state_dict(), saved, name)
+    target.load_state_dict(saved)
 
 
 def final_evaluation(
@@ -208,7 +222,8 @@ def final_evaluation(
     # The command that trained it named the task.
     agent, config, env_steps = load_agent(folder, device, episodes, evaluators, trust_imports=True)
     path = folder / "final.csv"
-    done = [row["env_steps"] for row in kept_rows(path, env_steps, None)]
+    with refused_as(f"cannot read {path}"):
+        done = [row["env_steps"] for row in kept_rows(path, env_steps, None)]
     with closing(agent):
         if str(env_steps) in done:
             return True

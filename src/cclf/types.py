@@ -160,6 +160,7 @@ class VectorEnv(Stateful, Protocol):
 
     num_envs: int
     num_actions: int
+    observation_shape: tuple[int, int, int]  # of one of them
 
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray: ...  # (N, ...)
     def step(self, actions: np.ndarray) -> VectorStep: ...

@@ -260,3 +260,30 @@ def test_the_renderer_has_a_name_and_a_speed_and_draws_the_same_picture_twice(ma
     assert len(facts["renderer"]) > 2
     assert 0.0 < facts["ms_per_frame"] < 10_000.0
     assert (facts["blank"], facts["differing_frames"]) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("physics",), np.zeros(3)),
+        (("physics",), None),
+        (("task", "get_reward"), 3),
+        (("task", "no_such_name"), 3),
+        (("model", "geom_pos"), np.zeros(1)),
+        (("model", "no_such_array"), np.zeros(1)),
+        (("random", "keys"), np.zeros(3, np.int64)),
+        (("random", "position"), "x"),
+        (("step_count",), -1),
+        (("reset_next_step",), 1),
+    ],
+)
+def test_a_state_that_is_none_of_its_own_is_refused(blind, place, value):
+    """Names in a state become attributes: a stranger's must not replace a method."""
+    env = blind()
+    state = env.state_dict()
+    inner = state
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    with pytest.raises(ValueError, match="env"):
+        env.load_state_dict(state)

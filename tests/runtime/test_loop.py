@@ -1,8 +1,5 @@
 """The loop: clocks that agree, rows where they belong, and a stop at any moment that changes nothing."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +9,6 @@ from cclf.runtime import loop
 from cclf.runtime.evaluate import Evaluation
 from cclf.runtime.loop import Plan, Run, Training, run_together
 from cclf.runtime.metrics import RunLog
-from cclf.runtime.stop import Stop
 from cclf.runtime.turns import take_turns
 from cclf.types import Advance
 from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
@@ -218,17 +214,6 @@ def test_a_finished_run_has_nothing_to_do(tmp_path):
     _, finished = run(tiny_config(), tmp_path)
     assert finished
     assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_the_first_signal_asks_and_the_second_quits(number):
-    stop = Stop()
-    stop.install()
-    os.kill(os.getpid(), number)
-    assert stop.requested
-    with pytest.raises(SystemExit) as caught:
-        os.kill(os.getpid(), number)
-    assert caught.value.code == 128 + number
 
 
 def test_the_update_sees_nothing_of_the_step_under_way():

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cclf.from_disk import refuse_other_lengths, refuse_unless, refuse_unlike
 from cclf.nets import GridEncoder, grid_windows
 from cclf.types import Metrics
 
@@ -128,6 +129,7 @@ class StateEntropy:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._refuse_other_window(state)
         self.encoder.load_state_dict(state["encoder"])
         for name, value in state["spread"].items():
             setattr(self.spread, name, value)
@@ -139,3 +141,26 @@ class StateEntropy:
         for row in np.flatnonzero(self.counts).tolist():
             self.keys[row] = state["observations"][row].tobytes()
         self.rows = {key: row for row, key in enumerate(self.keys) if key is not None}
+
+    def _refuse_other_window(self, state: dict[str, Any]) -> None:
+        """Rows, counts and the window must tell the same story: each row is in use or free."""
+        used = state["used"]
+        refuse_unless(type(used) is int and 0 <= used <= len(self.keys), f"state_entropy: used is {used}")
+        own = self.state_dict()
+        own |= {name: own[name][:0] for name in ("free", "counts", "features", "observations")}
+        if len(state["free"]) == 0:
+            own["free"] = state["free"][:0]  # an empty list is saved as floats
+        refuse_unlike(own, state, "state_entropy of the window")
+        refuse_other_lengths(state, ("counts", "features", "observations"), used, "state_entropy")
+        window, counts = state["window"], np.zeros(len(self.keys), np.int64)
+        counts[:used] = state["counts"]
+        refuse_unless(window.min() >= -1 and window.max() < used, "state_entropy: the window names unknown rows")
+        seen = np.bincount(window[window >= 0], minlength=len(counts))
+        refuse_unless(np.array_equal(seen, counts), "state_entropy: counts are not those of the window")
+        unused = np.flatnonzero(counts == 0).tolist()
+        refuse_unless(sorted(state["free"].tolist()) == unused, "state_entropy: free rows are not those out of use")
+        keys = {row.tobytes() for row in state["observations"][counts[:used] > 0]}
+        refuse_unless(len(keys) == np.count_nonzero(counts), "state_entropy: an observation stands in two rows")
+        spread = state["spread"]
+        refuse_unless(0 <= state["next"] < len(window), f"state_entropy: next is {state['next']}")
+        refuse_unless(spread["variance"] > 0.0 and spread["count"] > 0.0, f"state_entropy: the spread is {spread}")

@@ -5,6 +5,7 @@ Failed runs stay in the table and in the statistics: from its failure on a run s
 """
 
 import csv
+import io
 import itertools
 import json
 import sys
@@ -17,6 +18,9 @@ import numpy as np
 from cclf import presets, run_end
 from cclf.analysis.statistics import steps_to_threshold
 from cclf.config import ConfigError
+from cclf.from_disk import MISFITS, read_text, refused_as
+
+FORMULA_SIGNS = ("=", "+", "-", "@")  # a spreadsheet that opens a CSV obeys cells that begin so
 
 FAILURE_MARK, FAILURE_BUNDLE = "failed.json", "failure"  # what a sweep notes of a run, what a run leaves of itself
 _UNKNOWN_ORIGIN = {"device": "unknown", "commit": "unknown"}  # of a run without a manifest
@@ -75,6 +79,8 @@ def refuse_odd_names(rows: Iterable[Row]) -> None:
     """Names come from files that others may have written; they become labels, and a method becomes a file name."""
     for row in rows:
         for text in (row.task, row.method, row.profile, row.device, row.commit):
+            if text.startswith(FORMULA_SIGNS):
+                raise ConfigError(f"a name in these results begins as a spreadsheet's formula does: {ascii(text)[:80]}")
             if not text.isprintable() or len(text) > 200:
                 raise ConfigError(f"a name in these results cannot be printed: {ascii(text)[:80]}")
         if not row.method or "/" in row.method or row.method.startswith("."):
@@ -216,7 +222,7 @@ def read_runs(folder: Path) -> list[Row]:
     for run in run_folders(folder):
         config = read_run_config(run)
         facts = _UNKNOWN_ORIGIN | read_manifest(run)
-        try:
+        with refused_as(f"{run} is not a run folder of this version"):
             name = run_name(config)
             if name in names:
                 raise ConfigError(f"{names[name]} and {run} are the same run with different settings: report them apart")
@@ -224,10 +230,6 @@ def read_runs(folder: Path) -> list[Row]:
             if (run / "config.json").exists():  # a run that ended before has learned nothing, with whatever settings
                 _refuse_other_settings(settings.setdefault(name[:3], (run, config)), run, config)
             rows += _rows_of_run(run, name, config, facts)
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{run} is not a run folder of this version: {error!r}") from error
     return sorted(rows)
 
 
@@ -264,12 +266,12 @@ def read_manifest(run: Path) -> dict[str, Any]:
 def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     """Columns of a run's train.csv beside env_steps, where all are filled; empty where the run never logged them."""
     try:
-        with (run / "train.csv").open(newline="") as file:
-            lines = [line for line in csv.DictReader(file) if all(line.get(name) for name in columns)]
+        file = _lines(run / "train.csv")
+        lines = [line for line in file if all(line.get(name) for name in columns)]
         return {name: np.array([float(line[name]) for line in lines]) for name in ("env_steps", *columns)}
     except OSError:
         return {name: np.array([]) for name in ("env_steps", *columns)}
-    except (KeyError, TypeError, ValueError) as error:
+    except MISFITS as error:
         raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
 
 
@@ -317,15 +319,12 @@ def _is_at_end(run: Path, config: Mapping[str, Any]) -> bool:
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+    with refused_as(f"cannot read {path}"):
+        content = json.loads(read_text(path))
     if not isinstance(content, dict):
         raise ConfigError(f"cannot read {path}: it holds no facts")
     return content
@@ -373,8 +372,8 @@ def read_results(path: Path) -> list[Row]:
     """What `write_results` wrote: one file, or all under a folder."""
     rows = []
     for file_path in [path] if path.is_file() else sorted(path.rglob("*.csv")):
-        with file_path.open(newline="") as file:
-            reader = csv.DictReader(file)
+        with refused_as(f"cannot read {file_path}"):
+            reader = csv.DictReader(io.StringIO(read_text(file_path), newline=""))
             missing = set(Row._fields) - set(reader.fieldnames or ())
             if missing:
                 raise ConfigError(f"{file_path} is no results file: column {min(missing)} is missing; `cclf results` writes them")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cclf.analysis.load import FORMULA_SIGNS
 from cclf.analysis.page import Cell
 
 
@@ -48,8 +49,17 @@ def write_csv(table: Table, folder: Path) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(table.columns)
-        writer.writerows(table.data)
+        writer.writerows([_inert(value) for value in row] for row in table.data)
     return path
+
+
+def _inert(value: object) -> object:
+    """Words that a spreadsheet would obey as a formula get an apostrophe before them; numbers stay as they are.
+
+    >>> _inert("=1+1"), _inert("-1.5"), _inert(-1.5), _inert("re3+cclf")
+    ("'=1+1", "'-1.5", -1.5, 're3+cclf')
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
 
 
 _LATEX = str.maketrans(

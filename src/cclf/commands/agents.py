@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, parse
+from cclf.commands.options import EXIT_DONE, check_output, parse
 from cclf.config import ConfigError
 
 
@@ -79,6 +79,7 @@ def play(arguments: list[str]) -> int:
     if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
         raise ConfigError(f"cannot write the video {options.out}: name an .mp4 in a folder that is there")
     extras.refuse_missing("cclf play", ("video",))
+    check_output(options.out)
     from cclf import devices, run_folder
     from cclf.runtime.evaluate import write_video
     from cclf.runtime.seeding import derive
@@ -136,6 +137,7 @@ def inspect(arguments: list[str]) -> int:
     from cclf.gallery.curate import curate
 
     extras.refuse_missing("the page of cclf inspect", extras.to_draw(run_folder.read_config(options.run).task))
+    check_output(options.out)
     gallery = curate(options.run, options.samples, devices.choose_device(options.device))
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -167,6 +169,7 @@ def _export_options() -> Any:
 
 def export(arguments: list[str]) -> int:
     options = parse(_export_options(), "cclf export", arguments)
+    check_output(options.out)
     from cclf import export as exports
 
     done = exports.export(options.run, options.out, trust_imports=options.trust_imports)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, parse
+from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, check_output, parse, writing
 from cclf.config import ConfigError
 
 
@@ -20,12 +20,14 @@ class Demo:
 def demo(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
     extras.refuse_missing("the page of cclf demo", ("plots", "video", "minigrid"))
+    check_output(options.out, is_folder=True)
     from cclf import demo as demonstration
     from cclf.runtime.stop import Stop
 
     stop = Stop()
     stop.install()
-    page = demonstration.run(options.out, stop)
+    with writing(options.out):
+        page = demonstration.run(options.out, stop)
     if page is None:
         print("stopped and saved; run the same command to go on", file=sys.stderr)
         return EXIT_STOPPED
@@ -50,8 +52,11 @@ def results(arguments: list[str]) -> int:
     options = parse(_results_options(), "cclf results", arguments)
     from cclf.analysis import load
 
-    for path in load.write_results(load.read(options.runs), options.out):
-        print(path)
+    check_output(options.out, is_folder=True)
+    rows = load.read(options.runs)
+    with writing(options.out):
+        paths = load.write_results(rows, options.out)
+    print(*paths, sep="\n")
     return EXIT_DONE
 
 
@@ -76,12 +81,15 @@ def plot(arguments: list[str]) -> int:
     extras.refuse_missing("cclf plot", ("plots",))
     from cclf.analysis import figures, load
 
+    check_output(options.out)
     rows = load.read(options.results)
     unknown = [method for method in options.methods if method not in {row.method for row in rows}]
     if unknown:
         raise ConfigError(f"{options.results} holds no results of {', '.join(unknown)}")
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
-    figures.learning_curves(figures.panels(rows, options.methods)).savefig(options.out, dpi=150)
+    drawing = figures.learning_curves(figures.panels(rows, options.methods))
+    with writing(options.out):
+        drawing.savefig(options.out, dpi=150)
     print(options.out)
     return EXIT_DONE

@@ -105,7 +105,13 @@ def bench(arguments: list[str]) -> int:
     if kind not in kinds:
         raise ConfigError(f"unknown benchmark {kind!r}{presets.nearest(kind, kinds)}: use one of {', '.join(kinds)}")
     options = parse(kinds[kind] or _parity_options(), f"cclf bench {kind}", arguments[1:])
-    for name, least in (("pairs", 2), ("batches", 1), ("updates", 1), ("seconds", 0.01)):  # each kind has some of them
+    for name, least in (
+        ("pairs", 2),
+        ("batches", 1),
+        ("updates", 1),
+        ("seconds", 0.01),
+        ("processes", 0),
+    ):  # each kind has some of them
         if getattr(options, name, least) < least:
             raise ConfigError(f"--{name} {getattr(options, name)} must be {least} or more: there would be nothing to measure")
     from cclf import bench as benchmarks

@@ -1,8 +1,12 @@
 """What all commands share: exit codes, options from dataclasses, tables."""
 
 import contextlib
+import errno
 import io
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from cclf.config import ConfigError
@@ -26,6 +30,28 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
         body = [line.strip("│ ") for line in report.getvalue().splitlines()[1:]]  # the first holds the title; not all have boxes
         words = [line for line in body if line.strip("╰─-╯") and not line.startswith("For full helptext")]
         raise ConfigError(f"{' '.join(words) or 'bad options'} (see: {prog} --help)") from None
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """An output that cannot be written is bad input: one line that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror or error}; name another place, or make room there") from error
+
+
+def check_output(out: Path, is_folder: bool = False) -> None:
+    """Refuse an output that cannot be written before the work for it begins. Makes nothing that stays."""
+    with writing(out):
+        if not is_folder and out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if out.is_file() and not os.access(out, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        place = out if is_folder else out.parent
+        while not place.exists():
+            place = place.parent
+        tempfile.TemporaryFile(dir=place).close()
 
 
 def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, parse
+from cclf.commands.options import EXIT_DONE, check_output, parse
 from cclf.config import ConfigError
 
 
@@ -36,6 +36,10 @@ def report(arguments: list[str]) -> int:
 
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
+    check_output(options.out)
+    for folder in (options.pdf, options.png, options.tables):
+        if folder is not None:
+            check_output(folder, is_folder=True)
     for path in reporting.write(reporting.compose(options.source), options.out, options.pdf, options.png, options.tables):
         print(path)
     return EXIT_DONE

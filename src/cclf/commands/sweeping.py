@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cclf import extras, paper_tables, presets
-from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse, print_table
+from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_output, parse, print_table, writing
 from cclf.commands.training import train_config
 from cclf.config import A2cConfig, Config, ConfigError, Precision
 
@@ -82,6 +82,7 @@ def sweep(arguments: list[str]) -> int:
     if not tasks or not methods:
         raise ConfigError("sweep needs --tasks and --methods, or a --table (see: cclf sweep --help)")
     calls = plan(tasks, methods, options.profiles, options.seeds or table.seeds, options.out, [*table.options, *extra])
+    check_output(options.out, is_folder=True)
     with sweeping(options.where) as (backend, stop):
         return run_and_report(calls, backend, stop, options.where)
 
@@ -216,6 +217,7 @@ def reproduce(arguments: list[str]) -> int:
     profile = "" if options.profile == presets.DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
     calls = plan(table.tasks, table.methods, [options.profile], options.seeds or table.seeds, out, [*table.options, *extra])
+    check_output(out, is_folder=True)
     from cclf import reproduce as reproduction
     from cclf.sweep.plan import is_finished, jobs_of
 
@@ -315,6 +317,7 @@ def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> 
     print(f"{len(cost.METHODS)} SAC methods on {cost.TASK}: {pairs} pairs of updates each, {how}, on {device}", flush=True)
     if dry_run:
         return EXIT_DONE
+    check_output(out, is_folder=True)
     costs = cost.measure(cost.METHODS, str(device), batch_size, pairs, precision)
     megabytes = {name: cost.size_bytes(found) / 1e6 for name, found in costs.items()}
     milliseconds = {name: cost.milliseconds(found) for name, found in costs.items()}
@@ -323,10 +326,12 @@ def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> 
     print_table(("method", "parameters", size, "ms per update"), rows)
     judged = [(claim, cost.judge(claim, costs)) for claim in cost.claims()]
     _print_judged([(claim.text, found) for claim, found in judged])
-    out.mkdir(parents=True, exist_ok=True)
     facts = bench.origin(device) | {"task": cost.TASK, "precision": precision, "batch_size": batch_size}
-    (out / "cost.json").write_text(json.dumps(facts | cost.document(costs), indent=2) + "\n")
-    figures.bars({size: megabytes, f"ms per update, {facts['device']}, {how}": milliseconds}).savefig(out / "cost.svg")
+    drawing = figures.bars({size: megabytes, f"ms per update, {facts['device']}, {how}": milliseconds})
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "cost.json").write_text(json.dumps(facts | cost.document(costs), indent=2) + "\n")
+        drawing.savefig(out / "cost.svg")
     print(out / "cost.json", out / "cost.svg", sep="\n")
     return EXIT_DONE
 

@@ -4,15 +4,16 @@ import argparse
 import contextlib
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 from cclf import extras, presets
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
+from cclf.config import AlgorithmConfig, Config, ConfigError, EnvConfig, MethodConfig, RunConfig, WorkerError
 from cclf.idle_options import refuse_idle_options
 
 if TYPE_CHECKING:
@@ -50,15 +51,27 @@ def _train_options(algorithm_config: type) -> Any:
     return Train
 
 
-def _named_task(arguments: list[str]) -> str:
-    """The task on a command line whose other options are not known yet: they get their defaults from it."""
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0]
-    named = [word for word in arguments if word.partition("/")[0] in presets.SUITES and "/" in word]
-    if named:
-        return named[0]
-    if {"-h", "--help"} & set(arguments):
-        return "dmc/cartpole-swingup"
+def _task_place(arguments: list[str]) -> int:
+    """Where the task stands on a command line whose other options are not known yet: they get their defaults from it.
+
+    It is the first word that is neither an option nor the value of one.
+    """
+    groups = (EnvConfig, MethodConfig, RunConfig, *get_args(AlgorithmConfig))
+    flags = {"dry-run", "help"} | {each.name.replace("_", "-") for group in groups for each in fields(group) if each.type is bool}
+    place = 0
+    while place < len(arguments):
+        word = arguments[place]
+        if not word.startswith("-"):
+            return place
+        place += 1
+        name = word.lstrip("-").replace("_", "-")
+        if word == "-h" or "=" in word or name in flags or name.removeprefix("no-") in flags:
+            continue
+        if name in ("with-seeds", "with-tasks"):  # those take as many as follow
+            while place < len(arguments) and not arguments[place].startswith("--"):
+                place += 1
+        else:
+            place += 1
     raise ConfigError("train needs a task, e.g. cclf train toy/reach --method cclf (see: cclf tasks)")
 
 
@@ -80,7 +93,14 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         known, _ = names.parse_known_args(arguments)
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error} (see: cclf train --help)") from error
-    defaults = presets.resolve(_named_task(arguments), known.method, profile=known.profile)
+    wants_help = bool({"-h", "--help"} & set(arguments))
+    try:
+        task = arguments[_task_place(arguments)]
+    except ConfigError:
+        if not wants_help:
+            raise
+        task = "dmc/cartpole-swingup"
+    defaults = presets.resolve(task, known.method, profile=known.profile)
     options = _train_options(type(defaults.algorithm))(
         task=defaults.task,
         method=defaults.method_name,
@@ -123,13 +143,26 @@ def train(arguments: list[str]) -> int:
 
 def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
     """Of every task with every seed. Each task has defaults of its own, so the words are read again for it."""
-    place = arguments.index(asked.config.task)
+    place = _task_place(arguments)
     firsts = [asked.config]
     for task in asked.with_tasks:
         if presets.base_algorithm(task) != presets.base_algorithm(asked.config.task):
             raise ConfigError(f"{asked.config.task} and {task} are learned with different algorithms: train them apart")
         firsts.append(train_config([*arguments[:place], task, *arguments[place + 1 :]], of_several=True).config)
+        if presets.base_algorithm(task) == "rainbow":
+            _refuse_other_frames(asked.config, firsts[-1])
     return [replace(first, seed=seed) for first in firsts for seed in (asked.config.seed, *asked.with_seeds)]
+
+
+def _refuse_other_frames(one: Config, other: Config) -> None:
+    """Games that are learned in one call are seen in one shape."""
+    for name, value in vars(one.env).items():
+        theirs = getattr(other.env, name)
+        if value != theirs:
+            raise ConfigError(
+                f"{one.task} has {name}={value} and {other.task} {name}={theirs}: games learned together must share it; "
+                f"give --{name.replace('_', '-')}, or train them apart"
+            )
 
 
 def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
@@ -155,7 +188,9 @@ def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
             return exit_code if len(accepted) == len(configs) else EXIT_FAILED
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+            if error.filename is None or not Path(os.fsdecode(error.filename)).is_relative_to(out):
+                raise  # not of the run folder: the environment's own
+            raise ConfigError(f"cannot use the run folder: {error}") from error
         print(f"cclf: the disk is full ({out}); the last checkpoint is good: make room, run the same command", file=sys.stderr)
         return EXIT_FAILED
 
@@ -245,6 +280,7 @@ def _begin(
 ) -> "Run | None":
     """What a run needs in its folder, from its first step on; None when it was finished before."""
     from cclf import run_folder
+    from cclf.from_disk import refused_as
     from cclf.runtime.loop import Run
     from cclf.runtime.metrics import RunLog
     from cclf.runtime.progress import Progress
@@ -257,7 +293,8 @@ def _begin(
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     print("\n".join([*announcement(config, learner, device), f"{start} {folder}"]), file=sys.stderr, flush=True)
     moment = training.env_steps, training.evaluation_due
-    log = RunLog(folder, learner.metric_names, config.run.tensorboard, *moment, training.known_rows)
+    with refused_as(f"cannot go on with the tables in {folder}"):
+        log = RunLog(folder, learner.metric_names, config.run.tensorboard, *moment, training.known_rows)
     held.callback(log.close)
     label = f"{config.task} seed {config.seed}: " if several else ""
     return Run(training, log, Progress(config.run.env_steps, training.env_steps, learner.updates, label=label))
@@ -274,6 +311,8 @@ def announcement(config: Config, learner: "AnyLearner", device: Any) -> list[str
         f"{config.planned_updates:,} updates",
     ]
     if not isinstance(learner, OnPolicyLearner):
+        if learner.env.spec.max_episode_agent_steps is None:
+            lines.append(f"{config.task} has no time limit: an evaluation waits until its episodes end by themselves")
         transitions, size = build.replay_forecast(config, learner.env.spec)
         lines.append(f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}")
     return lines

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cclf.atari_games import game_name
 from cclf.config import ConfigError
+from cclf.from_disk import refuse_unlike
 from cclf.presets import nearest
 from cclf.types import EnvSpec, EnvStep
 
@@ -188,6 +189,8 @@ class AtariGame:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["game"] != self.game:
             raise ConfigError(f"this state is of {state['game']}, not of {self.game}")
+        own = {"game": self.game, "emulator": np.zeros(0, np.uint8), "random": self._random.bit_generator.state}
+        refuse_unlike(own | {"stack": self.stack, "life_lost": self._life_lost}, state, "env of atari")
         # The emulator saves all but whether a picture is half drawn, which a new game and a frame set right (Q*bert).
         self._ale.reset_game()
         self._ale.act(NOOP)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cclf.config import ConfigError
+from cclf.from_disk import refuse_unless, refuse_unlike
 from cclf.machine import GL_HELP
 from cclf.presets import nearest
 from cclf.types import EnvSpec, EnvStep
@@ -151,6 +152,7 @@ class DeepMindControl:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._env.reset()
+        self._refuse_other_state(state)
         for name, value in _float_arrays(self._model):
             value[...] = state["model"].get(name, self._pristine[name])
         for name, value in state["task"].items():
@@ -165,6 +167,21 @@ class DeepMindControl:
             (random["kind"], random["keys"].astype(np.uint32), random["position"], random["has_gauss"], random["gauss"])
         )
         self._env._step_count, self._env._reset_next_step = state["step_count"], state["reset_next_step"]
+
+    def _refuse_other_state(self, state: dict[str, Any]) -> None:
+        """Names in a state become attributes of the task: only those it has, and of their kind."""
+        own, known = self.state_dict(), vars(self._env.task)
+        refuse_unlike(own | {"model": {}, "task": {}}, state, "env of dmc")
+        refuse_unless(np.isfinite(state["physics"]).all(), "env: physics is not finite")
+        for name, value in state["model"].items():
+            refuse_unless(name in self._pristine, f"env: a model has no {name!r}")
+            refuse_unlike(self._pristine[name], value, f"env of dmc, model: {name}")
+        for name, value in state["task"].items():
+            refuse_unless(name in known, f"env: a task has no {name!r}")
+            is_plain = isinstance(value, (bool, int, float, str, np.ndarray))
+            refuse_unless(
+                is_plain and np.shape(own["task"].get(name, value)) == np.shape(value), f"env: a task's {name} is another"
+            )
 
 
 def _close_renderers(renderers: dict[int, Any]) -> None:

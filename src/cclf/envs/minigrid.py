@@ -35,6 +35,7 @@ from cclf.envs.minigrid_rules import (
     rules,
     view_offsets,
 )
+from cclf.from_disk import refuse_unless, refuse_unlike
 from cclf.types import VectorStep
 
 SEED_STRIDE = 10_000  # environment i gets seed + 10,000 i, as the published A2C and RE3 code seeds its processes
@@ -164,6 +165,7 @@ class GridWorlds:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         _check_same_worlds(state, self.name, self.num_envs)
+        self._refuse_other_rooms(state)
         self._started = state["started"]
         self._rooms[...] = state["rooms"]
         self._cell[...] = state["cell"]
@@ -171,6 +173,22 @@ class GridWorlds:
         self._episode_steps[...] = state["episode_steps"]
         for stream, saved in zip(self._streams, state["streams"], strict=True):
             stream.load_state_dict(saved)
+
+    def _refuse_other_rooms(self, state: dict[str, Any]) -> None:
+        """Codes and places that no step leads to would be looked up beyond the tables."""
+        refuse_unlike(self.state_dict(), state, "env of minigrid")
+        rooms, size, place = state["rooms"], self._rooms.shape[1], np.arange(self.num_envs) * self._stride**2
+        refuse_unless((rooms < CODES).all(), "env: rooms hold unknown codes")
+        inside = np.zeros((size, size), dtype=bool)
+        inside[1:-1, 1:-1] = True
+        refuse_unless((rooms[:, ~inside] == WALL).all(), "env: a room has no wall around it")
+        if state["started"]:
+            y, x = np.divmod(state["cell"] - place, self._stride)
+            off = np.minimum(x, y) - PADDING, np.maximum(x, y) - PADDING
+            refuse_unless((off[0] >= 1).all() and (off[1] <= size - 2).all(), "env: an agent stands outside its room")
+        pose, steps = state["pose"], state["episode_steps"]
+        refuse_unless((pose >= 0).all() and (pose < POSES).all(), "env: pose is unknown")
+        refuse_unless((steps >= 0).all() and (steps < self.max_episode_steps).all(), "env: episodes are over already")
 
     def close(self) -> None:
         """Nothing to release; there so that every environment can be closed alike."""

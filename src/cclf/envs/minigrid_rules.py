@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cclf.from_disk import refuse_unless
+
 Ints = NDArray[np.int64]
 DrawInteger = Callable[[int, int], int]  # (low, high) -> an integer in [low, high)
 
@@ -73,6 +75,7 @@ class IntegerStream:
         return {"bit_generator": self._bits.state, "unused": list(self._unused)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        refuse_unless(all(0 <= draw < 2**32 for draw in state["unused"]), "env: unused draws are no draws")
         self._bits.state = state["bit_generator"]
         self._unused = list(state["unused"])
 

@@ -16,6 +16,7 @@ from cclf.analysis.gallery import About, Gallery, Glance, Look, Measure
 from cclf.config import Config
 from cclf.envs.minigrid import picture
 from cclf.gallery.samples import ends, kept_maxima, rungs
+from cclf.run_folder import load_part
 from cclf.runtime.learner import OnPolicyLearner
 from cclf.types import Rollout
 
@@ -27,7 +28,7 @@ def gallery(about: About, config: Config, state: dict[str, Any], samples: int, e
     assert isinstance(learner, OnPolicyLearner), "grids are learned on-policy"
     a2c = learner.algorithm
     assert isinstance(a2c, A2c), "grids are learned with A2C"
-    learner.load_state_dict(state)
+    load_part(learner, state, "learner")
     batch = learner.rollout_steps * learner.env.num_envs
     steps = np.full(learner.env.num_envs, math.nan)  # since each episode began; unknown for those under way
     parts = []

@@ -1,11 +1,13 @@
 """A run folder becomes a gallery. Nothing is written there, and a run that is still going on is not disturbed."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from cclf.analysis.gallery import About, Gallery
-from cclf.config import A2cConfig, ConfigError, RainbowConfig, SacConfig
+from cclf.config import A2cConfig, Config, ConfigError, RainbowConfig, SacConfig
+from cclf.from_disk import refused_as
 from cclf.gallery import a2c, rainbow, sac
 from cclf.run_folder import read_checkpoint, read_config
 
@@ -27,6 +29,11 @@ def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
             "its pieces (see: cclf methods)"
         )
     saved = read_checkpoint(folder)
+    with refused_as(f"the checkpoint in {folder} cannot be looked at"):
+        return _gallery(folder, config, saved, samples, device)
+
+
+def _gallery(folder: Path, config: Config, saved: dict[str, Any], samples: int, device: torch.device) -> Gallery:
     env_steps = saved["agent_steps"] * config.env.action_repeat
     origin = {
         "task": config.task,
@@ -39,4 +46,4 @@ def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
     }
     heading = f"{config.task}, {config.method_name}, seed {config.seed}, after {env_steps:,} environment steps"
     clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
-    return BASES[kind](About(folder, heading, origin), config, saved["learner"], samples, clock)
+    return BASES[type(config.algorithm)](About(folder, heading, origin), config, saved["learner"], samples, clock)

@@ -18,6 +18,7 @@ from cclf.algorithms.rainbow_stack import RainbowStack
 from cclf.analysis.gallery import About, Gallery, Measure
 from cclf.config import Config, ConfigError, RainbowConfig
 from cclf.framework import Appraisal
+from cclf.from_disk import refuse_unlike
 from cclf.gallery.samples import (
     NEIGHBOURS,
     SIDES,
@@ -32,6 +33,7 @@ from cclf.gallery.samples import (
     transition_curiosity,
 )
 from cclf.replay_nstep import NStepReplay
+from cclf.run_folder import load_part
 from cclf.runtime.seeding import derive
 from cclf.types import GameBatch
 
@@ -70,11 +72,12 @@ def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple
     networks, maxima = learner["algorithm"]["networks"], learner["algorithm"]["maxima"]
     num_actions = len(networks["online.head.layers.1.bias_mean"]) // (rainbow.atoms if rainbow.distributional else 1)
     module = build.make_rainbow(config, num_actions).to(device)
-    module.load_state_dict(module.state_dict() | networks | maxima)
+    load_part(module, module.state_dict() | networks | maxima, "networks")
     # A stream of numbers of its own, which the run's seed decides.
     stack = build.make_rainbow_stack([replace(config, seed=derive(config.seed, "inspect"))], [num_actions], device)
     pixels = config.env.frame_pixels
     replay = build.make_game_replay(config, 1, (pixels, pixels), torch.device("cpu"))
+    refuse_unlike(replay.run_state(0), learner["replay"], "replay")
     replay.load_run_state(0, learner["replay"])
     if not replay.drawable().any():
         raise ConfigError("the replay of this run holds nothing to draw yet: train it first")

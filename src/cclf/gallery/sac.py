@@ -28,6 +28,7 @@ from cclf.gallery.samples import (
     transition_curiosity,
 )
 from cclf.replay import Replay
+from cclf.run_folder import load_part
 from cclf.runtime.seeding import Generators, derive
 from cclf.types import Batch
 
@@ -70,9 +71,9 @@ def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple
     assert isinstance(config.algorithm, SacConfig), "chosen by the type of its config"
     config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
     sac = build.make_sac(config, action_dim, device)
-    sac.networks.load_state_dict(learner["algorithm"]["networks"])
+    load_part(sac.networks, learner["algorithm"]["networks"], "networks")
     replay = Replay(slots, tuple(state["frames"].shape[1:]), action_dim, config.env.frame_stack, None, torch.device("cpu"))
-    replay.load_state_dict(state)
+    load_part(replay, state, "replay")
     return sac, replay
 
 

@@ -26,13 +26,14 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
 from cclf.config import ConfigError
+from cclf.from_disk import MISFITS, TENSOR_BYTES, read_file, refuse_unless
 from cclf.runtime.files import sync_folder, write_synced
 from cclf.runtime.frame_chunks import FrameChunks, read_frames
 
 _TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
 _REPLAY_FRAMES = "/learner/replay/frames"  # where a run's state keeps the ring that is written in chunks
 _OWN_FILES = ("state.json", "tensors.safetensors")
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
+_DAMAGE = (OSError, SafetensorError, *MISFITS)
 
 
 class Checkpoints:
@@ -80,7 +81,9 @@ class Checkpoints:
         found = {0: 0} if serials in ([], [1]) else {}
         for serial in serials:
             with contextlib.suppress(*_DAMAGE):
-                found[_read(self.folder, serial, frames=False)[0]["agent_steps"]] = serial
+                step = _read(self.folder, serial, frames=False)[0]["agent_steps"]
+                refuse_unless(type(step) is int, f"agent_steps is {step!r}")
+                found[step] = serial
         return found
 
     def is_whole(self, serial: int) -> bool:
@@ -165,10 +168,15 @@ class Checkpoints:
         used = {name for serial in kept for name in _listed(self.folder / f"{serial:08d}")}
         for path in sorted(self.folder.iterdir()):  # the oldest first: a reader who misses one would miss the one before it too
             if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):
-                shutil.rmtree(path)
+                _remove(path)
         for path in self.folder.glob("frames/frames-*"):
             if f"frames/{path.name}" not in used:
-                path.unlink()
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A folder or a file, whatever was put in the other's place."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
@@ -200,7 +208,7 @@ def resume_points(folders: Sequence[Path]) -> list[int]:
 def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The state and its table of frames; one of _DAMAGE when a single byte is not what was written."""
     own = folder / f"{serial:08d}"
-    index = (own / "index.json").read_bytes()
+    index = read_file(own / "index.json")
     checksums = json.loads(index)["sha256"]
     if index != _index(checksums):
         raise ValueError("index.json is not as it was written")
@@ -208,7 +216,7 @@ def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict
     def checked(path: Path, listed_as: str) -> bytes:
         if not path.is_file():
             raise ValueError(f"{listed_as} is missing")
-        data = path.read_bytes()
+        data = read_file(path, TENSOR_BYTES)
         if _checksum(data) != checksums.get(listed_as):
             raise ValueError(f"{listed_as} has another checksum than its index says")
         return data
@@ -221,12 +229,14 @@ def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict
             table, lambda name: tensors_from_bytes(checked(folder / "frames" / Path(name).name, f"frames/{name}"))
         )
         tree["learner"]["replay"]["frames"] = {_TENSOR: _REPLAY_FRAMES}
-    return _join(tree, tensors), table
+    joined = _join(tree, tensors)
+    refuse_unless(not tensors, f"no place in state.json names the tensors {sorted(tensors)[:3]}")
+    return joined, table
 
 
 def _listed(folder: Path) -> list[str]:
     try:
-        return list(json.loads((folder / "index.json").read_bytes())["sha256"])
+        return list(json.loads(read_file(folder / "index.json"))["sha256"])
     except _DAMAGE:
         return []  # damaged since it was written: nothing of it can be used
 
@@ -260,8 +270,8 @@ def _split(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
 def _join(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
-    if _TENSOR in value:
-        return tensors[value[_TENSOR]]
-    if _ARRAY in value:
-        return tensors[value[_ARRAY]].numpy()
+    if _TENSOR in value or _ARRAY in value:
+        ((kind, name),) = value.items()  # nothing else beside it
+        tensor = tensors.pop(name)  # and each has one place
+        return tensor if kind == _TENSOR else tensor.numpy()
     return {name: _join(item, tensors) for name, item in value.items()}

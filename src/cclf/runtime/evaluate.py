@@ -1,5 +1,6 @@
 """Evaluation: in environments of its own, with seeds of its own, so that it can never change training."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -50,6 +51,18 @@ class EvaluationStoppedError(ValueError):
     """A stop was asked for before the last round."""
 
 
+LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times DeepMind Control's longest
+
+
+def _say_long(agent_steps: int) -> None:
+    print(
+        f"cclf: warning: an evaluation episode has {agent_steps:,} agent steps and goes on; where its task has no time limit it "
+        "may never end: stop it with Ctrl-C, and give the environment a time limit (max_episode_steps)",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
 def _never() -> bool:
     return False
 
@@ -85,6 +98,7 @@ def evaluate(
     waiting, film = deque(range(len(seeds))), Film(record)
     returns, losses = [0.0] * len(seeds), [0] * len(seeds)
     episode_in, frames = dict[int, int](), dict[int, deque[np.ndarray]]()  # by environment
+    steps = dict[int, int]()  # agent steps of the episode there
 
     def begin(env: int) -> None:
         episode_in.pop(env, None)
@@ -113,11 +127,15 @@ def evaluate(
             elif command == "picture":
                 film.add(value)
             elif command == "reset":
+                steps[env] = 0
                 frames[env] = deque([value] * frame_stack, maxlen=frame_stack)
                 seen[env] = np.concatenate(frames[env])
             else:
                 frames[env].append(value.frame)
                 returns[episode] += value.reward
+                steps[env] += 1
+                if steps[env] == LONG_EPISODE_AGENT_STEPS:
+                    _say_long(steps[env])
                 if value.terminated or value.truncated:
                     begin(env)
                 else:

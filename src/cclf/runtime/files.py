@@ -1,6 +1,7 @@
 """Files that are whole or not there, whatever kills the process or the machine while they are written."""
 
 import fcntl
+import io
 import os
 import time
 from collections.abc import Iterator
@@ -9,13 +10,15 @@ from pathlib import Path
 from typing import IO
 
 from cclf.config import ConfigError
+from cclf.from_disk import open_file
 
 # A process that was killed while it started a worker leaves it half born, with a copy of its files until it runs its own program.
 LOCK_GRACE_SECONDS = 1.0
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    # Not through a link: planted in a run folder, it would lead to a file elsewhere.
+    with open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -49,7 +52,8 @@ def _locked(file: IO[str]) -> bool:
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process alone. The system drops the lock with the process; the file that stays says nothing."""
-    with (folder / "lock").open("a+") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with io.TextIOWrapper(open_file(folder / "lock", flags), write_through=True) as file:
         deadline = time.monotonic() + LOCK_GRACE_SECONDS
         while not _locked(file):
             if time.monotonic() > deadline:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cclf.from_disk import refuse_unless
+
 CHUNK_FRAMES = 4096  # bounds the memory that writing one takes: 123 MB of 100x100 RGB
 
 Write = Callable[[str, dict[str, Tensor]], None]  # (name, tensors)
@@ -55,6 +57,9 @@ class FrameChunks:
 
 def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
     slots, written = table["slots"], table["written"]
+    numbers = [slots, written, *table["shape"], *(chunk[name] for chunk in table["chunks"] for name in ("first", "count"))]
+    refuse_unless(all(type(number) is int and number >= 0 for number in numbers), "the table of frames holds no counts")
+    refuse_unless(slots <= written, f"the table of frames has {slots} slots for {written} frames")
     frames = torch.empty(slots, *table["shape"], dtype=torch.uint8)
     first = max(0, written - slots)  # older ones have been overwritten
     for chunk in table["chunks"]:
@@ -62,7 +67,10 @@ def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
         if chunk["first"] > first or end > written:
             raise ValueError(f"{chunk['file']} does not follow frame {first}")
         slot = torch.arange(first, end) % slots
-        frames[slot] = read_file(chunk["file"])["frames"][first - chunk["first"] :]
+        found = read_file(chunk["file"])["frames"]
+        fits = found.dtype == torch.uint8 and list(found.shape) == [chunk["count"], *table["shape"]]
+        refuse_unless(fits, f"{chunk['file']} holds {found.dtype} of shape {tuple(found.shape)}")
+        frames[slot] = found[first - chunk["first"] :]
         first = end
     if first != written:
         raise ValueError(f"frames {first} to {written} are in no file")

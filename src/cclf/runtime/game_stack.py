@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cclf.config import ConfigError, WorkerError
+from cclf.from_disk import refuse_unless
 from cclf.replay_nstep import NStepReplay
 from cclf.runtime.compile import GraphedUpdate
 from cclf.runtime.player import Played
@@ -308,6 +309,9 @@ class GameRun:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self._COUNTERS:
             setattr(self, name, state[name])
+        actions = state["replay"]["actions"]
+        known = ((actions >= 0) & (actions < self.algorithm.num_actions)).all()
+        refuse_unless(known, f"replay holds actions that are none of {self.algorithm.num_actions}")
         self.env.load_state_dict(state["env"])
         self.stack._looked = False
         self.algorithm.load_state_dict(state["algorithm"])

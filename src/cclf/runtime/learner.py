@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cclf.from_disk import refuse_unless, refuse_unlike
 from cclf.replay import Replay
 from cclf.runtime.compile import GraphedPolicy, GraphedUpdate
 from cclf.runtime.seeding import Generators
@@ -210,6 +211,11 @@ class OnPolicyLearner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        seen = state["observation"]
+        begun = state["env"]["started"]
+        refuse_unless(begun is (seen is not None), "observation and env disagree whether a first episode has begun")
+        if seen is not None:
+            refuse_unlike(np.zeros((self.env.num_envs, *self.env.observation_shape), np.uint8), seen, "observation")
         self.env.load_state_dict(state["env"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.random.bit_generator.state = state["random"]

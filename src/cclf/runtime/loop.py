@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cclf.config import ConfigError, WorkerError
+from cclf.config import WorkerError
+from cclf.from_disk import refuse_unless, refuse_unlike, refused_as
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, finish, next_round, write_video
 from cclf.runtime.failure import NonFiniteError, first_non_finite_of, refuse_non_finite
@@ -193,11 +194,18 @@ class Training:
         return parts | {name: getattr(self, name) for name in self._COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        parts = {*self._COUNTERS, "learner", "averages"}  # and tables, which older checkpoints do not have
+        refuse_unless(state.keys() - {"tables"} == parts, f"it holds the parts {sorted(state)}")
         for name in self._COUNTERS:
+            refuse_unlike(getattr(self, name), state[name], name)
             setattr(self, name, state[name])
+        refuse_unlike([0.0], self.finished_returns, "finished_returns")
         self.known_rows = {name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()}  # older ones have none
         if self.finished:
             return  # nothing is left to do, and a smaller budget than was run may have no room for the replay
+        refuse_unlike(self.learner.state_dict(), state["learner"], "learner")
+        learned_steps = state["learner"].get("agent_steps", self.agent_steps)
+        refuse_unless(learned_steps == self.agent_steps, f"agent_steps is {self.agent_steps} and {learned_steps}")
         for name in ("learner", "averages"):
             getattr(self, name).load_state_dict(state[name])
 
@@ -206,10 +214,8 @@ class Training:
         saved = self.checkpoints.load(agent_steps=agent_steps)
         if saved is None:
             return False
-        try:
+        with refused_as(f"the checkpoint in {self.folder} does not fit this run", "use another --out"):
             self.load_state_dict(saved)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
-            raise ConfigError(f"the checkpoint in {self.folder} does not fit this run: {error!r}; use another --out") from error
         return True
 
 

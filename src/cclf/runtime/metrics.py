@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cclf.config import ConfigError
+from cclf.from_disk import read_text, refuse_unless
 from cclf.runtime.failure import FACTS as FAILURE_FACTS
 from cclf.types import Metrics
 
@@ -45,6 +46,7 @@ class Table:
         self.columns = (*own, *(column for column in (known.columns if known else ()) if column not in own))
         self._rows, self._sha256 = 0, _sha256_of(self.columns)
         temporary = path.with_suffix(".csv.tmp")
+        temporary.unlink(missing_ok=True)  # never through a link or into a pipe that someone put there
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
@@ -109,7 +111,7 @@ def _damaged(path: Path, reason: str) -> ConfigError:
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
-    lines = path.read_text().splitlines(keepends=True)
+    lines = read_text(path).splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()  # a full disk or a kill tore it: the number it begins with may be half of one
     if not lines:
@@ -151,6 +153,9 @@ class Averages:
         return {name: torch.stack(values) for name, values in self._values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, values in state.items():
+            fits = isinstance(values, torch.Tensor) and values.ndim == 1 and len(values) and values.is_floating_point()
+            refuse_unless(fits, f"averages/{name} holds no numbers")
         self._values = {name: list(values) for name, values in state.items()}
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cclf.from_disk import refuse_unlike
 from cclf.types import EnvSpec, Game
 
 
@@ -58,5 +59,7 @@ class Players:
         return state | {"game_return": self.returns[number]}
 
     def load_game_state(self, number: int, state: dict[str, Any]) -> None:
+        own = {name: value for name, value in self.game_state(number).items() if name != "game"}
+        refuse_unlike(own | {"game": None}, state, "env of games")
         self.games[number].load_state_dict(state["game"])
         self.begun[number], self.returns[number] = state["begun"], state["game_return"]

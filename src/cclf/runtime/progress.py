@@ -4,6 +4,22 @@ import sys
 import time
 from typing import Any
 
+_MOST_DAYS = 9_999
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(3725.4), duration(94 * 3600 + 845), duration(1e300), duration(float("nan"))
+    ('01:02:05', '3 d 22:14:05', 'over 9,999 d', '-')
+    """
+    if seconds != seconds:
+        return "-"
+    if seconds >= 86_400 * (_MOST_DAYS + 1):
+        return f"over {_MOST_DAYS:,} d"
+    days, rest = divmod(int(seconds), 86_400)
+    clock = time.strftime("%H:%M:%S", time.gmtime(rest))
+    return f"{days:,} d {clock}" if days else clock
+
 
 class Progress:
     """env steps, return, updates per second, time left."""
@@ -42,7 +58,7 @@ class Progress:
             "train": self._train_return,
             "eval": self._eval_return,
             "rate": f"{(updates - self._first_updates) / seconds:.1f}",
-            "left": "-" if left != left else time.strftime("%H:%M:%S", time.gmtime(left)),
+            "left": duration(left),
         }
 
     def step(self, env_steps: int, updates: int) -> None:

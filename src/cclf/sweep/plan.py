@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cclf import run_end
 from cclf.config import A2cConfig, Config, RainbowConfig
+from cclf.from_disk import open_file
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
 PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
@@ -124,7 +125,7 @@ class Outcome(NamedTuple):
 def progress(folder: Path) -> Report:
     """The last clock reading and training return in a run's train.csv, read from its end."""
     try:
-        with (folder / "train.csv").open("rb") as file:
+        with open_file(folder / "train.csv") as file:
             header = file.readline()
             start = file.tell()
             end = file.seek(0, 2)
