@@ -31,18 +31,27 @@ def main() -> None:
     x[4, :] = 0.0  # a run that failed everywhere
     thresholds = np.array([-0.5, 0.0, 0.25, 0.5, 1.0])
     golden = {
-        "made_with": {name: version(name) for name in ("rliable", "arch", "numpy")} | {"reps": REPS},
+        "made_with": {name: version(name) for name in ("rliable", "arch", "numpy")}
+        | {"reps": REPS},
         "x": x.tolist(),
         "y": y.tolist(),
         "thresholds": thresholds.tolist(),
     }
     for name, estimator in ESTIMATORS.items():
-        point, ends = library.get_interval_estimates({"x": x}, lambda scores, f=estimator: np.array([f(scores)]), reps=REPS)
+        point, ends = library.get_interval_estimates(
+            {"x": x}, lambda scores, f=estimator: np.array([f(scores)]), reps=REPS
+        )
         golden[name] = {"estimate": point["x"][0], "low": ends["x"][0][0], "high": ends["x"][1][0]}
     pair = {"x,y": (x, y)}
-    point, ends = library.get_interval_estimates(pair, metrics.probability_of_improvement, reps=REPS)
+    point, ends = library.get_interval_estimates(
+        pair, metrics.probability_of_improvement, reps=REPS
+    )
     low, high = np.ravel(ends["x,y"])
-    golden["probability_of_improvement"] = {"estimate": float(np.ravel(point["x,y"])[0]), "low": low, "high": high}
+    golden["probability_of_improvement"] = {
+        "estimate": float(np.ravel(point["x,y"])[0]),
+        "low": low,
+        "high": high,
+    }
     profile, bands = library.create_performance_profile({"x": x}, thresholds, reps=REPS)
     golden["performance_profile"] = {
         "estimate": profile["x"].tolist(),

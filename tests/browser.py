@@ -1,4 +1,5 @@
-"""A real browser for tests: Chromium over its debugging pipe, with nothing but the standard library."""
+"""A real browser for tests: Chromium over its debugging pipe, with nothing but the standard
+library."""
 
 import base64
 import itertools
@@ -19,7 +20,8 @@ DEADLINE_SECONDS = 60
 
 
 def find() -> str:
-    """The browser's path. Without one the test fails: a page nobody opened is not a page that works."""
+    """The browser's path. Without one the test fails: a page nobody opened is not a page that
+    works."""
     asked = os.environ.get("CCLF_BROWSER")
     found = asked or next((path for path in map(shutil.which, NAMES) if path), None)
     assert found, "no Chromium found: run scripts/browser.sh, or name one in CCLF_BROWSER"
@@ -27,7 +29,8 @@ def find() -> str:
 
 
 class Page:
-    """One tab. `problems` holds console errors, uncaught exceptions and failed loads; `requests` every address it asked for."""
+    """One tab. `problems` holds console errors, uncaught exceptions and failed loads; `requests`
+    every address it asked for."""
 
     def __init__(self, to_browser: int, from_browser: int):
         self._to, self._from = to_browser, from_browser
@@ -37,7 +40,9 @@ class Page:
         self.problems: list[str] = []
         self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -68,8 +73,14 @@ class Page:
 
     def _note(self, event: str | None, facts: dict[str, Any]) -> None:
         if event == "Runtime.exceptionThrown":
-            self.problems.append(str(facts["exceptionDetails"].get("exception", facts["exceptionDetails"])))
-        elif event == "Runtime.consoleAPICalled" and facts["type"] in ("error", "warning", "assert"):
+            self.problems.append(
+                str(facts["exceptionDetails"].get("exception", facts["exceptionDetails"]))
+            )
+        elif event == "Runtime.consoleAPICalled" and facts["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.problems.append(f"console.{facts['type']}: {facts['args']}")
         elif event == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):
             self.problems.append(facts["entry"]["text"])
@@ -81,14 +92,23 @@ class Page:
 
     def open(self, path: Path, width: int, height: int = 900, dark: bool = False) -> None:
         """Show a file as on a screen of this size, and wait until it stands."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.problems.clear()
         self.requests.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while self.evaluate("document.readyState") != "complete" or self.evaluate("location.href") == "about:blank":
+        while (
+            self.evaluate("document.readyState") != "complete"
+            or self.evaluate("location.href") == "about:blank"
+        ):
             assert time.monotonic() < deadline, f"{path} did not finish loading"
 
     def evaluate(self, expression: str) -> Any:
@@ -106,13 +126,34 @@ class Page:
 def browser() -> Iterator[Page]:
     inbound, to_browser = os.pipe()
     from_browser, outbound = os.pipe()
-    flags = ["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    flags += ["--no-first-run", "--disable-extensions", "--disable-background-networking", "--hide-scrollbars"]
+    flags = [
+        "--headless=new",
+        "--remote-debugging-pipe",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+    ]
+    flags += [
+        "--no-first-run",
+        "--disable-extensions",
+        "--disable-background-networking",
+        "--hide-scrollbars",
+    ]
 
-    wire = f'exec "$@" 3<&{inbound} 4>&{outbound}'  # Chromium reads from descriptor 3 and answers on 4
+    # Chromium reads from descriptor 3 and answers on 4
+    wire = f'exec "$@" 3<&{inbound} 4>&{outbound}'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            ["bash", "-c", wire, "wire", find(), *flags, f"--user-data-dir={profile}", "about:blank"],
+            [
+                "bash",
+                "-c",
+                wire,
+                "wire",
+                find(),
+                *flags,
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(inbound, outbound),

@@ -1,4 +1,5 @@
-"""What every test starts from: one thread, so that sums have one order, no deadline on shared machines, its own signals."""
+"""What every test starts from: one thread, so that sums have one order, no deadline on shared
+machines, its own signals."""
 
 import signal
 from collections.abc import Iterator

@@ -7,14 +7,17 @@ import time
 from functools import partial
 from pathlib import Path
 
-from cclf.envs.toy import make_toy
+from cclf.config import EnvConfig
+from cclf.envs.toy import make
 
-REACH = partial(make_toy, "reach-1d", 20, 16, 1, 0)
+REACH = partial(
+    make, "reach-1d", EnvConfig(frame_pixels=20, crop_pixels=16, frame_stack=1, action_repeat=1), 0
+)
 
 
 class Faulty:
-    """The toy; `fault` strikes in its call number `at_call` of `place`. With `once`, a file that is made when it strikes, never
-    again after that."""
+    """The toy; `fault` strikes in its call number `at_call` of `place`. With `once`, a file that is
+    made when it strikes, never again after that."""
 
     def __init__(self, fault, place, at_call=1, once=None, make=REACH):
         self.env = make()
@@ -83,7 +86,8 @@ FAULTS = {"crash": crash, "hang": hang, "stop": stop, "kill": kill, "raise": thr
 
 
 class FaultyPlayer:
-    """Plays no game: an episode of agent `name` returns its seed times its weight. The fault strikes once, on seed 3."""
+    """Plays no game: an episode of agent `name` returns its seed times its weight. The fault
+    strikes once, on seed 3."""
 
     def __init__(self, fault=None, once=None):
         self.fault, self.once = fault, once and Path(once)

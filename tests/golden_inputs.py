@@ -1,4 +1,5 @@
-"""Inputs and initial weights of golden/released_sac.json, made again from its recipe: every tensor comes from its name."""
+"""Inputs and initial weights of golden/released_sac.json, made again from its recipe: every tensor
+comes from its name."""
 
 import json
 import math
@@ -9,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "released_sac.json").read_text())
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "golden" / "released_sac.json").read_text()
+)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 TRANSITIONS, BATCH, VIEWS, ACTION_DIM = 20, 12, 5, 2
@@ -54,7 +57,9 @@ def initial_parameter(name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def bilinear() -> Tensor:
-    return 0.1 * fixed_uniform("W", (FEATURE_DIM, FEATURE_DIM)) + 0.6 * torch.eye(FEATURE_DIM, dtype=torch.float64)
+    return 0.1 * fixed_uniform("W", (FEATURE_DIM, FEATURE_DIM)) + 0.6 * torch.eye(
+        FEATURE_DIM, dtype=torch.float64
+    )
 
 
 def images(name: str) -> Tensor:
@@ -86,11 +91,15 @@ def indices(update: int) -> Tensor:
 def crop_origins(update: int) -> tuple[Tensor, Tensor]:
     """Corners of the views of o and of o', (K, B, 2)."""
     shape = (VIEWS, BATCH, 2)
-    return fixed_integers(f"offsets.{update}", 0, 4, shape), fixed_integers(f"next_offsets.{update}", 0, 4, shape)
+    return fixed_integers(f"offsets.{update}", 0, 4, shape), fixed_integers(
+        f"next_offsets.{update}", 0, 4, shape
+    )
 
 
 def target_noise(update: int) -> Tensor:
-    return torch.stack([fixed(f"target_noise.{update}.{view}", (BATCH, ACTION_DIM)) for view in range(2)])
+    return torch.stack(
+        [fixed(f"target_noise.{update}.{view}", (BATCH, ACTION_DIM)) for view in range(2)]
+    )
 
 
 def actor_noise(update: int) -> Tensor:
@@ -98,7 +107,8 @@ def actor_noise(update: int) -> Tensor:
 
 
 def summary(tensor: Tensor) -> list[float]:
-    """How the golden file records a tensor: its sum, the sum of absolute values, the first four entries."""
+    """How the golden file records a tensor: its sum, the sum of absolute values, the first four
+    entries."""
     flat = tensor.detach().double().flatten()
     return [flat.sum().item(), flat.abs().sum().item(), *flat[:4].tolist()]
 
@@ -106,5 +116,7 @@ def summary(tensor: Tensor) -> list[float]:
 def largest_error(ours: Any, theirs: Any) -> float:
     """The largest difference, relative to max(1, |x|)."""
     ours, theirs = (torch.as_tensor(x, dtype=torch.float64).detach() for x in (ours, theirs))
-    assert ours.shape == theirs.shape, f"shapes differ: {tuple(ours.shape)} here, {tuple(theirs.shape)} recorded"
+    assert ours.shape == theirs.shape, (
+        f"shapes differ: {tuple(ours.shape)} here, {tuple(theirs.shape)} recorded"
+    )
     return float(((ours - theirs).abs() / theirs.abs().clamp_min(1.0)).max())

@@ -1,4 +1,5 @@
-"""The contract of the command line: what programs and people rely on. In this process but for signals and imports."""
+"""The contract of the command line: what programs and people rely on. In this process but for
+signals and imports."""
 
 import contextlib
 import io
@@ -12,14 +13,26 @@ import time
 
 import pytest
 
-from cclf import build, presets, run_folder
+from cclf import build, presets
+from cclf.bases.base import PIECES
+from cclf.bases.registry import bases
+from cclf.bases.sac.methods import METHODS as SAC_METHODS
 from cclf.cli import COMMANDS, main
-from cclf.commands import training
-from cclf.config import Config
-from cclf.runtime import checkpoint
+from cclf.commands import train as training
+from cclf.envs.registry import known_tasks
+from cclf.errors import ConfigError
+from cclf.runtime import checkpoint, run_folder
 from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
 
-EVAL_COLUMNS = {"env_steps", "agent_steps", "updates", "return_mean", "return_std", "episodes", "wall_seconds"}
+EVAL_COLUMNS = {
+    "env_steps",
+    "agent_steps",
+    "updates",
+    "return_mean",
+    "return_std",
+    "episodes",
+    "wall_seconds",
+}
 
 
 def cclf(*words):
@@ -35,7 +48,11 @@ def cclf(*words):
 
 def contents(folder):
     """Every file below a folder, byte for byte."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def assert_refused(result, *words):
@@ -49,7 +66,8 @@ def assert_refused(result, *words):
         assert word in err
 
 
-# --- listings and help -------------------------------------------------------------------------------------------------
+# --- listings and help
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,24 +86,28 @@ def test_quick_commands_import_nothing_slow(words, absent):
     script = f"""
 import sys
 from cclf.cli import COMMANDS, main
-from cclf.commands import training
 try:
     main({words!r})
 except SystemExit as exit_:
     assert not exit_.code
 assert (found := [name for name in {absent!r} if name in sys.modules]) == [], found
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("set_by_user", "spins"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
 def test_threads_of_torch_are_told_to_sleep_before_it_starts(set_by_user, spins):
-    """Beside another busy process spinning threads make an update thirty times slower; PyTorch's OpenMP says what it was told."""
+    """Beside another busy process spinning threads make an update thirty times slower; PyTorch's
+    OpenMP says what it was told."""
     script = "from cclf.cli import main; main(['methods', '--json']); import torch"
     environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     environment |= {"OMP_DISPLAY_ENV": "verbose", **set_by_user}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
     assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
 
 
@@ -97,7 +119,7 @@ def test_help_and_version():
         assert f"cclf {command}" in out
     assert cclf("-h")[1] == out
     assert cclf()[0] == 2
-    assert cclf("--version")[:2] == (0, "0.1.0\n")
+    assert cclf("--version")[:2] == (0, "0.2.0\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -117,24 +139,27 @@ def test_methods_as_one_json_document():
     assert (code, err) == (0, "")
     documents = json.loads(out)
     sac = {document["name"]: document for document in documents if document["base"] == "sac"}
-    assert set(sac) == set(presets.SAC_METHODS)
+    assert set(sac) == set(SAC_METHODS)
     assert sac["cclf"]["difference_from_cclf"] == {}
-    assert sac["cclf"]["pieces"] == list(presets.PIECES)
+    assert sac["cclf"]["pieces"] == list(PIECES)
     assert sac["drq"]["pieces"] == []
     assert sac["drq"]["difference_from_cclf"]["contrastive"] is False
-    assert {document["base"] for document in documents} == set(presets.METHODS)
+    assert {document["base"] for document in documents} == set(bases())
 
 
 def test_tasks_as_one_json_document():
     code, out, err = cclf("tasks", "--json")
     assert (code, err) == (0, "")
     documents = {document["name"]: document for document in json.loads(out)}
-    assert set(documents) == set(presets.TASKS)
+    assert set(documents) == set(known_tasks())
     assert documents["dmc/cartpole-swingup"]["action_repeat"] == 8
 
 
 def test_listings_for_people():
-    for command, words in (("methods", ["cclf", "select+", "views=2"]), ("tasks", ["dmc/walker-walk", "gym/<id>"])):
+    for command, words in (
+        ("methods", ["cclf", "select+", "views=2"]),
+        ("tasks", ["dmc/walker-walk", "gym/<id>"]),
+    ):
         code, out, err = cclf(command)
         assert (code, err) == (0, "")
         for word in words:
@@ -143,12 +168,32 @@ def test_listings_for_people():
 
 def test_a_dry_run_prints_the_resolved_config_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["train", "dmc/cheetah-run", "--method", "drq", "--seed", "3", "--profile", "paper", "--batch-size", "64"]
+    words = [
+        "train",
+        "dmc/cheetah-run",
+        "--method",
+        "drq",
+        "--seed",
+        "3",
+        "--profile",
+        "paper",
+        "--batch-size",
+        "64",
+    ]
     code, out, err = cclf(*words, "--out", tmp_path / "runs", "--dry-run")
     assert (code, err) == (0, "")
-    config = Config.from_dict(json.loads(out))
-    assert (config.task, config.method_name, config.seed, config.profile) == ("dmc/cheetah-run", "drq", 3, "paper")
-    assert (config.algorithm.batch_size, config.algorithm.learning_rate, config.method.contrastive) == (64, 2e-4, False)
+    config = presets.from_dict(json.loads(out))
+    assert (config.task, config.method_name, config.seed, config.profile) == (
+        "dmc/cheetah-run",
+        "drq",
+        3,
+        "paper",
+    )
+    assert (
+        config.algorithm.batch_size,
+        config.algorithm.learning_rate,
+        config.method.contrastive,
+    ) == (64, 2e-4, False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,21 +202,28 @@ def test_options_may_stand_before_the_task(tmp_path):
     before = cclf("train", "--method", "rad", "--seed", "2", "--dry-run", "toy/reach")
     assert before == after
     assert cclf("train", "toy/reach", "--out", tmp_path / "dmc" / "x", "--dry-run")[0] == 0
-    assert cclf("train", "--out", "gym/runs", "toy/reach", "--dry-run") == cclf("train", "toy/reach", "--dry-run")
+    assert cclf("train", "--out", "gym/runs", "toy/reach", "--dry-run") == cclf(
+        "train", "toy/reach", "--dry-run"
+    )
     assert_refused(cclf("train", "--out", "gym/runs"), "needs a task")
 
 
 def test_the_tiny_options_of_these_tests_are_the_tiny_config():
     config = tiny_config()
-    assert Config.from_dict(json.loads(cclf("train", *tiny_options(config), "--dry-run")[1])) == config
+    assert (
+        presets.from_dict(json.loads(cclf("train", *tiny_options(config), "--dry-run")[1]))
+        == config
+    )
 
 
-# --- a run -------------------------------------------------------------------------------------------------------------
+# --- a run
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished tiny run with everything that is written by default: its config, --out, folder and outputs."""
+    """A finished tiny run with everything that is written by default: its config, --out, folder and
+    outputs."""
     out = tmp_path_factory.mktemp("finished")
     config = tiny_config(video=True, tensorboard=True)
     result = cclf("train", *tiny_options(config), "--out", out)
@@ -192,16 +244,41 @@ def test_a_run_folder_holds_what_the_contract_says(finished):
     assert stdout.splitlines()[-1] == str(folder), "the path is printed last"
     assert "60 env steps = 60 agent steps x 1" in stderr
     assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "manifest.json", "train.csv", "eval.csv", "checkpoint", "episode-60.mp4", "tensorboard", "lock"),
+        *(
+            "config.json",
+            "manifest.json",
+            "train.csv",
+            "eval.csv",
+            "checkpoint",
+            "episode-60.mp4",
+            "tensorboard",
+            "lock",
+        ),
     }
-    assert Config.from_dict(json.loads((folder / "config.json").read_text())) == config
+    assert presets.from_dict(json.loads((folder / "config.json").read_text())) == config
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert {"commit", "python", "torch", "numpy", "mujoco", "dm_control", "machine", "system", "renderer", "device"} <= set(
-        manifest
-    )
+    assert {
+        "commit",
+        "python",
+        "torch",
+        "numpy",
+        "mujoco",
+        "dm_control",
+        "machine",
+        "system",
+        "renderer",
+        "device",
+    } <= set(manifest)
     assert manifest["device"] == "cpu"
     assert manifest["threads"] == 1
-    assert [row["env_steps"] for row in rows(folder / "train.csv")] == ["10", "20", "30", "40", "50", "60"]
+    assert [row["env_steps"] for row in rows(folder / "train.csv")] == [
+        "10",
+        "20",
+        "30",
+        "40",
+        "50",
+        "60",
+    ]
     evaluation = rows(folder / "eval.csv")
     assert set(evaluation[0]) >= EVAL_COLUMNS
     assert [row["env_steps"] for row in evaluation] == ["30", "60"]
@@ -221,7 +298,11 @@ def test_the_manifest_names_commit_and_renderer():
     learner.close()
     assert len(manifest["renderer"]) > 2
     described = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False, cwd=os.path.dirname(__file__)
+        ["git", "rev-parse", "--short=12", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=os.path.dirname(__file__),
     )
     if described.returncode == 0:
         assert manifest["commit"].removesuffix("-dirty") == described.stdout.strip()
@@ -255,12 +336,16 @@ def test_a_larger_budget_goes_on(copied):
     assert json.loads((folder / "config.json").read_text())["run"]["env_steps"] == 90
 
 
-@pytest.mark.parametrize(("task", "method"), [("minigrid/Empty-16x16", "re3+cclf"), ("gym/Pendulum-v1", "drq")])
+@pytest.mark.parametrize(
+    ("task", "method"), [("minigrid/Empty-16x16", "re3+cclf"), ("gym/Pendulum-v1", "drq")]
+)
 def test_other_suites_train_and_are_evaluated(tmp_path, task, method):
     pytest.importorskip("minigrid")
     pytest.importorskip("pygame")
     pixels = {"frame_pixels": 24, "crop_pixels": 20} if task.startswith("gym") else {}
-    config = tiny_config(task, method, env=pixels, env_steps=32, eval_every_env_steps=100, eval_episodes=1)
+    config = tiny_config(
+        task, method, env=pixels, env_steps=32, eval_every_env_steps=100, eval_episodes=1
+    )
     code, stdout, _ = cclf("train", *tiny_options(config), "--out", tmp_path)
     assert code == 0
     folder = tmp_path / config.run_name()
@@ -271,7 +356,8 @@ def test_other_suites_train_and_are_evaluated(tmp_path, task, method):
     assert len(json.loads(stdout)["returns"]) == 1
 
 
-# --- bad input ---------------------------------------------------------------------------------------------------------
+# --- bad input
+# ---------------------------------------------------------------------------------------------------------
 
 BAD = {
     "command": (["trian"], ["unknown command 'trian'; did you mean train?"]),
@@ -281,10 +367,16 @@ BAD = {
     "gym id": (["train", "gym/Pendulm-v1"], ["did you mean Pendulum-v1?"]),
     "gym actions": (["train", "gym/CartPole-v1"], ["Discrete(2)", "Box"]),
     "minigrid task": (["train", "minigrid/Emty-16x16"], ["Emty-16x16"]),
-    "method": (["train", "toy/reach", "--method", "dqr"], ["unknown method 'dqr'; did you mean drq?"]),
+    "method": (
+        ["train", "toy/reach", "--method", "dqr"],
+        ["unknown method 'dqr'; did you mean drq?"],
+    ),
     "method of another base": (["train", "toy/reach", "--method", "re3"], ["'re3'", "a2c"]),
     "method without a name": (["train", "toy/reach", "--method"], ["--method"]),
-    "profile": (["train", "toy/reach", "--profile", "papr"], ["unknown profile 'papr'; did you mean paper?"]),
+    "profile": (
+        ["train", "toy/reach", "--profile", "papr"],
+        ["unknown profile 'papr'; did you mean paper?"],
+    ),
     "option": (["train", "toy/reach", "--bacth-size", "3"], ["--bacth-size"]),
     "option of another base": (["train", "toy/reach", "--num-envs", "3"], ["--num-envs"]),
     "value": (["train", "toy/reach", "--batch-size", "many"], ["--batch-size", "many"]),
@@ -294,18 +386,40 @@ BAD = {
     "threads": (["train", "toy/reach", "--threads", "-1"], ["threads=-1"]),
     "budget": (["train", "toy/reach", "--env-steps", "0"], ["env_steps=0"]),
     "rate": (["train", "toy/reach", "--learning-rate", "-1"], ["learning_rate=-1.0"]),
-    "division by zero": (["train", "toy/reach", "--actor-every-updates", "0"], ["actor_every_updates=0"]),
+    "division by zero": (
+        ["train", "toy/reach", "--actor-every-updates", "0"],
+        ["actor_every_updates=0"],
+    ),
     "device": (["train", "toy/reach", "--device", "gpu"], ["unknown device 'gpu'"]),
     "device not there": (["train", "toy/reach", "--device", "cuda:99"], ["'cuda:99' is not there"]),
     "device not supported": (["train", "toy/reach", "--device", "meta"], ["not supported"]),
-    "replay device": (["train", "toy/reach", "--device", "cpu", "--replay-device", "cuda"], ["replay_device=cuda", "device=cpu"]),
+    "replay device": (
+        ["train", "toy/reach", "--device", "cpu", "--replay-device", "cuda"],
+        ["replay_device=cuda", "device=cpu"],
+    ),
     "crop": (["train", "toy/reach", "--crop-pixels", "30"], ["crop_pixels=30", "frame_pixels=20"]),
     "layers": (["train", "toy/reach", "--conv-layers", "9"], ["conv_layers=9", "crop_pixels=16"]),
-    "piece without contrastive": (["train", "toy/reach", "--method", "drq", "--reward"], ["contrastive=False", "reward"]),
-    "piece without pair": (["train", "toy/reach", "--method", "curl", "--reward"], ["reward", "views=1"]),
-    "selection of one": (["train", "toy/reach", "--views", "2"], ["selection=curiosity", "views=2"]),
+    "piece without contrastive": (
+        ["train", "toy/reach", "--method", "drq", "--reward"],
+        ["contrastive=False", "reward"],
+    ),
+    "piece without pair": (
+        ["train", "toy/reach", "--method", "curl", "--reward"],
+        ["reward", "views=1"],
+    ),
+    "selection of one": (
+        ["train", "toy/reach", "--views", "2"],
+        ["selection=curiosity", "views=2"],
+    ),
     "memory": (
-        ["train", "toy/reach", "--env-steps", "10000000000", "--replay-capacity-transitions", "1000000000"],
+        [
+            "train",
+            "toy/reach",
+            "--env-steps",
+            "10000000000",
+            "--replay-capacity-transitions",
+            "1000000000",
+        ],
         ["GB", "--replay-capacity-transitions"],
     ),
     "evaluate nothing": (["evaluate"], ["cclf evaluate"]),
@@ -327,12 +441,14 @@ def test_bad_options_are_named_in_any_terminal(encoding):
     command = [sys.executable, "-m", "cclf.cli", "train", "toy/reach", "--bacth-size", "3"]
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert_refused((done.returncode, done.stdout, done.stderr), "--bacth-size", "see: cclf train --help")
+    assert_refused(
+        (done.returncode, done.stdout, done.stderr), "--bacth-size", "see: cclf train --help"
+    )
 
 
 def test_errors_of_libraries_become_one_line_too(monkeypatch):
     def broken(*_, **__):
-        raise presets.ConfigError("first line\n  second line\n")
+        raise ConfigError("first line\n  second line\n")
 
     monkeypatch.setattr(presets, "resolve", broken)
     assert cclf("train", "toy/reach") == (2, "", "cclf: first line second line\n")
@@ -341,7 +457,10 @@ def test_errors_of_libraries_become_one_line_too(monkeypatch):
 def test_a_file_in_place_of_the_folder(tmp_path):
     """Root may write anywhere, so permissions would prove nothing here."""
     (tmp_path / "runs").write_text("mine")
-    assert_refused(cclf("train", *tiny_options(tiny_config()), "--out", tmp_path / "runs"), "cannot use the run folder")
+    assert_refused(
+        cclf("train", *tiny_options(tiny_config()), "--out", tmp_path / "runs"),
+        "cannot use the run folder",
+    )
     assert contents(tmp_path) == {"runs": b"mine"}
 
 
@@ -354,7 +473,11 @@ def test_a_run_folder_of_another_config_is_refused_by_key(copied):
     before = contents(out)
     assert_refused(
         cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90"),
-        *("another config", "algorithm.discount (0.5 there, 0.99 now)", "method.reward (False there, True now)"),
+        *(
+            "another config",
+            "algorithm.discount (0.5 there, 0.99 now)",
+            "method.reward (False there, True now)",
+        ),
     )
     assert contents(out) == before
 
@@ -364,12 +487,15 @@ def test_a_run_folder_with_a_broken_config_is_refused(copied, text):
     config, out, folder = copied
     (folder / "config.json").write_text(text)
     before = contents(out)
-    assert_refused(cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90"), str(folder))
+    assert_refused(
+        cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90"), str(folder)
+    )
     assert_refused(cclf("evaluate", folder), str(folder))
     assert contents(out) == before
 
 
-# --- evaluate ----------------------------------------------------------------------------------------------------------
+# --- evaluate
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_evaluate_prints_a_line_or_one_json_document(finished):
@@ -391,7 +517,9 @@ def test_evaluate_prints_a_line_or_one_json_document(finished):
 
 def test_evaluate_is_decided_by_its_own_seed(finished):
     def returns(seed):
-        return json.loads(cclf("evaluate", finished[2], "--episodes", "2", "--seed", seed, "--json")[1])["returns"]
+        return json.loads(
+            cclf("evaluate", finished[2], "--episodes", "2", "--seed", seed, "--json")[1]
+        )["returns"]
 
     assert returns(0) == returns(0)
     assert returns(0) != returns(1)
@@ -406,14 +534,18 @@ def test_play_writes_a_video_of_the_episodes_that_evaluate_would_see(finished, t
     *lines, path = out.splitlines()
     assert path == str(video)
     returns = json.loads(cclf("evaluate", finished[2], "--episodes", "2", "--json")[1])["returns"]
-    assert [line.split(" in ")[0] for line in lines] == [f"episode {n + 1}: return {r:.4g}" for n, r in enumerate(returns)]
+    assert [line.split(" in ")[0] for line in lines] == [
+        f"episode {n + 1}: return {r:.4g}" for n, r in enumerate(returns)
+    ]
     steps = sum(int(line.split()[-2]) for line in lines)
     assert sum(1 for _ in imageio.get_reader(video)) == steps
 
 
 def test_play_says_what_is_wrong(finished, tmp_path):
     assert_refused(cclf("play", tmp_path, "--out", tmp_path / "a.mp4"), "is not a run folder")
-    assert_refused(cclf("play", finished[2], "--out", tmp_path / "no" / "a.mp4"), "cannot write the video")
+    assert_refused(
+        cclf("play", finished[2], "--out", tmp_path / "no" / "a.mp4"), "cannot write the video"
+    )
     assert_refused(cclf("play", finished[2], "--out", tmp_path / "a.gif"), "a.gif")
     assert_refused(cclf("play", finished[2], "--episodes", "0"), "--episodes 0")
 
@@ -427,7 +559,8 @@ def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
     assert_refused(cclf("evaluate", copied[2]), "no checkpoint")
 
 
-# --- signals -----------------------------------------------------------------------------------------------------------
+# --- signals
+# -----------------------------------------------------------------------------------------------------------
 
 LONG = tiny_config(env_steps=240, eval_every_env_steps=50, log_every_agent_steps=5)
 
@@ -506,7 +639,9 @@ sys.meta_path.insert(0, Interrupting())
 from cclf.cli import main
 sys.exit(main(["tasks"]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, "cclf: interrupted\n")
 
 
@@ -519,7 +654,9 @@ def test_a_run_hears_a_signal_that_comes_before_its_words_are_read(monkeypatch, 
         return read(arguments)
 
     monkeypatch.setattr(training, "train_config", interrupted)
-    monkeypatch.setattr(training, "run_training", lambda _, __, stop: heard.append(stop.requested) or 75)
+    monkeypatch.setattr(
+        training, "run_training", lambda _, __, stop: heard.append(stop.requested) or 75
+    )
     before = signal.signal(number, signal.SIG_IGN)  # what killed it before
     try:
         assert cclf("train", *tiny_options(LONG))[0] == 75

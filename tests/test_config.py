@@ -14,14 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cclf import fields, presets
-from cclf.config import A2cConfig, Config, ConfigError, EnvConfig, MethodConfig, RainbowConfig, RunConfig, SacConfig
+from cclf.bases.a2c.config import A2cConfig
+from cclf.bases.rainbow.config import RainbowConfig
+from cclf.bases.registry import bases
+from cclf.bases.sac.config import SacConfig
+from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
+from cclf.errors import ConfigError
 
 PLAIN = {"selection": "all", "prioritisation": False, "regularisation": False, "reward": False}
 
 
 def test_config_and_presets_import_neither_torch_nor_numpy():
     script = "import sys, cclf.config, cclf.presets; print([m for m in ('torch', 'numpy', 'tyro', 'rich') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -29,11 +36,26 @@ def test_config_and_presets_import_neither_torch_nor_numpy():
     ("values", "names"),
     [
         ({"contrastive": False}, ["contrastive=False", "selection=curiosity"]),
-        ({**PLAIN, "views": 2, "contrastive": False, "prioritisation": True}, ["contrastive=False", "prioritisation"]),
-        ({**PLAIN, "views": 2, "contrastive": False, "regularisation": True}, ["contrastive=False", "regularisation"]),
-        ({**PLAIN, "views": 2, "contrastive": False, "reward": True}, ["contrastive=False", "reward"]),
-        ({**PLAIN, "augmentation": "centre-crop", "views": 1}, ["augmentation=centre-crop", "contrastive=True"]),
-        ({**PLAIN, "augmentation": "centre-crop", "views": 2, "contrastive": False}, ["augmentation=centre-crop", "views=2"]),
+        (
+            {**PLAIN, "views": 2, "contrastive": False, "prioritisation": True},
+            ["contrastive=False", "prioritisation"],
+        ),
+        (
+            {**PLAIN, "views": 2, "contrastive": False, "regularisation": True},
+            ["contrastive=False", "regularisation"],
+        ),
+        (
+            {**PLAIN, "views": 2, "contrastive": False, "reward": True},
+            ["contrastive=False", "reward"],
+        ),
+        (
+            {**PLAIN, "augmentation": "centre-crop", "views": 1},
+            ["augmentation=centre-crop", "contrastive=True"],
+        ),
+        (
+            {**PLAIN, "augmentation": "centre-crop", "views": 2, "contrastive": False},
+            ["augmentation=centre-crop", "views=2"],
+        ),
         ({**PLAIN, "augmentation": "none", "views": 2}, ["augmentation=none", "views=2"]),
         ({"views": 2}, ["selection=curiosity", "views=2"]),
         ({**PLAIN, "selection": "overlap", "views": 2}, ["selection=overlap", "views=2"]),
@@ -51,7 +73,10 @@ def test_pieces_that_cannot_act_are_refused_by_both_names(values, names):
 
 def _rainbow(name="cclf", **changes):
     config = presets.resolve("atari/Pong", name)
-    return replace(config, **{group: replace(getattr(config, group), **fields) for group, fields in changes.items()})
+    return replace(
+        config,
+        **{group: replace(getattr(config, group), **fields) for group, fields in changes.items()},
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,23 +85,52 @@ def _rainbow(name="cclf", **changes):
         (lambda: EnvConfig(frame_pixels=64, crop_pixels=84), ["crop_pixels=84", "frame_pixels=64"]),
         (lambda: SacConfig(log_std_min=3.0), ["log_std_min=3.0", "log_std_max=2.0"]),
         (
-            lambda: Config("toy/reach", "cclf", env=EnvConfig(frame_pixels=20, crop_pixels=14)),
+            lambda: Config(
+                "toy/reach", "cclf", SacConfig(), env=EnvConfig(frame_pixels=20, crop_pixels=14)
+            ),
             ["conv_layers=4", "crop_pixels=14"],
         ),
-        (lambda: Config("toy/reach", "cclf", algorithm=SacConfig(conv_layers=40)), ["conv_layers=40", "crop_pixels=84"]),
         (
-            lambda: replace(presets.resolve("dmc/cheetah-run"), method=presets.resolve("minigrid/Empty-16x16").method),
+            lambda: Config("toy/reach", "cclf", SacConfig(conv_layers=40)),
+            ["conv_layers=40", "crop_pixels=84"],
+        ),
+        (
+            lambda: replace(
+                presets.resolve("dmc/cheetah-run"),
+                method=presets.resolve("minigrid/Empty-16x16").method,
+            ),
             ["augmentation=none", "SAC"],
         ),
-        (lambda: RainbowConfig(learn_start_agent_steps=20), ["learn_start_agent_steps=20", "n_steps=20"]),
-        (lambda: _rainbow(env={"frame_pixels": 100}), ["crop_pixels=84", "frame_pixels=100"]),
-        (lambda: _rainbow(env={"frame_pixels": 24, "crop_pixels": 24}), ["data-efficient", "frame_pixels=24"]),
-        (lambda: _rainbow(algorithm={"q_observations": "original"}), ["q_observations=original", "prioritisation"]),
-        (lambda: _rainbow("rainbow", algorithm={"intensity_scale": 0.1}), ["intensity_scale=0.1", "augmentation=none"]),
-        (lambda: _rainbow("curl", method={"augmentation": "none"}), ["augmentation=none", "contrastive=True"]),
-        (lambda: _rainbow("curl", method={"augmentation": "random-crop"}), ["augmentation=random-crop", "Rainbow"]),
         (
-            lambda: replace(presets.resolve("minigrid/Empty-16x16"), method=presets.resolve("dmc/cheetah-run").method),
+            lambda: RainbowConfig(learn_start_agent_steps=20),
+            ["learn_start_agent_steps=20", "n_steps=20"],
+        ),
+        (lambda: _rainbow(env={"frame_pixels": 100}), ["crop_pixels=84", "frame_pixels=100"]),
+        (
+            lambda: _rainbow(env={"frame_pixels": 24, "crop_pixels": 24}),
+            ["data-efficient", "frame_pixels=24"],
+        ),
+        (
+            lambda: _rainbow(algorithm={"q_observations": "original"}),
+            ["q_observations=original", "prioritisation"],
+        ),
+        (
+            lambda: _rainbow("rainbow", algorithm={"intensity_scale": 0.1}),
+            ["intensity_scale=0.1", "augmentation=none"],
+        ),
+        (
+            lambda: _rainbow("curl", method={"augmentation": "none"}),
+            ["augmentation=none", "contrastive=True"],
+        ),
+        (
+            lambda: _rainbow("curl", method={"augmentation": "random-crop"}),
+            ["augmentation=random-crop", "Rainbow"],
+        ),
+        (
+            lambda: replace(
+                presets.resolve("minigrid/Empty-16x16"),
+                method=presets.resolve("dmc/cheetah-run").method,
+            ),
             ["prioritisation=True", "A2C"],
         ),
     ],
@@ -93,12 +147,18 @@ FIELDS = [(kind, name) for kind in KINDS for name in fields.types_of(kind)]
 
 
 def bad_values(kind) -> list[object]:
-    """What a field of this type must refuse: beyond both ends, no number at all, and values of other types."""
+    """What a field of this type must refuse: beyond both ends, no number at all, and values of
+    other types."""
     parts = get_args(kind) if get_origin(kind) in (Annotated, UnionType, Union) else (kind,)
     if NoneType in parts:
         return [value for value in bad_values(parts[0]) if value is not None]
     ranges = [part for part in parts if isinstance(part, fields.Range)]
-    beyond = [end + step for each in ranges for end, step in ((each.least, -1), (each.most, 1)) if math.isfinite(end)]
+    beyond = [
+        end + step
+        for each in ranges
+        for end, step in ((each.least, -1), (each.most, 1))
+        if math.isfinite(end)
+    ]
     at_end = [end for each in ranges for end, out in zip(each[:2], each[2:], strict=True) if out]
     never = [None, [], {}, "1", float("nan"), float("inf"), -float("inf"), 10**30]
     if parts[0] is int:
@@ -115,7 +175,9 @@ def test_every_field_refuses_what_it_cannot_hold_by_its_name(kind, name):
             kind(**{name: bad})
 
 
-@pytest.mark.parametrize(("kind", "name"), [pair for pair in FIELDS if isinstance(getattr(*pair), (int, float))])
+@pytest.mark.parametrize(
+    ("kind", "name"), [pair for pair in FIELDS if isinstance(getattr(*pair), (int, float))]
+)
 def test_every_number_has_a_range(kind, name):
     """A field that may hold any number at all is one that nobody thought about."""
     if isinstance(getattr(kind, name), bool):
@@ -125,10 +187,12 @@ def test_every_number_has_a_range(kind, name):
     assert is_choice or any(isinstance(part, fields.Range) for part in parts)
 
 
-@pytest.mark.parametrize(("name", "bad"), [("seed", -1), ("seed", 2**63), ("seed", 1.0), ("task", 3), ("profile", None)])
+@pytest.mark.parametrize(
+    ("name", "bad"), [("seed", -1), ("seed", 2**63), ("seed", 1.0), ("task", 3), ("profile", None)]
+)
 def test_a_run_refuses_names_and_seeds_that_are_none(name, bad):
     with pytest.raises(ConfigError, match=f"^{name}="):
-        Config(**{"task": "toy/reach", "method_name": "cclf", name: bad})
+        Config(**{"task": "toy/reach", "method_name": "cclf", "algorithm": SacConfig(), name: bad})
 
 
 def test_a_window_of_re3_holds_at_least_one_update():
@@ -140,13 +204,16 @@ def test_a_window_of_re3_holds_at_least_one_update():
 ALL_NAMES = [(f"{suite}/{name}", method) for suite, name, base in
              (("dmc", "cheetah-run", "sac"), ("toy", "reach", "sac"), ("minigrid", "Empty-16x16", "a2c"),
               ("atari", "Pong", "rainbow"))
-             for method in presets.METHODS[base]]  # fmt: skip
+             for method in bases()[base].methods]  # fmt: skip
 
 
 @pytest.mark.parametrize(("task", "method"), ALL_NAMES)
 def test_round_trip_through_json(task, method):
-    config = replace(presets.resolve(task, method, seed=7, profile="paper"), run=RunConfig(env_steps=123, device="cpu"))
-    again = Config.from_dict(json.loads(json.dumps(config.to_dict())))
+    config = replace(
+        presets.resolve(task, method, seed=7, profile="paper"),
+        run=RunConfig(env_steps=123, device="cpu"),
+    )
+    again = presets.from_dict(json.loads(json.dumps(config.to_dict())))
     assert again == config
     assert again.run_name() == config.run_name()
 
@@ -171,22 +238,48 @@ def with_field(config, group, name, value):
 
 
 BASE = presets.resolve("dmc/cartpole-swingup", "cclf")
-LEARNING = [(group, f.name) for group in ("env", "method", "algorithm") for f in dataclasses.fields(getattr(BASE, group))]
+LEARNING = [
+    (group, f.name)
+    for group in ("env", "method", "algorithm")
+    for f in dataclasses.fields(getattr(BASE, group))
+]
 
 
-@pytest.mark.parametrize(("group", "name"), [pair for pair in LEARNING if pair != ("algorithm", "replay_device")])
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        pair
+        for pair in LEARNING
+        if pair not in (("algorithm", "replay_device"), ("method", "negatives"))
+    ],
+)
 def test_the_run_name_depends_on_every_value_that_is_learned_with(group, name):
     other = with_field(BASE, group, name, changed(getattr(getattr(BASE, group), name)))
     assert other.run_name() != BASE.run_name()
 
 
+def test_the_run_name_does_not_depend_on_what_cannot_act():
+    """Crops are never the same, so a belief over distinct ones is the same belief: no other run, no
+    other name."""
+    assert with_field(BASE, "method", "negatives", "distinct").run_name() == BASE.run_name()
+    drq = presets.resolve("dmc/cartpole-swingup", "drq")
+    assert with_field(drq, "method", "bonus_temperature", 0.7).run_name() == drq.run_name()
+    assert with_field(BASE, "method", "bonus_temperature", 0.7).run_name() != BASE.run_name()
+
+
 def test_the_run_name_holds_task_method_and_seed():
     assert BASE.run_name().startswith("dmc/cartpole-swingup/cclf/seed-1-")
     names = {
-        presets.resolve(t, m, seed=s).run_name() for t in ("toy/reach", "toy/reach-1d") for m in ("drq", "cclf") for s in (1, 2)
+        presets.resolve(t, m, seed=s).run_name()
+        for t in ("toy/reach", "toy/reach-1d")
+        for m in ("drq", "cclf")
+        for s in (1, 2)
     }
     assert len(names) == 8
-    assert presets.resolve("toy/reach", profile="paper").run_name() != presets.resolve("toy/reach").run_name()
+    assert (
+        presets.resolve("toy/reach", profile="paper").run_name()
+        != presets.resolve("toy/reach").run_name()
+    )
 
 
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(RunConfig)])
@@ -202,7 +295,9 @@ def test_the_run_name_ignores_where_replay_lives():
 
 def test_the_run_name_is_the_same_in_another_process():
     script = "from cclf import presets; print(presets.resolve('dmc/cartpole-swingup').run_name())"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == BASE.run_name()
 
 
@@ -215,7 +310,9 @@ def test_clocks_convert_without_losing_a_step(env_steps, repeat, warmup):
         algorithm=SacConfig(warmup_agent_steps=warmup),
         run=RunConfig(env_steps=env_steps),
     )
-    assert (config.planned_agent_steps - 1) * repeat < env_steps <= config.planned_agent_steps * repeat
+    assert (
+        (config.planned_agent_steps - 1) * repeat < env_steps <= config.planned_agent_steps * repeat
+    )
     assert config.planned_updates == max(0, config.planned_agent_steps - warmup)
 
 

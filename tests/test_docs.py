@@ -1,4 +1,5 @@
-"""The documentation names code that is there: functions, classes, modules, files and config fields."""
+"""The documentation names code that is there: functions, classes, modules, files and config
+fields."""
 
 import ast
 import dataclasses
@@ -12,26 +13,42 @@ import torch
 
 import cclf
 from cclf import config, equations, presets
+from cclf.bases import registry as base_registry
+from cclf.bases.base import PARTS
+from cclf.bases.registry import find_base
+from cclf.envs import registry as suite_registry
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(cclf.__file__).parent
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # First words that are not ours, or stand for an object: `env.stack` belongs to some environment.
-FOREIGN = {"torch", "ale_py", "env", "AtariVectorEnv"}
+FOREIGN = {"torch", "nn", "ale_py", "env", "AtariVectorEnv"}
 PLANTED = {"cclf.py", "json.py", "torch.py"}  # what a stranger might put into a run folder
 WRITTEN_BY_RUNS = ("csv", "json", "txt", "html", "svg", "onnx", "pt")
+# groups of them: dotted, but no modules
+ENTRY_POINTS = {base_registry.ENTRY_POINTS, suite_registry.ENTRY_POINTS}
 OURS = ("src/", "tests/", "docs/", "results/", "benchmarks/", "scripts/")
 
-FILES = sorted(SOURCE.rglob("*.py"), reverse=True)  # of two with one name the last, least deep wins
+FILES = sorted(SOURCE.rglob("*.py"), reverse=True)
 
 
 def _module(path):
     return ".".join(("cclf", *path.relative_to(SOURCE).with_suffix("").parts))
 
 
-MODULES = {path.stem: _module(path) for path in FILES if path.stem != "__init__"}
+MODULES = [_module(path) for path in FILES if path.stem != "__init__"]
 TREES = {_module(path): ast.parse(path.read_text()) for path in FILES}
-CLASSES = {node.name: module for module, tree in TREES.items() for node in tree.body if isinstance(node, ast.ClassDef)}
+CLASSES = {
+    node.name: module
+    for module, tree in TREES.items()
+    for node in tree.body
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def prose(text):
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def code_words(text):
@@ -40,12 +57,12 @@ def code_words(text):
     >>> code_words("`a.b` and `c(d)`")
     ['a.b', 'c(d)']
     """
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    return re.findall(r"`([^`\n]+)`", prose)
+    return re.findall(r"`([^`\n]+)`", prose(text))
 
 
 def is_name(word):
-    """Whether a word looks like a name: `Sac.update(batch)`, `cclf.config`, `tests/test_cli.py`, `Appraisal`."""
+    """Whether a word looks like a name: `Sac.update(batch)`, `cclf.config`, `tests/test_cli.py`,
+    `Appraisal`."""
     dotted, capital = r"[A-Za-z_][\w/+-]*(\.\w+)+(\(.*\))?", r"([A-Z][a-z0-9]+)+"
     return re.fullmatch(f"{dotted}|{capital}", word) is not None
 
@@ -53,11 +70,14 @@ def is_name(word):
 def missing(word):
     """Why a name leads nowhere; None where it leads to something, or is not ours."""
     name = word.partition("(")[0]
-    if name in PLANTED:
+    if name in PLANTED | ENTRY_POINTS:
         return None
-    if name.endswith((".py", ".md")) or name.startswith(OURS):
+    if name.endswith((".py", ".md", ".toml")) or name.startswith(OURS):
         places = (ROOT, SOURCE, ROOT / "tests", ROOT / "docs")
-        return None if any((place / name).exists() for place in places) else "no such file"
+        pattern = name.replace("NAME", "*")  # `bases/NAME/config.py` stands for each room's
+        if name.removesuffix(".py") in PARTS:
+            pattern = f"bases/*/{name}"  # `learner.py` of some room
+        return None if any(any(place.glob(pattern)) for place in places) else "no such file"
     first, *rest = name.split(".")
     if first in FOREIGN or (rest and rest[-1] in WRITTEN_BY_RUNS):
         return None
@@ -65,9 +85,26 @@ def missing(word):
         return _missing_in_package(rest)
     if first in CLASSES:
         return _missing_in(getattr(importlib.import_module(CLASSES[first]), first), rest)
-    if first in MODULES:
-        return _missing_in(importlib.import_module(MODULES[first]), rest)
-    return f"cclf has no class or module {first}"
+    if first == "config" and rest and not _missing_in(config.Config, rest):
+        return None  # of the object that every function calls so
+    return _missing_in_modules(name.split("."))
+
+
+def _missing_in_modules(path):
+    """A module by the end of its name, `doctor.judge` or `sac.update.appraise`: as much of it as
+    tells it from others."""
+    for length in range(len(path), 0, -1):
+        ending = "." + ".".join(path[:length])
+        found = sorted(
+            (module for module in MODULES if module.endswith(ending)),
+            key=lambda module: module.count("."),
+        )
+        # otherwise the least deep is meant
+        if len(found) > 1 and found[0].count(".") == found[1].count("."):
+            return f"{ending[1:]} is one of {', '.join(found)}: say which"
+        if found:
+            return _missing_in(importlib.import_module(found[0]), path[length:])
+    return f"cclf has no class or module {path[0]}"
 
 
 def _missing_in_package(path):
@@ -92,16 +129,46 @@ def _missing_in(found, path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_name_of_code_in_the_documentation_leads_somewhere(page):
-    found = {word: missing(word) for word in code_words(page.read_text()) if is_name(word)}
+    text = page.read_text()
+    # files of the page's own examples
+    made = re.findall(r"^<!-- test: \w+/(\S+) -->", text, re.MULTILINE)
+    found = {word: missing(word) for word in code_words(text) if is_name(word) and word not in made}
     lost = {word: why for word, why in found.items() if why}
     assert not lost, f"{page.name} names code that is not there: {lost}"
 
 
 def test_names_that_lead_nowhere_are_found():
-    gone = ["Sac._critic_step", "cclf.nowhere", "cclf.equations.q_lost", "doctor.judges"]
-    assert all(missing(word) for word in [*gone, "Sack.update", "tests/test_no.py"])
-    there = ["Sac.update(batch, noise)", "cclf.framework.Framework", "Appraisal.bonus", "Appraisal"]
-    assert not any(missing(word) for word in [*there, "doctor.judge", "torch.nope", "eval.csv"])
+    gone = [
+        "Sac._critic_step",
+        "cclf.nowhere",
+        "cclf.equations.q_lost",
+        "doctor.judges",
+        "sac.update.q_lost",
+    ]
+    assert all(
+        missing(word) for word in [*gone, "Sack.update", "tests/test_no.py", "bases/NAME/no.py"]
+    )
+    assert "say which" in missing("update.appraise")
+    there = [
+        "Sac.update(batch, noise)",
+        "cclf.framework.Framework",
+        "Appraisal.bonus",
+        "Appraisal",
+        "sac.update.appraise",
+    ]
+    assert not any(
+        missing(word)
+        for word in [
+            *there,
+            "measure.doctor.judge",
+            "torch.nope",
+            "eval.csv",
+            "bases/NAME/config.py",
+        ]
+    )
+    assert not any(missing(word) for word in ["learner.py", "config.seed", "config.Play"])
+    assert missing("config.sead")
+    assert missing("networks.py"), "of which room?"
     assert not is_name("a2c")
     assert not is_name("--profile paper")
 
@@ -120,13 +187,21 @@ def columns(page, heading):
     return cells
 
 
-@pytest.mark.parametrize("name", ["deviations.md", "atari.md"])
-def test_fields_in_the_documentation_are_fields_of_the_config(name):
+@pytest.mark.parametrize(("name", "base"), [("deviations.md", "sac"), ("atari.md", "rainbow")])
+def test_fields_in_the_documentation_are_fields_of_the_config(name, base):
+    """Of what every run has, and of the settings of the base algorithm that the table is about; of
+    no other."""
     kinds = [kind for kind in vars(config).values() if dataclasses.is_dataclass(kind)]
-    fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    fields = {
+        field.name
+        for kind in (*kinds, find_base(base).settings)
+        for field in dataclasses.fields(kind)
+    }
     named = {word for cell in columns(ROOT / "docs" / name, "field") for word in code_words(cell)}
     assert len(named) > 6
-    assert named <= fields, f"{name} names fields that are not in cclf.config: {sorted(named - fields)}"
+    assert named <= fields, (
+        f"{name} names fields that a run of {base} does not have: {sorted(named - fields)}"
+    )
 
 
 def test_the_functions_beside_the_papers_equations_are_there():
@@ -138,13 +213,46 @@ def test_the_functions_beside_the_papers_equations_are_there():
     assert columns(page, "equation") == [f"({number})" for number in range(1, 10)]
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_every_link_to_a_file_leads_to_one(page):
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose(page.read_text()))
+    lost = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not lost, f"{page.name} links to files that are not there: {lost}"
+
+
+def test_what_trains_can_be_read_in_one_sitting():
+    """README names the three files and how long they are."""
+    words = " ".join((ROOT / "README.md").read_text().split())
+    said = re.search(r"about (\d+) lines in all", words)
+    assert said, "README must say: about N lines in all"
+    files = ("equations.py", "framework.py", "bases/sac/update.py")
+    assert all(f"src/cclf/{name}" in words for name in files)
+    total = sum(len((SOURCE / name).read_text().splitlines()) for name in files)
+    assert abs(total - int(said.group(1))) <= 25, f"they have {total} lines"
+    assert total < 900
+
+
+def test_one_version_in_package_citation_and_changelog():
+    assert f"\nversion: {cclf.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == cclf.__version__
+
+
 def test_the_two_profiles_of_minigrid_differ_as_the_documentation_says():
-    paper, released = (presets.resolve("minigrid/DoorKey-6x6", profile=p).learning_values() for p in ("paper", "released"))
-    assert [key for key in paper if paper[key] != released[key]] == ["algorithm.entropy_coefficient"]
+    paper, released = (
+        presets.resolve("minigrid/DoorKey-6x6", profile=p).learning_values()
+        for p in ("paper", "released")
+    )
+    assert [key for key in paper if paper[key] != released[key]] == [
+        "algorithm.entropy_coefficient"
+    ]
     assert paper["method.contrastive_reduction"] == "weighted-mean"
     words = (ROOT / "docs" / "deviations.md").read_text()
     assert "`paper` and `released` differ in the entropy coefficient alone" in words
-    assert "| contrastive loss (8) | Σ c·l / Σ c under `paper`, too (`contrastive_reduction`) |" in words
+    assert (
+        "| contrastive loss (8) | Σ c·l / Σ c under `paper`, too (`contrastive_reduction`) |"
+        in words
+    )
 
 
 def test_how_often_all_pairs_of_crops_would_choose_another_pair():
@@ -152,5 +260,7 @@ def test_how_often_all_pairs_of_crops_would_choose_another_pair():
     with_anchor = equations.overlap(origins[:1], origins[1:], 84).amin(0)
     pairs = itertools.combinations(range(5), 2)
     of_all = torch.stack([equations.overlap(origins[i], origins[j], 84) for i, j in pairs]).amin(0)
-    share = f"another pair in {(of_all < with_anchor).double().mean():.0%} of samples".replace("%", " %")
+    share = f"another pair in {(of_all < with_anchor).double().mean():.0%} of samples".replace(
+        "%", " %"
+    )
     assert share in " ".join((ROOT / "docs" / "deviations.md").read_text().split())

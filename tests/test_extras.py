@@ -6,21 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_doctor import healthy
 
-from cclf import build, demo, doctor, extras
+from cclf import build, extras
 from cclf.envs.minigrid import GridWorlds
-from cclf.envs.toy import make_toy
+from cclf.measure import doctor
 from cclf.runtime import evaluate, loop
 from cclf.runtime.evaluate import finish
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.workers import EnvWorkers
-from cclf.sweep.plan import call_of
+from cclf.study import demo
+from cclf.study.sweep.plan import call_of
+from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
-from test_doctor import healthy
 from tiny_runs import CPU, rows, tiny_config, tiny_options
 
 SAC = tiny_config(env_steps=30, video=True)
-GRIDS = tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32, video=True)
+GRIDS = tiny_config(
+    "minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32, video=True
+)
 
 
 def train(out, config):
@@ -44,12 +48,17 @@ def test_the_extras_are_those_of_the_package():
     ("config", "module", "extra"),
     [(SAC, "imageio", "video"), (SAC, "imageio_ffmpeg", "video"), (GRIDS, "minigrid", "minigrid")],
 )
-def test_a_run_without_the_packages_of_its_video_says_so_first_and_is_trained(tmp_path, monkeypatch, config, module, extra):
+def test_a_run_without_the_packages_of_its_video_says_so_first_and_is_trained(
+    tmp_path, monkeypatch, config, module, extra
+):
     hide(monkeypatch, module)
     code, out, err = train(tmp_path, config)
     folder = tmp_path / config.run_name()
     assert (code, out) == (0, f"{folder}\n"), err
-    assert err.splitlines()[0] == f"cclf: warning: no video, it needs {module}: pip install 'cclf[{extra}]'"
+    assert (
+        err.splitlines()[0]
+        == f"cclf: warning: no video, it needs {module}: pip install 'cclf[{extra}]'"
+    )
     assert not list(folder.glob("*.mp4"))
     assert len(rows(folder / "eval.csv")) == 1
 
@@ -59,7 +68,10 @@ def test_a_run_without_tensorboard_says_so_first(tmp_path, monkeypatch):
     config = tiny_config(env_steps=30, tensorboard=True)
     code, _, err = train(tmp_path, config)
     assert code == 0
-    assert err.splitlines()[0] == "cclf: warning: no TensorBoard, it needs tensorboard: pip install 'cclf[tensorboard]'"
+    assert (
+        err.splitlines()[0]
+        == "cclf: warning: no TensorBoard, it needs tensorboard: pip install 'cclf[tensorboard]'"
+    )
     assert not (tmp_path / config.run_name() / "tensorboard").exists()
 
 
@@ -75,14 +87,18 @@ BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'"
 
 @pytest.mark.parametrize(
     ("config", "owner", "name"),
-    [(SAC, loop, "write_video"), (SAC, type(make_toy("reach-1d", 20, 16, 1, 0)), "picture"), (GRIDS, GridWorlds, "render")],
+    [(SAC, loop, "write_video"), (SAC, type(REACH()), "picture"), (GRIDS, GridWorlds, "render")],
 )
-def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(tmp_path, monkeypatch, config, owner, name):
+def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(
+    tmp_path, monkeypatch, config, owner, name
+):
     monkeypatch.setattr(owner, name, raising(BROKEN))
     code, out, err = train(tmp_path, config)
     folder = tmp_path / config.run_name()
     assert (code, out) == (0, f"{folder}\n"), err
-    assert [line for line in err.splitlines() if "warning: no video" in line and str(BROKEN) in line]
+    assert [
+        line for line in err.splitlines() if "warning: no video" in line and str(BROKEN) in line
+    ]
     assert "Traceback" not in err
     assert not list(folder.glob("*.mp4"))
     assert "finished before" in train(tmp_path, config)[2]
@@ -102,7 +118,7 @@ class Unseen:
     """An environment that cannot be drawn, in a worker."""
 
     def __init__(self):
-        self.inner = make_toy("reach-1d", 20, 16, 1, 0)
+        self.inner = REACH()
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
@@ -116,7 +132,9 @@ def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
     policy = build.make_learner(SAC, CPU).algorithm
     pool = EnvWorkers([Unseen], 1, "toy")
     try:
-        result = finish(evaluate.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True))
+        result = finish(
+            evaluate.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True)
+        )
     finally:
         pool.close()
     assert (len(result.returns), result.pictures) == (2, [])
@@ -139,7 +157,9 @@ def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
-def test_a_command_that_needs_a_package_refuses_before_it_begins(trained, tmp_path, monkeypatch, words, module, extra):
+def test_a_command_that_needs_a_package_refuses_before_it_begins(
+    trained, tmp_path, monkeypatch, words, module, extra
+):
     hide(monkeypatch, module)
     monkeypatch.setattr(build, "make_agent", raising(AssertionError("it has begun")))
     places = {"RUN": str(trained), "OUT": str(tmp_path / "out")}
@@ -159,15 +179,23 @@ def trained(tmp_path_factory):
 def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
     lacking = extras.missing(("video", "plots", "tensorboard"))
-    finding = next(found for found in doctor.judge(healthy(missing_extras=lacking)) if found.name == "extras")
-    assert finding.value == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
+    finding = next(
+        found for found in doctor.judge(healthy(missing_extras=lacking)) if found.name == "extras"
+    )
+    assert (
+        finding.value
+        == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
+    )
     assert finding.status == "note"
 
 
 @pytest.mark.parametrize(
-    ("pictures", "why"), [([], "nothing to draw with"), ([np.zeros((16, 16, 3), np.uint8)] * 3, str(BROKEN))]
+    ("pictures", "why"),
+    [([], "nothing to draw with"), ([np.zeros((16, 16, 3), np.uint8)] * 3, str(BROKEN))],
 )
-def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(monkeypatch, capsys, pictures, why):
+def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(
+    monkeypatch, capsys, pictures, why
+):
     monkeypatch.setattr(demo, "_watch", lambda _: (pictures, "" if pictures else why))
     monkeypatch.setattr(evaluate, "write_video", raising(BROKEN))
     parts = demo._episode(call_of(GRIDS, Path("runs"), ()))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.augment import Views, crop
+from cclf.config import MethodConfig
+from cclf.data.augment import Views, crop
 from cclf.framework import Appraisal, Framework
 from golden_inputs import ACTION_REPEAT, DTYPES, GOLDEN, fixed_uniform, largest_error
 
@@ -18,9 +19,10 @@ STEPS = torch.tensor(0.0)
 ZERO = torch.zeros(BATCH)
 
 
-def make_framework(feature_dim: int = BATCH, **overrides: Any) -> Framework:
+def make_framework(feature_dim: int = BATCH, learned_views: int = 2, **overrides: Any) -> Framework:
     """CCLF with W = 1, so that a logit is the inner product of query and key."""
-    framework = Framework(feature_dim, **overrides)
+    views = {"views": learned_views} if overrides.get("selection") == "all" else {}
+    framework = Framework(feature_dim, MethodConfig(**overrides | views))
     framework.bilinear.data.copy_(torch.eye(feature_dim))
     return framework
 
@@ -31,8 +33,9 @@ def plain(**overrides: Any) -> Framework:
 
 
 def vector_views(strength: list[list[float]]) -> Views:
-    """Views that are their own features. Sample b is `strength` times the b-th unit vector, so its logits in view v are
-    strength[0][b] * strength[v][b] for its own key and 0 for the others: the weaker a view, the less it is believed."""
+    """Views that are their own features. Sample b is `strength` times the b-th unit vector, so its
+    logits in view v are strength[0][b] * strength[v][b] for its own key and 0 for the others:
+    the weaker a view, the less it is believed."""
     images = torch.stack([torch.diag(torch.tensor(row)) for row in strength])
     return Views(images, torch.zeros(len(strength), BATCH, 2, dtype=torch.int64))
 
@@ -47,7 +50,9 @@ def identity(images: Tensor) -> Tensor:
 
 
 def refuse(images: Tensor) -> Tensor:
-    raise AssertionError(f"an encoder was called on {tuple(images.shape)} though nothing needs curiosity")
+    raise AssertionError(
+        f"an encoder was called on {tuple(images.shape)} though nothing needs curiosity"
+    )
 
 
 # Anchor 1 throughout; the weakest of views 1..3 is view 2, 3, 1 for o and 1, 1, 3 for o'.
@@ -56,7 +61,11 @@ NEXT = vector_views([[1.0, 1.0, 1.0], [0.1, -1.0, 6.0], [5.0, 3.0, 2.0], [4.0, 2
 
 
 def appraise(
-    framework: Framework, views: Views = NOW, next_views: Views = NEXT, reward: Tensor = ZERO, **encoders: Any
+    framework: Framework,
+    views: Views = NOW,
+    next_views: Views = NEXT,
+    reward: Tensor = ZERO,
+    **encoders: Any,
 ) -> Appraisal:
     encoders = {"encode_query": identity, "encode_key": identity} | encoders
     return framework.appraise(views, next_views, reward, STEPS, **encoders)
@@ -75,18 +84,19 @@ def test_curiosity_selects_the_view_least_believed_and_reports_its_curiosity() -
 def test_views_are_the_anchor_and_the_chosen_view_which_is_also_the_key() -> None:
     appraisal = appraise(make_framework())
     for sample, (chosen, next_chosen) in enumerate(zip([2, 3, 1], [1, 1, 3], strict=True)):
-        assert torch.equal(appraisal.views[0, sample], NOW.images[0, sample])
-        assert torch.equal(appraisal.views[1, sample], NOW.images[chosen, sample])
-        assert torch.equal(appraisal.key_view[sample], NOW.images[chosen, sample])
-        assert torch.equal(appraisal.next_views[0, sample], NEXT.images[0, sample])
-        assert torch.equal(appraisal.next_views[1, sample], NEXT.images[next_chosen, sample])
+        assert torch.equal(appraisal.views[0, sample], NOW.inputs[0, sample])
+        assert torch.equal(appraisal.views[1, sample], NOW.inputs[chosen, sample])
+        assert torch.equal(appraisal.key_view[sample], NOW.inputs[chosen, sample])
+        assert torch.equal(appraisal.next_views[0, sample], NEXT.inputs[0, sample])
+        assert torch.equal(appraisal.next_views[1, sample], NEXT.inputs[next_chosen, sample])
 
 
 def test_least_overlap_selects_by_corners_alone() -> None:
     # 4x4 crops of 8x8 frames, anchors at (0, 0).
     # Sample 0: views at (1, 1), (2, 2), (0, 1) share 9, 4, 12 pixels: view 2.
     # Sample 1: (0, 0), (3, 0), (3, 3) share 16, 4, 1: view 3.
-    # Sample 2: (4, 0), (3, 3), (2, 0) share 0, 1, 8: view 1; larger crops would share least with (3, 3).
+    # Sample 2: (4, 0), (3, 3), (2, 0) share 0, 1, 8: view 1; larger crops would share least with
+    # (3, 3).
     frames = torch.randint(256, (BATCH, 3, 8, 8), dtype=torch.uint8)
     anchor = [[0, 0], [0, 0], [0, 0]]
     others = [[[1, 1], [0, 0], [4, 0]], [[2, 2], [3, 0], [3, 3]], [[0, 1], [3, 3], [2, 0]]]
@@ -95,9 +105,9 @@ def test_least_overlap_selects_by_corners_alone() -> None:
     appraisal = appraise(framework, views, views, encode_query=refuse, encode_key=refuse)
     assert appraisal.chosen.tolist() == [2, 3, 1]
     for name in ("views", "next_views"):
-        assert torch.equal(getattr(appraisal, name)[0], views.images[0])
+        assert torch.equal(getattr(appraisal, name)[0], views.inputs[0])
         for sample, chosen in enumerate([2, 3, 1]):
-            assert torch.equal(getattr(appraisal, name)[1, sample], views.images[chosen, sample])
+            assert torch.equal(getattr(appraisal, name)[1, sample], views.inputs[chosen, sample])
     assert torch.equal(appraisal.key_view, appraisal.views[1])
 
 
@@ -109,33 +119,48 @@ def test_overlap_counts_from_the_anchor_and_not_from_the_frame() -> None:
 
 @pytest.mark.parametrize(("learned", "drawn"), [(1, 1), (1, 2), (2, 2), (4, 4)])
 def test_all_takes_the_first_views_evenly_and_the_second_as_key(learned: int, drawn: int) -> None:
-    views, next_views = Views(NOW.images[:drawn], NOW.origins[:drawn]), Views(NEXT.images[:drawn], NEXT.origins[:drawn])
-    appraisal = appraise(plain(learned_views=learned), views, next_views, encode_query=refuse, encode_key=refuse)
-    assert torch.equal(appraisal.views, NOW.images[:learned])
-    assert torch.equal(appraisal.next_views, NEXT.images[:learned])
+    views, next_views = (
+        Views(NOW.inputs[:drawn], NOW.origins[:drawn]),
+        Views(NEXT.inputs[:drawn], NEXT.origins[:drawn]),
+    )
+    appraisal = appraise(
+        plain(learned_views=learned), views, next_views, encode_query=refuse, encode_key=refuse
+    )
+    assert torch.equal(appraisal.views, NOW.inputs[:learned])
+    assert torch.equal(appraisal.next_views, NEXT.inputs[:learned])
     assert torch.equal(appraisal.weights, torch.full((learned, BATCH), 1.0 / learned))
     assert torch.equal(appraisal.next_weights, appraisal.weights)
-    assert torch.equal(appraisal.key_view, NOW.images[min(1, drawn - 1)])
+    assert torch.equal(appraisal.key_view, NOW.inputs[min(1, drawn - 1)])
 
 
 def test_without_selection_curiosity_is_about_the_second_view() -> None:
-    appraisal = appraise(make_framework(selection="all"), *(Views(v.images[:2], v.origins[:2]) for v in (NOW, NEXT)))
+    appraisal = appraise(
+        make_framework(selection="all"), *(Views(v.inputs[:2], v.origins[:2]) for v in (NOW, NEXT))
+    )
     assert appraisal.chosen.tolist() == [1, 1, 1]
-    torch.testing.assert_close(appraisal.curiosity, torch.tensor([1.0 - belief_at(x) for x in (3.0, 2.0, 0.5)]))
-    torch.testing.assert_close(appraisal.next_curiosity, torch.tensor([1.0 - belief_at(x) for x in (0.1, -1.0, 6.0)]))
+    torch.testing.assert_close(
+        appraisal.curiosity, torch.tensor([1.0 - belief_at(x) for x in (3.0, 2.0, 0.5)])
+    )
+    torch.testing.assert_close(
+        appraisal.next_curiosity, torch.tensor([1.0 - belief_at(x) for x in (0.1, -1.0, 6.0)])
+    )
 
 
 @pytest.mark.parametrize("selection", ["all", "overlap"])
 def test_encoders_are_never_called_when_nothing_needs_curiosity(selection: str) -> None:
-    views = Views(torch.rand(2, BATCH, 3, 4, 4), torch.zeros(2, BATCH, 2, dtype=torch.int64), crop_pixels=4)
-    appraisal = appraise(plain(selection=selection), views, views, encode_query=refuse, encode_key=refuse)
+    views = Views(
+        torch.rand(2, BATCH, 3, 4, 4), torch.zeros(2, BATCH, 2, dtype=torch.int64), crop_pixels=4
+    )
+    appraisal = appraise(
+        plain(selection=selection), views, views, encode_query=refuse, encode_key=refuse
+    )
     assert torch.equal(appraisal.curiosity, ZERO)
     assert torch.equal(appraisal.bonus, ZERO)
 
 
 @pytest.mark.parametrize("piece", ["prioritisation", "regularisation", "reward"])
 def test_any_piece_that_curiosity_drives_makes_the_framework_ask_for_it(piece: str) -> None:
-    views = Views(NOW.images[:2], NOW.origins)
+    views = Views(NOW.inputs[:2], NOW.origins)
     with pytest.raises(AssertionError, match="an encoder was called"):
         appraise(plain(**{piece: True}), views, views, encode_query=refuse, encode_key=refuse)
 
@@ -148,15 +173,17 @@ def test_the_anchor_goes_to_the_query_encoder_and_the_others_to_the_key_encoder(
 
     appraise(make_framework(), encode_query=spy("query"), encode_key=spy("key"))
     for views, query, key in zip((NOW, NEXT), seen["query"], seen["key"], strict=True):
-        assert torch.equal(query, views.images[0])
-        assert torch.equal(key, views.images[1:].flatten(0, 1))
+        assert torch.equal(query, views.inputs[0])
+        assert torch.equal(key, views.inputs[1:].flatten(0, 1))
 
 
 def test_shapes_for_images_and_a_foreign_encoder() -> None:
     encode = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 6 * 6, 5))
     origins = torch.randint(3, (VIEWS, 7, 2))
     views, next_views = (crop(torch.rand(7, 3, 8, 8), origins, 6) for _ in range(2))
-    appraisal = make_framework(feature_dim=5).appraise(views, next_views, torch.rand(7), STEPS, encode, encode)
+    appraisal = make_framework(feature_dim=5).appraise(
+        views, next_views, torch.rand(7), STEPS, encode, encode
+    )
     assert appraisal.views.shape == appraisal.next_views.shape == (2, 7, 3, 6, 6)
     assert appraisal.key_view.shape == (7, 3, 6, 6)
     assert appraisal.weights.shape == appraisal.next_weights.shape == (2, 7)
@@ -192,7 +219,13 @@ def force_beliefs(monkeypatch: pytest.MonkeyPatch, *beliefs: Tensor) -> None:
     monkeypatch.setattr(equations, "belief", lambda *_: next(turns)[None])
 
 
-def paid(framework: Framework, monkeypatch: pytest.MonkeyPatch, curiosity: Tensor, reward: Tensor, steps: float) -> Tensor:
+def paid(
+    framework: Framework,
+    monkeypatch: pytest.MonkeyPatch,
+    curiosity: Tensor,
+    reward: Tensor,
+    steps: float,
+) -> Tensor:
     force_beliefs(monkeypatch, 1.0 - curiosity, 1.0 - curiosity)
     views = Views(torch.zeros(2, len(reward), 1), torch.zeros(2, len(reward), 2, dtype=torch.int64))
     return framework.appraise(views, views, reward, torch.tensor(steps), identity, identity).bonus
@@ -200,33 +233,49 @@ def paid(framework: Framework, monkeypatch: pytest.MonkeyPatch, curiosity: Tenso
 
 def test_maxima_of_paid_bonus_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # lambda = 0.5, no decay. The maxima begin at 1e-5 each and are used before a batch enters them.
-    # Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 1, bonus 0.5 c = (0.1, 0.4); then r_max = 3, b_max = 0.4.
-    # Batch 2: c = (0.4, 0.1), r = (2, 2): ratio 3/0.4 = 7.5, bonus 3.75 c = (1.5, 0.375); then r_max = 3, b_max = 1.5.
-    framework = make_framework(1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all")
+    # Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 1, bonus 0.5 c = (0.1, 0.4); then r_max = 3, b_max
+    # = 0.4. Batch 2: c = (0.4, 0.1), r = (2, 2): ratio 3/0.4 = 7.5, bonus 3.75 c = (1.5, 0.375);
+    # then r_max = 3, b_max = 1.5.
+    framework = make_framework(
+        1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all"
+    )
     first = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), torch.tensor([3.0, 1.0]), 0.0)
     torch.testing.assert_close(first, torch.tensor([0.1, 0.4]))
-    torch.testing.assert_close((framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(0.4)))
+    torch.testing.assert_close(
+        (framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(0.4))
+    )
     second = paid(framework, monkeypatch, torch.tensor([0.4, 0.1]), torch.tensor([2.0, 2.0]), 0.0)
     torch.testing.assert_close(second, torch.tensor([1.5, 0.375]))
-    torch.testing.assert_close((framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(1.5)))
+    torch.testing.assert_close(
+        (framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(1.5))
+    )
 
 
 def test_maxima_of_curiosity_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    # lambda = 0.5, no decay. The maxima hold the batch before they are used, and the second is of curiosity itself.
-    # Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 3/0.8 = 3.75, bonus 0.5*3.75 c = (0.375, 1.5).
-    # Batch 2: c = (0.4, 0.1), r = (4, 2): r_max = 4, c_max stays 0.8, ratio 5, bonus 2.5 c = (1, 0.25).
+    # lambda = 0.5, no decay. The maxima hold the batch before they are used, and the second is of
+    # curiosity itself. Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 3/0.8 = 3.75, bonus 0.5*3.75 c =
+    # (0.375, 1.5). Batch 2: c = (0.4, 0.1), r = (4, 2): r_max = 4, c_max stays 0.8, ratio 5, bonus
+    # 2.5 c = (1, 0.25).
     framework = make_framework(
-        1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all", bonus_maxima="of-curiosity"
+        1,
+        bonus_temperature=0.5,
+        bonus_decay_per_env_step=0.0,
+        selection="all",
+        bonus_maxima="of-curiosity",
     )
     first = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), torch.tensor([3.0, 1.0]), 0.0)
     torch.testing.assert_close(first, torch.tensor([0.375, 1.5]))
     second = paid(framework, monkeypatch, torch.tensor([0.4, 0.1]), torch.tensor([4.0, 2.0]), 0.0)
     torch.testing.assert_close(second, torch.tensor([1.0, 0.25]))
-    torch.testing.assert_close((framework.reward_max, framework.bonus_max), (torch.tensor(4.0), torch.tensor(0.8)))
+    torch.testing.assert_close(
+        (framework.reward_max, framework.bonus_max), (torch.tensor(4.0), torch.tensor(0.8))
+    )
 
 
 def test_maxima_fixed_at_one_pay_lambda_times_curiosity(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = make_framework(1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all", bonus_maxima="one")
+    framework = make_framework(
+        1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all", bonus_maxima="one"
+    )
     for reward in (torch.tensor([3.0, 1.0]), torch.tensor([9.0, 0.0])):
         bonus = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), reward, 0.0)
         torch.testing.assert_close(bonus, torch.tensor([0.1, 0.4]))
@@ -234,14 +283,20 @@ def test_maxima_fixed_at_one_pay_lambda_times_curiosity(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("case", range(3))
-def test_bonus_and_maxima_agree_with_the_released_code(precision: str, case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bonus_and_maxima_agree_with_the_released_code(
+    precision: str, case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded, dtype = GOLDEN[precision]["equations"]["intrinsic"][case], DTYPES[precision]
     tolerance = {"float32": 1e-5, "float64": 1e-8}[precision]
     framework = make_framework(1, selection="all").to(dtype)
     framework.reward_max.fill_(recorded["reward_ex_max"])
     framework.bonus_max.fill_(recorded["reward_in_max"])
     force_beliefs(
-        monkeypatch, *(fixed_uniform(f"equations.{name}", (8,)).to(dtype) for name in ("obs_belief", "next_obs_belief"))
+        monkeypatch,
+        *(
+            fixed_uniform(f"equations.{name}", (8,)).to(dtype)
+            for name in ("obs_belief", "next_obs_belief")
+        ),
     )
     views = Views(torch.zeros(2, 8, 1, dtype=dtype), torch.zeros(2, 8, 2, dtype=torch.int64))
     reward = (1.5 * fixed_uniform("equations.reward", (8,))).to(dtype)
@@ -257,7 +312,9 @@ def test_metrics_of_a_batch_of_one_are_numbers() -> None:
     """One sample has no spread; the mean of such rows must not end a run as not finite."""
     framework = Framework(2)
     views = Views(torch.rand(5, 1, 2))
-    appraisal = framework.appraise(views, views, torch.ones(1), torch.tensor(0.0), nn.Identity(), nn.Identity())
+    appraisal = framework.appraise(
+        views, views, torch.ones(1), torch.tensor(0.0), nn.Identity(), nn.Identity()
+    )
     assert all(value.isfinite() for value in framework.metrics(appraisal, 5).values())
 
 
@@ -271,10 +328,18 @@ def test_priority_is_equation_6_of_the_appraisal() -> None:
 
 @pytest.mark.parametrize("reduction", ["sum", "weighted-mean"])
 def test_contrastive_loss_weighs_by_curiosity_only_under_regularisation(reduction: str) -> None:
-    query, key, curiosity = torch.randn(BATCH, BATCH), torch.randn(BATCH, BATCH), torch.tensor([0.1, 0.9, 0.4])
-    log_loss = torch.nn.functional.cross_entropy(query @ key.T, torch.arange(BATCH), reduction="none")
+    query, key, curiosity = (
+        torch.randn(BATCH, BATCH),
+        torch.randn(BATCH, BATCH),
+        torch.tensor([0.1, 0.9, 0.4]),
+    )
+    log_loss = torch.nn.functional.cross_entropy(
+        query @ key.T, torch.arange(BATCH), reduction="none"
+    )
     weighted, even = (
-        make_framework(contrastive_reduction=reduction, regularisation=on).contrastive_loss(query, key, curiosity)
+        make_framework(contrastive_reduction=reduction, regularisation=on).contrastive_loss(
+            query, key, curiosity
+        )
         for on in (True, False)
     )
     divisor, batch = (curiosity.sum(), BATCH) if reduction == "weighted-mean" else (1.0, 1)
@@ -283,16 +348,19 @@ def test_contrastive_loss_weighs_by_curiosity_only_under_regularisation(reductio
 
 
 def test_distinct_negatives_leave_copies_of_an_observation_out_of_the_belief() -> None:
-    # Samples 0 and 1 are copies. Among all keys their logits are (1, 1, 0) and no belief passes 1/2;
-    # among distinct keys they are (1, 0): e/(e + 1).
+    # Samples 0 and 1 are copies. Among all keys their logits are (1, 1, 0) and no belief passes
+    # 1/2; among distinct keys they are (1, 0): e/(e + 1).
     twins = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     views = Views(twins.expand(2, -1, -1), same=torch.tensor([0, 0, 2]))
     among_all, distinct = (
-        1.0 - appraise(make_framework(2, selection="all", negatives=negatives), views, views).curiosity
+        1.0
+        - appraise(make_framework(2, selection="all", negatives=negatives), views, views).curiosity
         for negatives in ("all", "distinct")
     )
     e = torch.tensor(1.0).exp()
-    torch.testing.assert_close(among_all, torch.stack([e / (2 * e + 1), e / (2 * e + 1), e / (e + 2)]))
+    torch.testing.assert_close(
+        among_all, torch.stack([e / (2 * e + 1), e / (2 * e + 1), e / (e + 2)])
+    )
     torch.testing.assert_close(distinct, torch.full((3,), float(e / (e + 1))))
 
 
@@ -308,7 +376,9 @@ def test_matches_say_to_whom_each_anchor_is_thought_to_belong() -> None:
     e3 = torch.tensor(3.0).exp()
     torch.testing.assert_close(matches[0, 0], torch.stack([e3, e3 / e3, e3 / e3]) / (e3 + 2))
     twins = Views(torch.eye(3)[[0, 0, 1]].expand(2, -1, -1), same=torch.tensor([0, 0, 2]))
-    distinct = make_framework(3, selection="all", negatives="distinct").matches(twins, identity, identity)[0]
+    distinct = make_framework(3, selection="all", negatives="distinct").matches(
+        twins, identity, identity
+    )[0]
     assert distinct[:, 1].tolist() == [0.0, 0.0, 0.0], "a copy is nobody to be taken for"
 
 
@@ -342,7 +412,8 @@ def test_the_foreign_algorithm_of_the_documentation_runs() -> None:
     made: dict[str, Any] = {"__name__": "foreign_algorithm"}
     exec(compile(example.group(1), str(page), "exec"), made)
 
-    # It will be copied, so it must be right: no bootstrap beyond the end, and a target that follows.
+    # It will be copied, so it must be right: no bootstrap beyond the end, and a target that
+    # follows.
     ended, rewards = made["done"] == 1.0, made["reward"] + made["appraisal"].bonus
     assert 0 < ended.sum() < len(ended)
     assert torch.equal(made["y"][ended], rewards[ended])

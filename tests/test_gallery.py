@@ -1,4 +1,5 @@
-"""`cclf inspect`: what the page shows is what training computes, for SAC, A2C and Rainbow, and the folder is only read."""
+"""`cclf inspect`: what the page shows is what training computes, for SAC, A2C and Rainbow, and the
+folder is only read."""
 
 import base64
 import io
@@ -13,22 +14,28 @@ import torch
 from PIL import Image
 
 from browser import browser
-from cclf import build, cli, run_folder
-from cclf.analysis import gallery_cards, gallery_page
-from cclf.config import ConfigError
+from cclf import build, cli
+from cclf.bases.a2c.networks import grid_windows
+from cclf.bases.rainbow.learner import make_rainbow, make_rainbow_stack
+from cclf.bases.registry import bases
+from cclf.bases.sac import gallery as gallery_sac
 from cclf.envs.minigrid import picture
-from cclf.gallery import curate as curating
-from cclf.gallery import sac as gallery_sac
-from cclf.gallery.curate import curate
+from cclf.errors import ConfigError
 from cclf.gallery.samples import rarity
-from cclf.nets import grid_windows
-from cclf.runtime import checkpoint
+from cclf.runtime import checkpoint, run_folder
 from cclf.runtime.seeding import Generators, derive
+from cclf.study import gallery_cards, gallery_page
+from cclf.study.inspect import curate
 from rainbow_inputs import tiny, tiny_cclf
 from tiny_runs import CPU, run, tiny_config
 
 SAC = tiny_config("toy/reach-1d", env={"frame_stack": 2}, algorithm={"batch_size": 8})
-A2C = tiny_config("minigrid/DoorKey-6x6", env_steps=320, eval_every_env_steps=320, algorithm={"num_envs": 4, "rollout_steps": 8})
+A2C = tiny_config(
+    "minigrid/DoorKey-6x6",
+    env_steps=320,
+    eval_every_env_steps=320,
+    algorithm={"num_envs": 4, "rollout_steps": 8},
+)
 RAINBOW = tiny_cclf(env_steps=60, eval_every_env_steps=60, final_eval_episodes=0)
 SAMPLES = 64
 
@@ -44,7 +51,22 @@ def inspected(folder, page):
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", printed)
-        assert cli.main(["inspect", str(folder), "--out", str(page), "--samples", str(SAMPLES), "--device", "cpu", "--json"]) == 0
+        assert (
+            cli.main(
+                [
+                    "inspect",
+                    str(folder),
+                    "--out",
+                    str(page),
+                    "--samples",
+                    str(SAMPLES),
+                    "--device",
+                    "cpu",
+                    "--json",
+                ]
+            )
+            == 0
+        )
     return page, json.loads(printed.getvalue())
 
 
@@ -75,31 +97,58 @@ def restored(config, folder):
 
 
 def by_hand(learner, env_steps):
-    """Every number of the SAC gallery, from Eq. (3) to (9) written out; rows are transitions in the order they are drawn."""
+    """Every number of the SAC gallery, from Eq. (3) to (9) written out; rows are transitions in the
+    order they are drawn."""
     sac, size = learner.algorithm, SAC.algorithm.batch_size
     generators = Generators(derive(SAC.seed, "inspect"), CPU, CPU)
     rows = []
     for _ in range(SAMPLES // size):
         batch = learner.replay.sample(size, generators["replay"])
-        noise, _ = (sac.draw_noise(size, generators["augment"], generators["policy"]) for _ in range(2))
+        noise, _ = (
+            sac.draw_noise(size, generators["augment"], generators["policy"]) for _ in range(2)
+        )
         sides = []
-        for frames, origins in ((batch.observation, noise.origins), (batch.next_observation, noise.next_origins)):
+        for frames, origins in (
+            (batch.observation, noise.origins),
+            (batch.next_observation, noise.next_origins),
+        ):
             crops = [
-                torch.stack([frames[b, :, y : y + 16, x : x + 16] for b, (y, x) in enumerate(view.tolist())]) for view in origins
+                torch.stack(
+                    [frames[b, :, y : y + 16, x : x + 16] for b, (y, x) in enumerate(view.tolist())]
+                )
+                for view in origins
             ]
             with torch.no_grad():
-                query, keys = sac.critic.encoder(crops[0]), [sac.target.encoder(crop) for crop in crops[1:]]
-                matches = torch.stack([torch.softmax(query @ sac.framework.bilinear @ key.T, 1) for key in keys])
-            sides.append((matches.diagonal(dim1=1, dim2=2).T, origins.transpose(0, 1), matches, frames))
+                query, keys = (
+                    sac.critic.encoder(crops[0]),
+                    [sac.target.encoder(crop) for crop in crops[1:]],
+                )
+                matches = torch.stack(
+                    [torch.softmax(query @ sac.framework.bilinear @ key.T, 1) for key in keys]
+                )
+            sides.append(
+                (matches.diagonal(dim1=1, dim2=2).T, origins.transpose(0, 1), matches, frames)
+            )
         for b in range(size):
-            (now, now_at), (following, following_at) = ((beliefs[b], origins[b]) for beliefs, origins, _, _ in sides)
+            (now, now_at), (following, following_at) = (
+                (beliefs[b], origins[b]) for beliefs, origins, _, _ in sides
+            )
             taken = []
             for beliefs, _, matches, frames in sides:
                 others = matches[int(beliefs[b].argmin()), b].tolist()
-                share, other = max((share, other) for other, share in enumerate(others) if other != b)
+                share, other = max(
+                    (share, other) for other, share in enumerate(others) if other != b
+                )
                 taken.append((frames[other, -3:].permute(1, 2, 0).numpy(), share))
             c, c_next = 1 - now.min(), 1 - following.min()
-            bonus = 0.2 * np.exp(-2e-5 * env_steps) * sac.framework.reward_max / sac.framework.bonus_max * (c + c_next) / 2
+            bonus = (
+                0.2
+                * np.exp(-2e-5 * env_steps)
+                * sac.framework.reward_max
+                / sac.framework.bonus_max
+                * (c + c_next)
+                / 2
+            )
             rows.append(
                 {
                     "beliefs": now.tolist(),
@@ -108,7 +157,10 @@ def by_hand(learner, env_steps):
                     "next_origins": following_at.tolist(),
                     "curiosity": float((c + c_next) / 2),
                     "second_weight": float(c),
-                    "priority": [float(batch.priority[b]), float(0.99 * batch.priority[b] + 0.01 * (c + c_next) / 2)],
+                    "priority": [
+                        float(batch.priority[b]),
+                        float(0.99 * batch.priority[b] + 0.01 * (c + c_next) / 2),
+                    ],
                     "bonus": float(bonus),
                     "reward": float(batch.reward[b]),
                     "slot": int(batch.slot[b]),
@@ -155,18 +207,31 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     look = facts["most"][0]
     card = "document.querySelector('#most + .looks .look')"
     glance = f"[...{card}.querySelectorAll('.glance')]"
-    texts = tab.evaluate(f"{glance}.map(g => [...g.querySelectorAll('.views li b')].map(b => b.innerText))")
+    texts = tab.evaluate(
+        f"{glance}.map(g => [...g.querySelectorAll('.views li b')].map(b => b.innerText))"
+    )
     for side, told in zip(("now", "next"), texts, strict=True):
-        assert told == ["anchor", *(gallery_cards.probability(belief) for belief in look[side]["beliefs"])]
-    marked = tab.evaluate("[...document.querySelectorAll('.glance')].map(g => g.querySelector('.views li.chosen').className)")
-    chosen = [one[side]["chosen"] for one in (*facts["most"], *facts["least"]) for side in ("now", "next")]
+        assert told == [
+            "anchor",
+            *(gallery_cards.probability(belief) for belief in look[side]["beliefs"]),
+        ]
+    marked = tab.evaluate(
+        "[...document.querySelectorAll('.glance')].map(g => g.querySelector('.views "
+        "li.chosen').className)"
+    )
+    chosen = [
+        one[side]["chosen"] for one in (*facts["most"], *facts["least"]) for side in ("now", "next")
+    ]
     assert len(set(chosen)) > 1
     assert marked == [f"v{number} chosen" for number in chosen]
     places = tab.evaluate(
-        f"[...{glance}[0].querySelectorAll('rect')].map(r => [r.className.baseVal.split(' ')[0], +r.getAttribute('y'), "
+        f"[...{glance}[0].querySelectorAll('rect')].map(r => [r.className.baseVal.split(' ')[0], "
+        "+r.getAttribute('y'), "
         "+r.getAttribute('x'), +r.getAttribute('width')])"
     )
-    assert sorted(places) == [[f"v{n}", y, x, 16] for n, (y, x) in enumerate(look["now"]["origins"])]
+    assert sorted(places) == [
+        [f"v{n}", y, x, 16] for n, (y, x) in enumerate(look["now"]["origins"])
+    ]
     sentence = tab.evaluate(f"{card}.querySelector('p').innerText")
     assert f"Step {look['step']} of its episode" in sentence
     assert f"c = {gallery_cards.probability(look['now']['curiosity'])}" in sentence
@@ -222,13 +287,16 @@ def test_a2c_looks_are_what_training_would_compute(runs, shown):
             paid = 2e-4 * np.exp(-2e-5 * env_steps) * (curiosity[row] + next_curiosity[row]) / 2
             assert look["bonus"] == pytest.approx(paid, rel=1e-3)
     floor = 1 - 1 / np.array(copies)
-    assert facts["follows"]["1 − 1/n"]["linear"] == pytest.approx(np.corrcoef(curiosity, floor)[0, 1], abs=1e-4)
+    assert facts["follows"]["1 − 1/n"]["linear"] == pytest.approx(
+        np.corrcoef(curiosity, floor)[0, 1], abs=1e-4
+    )
     assert facts["curiosity"]["mean"] == pytest.approx(np.mean(curiosity), rel=1e-4)
     learner.close()
 
 
 def shifted(frames, numbers):
-    """One view of a stack (F, H, W): a crop by 4 pixels, 4 replicated at either border, a crop back; numbers (2, 2) say where."""
+    """One view of a stack (F, H, W): a crop by 4 pixels, 4 replicated at either border, a crop
+    back; numbers (2, 2) say where."""
     (first_y, second_y), (first_x, second_x) = (numbers * 5).long().tolist()
     side = frames.shape[-1]
     cut = frames[:, first_y : first_y + side - 4, first_x : first_x + side - 4].numpy()
@@ -239,27 +307,46 @@ def shifted(frames, numbers):
 def rainbow_by_hand(learner, env_steps):
     """The rows of the Rainbow gallery, as they are drawn, from Eq. (3) to (9) written out."""
     state, replay, size = learner.state_dict(), learner.replay, RAINBOW.algorithm.batch_size
-    module = build.make_rainbow(RAINBOW, 3)
+    module = make_rainbow(RAINBOW, 3)
     module.load_state_dict(module.state_dict() | state["algorithm"]["networks"])
-    reward_max, bonus_max = (float(state["algorithm"]["maxima"][f"framework.{name}"]) for name in ("reward_max", "bonus_max"))
-    stream = build.make_rainbow_stack([replace(RAINBOW, seed=derive(RAINBOW.seed, "inspect"))], [3], CPU)
+    reward_max, bonus_max = (
+        float(state["algorithm"]["maxima"][f"framework.{name}"])
+        for name in ("reward_max", "bonus_max")
+    )
+    stream = make_rainbow_stack([replace(RAINBOW, seed=derive(RAINBOW.seed, "inspect"))], [3], CPU)
     rows = []
     for number in range(SAMPLES // size):
         uniform, _ = stream.draw(torch.tensor(2 * number))
         batch = replay.sample(uniform["replay"])
         sides = []
-        for frames, shifts in ((batch.observation[0], "shifts"), (batch.next_observation[0], "next_shifts")):
+        for frames, shifts in (
+            (batch.observation[0], "shifts"),
+            (batch.next_observation[0], "next_shifts"),
+        ):
             views = torch.stack(
-                [torch.stack([shifted(*one) for one in zip(frames, view, strict=True)]) for view in uniform[shifts][0]]
+                [
+                    torch.stack([shifted(*one) for one in zip(frames, view, strict=True)])
+                    for view in uniform[shifts][0]
+                ]
             )
             with torch.no_grad():
                 query = module.online.projection(module.online.encoder(views[0]))
-                keys = [module.momentum_projection(module.momentum_encoder(view)) for view in views[1:]]
-                logits = [RAINBOW.algorithm.logit_scale * query @ module.framework.bilinear @ key.T for key in keys]
+                keys = [
+                    module.momentum_projection(module.momentum_encoder(view)) for view in views[1:]
+                ]
+                logits = [
+                    RAINBOW.algorithm.logit_scale * query @ module.framework.bilinear @ key.T
+                    for key in keys
+                ]
             matches = torch.stack([torch.softmax(one, 1) for one in logits])
             sides.append((matches.diagonal(dim1=1, dim2=2).T, views))
         both = torch.stack([1 - beliefs.min(1).values for beliefs, _ in sides]).mean(0)
-        paid = 2e-4 * np.exp(-2e-5 * env_steps) * max(reward_max, float(batch.reward.max())) / max(bonus_max, float(both.max()))
+        paid = (
+            2e-4
+            * np.exp(-2e-5 * env_steps)
+            * max(reward_max, float(batch.reward.max()))
+            / max(bonus_max, float(both.max()))
+        )
         for b in range(size):
             slot = int(batch.slot[0, b])
             before = float(replay.priorities[0, slot])
@@ -296,15 +383,27 @@ def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
         ):
             assert look[side]["beliefs"] == pytest.approx(beliefs, rel=1e-3)
             assert look[side]["chosen"] == 1 + int(np.argmin(beliefs))
-            assert all(np.array_equal(view.picture[..., 0], own) for view, own in zip(glance.views, views, strict=True))
-        for name in ("curiosity", "second_weight", "next_second_weight", "priority", "bonus", "reward"):
+            assert all(
+                np.array_equal(view.picture[..., 0], own)
+                for view, own in zip(glance.views, views, strict=True)
+            )
+        for name in (
+            "curiosity",
+            "second_weight",
+            "next_second_weight",
+            "priority",
+            "bonus",
+            "reward",
+        ):
             assert look[name] == pytest.approx(row[name], rel=1e-4, abs=1e-7), name
         for name in ("action", "step", "age", "ended_between"):
             assert look[name] == row[name], name
         frames = learner.replay.frames[0]
         assert np.array_equal(drawn.now.frames[-1][..., 1], frames[row["slot"]].numpy())
         later = frames[row["slot"] + 3].numpy() * (not row["ended_between"])
-        assert np.array_equal(drawn.following.frames[-1][..., 1], later), "three steps later, blank beyond the end"
+        assert np.array_equal(drawn.following.frames[-1][..., 1], later), (
+            "three steps later, blank beyond the end"
+        )
         assert len(drawn.now.frames) == 2
 
 
@@ -316,7 +415,10 @@ def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(tmp_path):
     assert replay.written > replay.slots, "the ring is full"
     gallery = curate(folder, 16, CPU)
     written = range(replay.written - 30, replay.written - 3)  # the newest three have no future yet
-    expected = {replay.written - number: float(replay.priorities[0, number % replay.slots]) for number in written}
+    expected = {
+        replay.written - number: float(replay.priorities[0, number % replay.slots])
+        for number in written
+    }
     assert dict(zip(gallery.ages.tolist(), gallery.priorities.tolist(), strict=True)) == expected
     assert {look.age for look in (*gallery.most, *gallery.least)} <= expected.keys()
 
@@ -328,7 +430,9 @@ def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
         assert "what came 3 steps later" in gallery_cards.looks("most", "most", [look])
         assert ("ended within 3 steps" in gallery_cards.sentence(look)) == look.ended_between
     assert any("blank" in remark for remark in gallery.remarks)
-    assert {"rarity", "age", "shift", "3-step return"} <= {measure.name for measure in gallery.measures}
+    assert {"rarity", "age", "shift", "3-step return"} <= {
+        measure.name for measure in gallery.measures
+    }
 
 
 def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(tmp_path):
@@ -342,13 +446,17 @@ def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
     config = tiny(method)
     gallery = curate(trained(config, tmp_path), 8, CPU)
     look = gallery.most[0]
-    assert (look.priority is not None, gallery.priorities is not None) == (config.method.prioritisation,) * 2
+    assert (look.priority is not None, gallery.priorities is not None) == (
+        config.method.prioritisation,
+    ) * 2
     assert (look.second_weight is not None) == config.method.regularisation
     assert (look.bonus is not None) == config.method.reward
     assert len(look.now.views) == config.method.views
 
 
-@pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward", "select+"])
+@pytest.mark.parametrize(
+    "method", ["selection", "prioritisation", "regularisation", "reward", "select+"]
+)
 def test_only_what_acts_in_a_method_is_told(method, tmp_path):
     config = tiny_config("toy/reach-1d", method, env_steps=24, eval_every_env_steps=24)
     gallery = curate(trained(config, tmp_path), 8, CPU)
@@ -370,7 +478,10 @@ def test_only_what_acts_in_a_method_is_told(method, tmp_path):
         ("toy/reach", "sac-pixel"),
         ("toy/reach", "curl"),
         ("minigrid/Empty-8x8", "a2c"),
-        *(("toy/catch", method) for method in ("rainbow", "rainbow-uniform", "drq", "efficient-dqn", "curl")),
+        *(
+            ("toy/catch", method)
+            for method in ("rainbow", "rainbow-uniform", "drq", "efficient-dqn", "curl")
+        ),
     ],
 )
 def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
@@ -402,8 +513,9 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
         without.setitem(sys.modules, "matplotlib", None)
         assert cli.main(["inspect", str(runs["sac"]), "--out", page, "--samples", "8"]) == 2
         assert "pip install 'cclf[plots]'" in capsys.readouterr().err
-    monkeypatch.setattr(curating, "BASES", {})
-    with pytest.raises(ConfigError, match=r"does not know the base algorithm of .* SacConfig"):
+    nowhere = replace(bases()["sac"], package="cclf.data")
+    monkeypatch.setattr(build, "find_base", lambda _: nowhere)
+    with pytest.raises(ConfigError, match="sac has no gallery"):
         curate(runs["sac"], 8, CPU)
 
 
@@ -419,12 +531,19 @@ def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
 
 
 def contents(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "lock"}
+    return {
+        path: path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
 
 
 def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
     config = tiny_config(
-        "toy/reach-1d", env_steps=90, eval_every_env_steps=90, algorithm={"replay_capacity_transitions": 30, "batch_size": 8}
+        "toy/reach-1d",
+        env_steps=90,
+        eval_every_env_steps=90,
+        algorithm={"replay_capacity_transitions": 30, "batch_size": 8},
     )
     folder = trained(config, tmp_path)
     learner, _ = restored(config, folder)
@@ -433,7 +552,10 @@ def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
     assert len(gallery.priorities) == 30
     newest = learner.replay.head
     live = [slot for slot in range(learner.replay.slots) if learner.replay.live[slot]]
-    ages = {(newest - slot) % learner.replay.slots: float(learner.replay.priorities[slot]) for slot in live}
+    ages = {
+        (newest - slot) % learner.replay.slots: float(learner.replay.priorities[slot])
+        for slot in live
+    }
     assert dict(zip(gallery.ages.tolist(), gallery.priorities.tolist(), strict=True)) == ages
 
 
@@ -449,7 +571,8 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
     views, first = gallery_sac.appraise(sac, batch, generators, torch.tensor(60.0))
     assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
     assert first.bonus.max() > 1e-5
-    sac.appraise(*views, batch.reward, torch.tensor(60.0))
+    encoders = (sac.critic.encoder, sac.target.encoder)
+    sac.framework.appraise(*views, batch.reward, torch.tensor(60.0), *encoders)
     assert min(float(maximum) for maximum in maxima) > 2e-5, "training does move them"
 
 
@@ -483,14 +606,23 @@ def test_the_page_works_on_any_screen(tab, shown, name, width, dark):
     page, facts = shown[name]
     tab.open(page, width, dark=dark)
     assert tab.problems == []
-    assert {request for request in tab.requests if not request.startswith("data:")} == {page.as_uri()}, "it asks for nothing else"
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width, "the page must not scroll sideways"
+    assert {request for request in tab.requests if not request.startswith("data:")} == {
+        page.as_uri()
+    }, "it asks for nothing else"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width, (
+        "the page must not scroll sideways"
+    )
     edges = "[...document.querySelectorAll('.look, .look img, .views li, svg')].map(e => e.getBoundingClientRect())"
     assert max(tab.evaluate(f"{edges}.map(r => r.right)")) <= width
     assert min(tab.evaluate(f"{edges}.map(r => Math.min(r.width, r.height))")) > 0
     assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-    assert tab.evaluate("document.querySelectorAll('.look').length") == len(facts["most"]) + len(facts["least"])
-    ink, paper = (tab.evaluate(f"getComputedStyle(document.body).{what}") for what in ("color", "backgroundColor"))
+    assert tab.evaluate("document.querySelectorAll('.look').length") == len(facts["most"]) + len(
+        facts["least"]
+    )
+    ink, paper = (
+        tab.evaluate(f"getComputedStyle(document.body).{what}")
+        for what in ("color", "backgroundColor")
+    )
     assert (brightness(ink) > brightness(paper)) == dark
 
 
@@ -511,16 +643,24 @@ def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
         "Priorities",
         "Where this comes from",
     ]
-    labels = tab.evaluate("[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))")
-    assert {"histogram of curiosity", "histogram of priorities", "priority against age", "curiosity against rarity"} <= set(
-        labels
+    labels = tab.evaluate(
+        "[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))"
     )
+    assert {
+        "histogram of curiosity",
+        "histogram of priorities",
+        "priority against age",
+        "curiosity against rarity",
+    } <= set(labels)
     assert sum("over training" in label for label in labels) == 6
     text = tab.evaluate("document.body.innerText")
     rank = facts["follows"]["rarity"]["rank"]
-    assert f"with rarity (distance in pixels to the 5 nearest observations of its batch): rank correlation {rank:.2f}".replace(
-        "-", "−"
-    ) in text.replace("-", "−")
+    assert (
+        f"with rarity (distance in pixels to the 5 nearest observations of its batch): rank correlation {rank:.2f}".replace(
+            "-", "−"
+        )
+        in text.replace("-", "−")
+    )
 
 
 def test_hostile_names_stay_text(tab, runs, tmp_path):
@@ -538,4 +678,6 @@ def test_hostile_names_stay_text(tab, runs, tmp_path):
     assert tab.evaluate("window.hacked === undefined")
     assert tab.evaluate("document.querySelectorAll('script, [onerror]').length") == 0
     assert HOSTILE in tab.evaluate("document.body.innerText")
-    assert {request for request in tab.requests if not request.startswith("data:")} == {page.as_uri()}
+    assert {request for request in tab.requests if not request.startswith("data:")} == {
+        page.as_uri()
+    }

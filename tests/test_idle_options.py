@@ -1,4 +1,5 @@
-"""Every option acts or is refused: each field of each base algorithm and method is changed, and the run must change with it."""
+"""Every option acts or is refused: each field of each base algorithm and method is changed, and the
+run must change with it."""
 
 import dataclasses
 import hashlib
@@ -11,8 +12,11 @@ import pytest
 import torch
 
 from cclf import build, fields, presets
-from cclf.config import Config, ConfigError, EnvConfig, MethodConfig
-from cclf.idle_options import clash, refuse_idle_options
+from cclf.bases.registry import bases
+from cclf.config import Config, EnvConfig, MethodConfig
+from cclf.errors import ConfigError
+from cclf.presets import refuse_idle_options
+from cclf.rules import OF_METHOD
 from cclf.runtime.turns import whole
 from tiny_runs import CPU, flat, tiny_config
 
@@ -40,7 +44,7 @@ OTHER_VALUES = {
     "importance_beta_agent_steps": 7,
     "epsilon_train": 0.5,
     "epsilon_eval": 1.0,
-    "epsilon_decay_agent_steps": 9,
+    "epsilon_decay_agent_steps": 30,
     "intensity_scale": 0.3,
     "action_repeat": 2,
     "conv_layers": 3,
@@ -50,10 +54,17 @@ OTHER_VALUES = {
 
 
 def the_config(base: str, method: str) -> Config:
-    sizes, env = (RAINBOW_SIZES, {"frame_pixels": 36, "crop_pixels": 36}) if base == "rainbow" else ({}, {})
-    if base == "rainbow" and presets.resolve(TASKS[base], method).algorithm.epsilon_decay_agent_steps:
+    sizes, env = (
+        (RAINBOW_SIZES, {"frame_pixels": 36, "crop_pixels": 36}) if base == "rainbow" else ({}, {})
+    )
+    if (
+        base == "rainbow"
+        and presets.resolve(TASKS[base], method).algorithm.epsilon_decay_agent_steps
+    ):
         sizes = sizes | {"epsilon_decay_agent_steps": DECAY_AGENT_STEPS}
-    return tiny_config(TASKS[base], method, env=env, algorithm=sizes, eval_episodes=EVAL_EPISODES[base])
+    return tiny_config(
+        TASKS[base], method, env=env, algorithm=sizes, eval_episodes=EVAL_EPISODES[base]
+    )
 
 
 def other_values(name: str, kind: object, value: object) -> list[object]:
@@ -75,22 +86,26 @@ def changes(base: str, method: str) -> list[tuple[str, str, object]]:
         (group, name, value)
         for group, kind in groups.items()
         for name, of_type in fields.types_of(kind).items()
-        if name not in ("replay_device", "precision")  # where it computes; the other refuses a CPU by itself
+        # where it computes; the other refuses a CPU by itself
+        if name not in ("replay_device", "precision")
         for value in other_values(name, of_type, getattr(getattr(config, group), name))
     ]
 
 
 def changed(config: Config, group: str, name: str, value: object) -> Config:
-    return dataclasses.replace(config, **{group: dataclasses.replace(getattr(config, group), **{name: value})})
+    return dataclasses.replace(
+        config, **{group: dataclasses.replace(getattr(config, group), **{name: value})}
+    )
 
 
 @cache
 def fingerprint(config: Config) -> str:
-    """Of all that a short run of this config leaves behind: its whole state, and an evaluation at its end."""
+    """Of all that a short run of this config leaves behind: its whole state, and an evaluation at
+    its end."""
     torch.set_num_threads(1)
     learner, agent = build.make_learner(config, CPU), build.make_agent(config, CPU)
     agent_steps, seen = 0, hashlib.sha256()
-    while agent_steps < AGENT_STEPS[presets.base_algorithm(config.task)]:
+    while agent_steps < AGENT_STEPS[presets.base_of(config.task).name]:
         advance = whole(learner.turn(agent_steps * config.env.action_repeat))
         agent_steps += advance.agent_steps
         seen.update(repr(advance.finished_returns).encode())
@@ -127,8 +142,9 @@ def walk(base: str, method: str) -> None:
     assert not silent, f"refused without a name: {silent}"
 
 
-# These move what is never used: a clock that counts no repeats, maxima, and numbers drawn for a belief nobody asks.
-HARMLESS = {"action_repeat", "bonus_maxima", "contrastive_dim"}
+# These move what is never used: a clock that counts no repeats, maxima, noise that is off, and
+# numbers drawn for a belief nobody asks.
+HARMLESS = {"action_repeat", "bonus_maxima", "contrastive_dim", "noisy_sigma"}
 
 
 def refused_needlessly(base: str, method: str) -> list[str]:
@@ -136,14 +152,17 @@ def refused_needlessly(base: str, method: str) -> list[str]:
     config = the_config(base, method)
     found = []
     for group, name, value in changes(base, method):
-        if name not in HARMLESS and "would do nothing" in refused(config, group, name, value):
+        try:
             asked = changed(config, group, name, value)
-            if fingerprint(asked) != fingerprint(config):
-                found.append(f"{name}={value}")
+        except ConfigError:
+            continue  # there is no such run
+        idle = name not in HARMLESS and refused(config, group, name, value)
+        if idle and fingerprint(asked) != fingerprint(config):
+            found.append(f"{name}={value}")
     return found
 
 
-PAIRS = [(base, method) for base in TASKS for method in presets.METHODS[base]]
+PAIRS = [(base, method) for base in TASKS for method in bases()[base].methods]
 
 
 @pytest.mark.parametrize("base", TASKS)
@@ -170,7 +189,14 @@ def test_no_option_is_refused_that_would_act(base, method):
         ("toy/reach", "select+", "method", "priority_momentum", 0.5, "prioritisation=False"),
         ("toy/reach", "rad", "algorithm", "contrastive_encoder_steps", 1, "contrastive=False"),
         ("dmc/cartpole-swingup", "cclf", "method", "negatives", "distinct", "pixels"),
-        ("dmc/cartpole-swingup", "sac-pixel", "algorithm", "last_crop_offset", True, "augmentation=centre-crop"),
+        (
+            "dmc/cartpole-swingup",
+            "sac-pixel",
+            "algorithm",
+            "last_crop_offset",
+            True,
+            "augmentation=centre-crop",
+        ),
         ("minigrid/DoorKey-6x6", "cclf", "algorithm", "re3_coefficient", 0.5, "re3=False"),
         ("minigrid/DoorKey-6x6", "a2c", "method", "negatives", "distinct", "contrastive=False"),
         ("minigrid/DoorKey-6x6", "cclf", "env", "action_repeat", 4, "minigrid/DoorKey-6x6"),
@@ -181,11 +207,40 @@ def test_no_option_is_refused_that_would_act(base, method):
         ("atari/Pong", "cclf", "algorithm", "contrastive_joins_td", True, "prioritisation=True"),
         ("atari/Pong", "cclf", "algorithm", "curl_coefficient", 0.5, "contrastive_list=cclf"),
         ("atari/Pong", "curl", "algorithm", "cclf_coefficient", 0.5, "contrastive_list=curl"),
-        ("atari/Pong", "rainbow", "method", "augmentation", "shift", "contrastive=False and q_observations=original"),
-        ("atari/Pong", "efficient-dqn", "method", "augmentation", "shift", "q_observations=original"),
-        ("atari/Pong", "rainbow-uniform", "algorithm", "priority_exponent", 0.7, "base_replay=uniform"),
-        ("atari/Pong", "rainbow-uniform", "algorithm", "importance_sampling", True, "base_replay=uniform"),
+        (
+            "atari/Pong",
+            "rainbow",
+            "method",
+            "augmentation",
+            "shift",
+            "contrastive=False and q_observations=original",
+        ),
+        (
+            "atari/Pong",
+            "efficient-dqn",
+            "method",
+            "augmentation",
+            "shift",
+            "q_observations=original",
+        ),
+        (
+            "atari/Pong",
+            "rainbow-uniform",
+            "algorithm",
+            "priority_exponent",
+            0.7,
+            "base_replay=uniform",
+        ),
+        (
+            "atari/Pong",
+            "rainbow-uniform",
+            "algorithm",
+            "importance_sampling",
+            True,
+            "base_replay=uniform",
+        ),
         ("atari/Pong", "drq", "algorithm", "warmup_policy", "uniform", "epsilon"),
+        ("atari/Pong", "drq", "algorithm", "double_q", False, "target_every_agent_steps=1"),
     ],
 )
 def test_the_refusal_names_both(task, method, group, option, value, other):
@@ -197,13 +252,15 @@ def test_the_refusal_names_both(task, method, group, option, value, other):
 
 def test_the_two_lists_of_coefficients_may_be_exchanged_where_they_differ():
     defaults = presets.resolve("atari/Pong", "cclf")
-    assert not clash(defaults, "contrastive_list")
+    assert not defaults.clash("contrastive_list")
     refuse_idle_options(changed(defaults, "algorithm", "contrastive_list", "curl"), defaults)
 
 
 def test_rules_name_options_that_exist():
-    from cclf import idle_options
-
-    for config, rules in idle_options._OF_BASE.items():
-        known = {name for kind in (EnvConfig, MethodConfig, config) for name in fields.types_of(kind)}
-        assert set(rules) | set(idle_options._METHOD) <= known
+    for base in bases().values():
+        known = {
+            name
+            for kind in (EnvConfig, MethodConfig, base.settings)
+            for name in fields.types_of(kind)
+        }
+        assert set(base.settings.rules) | set(OF_METHOD) <= known

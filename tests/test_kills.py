@@ -1,5 +1,6 @@
-"""Fault injection: real `cclf train` processes are killed at random moments, started again by the same command, and must end as
-an undisturbed run does: the same bytes in the CSV files (but for the clock on the wall), the same weights, the same replay."""
+"""Fault injection: real `cclf train` processes are killed at random moments, started again by the
+same command, and must end as an undisturbed run does: the same bytes in the CSV files (but for
+the clock on the wall), the same weights, the same replay."""
 
 import contextlib
 import os
@@ -20,7 +21,9 @@ from tiny_runs import differing, rows, tiny_config, tiny_options
 
 OFTEN = {"eval_every_env_steps": 10, "eval_episodes": 1, "log_every_agent_steps": 5}
 RUNS = {
-    "sac": tiny_config("toy/reach-1d", "cclf", algorithm={"replay_capacity_transitions": 100}, **OFTEN),
+    "sac": tiny_config(
+        "toy/reach-1d", "cclf", algorithm={"replay_capacity_transitions": 100}, **OFTEN
+    ),
     "sac, workers": tiny_config("toy/reach-1d", "cclf", **OFTEN, eval_workers=1),
     "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", **OFTEN | {"eval_every_env_steps": 128}),
     "rainbow": tiny_cclf(**OFTEN),
@@ -30,13 +33,28 @@ RUNS = {
     "rainbow, Q*bert": tiny_cclf("atari/Qbert", **OFTEN | {"eval_every_env_steps": 80}),
 }
 STACKED_SEEDS = [1, 2, 3]
-# Long enough that kills fall everywhere in it: before the first checkpoint, in evaluations, in writing, at the end.
+# Long enough that kills fall everywhere in it: before the first checkpoint, in evaluations, in
+# writing, at the end.
 ENV_STEPS = {
-    "default lane": {"sac": 160, "sac, workers": 60, "a2c": 640, "rainbow, a stack": 40, "rainbow, Q*bert": 160},
-    "slow lane": {"sac": 600, "sac, workers": 600, "a2c": 3_200, "rainbow": 400, "rainbow, workers": 100, "rainbow, a stack": 200}
+    "default lane": {
+        "sac": 160,
+        "sac, workers": 60,
+        "a2c": 640,
+        "rainbow, a stack": 40,
+        "rainbow, Q*bert": 160,
+    },
+    "slow lane": {
+        "sac": 600,
+        "sac, workers": 600,
+        "a2c": 3_200,
+        "rainbow": 400,
+        "rainbow, workers": 100,
+        "rainbow, a stack": 200,
+    }
     | {"rainbow, a stack with workers": 100, "rainbow, Q*bert": 1_600},
 }
-# Workers of Rainbow are fresh interpreters with torch in them. They take seconds to start, and a run is to get beyond that.
+# Workers of Rainbow are fresh interpreters with torch in them. They take seconds to start, and a
+# run is to get beyond that.
 SLOW_TO_START = [base for base in RUNS if "rainbow" in base and "workers" in base]
 KILLS = {base: 20 if base in SLOW_TO_START else 60 for base in RUNS}
 
@@ -47,7 +65,15 @@ def seeds(base):
 
 def words(base, env_steps, out):
     together = ["--with-seeds", *map(str, seeds(base)[1:])] if len(seeds(base)) > 1 else []
-    return ["train", *tiny_options(RUNS[base]), *together, "--env-steps", str(env_steps), "--out", str(out)]
+    return [
+        "train",
+        *tiny_options(RUNS[base]),
+        *together,
+        "--env-steps",
+        str(env_steps),
+        "--out",
+        str(out),
+    ]
 
 
 def folders(base, out):
@@ -56,14 +82,18 @@ def folders(base, out):
 
 def start_program(words):
     process = subprocess.Popen(
-        [sys.executable, "-m", "cclf.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "cclf.cli", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     process.returncode = 0  # the test waits for it by its number
     return process.pid, process.stderr
 
 
 def start_fork(words):
-    """The same command in a process of its own that need not import everything again, which takes longer than all the rest."""
+    """The same command in a process of its own that need not import everything again, which takes
+    longer than all the rest."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -80,7 +110,8 @@ def start_fork(words):
 
 
 def begun(folders):
-    """Checkpoints that are being written, or were when a kill came, each with the moment it was last touched."""
+    """Checkpoints that are being written, or were when a kill came, each with the moment it was
+    last touched."""
     found = set()
     for path in (path for folder in folders for path in folder.glob("checkpoint/*.tmp")):
         with contextlib.suppress(FileNotFoundError):
@@ -89,12 +120,14 @@ def begun(folders):
 
 
 def newest_steps(folders):
-    return {max(checkpoint.Checkpoints(folder / "checkpoint").steps(), default=0) for folder in folders}
+    return {
+        max(checkpoint.Checkpoints(folder / "checkpoint").steps(), default=0) for folder in folders
+    }
 
 
 def killed_after(start, words, seconds, aim_at=()):
-    """Start it, kill it `seconds` after it has begun to train, or when one of the runs `aim_at` next writes a checkpoint. Whether
-    it was killed, and not done before."""
+    """Start it, kill it `seconds` after it has begun to train, or when one of the runs `aim_at`
+    next writes a checkpoint. Whether it was killed, and not done before."""
     left_before = begun(aim_at)
     pid, stderr = start(words)
     said = []
@@ -130,10 +163,12 @@ def everything(folder):
 
 
 def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_seconds, programs_every):
-    """Runs under fire, one after the other until there were kills enough. How many kills, how many in the middle of writing a
-    checkpoint (every second one is aimed there), how many that left the runs of a stack apart, and how many whole runs."""
+    """Runs under fire, one after the other until there were kills enough. How many kills, how many
+    in the middle of writing a checkpoint (every second one is aimed there), how many that left
+    the runs of a stack apart, and how many whole runs."""
     whole = folders(base, tmp_path / "whole")
-    assert cclf(*words(base, env_steps, tmp_path / "whole"))[0] == 0  # here, so that forks find everything imported
+    # here, so that forks find everything imported
+    assert cclf(*words(base, env_steps, tmp_path / "whole"))[0] == 0
     kills = in_checkpoint = apart = runs = 0
     while kills < kills_wanted:
         out = tmp_path / f"broken-{runs}"
@@ -142,7 +177,12 @@ def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_secon
             start = start_program if (kills + 1) % programs_every == 0 else start_fork
             seconds = rng.uniform(0, longest_seconds) if kills < kills_wanted else 600
             left_before = begun(broken)
-            killed = killed_after(start, words(base, env_steps, out), seconds, [rng.choice(broken)] if kills % 2 else ())
+            killed = killed_after(
+                start,
+                words(base, env_steps, out),
+                seconds,
+                [rng.choice(broken)] if kills % 2 else (),
+            )
             kills += killed
             in_checkpoint += killed and bool(begun(broken) - left_before)
             apart += killed and len(newest_steps(broken)) > 1
@@ -159,7 +199,15 @@ def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_secon
 def test_a_few_kills_change_nothing(tmp_path, base):
     pytest.importorskip("minigrid")
     kills, programs_every = (2, 100) if "rainbow" in base else (3, 3)
-    kill_and_compare(base, ENV_STEPS["default lane"][base], kills, tmp_path, random.Random(1), 0.4, programs_every)
+    kill_and_compare(
+        base,
+        ENV_STEPS["default lane"][base],
+        kills,
+        tmp_path,
+        random.Random(1),
+        0.4,
+        programs_every,
+    )
 
 
 @pytest.mark.slow
@@ -168,10 +216,17 @@ def test_many_kills_change_nothing(tmp_path, base):
     pytest.importorskip("minigrid")
     longest_seconds = 8.0 if base in SLOW_TO_START else 1.0
     kills, in_checkpoint, apart, runs = kill_and_compare(
-        base, ENV_STEPS["slow lane"][base], KILLS[base], tmp_path, random.Random(2), longest_seconds, programs_every=10
+        base,
+        ENV_STEPS["slow lane"][base],
+        KILLS[base],
+        tmp_path,
+        random.Random(2),
+        longest_seconds,
+        programs_every=10,
     )
     print(
-        f"{base}: {kills} kills in {runs} runs survived, {in_checkpoint} of them while a checkpoint was being written, "
+        f"{base}: {kills} kills in {runs} runs survived, {in_checkpoint} of them while a "
+        "checkpoint was being written, "
         f"{apart} that left the runs of a stack at different steps"
     )
     assert in_checkpoint >= KILLS[base] // 6

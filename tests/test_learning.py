@@ -1,4 +1,5 @@
-"""Does it learn? Every method from pixels, on a toy with a known optimum; with shuffled rewards none may pass the same bar."""
+"""Does it learn? Every method from pixels, on a toy with a known optimum; with shuffled rewards
+none may pass the same bar."""
 
 from dataclasses import replace
 
@@ -7,7 +8,10 @@ import pytest
 import torch
 
 from cclf import build, presets
-from cclf.envs.toy import CATCH_BALLS, STEP_LENGTH, make_toy
+from cclf.bases.rainbow.turn import RainbowLearner
+from cclf.bases.sac.methods import METHODS as SAC_METHODS
+from cclf.config import EnvConfig
+from cclf.envs.toy import CATCH_BALLS, STEP_LENGTH, make
 from tiny_runs import CPU, rows, run
 
 NINE = ("sac-pixel", "rad", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
@@ -16,10 +20,12 @@ RUNS = [*(("toy/reach-1d", method) for method in NINE), *(("toy/reach", method) 
 BAR = 0.85
 EPISODES = 50
 
+TOY_ENV = EnvConfig(frame_pixels=20, crop_pixels=16, frame_stack=1, action_repeat=1)
+
 
 def optimum(task):
     """Mean return of going straight to the goal."""
-    env = make_toy(task.partition("/")[2], 20, 16, 1, seed=0)
+    env = make(task.partition("/")[2], TOY_ENV, seed=0)
     returns = []
     for seed in range(400):
         env.reset(seed)
@@ -35,7 +41,8 @@ CATCHERS = ("rainbow", "curl", "cclf")
 
 
 class ShuffledReward:
-    """Pays rewards of the task, each at a moment that has nothing to do with it: drawn from all that were earned so far."""
+    """Pays rewards of the task, each at a moment that has nothing to do with it: drawn from all
+    that were earned so far."""
 
     def __init__(self, env):
         self.env, self.spec = env, env.spec
@@ -51,16 +58,17 @@ class ShuffledReward:
 
 
 def shuffle(learner):
-    if hasattr(learner, "stack"):
-        players = learner.stack.tables.pool.envs[0]
-        players.games[0] = ShuffledReward(players.games[0])
+    if isinstance(learner, RainbowLearner):
+        learner.env.game = ShuffledReward(learner.env.game)
     else:
         learner.env = ShuffledReward(learner.env)
 
 
 def final_return(task, method, folder, prepare=lambda _: None):
     config = presets.resolve(task, method)
-    options = replace(config.run, device="cpu", threads=1, video=False, tensorboard=False, eval_episodes=EPISODES)
+    options = replace(
+        config.run, device="cpu", threads=1, video=False, tensorboard=False, eval_episodes=EPISODES
+    )
     run(replace(config, run=options), folder, prepare=prepare)
     return float(rows(folder / "eval.csv")[-1]["return_mean"])
 
@@ -76,7 +84,9 @@ def test_a_method_solves_the_toy_from_pixels(tmp_path, task, method):
 @pytest.mark.parametrize(("task", "method"), RUNS)
 def test_with_shuffled_rewards_it_does_not(tmp_path, task, method):
     reached, best = final_return(task, method, tmp_path, shuffle), optimum(task)
-    assert reached < BAR * best, f"{method} on {task} learned from nothing: {reached:.1f} of {best:.1f}"
+    assert reached < BAR * best, (
+        f"{method} on {task} learned from nothing: {reached:.1f} of {best:.1f}"
+    )
 
 
 @pytest.mark.slow
@@ -93,8 +103,8 @@ def test_with_shuffled_rewards_it_does_not_catch(tmp_path, method):
 
 
 def test_shuffled_rewards_are_the_tasks_own_at_other_moments():
-    env = make_toy("reach-1d", 20, 16, 1, seed=0)
-    shuffled = ShuffledReward(make_toy("reach-1d", 20, 16, 1, seed=0))
+    env = make("reach-1d", TOY_ENV, seed=0)
+    shuffled = ShuffledReward(make("reach-1d", TOY_ENV, seed=0))
     paid, earned = [], []
     for _ in range(40):
         assert np.array_equal(env.reset(), shuffled.reset())
@@ -112,14 +122,20 @@ QUICK = ("cclf", "drq", "curl", "sac-pixel")
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in presets.SAC_METHODS]
+    "method",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SAC_METHODS],
 )
 def test_a_method_trains_on_deepmind_control(method):
-    """Thirty agent steps, the last ten with an update: what should move has moved, and every number is finite."""
+    """Thirty agent steps, the last ten with an update: what should move has moved, and every number
+    is finite."""
     pytest.importorskip("dm_control")
     config = presets.resolve("dmc/cartpole-swingup", method)
     sizes = {"batch_size": 8, "hidden_dim": 64, "warmup_agent_steps": 20}
-    config = replace(config, algorithm=replace(config.algorithm, **sizes), run=replace(config.run, env_steps=8 * 30))
+    config = replace(
+        config,
+        algorithm=replace(config.algorithm, **sizes),
+        run=replace(config.run, env_steps=8 * 30),
+    )
     learner = build.make_learner(config, CPU)
     networks = learner.algorithm.networks
     before = {name: value.clone() for name, value in networks.state_dict().items()}
@@ -132,7 +148,9 @@ def test_a_method_trains_on_deepmind_control(method):
 
     parameters = dict(networks.named_parameters())
     still = {name for name in parameters if torch.equal(parameters[name], before[name])}
-    assert still == (set() if config.method.contrastive else {"framework.bilinear"}), "everything that learns has moved"
+    assert still == (set() if config.method.contrastive else {"framework.bilinear"}), (
+        "everything that learns has moved"
+    )
     assert all(torch.isfinite(value).all() for value in parameters.values())
     priorities = learner.replay.priorities[torch.from_numpy(learner.replay.live)]
     assert (priorities != 1.0).any() == config.method.prioritisation

@@ -1,4 +1,5 @@
-"""Numbers that are none: caught before every checkpoint, so that the last ones are always good, and in what is evaluated."""
+"""Numbers that are none: caught before every checkpoint, so that the last ones are always good, and
+in what is evaluated."""
 
 import json
 import math
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.build import Agent
 from cclf.runtime import checkpoint, loop
+from cclf.runtime.agent import Agent
 from cclf.runtime.evaluate import Evaluation
 from cclf.runtime.failure import first_non_finite_of
 from cclf.runtime.learner import OffPolicyLearner
@@ -17,7 +18,8 @@ from test_cli import assert_refused, cclf
 from test_reliability import signalled
 from tiny_runs import differing, tables, tiny_config, tiny_options
 
-# Rows at steps 25 and 50, evaluations and checkpoints at 30 and 60: between a row and the next checkpoint lie steps.
+# Rows at steps 25 and 50, evaluations and checkpoints at 30 and 60: between a row and the next
+# checkpoint lie steps.
 CONFIG = tiny_config(log_every_agent_steps=25, final_eval_episodes=1)
 NAN = float("nan")
 
@@ -76,14 +78,29 @@ def poison_then_stop(patch, step, spoil):
     patch.setattr(OffPolicyLearner, "act", signalled(OffPolicyLearner.act, step))
 
 
-# how, at the end of which step, by what -> the number that is named, where it is seen, and the checkpoint that stays the last
+# how, at the end of which step, by what -> the number that is named, where it is seen, and the
+# checkpoint that stays the last
 MOMENTS = {
-    "after a row, before the last evaluation": (poison, 51, spoil_critic, "critic_loss is nan", 60, 30),
+    "after a row, before the last evaluation": (
+        poison,
+        51,
+        spoil_critic,
+        "critic_loss is nan",
+        60,
+        30,
+    ),
     "before the first checkpoint": (poison, 26, spoil_critic, "critic_loss is nan", 30, None),
     "in the very step of an evaluation": (poison, 30, spoil_critic, "learner/algorithm/", 30, None),
     "in the last step": (poison, 60, spoil_critic, "learner/algorithm/", 60, 30),
     "on a signal": (poison_then_stop, 41, spoil_critic, "learner/algorithm/", 41, 30),
-    "a temperature": (poison, 60, spoil_temperature, "learner/algorithm/log_temperature is inf", 60, 30),
+    "a temperature": (
+        poison,
+        60,
+        spoil_temperature,
+        "learner/algorithm/log_temperature is inf",
+        60,
+        30,
+    ),
     "a priority": (poison, 60, spoil_priority, "learner/replay/priorities is nan", 60, 30),
     "a reward": (poison, 60, spoil_reward, "learner/replay/rewards is -inf", 60, 30),
     "a return under way": (poison, 30, spoil_return, "learner/episode_return is nan", 30, None),
@@ -92,9 +109,15 @@ MOMENTS = {
 LIKE_ANOTHER = ("before the first checkpoint", "a temperature", "a reward", "a return under way")
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # the toy, moved by an action that is no number
-@pytest.mark.parametrize("moment", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in MOMENTS])
-def test_no_checkpoint_is_ever_written_of_numbers_that_are_none(tmp_path, undisturbed, monkeypatch, moment):
+# the toy, moved by an action that is no number
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in MOMENTS],
+)
+def test_no_checkpoint_is_ever_written_of_numbers_that_are_none(
+    tmp_path, undisturbed, monkeypatch, moment
+):
     how, step, spoil, named, seen_at, saved = MOMENTS[moment]
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
@@ -108,7 +131,10 @@ def test_no_checkpoint_is_ever_written_of_numbers_that_are_none(tmp_path, undist
         state = checkpoint.load(place / "checkpoint")
         assert (state and state["agent_steps"]) == saved
     facts = json.loads((folder / "failure" / "failure.json").read_text())
-    assert (facts["metric"].startswith(named.split()[0]), facts["row"]["env_steps"]) == (True, seen_at)
+    assert (facts["metric"].startswith(named.split()[0]), facts["row"]["env_steps"]) == (
+        True,
+        seen_at,
+    )
     assert_refused(train(tmp_path), "failed before", f"delete {folder / 'failure'}")
     shutil.rmtree(folder / "failure")
     code, _, err = train(tmp_path)
@@ -126,9 +152,14 @@ def endless(original):
     return lambda *args, **kwargs: Evaluation([1.0, math.inf], original(*args, **kwargs).pictures)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")  # the spread of returns that are no numbers
-@pytest.mark.parametrize(("owner", "name", "table"), [(loop, "finish", "eval.csv"), (Agent, "evaluate", "final.csv")])
-def test_a_return_that_is_no_number_is_a_failure_and_no_row(tmp_path, undisturbed, monkeypatch, owner, name, table):
+# the spread of returns that are no numbers
+@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
+@pytest.mark.parametrize(
+    ("owner", "name", "table"), [(loop, "finish", "eval.csv"), (Agent, "evaluate", "final.csv")]
+)
+def test_a_return_that_is_no_number_is_a_failure_and_no_row(
+    tmp_path, undisturbed, monkeypatch, owner, name, table
+):
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, endless(getattr(owner, name)))
@@ -151,9 +182,13 @@ def test_what_counts_as_a_number_of_a_state():
         "words": ["inf", None, True, 7],
     }
     assert first_non_finite_of(state) is None
-    found = first_non_finite_of(state | {"list": [0.5, -math.inf], "tensor": torch.tensor([1.0, NAN])})
+    found = first_non_finite_of(
+        state | {"list": [0.5, -math.inf], "tensor": torch.tensor([1.0, NAN])}
+    )
     assert found == ("list/1", -math.inf), "the first of several"
-    name, value = first_non_finite_of(state | {"inner": {"array": np.array([[0.0, NAN]], dtype=np.float32)}})
+    name, value = first_non_finite_of(
+        state | {"inner": {"array": np.array([[0.0, NAN]], dtype=np.float32)}}
+    )
     assert (name, math.isnan(value)) == ("inner/array", True)
 
 
@@ -161,6 +196,8 @@ def test_the_check_is_made_for_evaluations_and_checkpoints_never_per_update(tmp_
     """It waits for a GPU, so 40 updates must not ask for it 40 times."""
     calls = []
     original = loop.Training._check_finite
-    monkeypatch.setattr(loop.Training, "_check_finite", lambda self: calls.append(self.env_steps) or original(self))
+    monkeypatch.setattr(
+        loop.Training, "_check_finite", lambda self: calls.append(self.env_steps) or original(self)
+    )
     assert train(tmp_path)[0] == 0
     assert calls == [30, 30, 60, 60], "before each evaluation, and before its checkpoint"

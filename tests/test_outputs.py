@@ -1,4 +1,5 @@
-"""Outputs that cannot be written, words that are no task, times and cells: one line each, and nothing wrong on the way."""
+"""Outputs that cannot be written, words that are no task, times and cells: one line each, and
+nothing wrong on the way."""
 
 import csv
 import subprocess
@@ -8,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf import cli, run_folder
-from cclf.analysis import load, tabular
-from cclf.commands.training import train_config
-from cclf.config import ConfigError
+from cclf import cli
+from cclf.commands.train import train_config
+from cclf.data.types import EnvStep
+from cclf.errors import ConfigError
 from cclf.runtime import evaluate as evaluation
+from cclf.runtime import run_folder
 from cclf.runtime.progress import Progress
 from cclf.runtime.workers import LocalEnvs
-from cclf.types import EnvStep
+from cclf.study import load, tabular
 from tiny_rows import row, write_run
 from tiny_runs import CPU, run, tiny_config
 
@@ -70,7 +72,9 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_output_below_a_file_is_one_line_before_the_work(name, finished, results, tmp_path, monkeypatch, capsys):
+def test_an_output_below_a_file_is_one_line_before_the_work(
+    name, finished, results, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     words = [str(word) for word in commands(finished, results)[name]]
@@ -82,7 +86,9 @@ def test_an_output_below_a_file_is_one_line_before_the_work(name, finished, resu
 
 
 @pytest.mark.parametrize("name", ["plot", "report", "inspect", "export", "play"])
-def test_a_folder_in_the_place_of_an_output_is_one_line(name, finished, results, tmp_path, monkeypatch, capsys):
+def test_a_folder_in_the_place_of_an_output_is_one_line(
+    name, finished, results, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     out = Path(f"out{SUFFIXES[name]}")
     out.mkdir()
@@ -102,14 +108,18 @@ def test_a_full_disk_is_one_line(finished, results, tmp_path):
     name = "export"  # PyTorch's own writer ended the process
     words = [str(word) for word in commands(finished, results)[name]]
     done = subprocess.run(
-        [sys.executable, "-c", FULL, *words, str(tmp_path / f"out{SUFFIXES[name]}")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", FULL, *words, str(tmp_path / f"out{SUFFIXES[name]}")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().count("\n") == 0, done.stderr
     assert "cannot write" in done.stderr
 
 
-# --- words ------------------------------------------------------------------------------------------------------------------
+# --- words
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,14 +152,19 @@ def test_the_task_may_stand_anywhere(words):
 
 
 def test_a_further_task_takes_the_place_of_the_task_and_not_of_an_option():
-    from cclf.commands.training import all_configs
+    from cclf.commands.train import all_configs
 
     words = ["--out", "toy/reach", "toy/reach", "--with-tasks", "toy/reach-1d"]
-    assert [config.task for config in all_configs(train_config(words), words)] == ["toy/reach", "toy/reach-1d"]
+    assert [config.task for config in all_configs(train_config(words), words)] == [
+        "toy/reach",
+        "toy/reach-1d",
+    ]
 
 
 def test_games_of_other_frames_are_refused_together(tmp_path, capsys):
-    assert cli.main(["train", "toy/catch", "--with-tasks", "atari/Pong", "--out", str(tmp_path)]) == 2
+    assert (
+        cli.main(["train", "toy/catch", "--with-tasks", "atari/Pong", "--out", str(tmp_path)]) == 2
+    )
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "train them apart" in said
@@ -160,11 +175,18 @@ def test_fewer_than_no_processes_are_refused(capsys):
     assert "--processes -1 must be 0 or more" in capsys.readouterr().err
 
 
-# --- times ------------------------------------------------------------------------------------------------------------------
+# --- times
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(36.0, "00:56:24"), (3_600.0, "3 d 22:00:00"), (1e15, "over 9,999 d"), (1e300, "over 9,999 d")]
+    ("seconds", "shown"),
+    [
+        (36.0, "00:56:24"),
+        (3_600.0, "3 d 22:00:00"),
+        (1e15, "over 9,999 d"),
+        (1e300, "over 9,999 d"),
+    ],
 )
 def test_time_left_counts_days(seconds, shown, monkeypatch):
     moments = iter((0.0, seconds))
@@ -206,7 +228,7 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
     from types import SimpleNamespace
 
     from cclf import build
-    from cclf.commands.training import announcement
+    from cclf.commands.train import announcement
 
     config = tiny_config()
     learner = build.make_learner(config, CPU)
@@ -215,7 +237,8 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
     assert "toy/reach-1d has no time limit" in "\n".join(announcement(config, learner, CPU))
 
 
-# --- cells ------------------------------------------------------------------------------------------------------------------
+# --- cells
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["=1+1", "@SUM(A1)", "+cmd", "-cmd"])
@@ -227,6 +250,8 @@ def test_names_that_begin_as_formulas_are_refused(field, name):
 
 
 def test_cells_of_tables_are_inert(tmp_path):
-    table = tabular.Table("origin", "", ("fact",), [], ("fact", "value"), [("=1+1", -1.5), ("cpu", "@x")])
+    table = tabular.Table(
+        "origin", "", ("fact",), [], ("fact", "value"), [("=1+1", -1.5), ("cpu", "@x")]
+    )
     with tabular.write_csv(table, tmp_path).open(newline="") as file:
         assert list(csv.reader(file)) == [["fact", "value"], ["'=1+1", "-1.5"], ["cpu", "'@x"]]

@@ -1,4 +1,5 @@
-"""Which code and which machine made a row: never another repository's commit, never that of a later resume."""
+"""Which code and which machine made a row: never another repository's commit, never that of a later
+resume."""
 
 import json
 import subprocess
@@ -6,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from cclf import __version__, run_folder
-from cclf.analysis import load
-from cclf.config import ConfigError
-from cclf.run_folder import with_history
+from cclf import __version__
+from cclf.errors import ConfigError
+from cclf.runtime import run_folder
+from cclf.runtime.run_folder import with_history
+from cclf.study import load
 from test_cli import cclf
 from tiny_rows import write_run
 from tiny_runs import tiny_config, tiny_options
@@ -17,7 +19,9 @@ from tiny_runs import tiny_config, tiny_options
 
 def git(repository, *words):
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    done = subprocess.run(["git", "-C", repository, *who, *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "-C", repository, *who, *words], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -57,24 +61,37 @@ def test_a_resume_with_other_code_leaves_earlier_rows_their_commit(tmp_path, mon
         assert cclf("train", *tiny_options(longer), "--out", tmp_path)[0] == 0
     manifest = json.loads((tmp_path / config.run_name() / "manifest.json").read_text())
     assert manifest["commit"] == "a"
-    assert [(entry["from_env_steps"], entry["commit"]) for entry in manifest["history"]] == [(60, "b"), (90, "c")]
+    assert [(entry["from_env_steps"], entry["commit"]) for entry in manifest["history"]] == [
+        (60, "b"),
+        (90, "c"),
+    ]
     assert manifest["history"][0]["python"] == manifest["python"], "an entry holds all facts"
     assert [row.commit for row in load.read_runs(tmp_path)] == ["a", "a", "b", "c"]
 
 
-HISTORY = {"commit": "a", "history": [{"from_env_steps": 30, "commit": "b"}, {"from_env_steps": 60, "commit": "c"}]}
+HISTORY = {
+    "commit": "a",
+    "history": [{"from_env_steps": 30, "commit": "b"}, {"from_env_steps": 60, "commit": "c"}],
+}
 
 
 @pytest.mark.parametrize(
     ("before", "now", "env_steps", "commits"),
     [
         (None, {"commit": "x"}, 0, [(0, "x")]),
-        ({"commit": "a"}, {"commit": "x"}, 0, [(0, "x")]),  # killed before a first checkpoint: no row of it is left
+        # killed before a first checkpoint: no row of it is left
+        ({"commit": "a"}, {"commit": "x"}, 0, [(0, "x")]),
         ({"commit": "a"}, {"commit": "a"}, 30, [(0, "a")]),
-        ({"commit": "a", "ms_per_frame": 1.0}, {"commit": "a", "ms_per_frame": 2.0}, 30, [(0, "a")]),
+        (
+            {"commit": "a", "ms_per_frame": 1.0},
+            {"commit": "a", "ms_per_frame": 2.0},
+            30,
+            [(0, "a")],
+        ),
         (HISTORY, {"commit": "c"}, 90, [(0, "a"), (30, "b"), (60, "c")]),
         (HISTORY, {"commit": "c"}, 60, [(0, "a"), (30, "b"), (60, "c")]),
-        (HISTORY, {"commit": "x"}, 60, [(0, "a"), (30, "b"), (60, "x")]),  # rows after 60 were cut off
+        # rows after 60 were cut off
+        (HISTORY, {"commit": "x"}, 60, [(0, "a"), (30, "b"), (60, "x")]),
         (HISTORY, {"commit": "a"}, 30, [(0, "a")]),
         (None, {"commit": "x"}, 30, [(0, None), (30, "x")]),  # a lost manifest: nobody knows
     ],
@@ -85,13 +102,25 @@ def test_history_says_what_changed_and_when(before, now, env_steps, commits):
     assert [(entry["from_env_steps"], entry["commit"]) for entry in entries] == commits
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"history": 3}', '{"history": [{}]}', '{"history": [{"from_env_steps": "x"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "7",
+        '{"history": 3}',
+        '{"history": [{}]}',
+        '{"history": [{"from_env_steps": "x"}]}',
+    ],
+)
 def test_a_damaged_manifest_is_none(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     assert run_folder._read_manifest(tmp_path) is None
 
 
 def test_a_damaged_history_is_refused_where_rows_are_read(tmp_path):
-    write_run(tmp_path, "a2c", 1, evaluations={128: 0.5}, manifest={"history": [{"from_env_steps": "x"}]})
+    write_run(
+        tmp_path, "a2c", 1, evaluations={128: 0.5}, manifest={"history": [{"from_env_steps": "x"}]}
+    )
     with pytest.raises(ConfigError, match="is not a run folder of this version"):
         load.read_runs(tmp_path)

@@ -1,4 +1,5 @@
-"""What ends a run before its time: another process, a signal in each phase, numbers gone wrong, a full disk."""
+"""What ends a run before its time: another process, a signal in each phase, numbers gone wrong, a
+full disk."""
 
 import errno
 import fcntl
@@ -13,15 +14,15 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.algorithms.a2c import A2c
-from cclf.commands import training
-from cclf.envs.toy import make_toy
+from cclf.bases.a2c.update import A2c
+from cclf.commands import train as training
 from cclf.runtime import checkpoint, files, loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
 from cclf.runtime.files import only_process
 from cclf.runtime.learner import OffPolicyLearner
-from cclf.runtime.metrics import Table
+from cclf.runtime.metrics import CsvTable
 from cclf.runtime.workers import LocalEnvs
+from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
 
@@ -48,7 +49,8 @@ def assert_same_end(folder, undisturbed):
     assert differing(learned(folder), learned(undisturbed)) == []
 
 
-# --- one process per run folder ------------------------------------------------------------------------------------------
+# --- one process per run folder
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_second_process_says_so_and_leaves(tmp_path):
@@ -61,7 +63,9 @@ with only_process(pathlib.Path({str(folder)!r})):
     print("held", flush=True)
     sys.stdin.read()
 """
-    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout.readline() == "held\n"
         before = contents(tmp_path)
@@ -76,21 +80,28 @@ with only_process(pathlib.Path({str(folder)!r})):
 
 def test_the_lock_goes_with_its_holder(tmp_path):
     for _ in range(2):
-        with only_process(tmp_path), pytest.raises(ValueError, match=f"process {os.getpid()}"), only_process(tmp_path):
+        with (
+            only_process(tmp_path),
+            pytest.raises(ValueError, match=f"process {os.getpid()}"),
+            only_process(tmp_path),
+        ):
             pass
 
 
 def test_a_worker_that_a_killed_run_left_half_born_is_waited_for(tmp_path, monkeypatch):
-    """It holds the lock of its parent until it runs its own program: the same command, at once again, must not be refused."""
+    """It holds the lock of its parent until it runs its own program: the same command, at once
+    again, must not be refused."""
     monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 60.0)
     holder = (tmp_path / "lock").open("a+")
     fcntl.flock(holder, fcntl.LOCK_EX)
-    monkeypatch.setattr(files.time, "sleep", lambda _: holder.close())  # it goes while it is waited for
+    # it goes while it is waited for
+    monkeypatch.setattr(files.time, "sleep", lambda _: holder.close())
     with only_process(tmp_path):
         assert holder.closed
 
 
-# --- a signal in each phase ----------------------------------------------------------------------------------------------
+# --- a signal in each phase
+# ----------------------------------------------------------------------------------------------
 
 
 def signalled(original, at_call):
@@ -107,7 +118,7 @@ def signalled(original, at_call):
 
 
 PHASES = {
-    "before the first step": (build, "make_learner", 1, 0),
+    "before the first step": (build, "make_learners", 1, 0),
     "the announcement": (training, "announcement", 1, 0),
     "warm-up": (OffPolicyLearner, "act", 5, 5),
     "an update": (OffPolicyLearner, "update", 42, 42),
@@ -127,23 +138,29 @@ def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, 
     assert f"stopped at {env_steps} env steps and saved" in err.splitlines()[-1]
     folder = tmp_path / CONFIG.run_name()
     evaluated = [row["env_steps"] for row in rows(folder / "eval.csv")]
-    assert evaluated == [step for step in ("30", "60") if int(step) < env_steps or (phase == "a checkpoint" and step == "30")]
+    assert evaluated == [
+        step
+        for step in ("30", "60")
+        if int(step) < env_steps or (phase == "a checkpoint" and step == "30")
+    ]
     assert train(tmp_path)[0] == 0
     assert_same_end(folder, undisturbed)
 
 
 def test_an_evaluation_stops_within_a_step():
-    env, policy = make_toy("reach-1d", 20, 16, 1, 0), build.make_learner(CONFIG, CPU).algorithm
+    env, policy = REACH(), build.make_learner(CONFIG, CPU).algorithm
     asked = []
     with pytest.raises(EvaluationStoppedError):
         finish(
-            evaluate(LocalEnvs([env]), policy, [1, 2], CONFIG.env.frame_stack, CPU), lambda: asked.append(1) or len(asked) == 4
+            evaluate(LocalEnvs([env]), policy, [1, 2], CONFIG.env.frame_stack, CPU),
+            lambda: asked.append(1) or len(asked) == 4,
         )
     assert len(asked) == 4
 
 
 def test_a_kill_after_a_repeated_evaluation_leaves_no_row_twice(tmp_path, undisturbed, monkeypatch):
-    """Its row is in the file, its checkpoint is not: the row of that very step must go when the run resumes."""
+    """Its row is in the file, its checkpoint is not: the row of that very step must go when the run
+    resumes."""
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_evaluate", signalled(loop.Training._evaluate, 1))
@@ -164,11 +181,13 @@ def test_a_kill_after_a_repeated_evaluation_leaves_no_row_twice(tmp_path, undist
     assert_same_end(folder, undisturbed)
 
 
-# --- numbers that are no longer finite -----------------------------------------------------------------------------------
+# --- numbers that are no longer finite
+# -----------------------------------------------------------------------------------
 
 
 def poisoned(monkeypatch, updates):
-    """The policy's weights are no numbers from this update on; what was learned before is as it was."""
+    """The policy's weights are no numbers from this update on; what was learned before is as it
+    was."""
     original = OffPolicyLearner.update
 
     def update(self, env_steps):
@@ -180,19 +199,29 @@ def poisoned(monkeypatch, updates):
     monkeypatch.setattr(OffPolicyLearner, "update", update)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # the toy, moved by an action that is no number
-def test_a_non_finite_loss_stops_the_run_and_leaves_a_bundle_that_replays_it(tmp_path, undisturbed, monkeypatch):
+# the toy, moved by an action that is no number
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+def test_a_non_finite_loss_stops_the_run_and_leaves_a_bundle_that_replays_it(
+    tmp_path, undisturbed, monkeypatch
+):
     out, folder = tmp_path / "out", tmp_path / "out" / CONFIG.run_name()
     with monkeypatch.context() as patch:
-        poisoned(patch, 25)  # at step 46: after the checkpoint of step 30, seen in the row of step 50
+        # at step 46: after the checkpoint of step 30, seen in the row of step 50
+        poisoned(patch, 25)
         code, stdout, err = train(out)
         assert (code, stdout) == (1, "")
         line = err.splitlines()[-1]
         assert line.startswith("cclf: critic_loss is nan at 50 env steps")
         assert str(folder / "failure") in line
         facts = json.loads((folder / "failure" / "failure.json").read_text())
-        assert (facts["metric"], facts["value"], facts["row"]["env_steps"]) == ("critic_loss", "nan", 50)
-        assert checkpoint.load(folder / "failure" / "checkpoint")["agent_steps"] == 30, "the state before"
+        assert (facts["metric"], facts["value"], facts["row"]["env_steps"]) == (
+            "critic_loss",
+            "nan",
+            50,
+        )
+        assert checkpoint.load(folder / "failure" / "checkpoint")["agent_steps"] == 30, (
+            "the state before"
+        )
         before = contents(out)
         assert_refused(train(out), "failed before", f"delete {folder / 'failure'}")
         assert contents(out) == before
@@ -207,9 +236,13 @@ def test_a_non_finite_loss_stops_the_run_and_leaves_a_bundle_that_replays_it(tmp
 
 
 def test_a_failure_before_the_first_checkpoint_and_in_a2c(tmp_path, monkeypatch):
-    config = tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=320, eval_every_env_steps=1_000)
+    config = tiny_config(
+        "minigrid/Empty-16x16", "re3+cclf", env_steps=320, eval_every_env_steps=1_000
+    )
     original = A2c.update
-    monkeypatch.setattr(A2c, "update", lambda *args: original(*args) | {"value_loss": torch.tensor(float("inf"))})
+    monkeypatch.setattr(
+        A2c, "update", lambda *args: original(*args) | {"value_loss": torch.tensor(float("inf"))}
+    )
     code, _, err = train(tmp_path, config)
     assert code == 1
     assert "value_loss is inf at 16 env steps" in err
@@ -218,7 +251,8 @@ def test_a_failure_before_the_first_checkpoint_and_in_a2c(tmp_path, monkeypatch)
     }
 
 
-# --- a full disk ---------------------------------------------------------------------------------------------------------
+# --- a full disk
+# ---------------------------------------------------------------------------------------------------------
 
 
 def full(*_, **__):
@@ -236,7 +270,7 @@ def full_from(original, at_call):
 
 
 FULL = {
-    "a row": (Table, "write", 6, 30),
+    "a row": (CsvTable, "write", 6, 30),
     "the files of a checkpoint": (checkpoint, "write_synced", 6, 30),
     "the index of a checkpoint": (checkpoint, "write_synced", 8, 30),
     "the rename": (os, "rename", 2, 30),
@@ -246,7 +280,9 @@ FULL = {
 
 
 @pytest.mark.parametrize("moment", FULL)
-def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(tmp_path, undisturbed, monkeypatch, moment):
+def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(
+    tmp_path, undisturbed, monkeypatch, moment
+):
     owner, name, at_call, saved = FULL[moment]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, full_from(getattr(owner, name), at_call))
@@ -266,7 +302,9 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(tmp_path, undi
 def small_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip("this user may not mount a small disk")
     yield disk
@@ -294,14 +332,17 @@ def test_a_torn_row_is_cut_off(tmp_path):
     """Half of 1250 is 12, which would pass for a row from before the checkpoint."""
     path = tmp_path / "t.csv"
     path.write_text("env_steps,value\n10,1\n20,2\n12")
-    Table(path, ("env_steps", "value"), resume_env_steps=100).close()
+    CsvTable(path, ("env_steps", "value"), resume_env_steps=100).close()
     assert path.read_text() == "env_steps,value\n10,1\n20,2\n"
 
 
-# --- others who read the folder ------------------------------------------------------------------------------------------
+# --- others who read the folder
+# ------------------------------------------------------------------------------------------
 
 
-def test_a_reader_finds_the_newest_checkpoint_though_the_run_prunes_the_one_it_reads(tmp_path, monkeypatch, capsys):
+def test_a_reader_finds_the_newest_checkpoint_though_the_run_prunes_the_one_it_reads(
+    tmp_path, monkeypatch, capsys
+):
     writer = checkpoint.Checkpoints(tmp_path)
     for number in range(2):
         writer.save({"number": number, "tensor": torch.full((2,), float(number))})
@@ -322,7 +363,9 @@ def test_an_agent_can_be_evaluated_while_it_is_trained(tmp_path):
     config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
     folder = tmp_path / config.run_name()
     words = ["train", *tiny_options(config), "--out", str(tmp_path)]
-    training = subprocess.Popen([sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.PIPE, text=True)
+    training = subprocess.Popen(
+        [sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.PIPE, text=True
+    )
     try:
         while checkpoint.load(folder / "checkpoint") is None and training.poll() is None:
             pass

@@ -13,12 +13,24 @@ import pytest
 import cclf
 from cclf import cli, presets
 from cclf.runtime import interpreter
-from cclf.sweep import child
-from cclf.sweep.plan import Job, call_of
+from cclf.study.sweep import child
+from cclf.study.sweep.plan import Job, call_of
 from tiny_runs import tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parent
-PLANTED = ("cclf", "json", "signal", "socket", "tempfile", "multiprocessing", "numpy", "torch", "sitecustomize", "tyro", "ray")
+PLANTED = (
+    "cclf",
+    "json",
+    "signal",
+    "socket",
+    "tempfile",
+    "multiprocessing",
+    "numpy",
+    "torch",
+    "sitecustomize",
+    "tyro",
+    "ray",
+)
 TINY = tiny_config(method="rad", eval_workers=1, eval_episodes=1)
 
 
@@ -27,7 +39,9 @@ def plant(folder: Path, marks: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     marks.mkdir()
     for name in PLANTED:
-        (folder / f"{name}.py").write_text(f"open({str(marks / name)!r}, 'w')\nraise SystemExit('planted')\n")
+        (folder / f"{name}.py").write_text(
+            f"open({str(marks / name)!r}, 'w')\nraise SystemExit('planted')\n"
+        )
 
 
 @pytest.fixture
@@ -40,15 +54,33 @@ def as_installed(tmp_path: Path, folder: Path, *words: str) -> "subprocess.Compl
     """The program as its console script starts it, with `folder` as the working directory."""
     script = tmp_path / "bin" / "cclf"
     script.parent.mkdir(exist_ok=True)
-    script.write_text("import sys\nfrom cclf.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n")
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    script.write_text(
+        "import sys\nfrom cclf.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONSAFEPATH")
+    }
     environment["PYTHONPATH"] = str(SOURCE.parent)
     command = [sys.executable, str(script), *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
-def test_evaluation_workers_do_not_see_the_run_folder(tmp_path: Path, marks: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["train", *tiny_options(TINY), "--eval-workers", "0", "--out", str(tmp_path)]) == 0
+def test_evaluation_workers_do_not_see_the_run_folder(
+    tmp_path: Path, marks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.main(["train", *tiny_options(TINY), "--eval-workers", "0", "--out", str(tmp_path)]) == 0
+    )
     folder = Path(capsys.readouterr().out.strip())
     config = json.loads((folder / "config.json").read_text())
     config["run"]["eval_workers"] = 1
@@ -59,7 +91,9 @@ def test_evaluation_workers_do_not_see_the_run_folder(tmp_path: Path, marks: Pat
     assert done.stdout.startswith("return ")
 
 
-def test_a_sweeps_child_does_not_see_the_working_directory(tmp_path: Path, marks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweeps_child_does_not_see_the_working_directory(
+    tmp_path: Path, marks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(tmp_path / "here", marks)
     monkeypatch.chdir(tmp_path / "here")
     job = Job((call_of(presets.resolve("toy/reach-1d", "rad"), tmp_path, ("--dry-run",)),))
@@ -74,20 +108,54 @@ RUNS = tiny_options(TINY)[5:]  # but for task, method and seed
 @pytest.mark.parametrize(
     "words",
     [
-        ["sweep", "--tasks", "toy/reach-1d", "--methods", "rad", "--seeds", "2", "--out", "OUT", "--", *RUNS],
-        ["sweep", "--backend", "ray", "--tasks", "toy/reach-1d", "--methods", "rad", "--seeds", "2", "--out", "OUT", "--", *RUNS],
+        [
+            "sweep",
+            "--tasks",
+            "toy/reach-1d",
+            "--methods",
+            "rad",
+            "--seeds",
+            "2",
+            "--out",
+            "OUT",
+            "--",
+            *RUNS,
+        ],
+        [
+            "sweep",
+            "--backend",
+            "ray",
+            "--tasks",
+            "toy/reach-1d",
+            "--methods",
+            "rad",
+            "--seeds",
+            "2",
+            "--out",
+            "OUT",
+            "--",
+            *RUNS,
+        ],
         ["doctor", "--stress", "1"],
         ["bench", "minigrid", "--seconds", "0.1", "--processes", "1", "--methods", "a2c"],
     ],
     ids=["sweep", "ray", "doctor", "bench"],
 )
-def test_no_process_that_is_started_sees_the_working_directory(tmp_path: Path, marks: Path, words: list[str]) -> None:
+def test_no_process_that_is_started_sees_the_working_directory(
+    tmp_path: Path, marks: Path, words: list[str]
+) -> None:
     plant(tmp_path / "here", marks)
-    done = as_installed(tmp_path, tmp_path / "here", *(str(tmp_path / "out") if word == "OUT" else word for word in words))
+    done = as_installed(
+        tmp_path,
+        tmp_path / "here",
+        *(str(tmp_path / "out") if word == "OUT" else word for word in words),
+    )
     assert (done.returncode, os.listdir(marks)) == (0, []), done.stderr
 
 
-def test_what_the_user_put_on_the_search_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_put_on_the_search_path_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, other = tmp_path / "here", tmp_path / "other"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -99,19 +167,25 @@ def test_what_the_user_put_on_the_search_path_stays(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("PYTHONPATH")
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)
-    assert interpreter.search_path() == [str(here), str(other)], "the folder of the script that runs"
+    assert interpreter.search_path() == [str(here), str(other)], (
+        "the folder of the script that runs"
+    )
 
 
 def test_there_is_one_way_to_start_python() -> None:
     """A new child interpreter goes through `interpreter`, or it would see the working directory."""
     found = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in SOURCE.rglob("*.py")}
-    assert {name for name, text in found.items() if "sys.executable" in text} == {"runtime/interpreter.py", "sweep/child.py"}
-    assert re.findall(r".*sys\.executable.*", found["sweep/child.py"]) == [
+    assert {name for name, text in found.items() if "sys.executable" in text} == {
+        "runtime/interpreter.py",
+        "study/sweep/child.py",
+    }
+    assert re.findall(r".*sys\.executable.*", found["study/sweep/child.py"]) == [
         '    os.execv(sys.executable, interpreter.command("-m", "cclf.cli", "train", *arguments))'
     ]
 
 
-# --- modules that a config names ---------------------------------------------------------------------------------------
+# --- modules that a config names
+# ---------------------------------------------------------------------------------------
 
 MODULE = """
     import sys
@@ -159,7 +233,11 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", ["evaluate", "play", "export", "bench parity"])
 def test_a_config_does_not_import_modules_without_a_yes(
-    command: str, tmp_path: Path, imported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str,
+    tmp_path: Path,
+    imported: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
@@ -176,18 +254,44 @@ def test_a_config_does_not_import_modules_without_a_yes(
 
 
 def test_a_trusted_module_is_imported_also_in_workers(
-    tmp_path: Path, imported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    imported: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Training needs no yes, since its command names the task; looking at a run imports nothing."""
-    config = tiny_config(TASK, env_steps=40, eval_every_env_steps=40, eval_episodes=1, eval_workers=1, final_eval_episodes=1)
+    config = tiny_config(
+        TASK,
+        env_steps=40,
+        eval_every_env_steps=40,
+        eval_episodes=1,
+        eval_workers=1,
+        final_eval_episodes=1,
+    )
     assert cli.main(["train", *tiny_options(config), "--out", str(tmp_path / "runs")]) == 0
     folder = capsys.readouterr().out.strip()
     imported.unlink()
     monkeypatch.delitem(sys.modules, "strange_module")
-    assert cli.main(["inspect", folder, "--samples", "4", "--device", "cpu", "--out", str(tmp_path / "page.html")]) == 0
+    assert (
+        cli.main(
+            [
+                "inspect",
+                folder,
+                "--samples",
+                "4",
+                "--device",
+                "cpu",
+                "--out",
+                str(tmp_path / "page.html"),
+            ]
+        )
+        == 0
+    )
     assert cli.main(["evaluate", folder, "--episodes", "1", "--device", "cpu"]) == 2
     assert not imported.exists()
     capsys.readouterr()
-    assert cli.main(["evaluate", folder, "--episodes", "1", "--device", "cpu", "--trust-imports"]) == 0
+    assert (
+        cli.main(["evaluate", folder, "--episodes", "1", "--device", "cpu", "--trust-imports"]) == 0
+    )
     assert "return 5" in capsys.readouterr().out
     assert imported.exists()

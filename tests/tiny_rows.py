@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from cclf import presets
-from cclf.analysis.load import Row
+from cclf.study.load import Row
 
 TASK = "minigrid/DoorKey-6x6"
 EVAL_HEADER = "env_steps,agent_steps,updates,return_mean,return_std,episodes,wall_seconds,returns"
@@ -25,7 +25,9 @@ def row(
     profile: str = "entropy-0.01",
 ) -> Row:
     clocks = (env_steps, env_steps // repeat, env_steps // 128)
-    return Row(task, method, profile, seed, *clocks, value, 0.1, episodes, seconds, device, "abc", state)
+    return Row(
+        task, method, profile, seed, *clocks, value, 0.1, episodes, seconds, device, "abc", state
+    )
 
 
 def runs_of(method: str, values: list[float], **fields: object) -> list[Row]:
@@ -54,7 +56,9 @@ def write_run(
     folder = out / (name or config.run_name())
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(content))
-    (folder / "manifest.json").write_text(json.dumps({"device": "cpu", "threads": 1, "commit": "abc"} | (manifest or {})))
+    (folder / "manifest.json").write_text(
+        json.dumps({"device": "cpu", "threads": 1, "commit": "abc"} | (manifest or {}))
+    )
     repeat = content["env"]["action_repeat"]
     lines = [
         f"{steps},{steps // repeat},{steps // 128},{value},0.1,10,{steps / 1e4},0.2 0.3"

@@ -6,25 +6,41 @@ from dataclasses import replace
 import torch
 
 from cclf import build, presets
-from cclf.runtime.loop import Run, run_together
+from cclf.runtime.loop import ActiveRun, run_together
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
 
 CPU = torch.device("cpu")
 _SIZES = {
-    "sac": {"batch_size": 4, "hidden_dim": 16, "conv_filters": 4, "feature_dim": 8, "warmup_agent_steps": 20},
-    "a2c": {"num_envs": 4, "rollout_steps": 4, "contrastive_hidden_dim": 8, "re3_window_observations": 40},
+    "sac": {
+        "batch_size": 4,
+        "hidden_dim": 16,
+        "conv_filters": 4,
+        "feature_dim": 8,
+        "warmup_agent_steps": 20,
+    },
+    "a2c": {
+        "num_envs": 4,
+        "rollout_steps": 4,
+        "contrastive_hidden_dim": 8,
+        "re3_window_observations": 40,
+    },
     "rainbow": {},
 }
-_RUN = {"env_steps": 60, "eval_every_env_steps": 30, "eval_episodes": 2, "log_every_agent_steps": 10}
+_RUN = {
+    "env_steps": 60,
+    "eval_every_env_steps": 30,
+    "eval_episodes": 2,
+    "log_every_agent_steps": 10,
+}
 _RUN |= {"device": "cpu", "threads": 1, "video": False, "tensorboard": False}
 
 
 def tiny_config(task="toy/reach-1d", method="cclf", *, seed=1, env=None, algorithm=None, **run):
     """The preset with its sizes cut down; further keywords go to `run`."""
     config = presets.resolve(task, method, seed=seed)
-    sizes = _SIZES[presets.base_algorithm(task)] | (algorithm or {})
+    sizes = _SIZES[presets.base_of(task).name] | (algorithm or {})
     return replace(
         config,
         env=replace(config.env, **env or {}),
@@ -43,7 +59,9 @@ def tiny_options(config):
             if value != getattr(theirs, name):
                 option = name.replace("_", "-")
                 words += (
-                    [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
+                    [f"--{option}" if value else f"--no-{option}"]
+                    if isinstance(value, bool)
+                    else [f"--{option}", str(value)]
                 )
     return words
 
@@ -68,16 +86,23 @@ class QuietProgress(Progress):
 
 
 def run(config, folder, stop_at=None, prepare=lambda _: None):
-    """Train in `folder`, going on from what is saved there; the learner, and whether it reached the end."""
+    """Train in `folder`, going on from what is saved there; the learner, and whether it reached the
+    end."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     training, learner, agent = build.make_training(config, folder, CPU)
     prepare(learner)
     training.resume()
     stop = StopAt(stop_at)
-    log = RunLog(folder, learner.metric_names, config.run.tensorboard, training.env_steps, training.evaluation_due)
+    log = RunLog(
+        folder,
+        learner.metric_names,
+        config.run.tensorboard,
+        training.env_steps,
+        training.evaluation_due,
+    )
     progress = QuietProgress(config.run.env_steps, training.env_steps, stop)
-    for error in run_together([Run(training, log, progress)], stop).values():
+    for error in run_together([ActiveRun(training, log, progress)], stop).values():
         raise error
     log.close()
     agent.close()
@@ -89,7 +114,11 @@ def flat(state, prefix=""):
     """A nested state as one dict of leaves."""
     if not isinstance(state, dict):
         return {prefix: state}
-    return {key: leaf for name, inner in state.items() for key, leaf in flat(inner, f"{prefix}/{name}").items()}
+    return {
+        key: leaf
+        for name, inner in state.items()
+        for key, leaf in flat(inner, f"{prefix}/{name}").items()
+    }
 
 
 def differing(one, two):
@@ -98,14 +127,19 @@ def differing(one, two):
     assert one.keys() == two.keys()
 
     def equal(a, b):
-        return torch.equal(torch.as_tensor(a), torch.as_tensor(b)) if hasattr(a, "shape") else a == b
+        return (
+            torch.equal(torch.as_tensor(a), torch.as_tensor(b)) if hasattr(a, "shape") else a == b
+        )
 
     return [name for name in one if not equal(one[name], two[name])]
 
 
 def rows(path, *without):
     with path.open(newline="") as file:
-        return [{key: value for key, value in row.items() if key not in without} for row in csv.DictReader(file)]
+        return [
+            {key: value for key, value in row.items() if key not in without}
+            for row in csv.DictReader(file)
+        ]
 
 
 def tables(folder):

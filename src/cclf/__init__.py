@@ -1,3 +1,3 @@
 """Contrastive-curiosity-driven reinforcement learning from pixels (Sun, Qian, Miao, IJCAI 2022)."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

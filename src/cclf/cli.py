@@ -1,13 +1,19 @@
-"""The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers at once.
+"""The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers
+at once.
 
-Exit codes: 0 done; 1 a run that cannot go on (numbers no longer finite, disk full), a sweep with failed runs, or a
-problem found by `doctor --strict`; 2 bad input, one line on standard error; 75 stopped by a signal after saving, run it
-again to go on; 130 interrupted (Ctrl-C) where there was nothing to save.
+Exit codes: 0 done; 1 a run that cannot go on (numbers no longer finite, disk full), a sweep with
+failed runs, or a problem found by `doctor --strict`; 2 bad input, one line on standard error; 75
+stopped by a signal after saving, run it again to go on; 130 interrupted (Ctrl-C) where there was
+nothing to save.
 """
 
 import importlib
 import os
 import sys
+
+from cclf import __version__
+from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from cclf.errors import ConfigError, WorkerError, nearest
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -33,24 +39,23 @@ A first run:   cclf train toy/reach --method cclf
 More options:  cclf COMMAND --help
 """
 
-# Where each command lives: cclf.commands.<module>, a function of the command's name.
-COMMANDS = {
-    "demo": "experiments",
-    "train": "training",
-    "evaluate": "agents",
-    "play": "agents",
-    "inspect": "agents",
-    "export": "agents",
-    "sweep": "sweeping",
-    "reproduce": "sweeping",
-    "results": "experiments",
-    "plot": "experiments",
-    "report": "reporting",
-    "bench": "measuring",
-    "doctor": "measuring",
-    "methods": "listings",
-    "tasks": "listings",
-}
+# Each is a file of its name in cclf.commands, with a function `main`.
+COMMANDS = (
+    *(
+        "demo",
+        "train",
+        "evaluate",
+        "play",
+        "inspect",
+        "export",
+        "sweep",
+        "reproduce",
+        "results",
+        "plot",
+        "report",
+    ),
+    *("bench", "doctor", "methods", "tasks"),
+)
 
 
 EXIT_INTERRUPTED = 130
@@ -65,14 +70,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _carry_out(arguments: list[str]) -> int:
-    from cclf import __version__, presets  # here, where Ctrl-C leaves no traceback
-    from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
-    from cclf.config import ConfigError, WorkerError
 
-    # Threads of PyTorch wait for each other by spinning, by default for milliseconds: beside any other busy process a run would
-    # take thirty times as long. With this, which is read when PyTorch starts, they sleep sooner (docs/performance.md).
+    # Threads of PyTorch wait for each other by spinning, by default for milliseconds: beside any
+    # other busy process a run would take thirty times as long. With this, which is read when
+    # PyTorch starts, they sleep sooner (docs/performance.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    # No interpreter that we or a library start finds modules in the working directory, which may be a run folder.
+    # No interpreter that we or a library start finds modules in the working directory, which may be
+    # a run folder.
     os.environ["PYTHONSAFEPATH"] = "1"
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -83,12 +87,14 @@ def _carry_out(arguments: list[str]) -> int:
     name = arguments[0]
     try:
         if name not in COMMANDS:
-            raise ConfigError(f"unknown command {name!r}{presets.nearest(name, COMMANDS)} (see: cclf --help)")
-        command = getattr(importlib.import_module(f"cclf.commands.{COMMANDS[name]}"), name)
-        exit_code: int = command(arguments[1:])
+            raise ConfigError(
+                f"unknown command {name!r}{nearest(name, COMMANDS)} (see: cclf --help)"
+            )
+        exit_code: int = importlib.import_module(f"cclf.commands.{name}").main(arguments[1:])
         return exit_code
     except ConfigError as error:
-        print(f"cclf: {' '.join(str(error).split())}", file=sys.stderr)  # one line, whatever a library said
+        # one line, whatever a library said
+        print(f"cclf: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except WorkerError as error:
         print(f"cclf: {error}", error.details, sep="\n", file=sys.stderr)

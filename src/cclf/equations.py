@@ -1,7 +1,8 @@
-"""The paper on one page: Eq. (1)-(9) of Sun, Qian and Miao (IJCAI 2022) as pure functions; below them, Rainbow's.
+"""The paper on one page: Eq. (1)-(9) of Sun, Qian and Miao (IJCAI 2022) as pure functions.
 
-Letters: B batch, V views that enter a loss, K views made of one observation, D features. View 0 is the anchor i*,
-which the paper fixes; j* is chosen among the others. Nothing here holds state, draws a random number or logs.
+Letters: B batch, V views that enter a loss, K views made of one observation, D features. View 0 is
+the anchor i*, which the paper fixes; j* is chosen among the others. Nothing here holds state, draws
+a random number or logs.
 """
 
 import torch
@@ -29,7 +30,8 @@ def even_weights(views: int, like: Tensor) -> Tensor:
 
 
 def curiosity_weights(curiosity: Tensor) -> Tensor:
-    """The weights (1 - c, c) of Eq. (7), shape (2, B): the more surprising the pair, the more its second view counts.
+    """The weights (1 - c, c) of Eq. (7), shape (2, B): the more surprising the pair, the more its
+    second view counts.
 
     >>> curiosity_weights(torch.tensor([0.0, 0.5, 1.0]))
     tensor([[1.0000, 0.5000, 0.0000],
@@ -39,9 +41,15 @@ def curiosity_weights(curiosity: Tensor) -> Tensor:
 
 
 def q_target(
-    reward: Tensor, bonus: Tensor, continuation: Tensor, discount: float, next_values: Tensor, next_weights: Tensor
+    reward: Tensor,
+    bonus: Tensor,
+    continuation: Tensor,
+    discount: float,
+    next_values: Tensor,
+    next_weights: Tensor,
 ) -> Tensor:
-    """Eq. (2) with even weights, Eq. (7) with curiosity weights: y = r + bonus + (1 - d) gamma sum_v w'_v T_v, shape (B,).
+    """Eq. (2) with even weights, Eq. (7) with curiosity weights: y = r + bonus + (1 - d) gamma
+    sum_v w'_v T_v, shape (B,).
 
     >>> q_target(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([1.0]), 0.9,
     ...          torch.tensor([[10.0], [20.0]]), torch.tensor([[0.75], [0.25]]))
@@ -51,7 +59,8 @@ def q_target(
 
 
 def q_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    """Eq. (1) with even weights, Eq. (7) with curiosity weights: sum_v mean_b w_vb (Q_vb - y_b)^2. `q` and `weights` are (V, B).
+    """Eq. (1) with even weights, Eq. (7) with curiosity weights: sum_v mean_b w_vb (Q_vb - y_b)^2.
+    `q` and `weights` are (V, B).
 
     >>> q_loss(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.0, 0.0]), torch.tensor([[1.0, 0.5], [0.0, 0.5]]))
     tensor(5.5000)
@@ -60,7 +69,8 @@ def q_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
 
 
 def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
-    """q^T W k for every query (B, D) against every key (..., B, D) of the batch, shape (..., B, B); positives on the diagonal.
+    """q^T W k for every query (B, D) against every key (..., B, D) of the batch, shape (..., B, B);
+    positives on the diagonal.
 
     >>> similarity_logits(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.eye(2))
     tensor([[1., 3.],
@@ -70,10 +80,12 @@ def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
 
 
 def log_matches(logits: Tensor, same: Tensor | None = None) -> Tensor:
-    """The softmax of Eq. (3) before its diagonal is taken, (..., B, B): log-probability that each query belongs to each key.
+    """The softmax of Eq. (3) before its diagonal is taken, (..., B, B): log-probability that each
+    query belongs to each key.
 
-    Where observations repeat, their copies are negatives of each other and no belief can rise above one over their number.
-    `same` (B,), the first sample with the same observation, counts each distinct key once instead: not the paper's, a variant.
+    Where observations repeat, their copies are negatives of each other and no belief can rise above
+    one over their number. `same` (B,), the first sample with the same observation, counts each
+    distinct key once instead: not the paper's, a variant.
 
     >>> log_matches(torch.tensor([[0.0, 0.0], [0.0, 1.0986]])).exp()
     tensor([[0.5000, 0.5000],
@@ -85,7 +97,8 @@ def log_matches(logits: Tensor, same: Tensor | None = None) -> Tensor:
 
 
 def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
-    """log IB, shape (..., B): the log-probability that each query belongs to its own key and to no other of the batch.
+    """log IB, shape (..., B): the log-probability that each query belongs to its own key and to no
+    other of the batch.
 
     >>> log_belief(torch.zeros(4, 4)).exp()
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
@@ -99,7 +112,8 @@ def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
 
 
 def belief(query: Tensor, keys: Tensor, bilinear: Tensor, same: Tensor | None = None) -> Tensor:
-    """IB of Eq. (3), shape (..., B): how sure the agent is that each query and its own key show the same observation.
+    """IB of Eq. (3), shape (..., B): how sure the agent is that each query and its own key show the
+    same observation.
 
     >>> belief(torch.eye(2), torch.eye(2), torch.eye(2) * torch.log(torch.tensor(3.0)))
     tensor([0.7500, 0.7500])
@@ -117,7 +131,8 @@ def curiosity(belief: Tensor) -> Tensor:
 
 
 def overlap(origin: Tensor, other: Tensor, size: int) -> Tensor:
-    """Overlap of Eq. (4): pixels shared by two crops of `size` x `size`, given their top-left corners (..., 2).
+    """Overlap of Eq. (4): pixels shared by two crops of `size` x `size`, given their top-left
+    corners (..., 2).
 
     >>> overlap(torch.tensor([0, 0]), torch.tensor([1, 3]), 4)
     tensor(3)
@@ -126,7 +141,8 @@ def overlap(origin: Tensor, other: Tensor, size: int) -> Tensor:
 
 
 def select_least_overlap(overlaps: Tensor) -> Tensor:
-    """Eq. (4): j* for each sample, from the overlaps (K-1, B) of the other views with the anchor; 0 means view 1.
+    """Eq. (4): j* for each sample, from the overlaps (K-1, B) of the other views with the anchor; 0
+    means view 1.
 
     >>> select_least_overlap(torch.tensor([[9, 2], [4, 6]]))
     tensor([1, 0])
@@ -137,7 +153,8 @@ def select_least_overlap(overlaps: Tensor) -> Tensor:
 def select_most_curious(beliefs: Tensor) -> Tensor:
     """Eq. (5): j* for each sample, from the beliefs (K-1, B) in the other views; 0 means view 1.
 
-    Taken as the least belief: 1 - IB rounds to 1 for every tiny belief, so the largest c would be a tie.
+    Taken as the least belief: 1 - IB rounds to 1 for every tiny belief, so the largest c would be a
+    tie.
 
     >>> select_most_curious(torch.tensor([[0.3, 1e-9], [0.1, 1e-8]]))
     tensor([1, 0])
@@ -145,8 +162,11 @@ def select_most_curious(beliefs: Tensor) -> Tensor:
     return beliefs.argmin(0)
 
 
-def priority(previous: Tensor, curiosity: Tensor, next_curiosity: Tensor, momentum: float) -> Tensor:
-    """Eq. (6): w_s = beta w_(s-1) + (1 - beta) (c + c') / 2, the weight with which a transition is drawn again.
+def priority(
+    previous: Tensor, curiosity: Tensor, next_curiosity: Tensor, momentum: float
+) -> Tensor:
+    """Eq. (6): w_s = beta w_(s-1) + (1 - beta) (c + c') / 2, the weight with which a transition is
+    drawn again.
 
     >>> priority(torch.tensor([1.0]), torch.tensor([0.2]), torch.tensor([0.4]), momentum=0.9)
     tensor([0.9300])
@@ -154,11 +174,15 @@ def priority(previous: Tensor, curiosity: Tensor, next_curiosity: Tensor, moment
     return momentum * previous + (1.0 - momentum) * (curiosity + next_curiosity) / 2.0
 
 
-def contrastive_loss(logits: Tensor, weights: Tensor, reduction: str, same: Tensor | None = None) -> Tensor:
-    """Eq. (8): the log-loss of matching each query with its own key, sample b weighted by c_b (all ones: CURL's loss).
+def contrastive_loss(
+    logits: Tensor, weights: Tensor, reduction: str, same: Tensor | None = None
+) -> Tensor:
+    """Eq. (8): the log-loss of matching each query with its own key, sample b weighted by c_b (all
+    ones: CURL's loss).
 
-    `reduction` is "sum", as the paper writes, or "weighted-mean", sum(w l) / sum(w), as the released code computes; where no
-    sample arouses any curiosity there is nothing to learn and the loss is 0, not 0 / 0.
+    `reduction` is "sum", as the paper writes, or "weighted-mean", sum(w l) / sum(w), as the
+    released code computes; where no sample arouses any curiosity there is nothing to learn and the
+    loss is 0, not 0 / 0.
 
     >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     >>> contrastive_loss(logits, torch.tensor([1.0, 0.5]), "sum")
@@ -169,7 +193,11 @@ def contrastive_loss(logits: Tensor, weights: Tensor, reduction: str, same: Tens
     0.0
     """
     total = -(weights * log_belief(logits, same)).sum()
-    return total if reduction == "sum" else total / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
+    return (
+        total
+        if reduction == "sum"
+        else total / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
+    )
 
 
 def intrinsic_reward(
@@ -189,107 +217,3 @@ def intrinsic_reward(
     """
     scale = temperature * torch.exp(-decay_per_env_step * env_steps) * reward_max / bonus_max
     return scale * (curiosity + next_curiosity) / 2.0
-
-
-# Rainbow (Hessel et al., 2018). n steps, N atoms z_i, A actions.
-
-
-def n_step_return(rewards: Tensor, discounts: Tensor) -> Tensor:
-    """R = sum_(k<n) gamma^k r_(t+k); rewards (..., n) are 0 beyond the end of an episode, discounts (n,) are gamma^k.
-
-    >>> n_step_return(torch.tensor([[1.0, 0.0, 1.0]]), torch.tensor([1.0, 0.5, 0.25]))
-    tensor([1.2500])
-    """
-    return (rewards * discounts).sum(-1)
-
-
-def noise_factor(normal: Tensor) -> Tensor:
-    """f(x) = sign(x) sqrt|x|, which shapes the factorised noise of noisy layers (Fortunato et al., 2018).
-
-    >>> noise_factor(torch.tensor([-4.0, 0.0, 9.0]))
-    tensor([-2.,  0.,  3.])
-    """
-    return normal.sign() * normal.abs().sqrt()
-
-
-def noisy(mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
-    """mu + sigma * epsilon, the weights that a noisy layer uses.
-
-    >>> noisy(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([-2.0]))
-    tensor([0.])
-    """
-    return mean + sigma * noise
-
-
-def dueling(value: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:
-    """Q = V + A - mean_a A, atom by atom: value (B, N), advantage (B, A, N), the mean over the `valid` actions (A,) alone.
-
-    >>> dueling(torch.tensor([[10.0]]), torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([1.0, 1.0, 0.0]))[0, :2, 0]
-    tensor([ 9., 11.])
-    """
-    mean = (advantage * valid[:, None]).sum(1, keepdim=True) / valid.sum()
-    return value[:, None] + advantage - mean
-
-
-def best_action(q: Tensor, valid: Tensor) -> Tensor:
-    """argmax_a Q(s, a) over the `valid` actions (A,) of Q values (B, A).
-
-    >>> best_action(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([1.0, 1.0, 0.0]))
-    tensor([1])
-    """
-    return q.masked_fill(valid == 0.0, -torch.inf).argmax(1)
-
-
-def project_categorical(probabilities: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
-    """C51's projection (Bellemare et al., 2017): probability at the places `atoms` (B, N) is shared out to the nearest of the
-    evenly spaced `support` (N,), in proportion to nearness. What lies outside goes to the border.
-
-        m_j = sum_i p_i max(0, 1 - |clamp(Tz_i) - z_j| / dz)
-
-    A place that is an atom gives it all: this form needs no floor and ceiling, which lose mass exactly there.
-
-    >>> support = torch.tensor([-1.0, 0.0, 1.0])
-    >>> project_categorical(torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[-0.25, 0.0, 7.0]]), support)
-    tensor([[0.1250, 0.6250, 0.2500]])
-    """
-    spacing = (support[-1] - support[0]) / (support.shape[0] - 1)
-    places = (atoms.clamp(support[0], support[-1]) - support[0]) / spacing
-    nearness = (1.0 - (places[:, :, None] - torch.arange(support.shape[0], device=support.device)).abs()).clamp_min(0.0)
-    return (probabilities[:, :, None] * nearness).sum(1)
-
-
-def cross_entropy(target: Tensor, log_probabilities: Tensor) -> Tensor:
-    """- sum_i m_i log p_i over the last axis: the loss of C51.
-
-    >>> cross_entropy(torch.tensor([[0.5, 0.5]]), torch.tensor([[-1.0, -3.0]]))
-    tensor([2.])
-    """
-    return -(target * log_probabilities).sum(-1)
-
-
-def importance_weights(priority: Tensor, beta: Tensor) -> Tensor:
-    """(N P_b)^-beta over the largest of the batch (Schaul et al., 2016). N and the sum in P cancel: (p_b / min p)^-beta.
-
-    >>> importance_weights(torch.tensor([4.0, 1.0]), torch.tensor(0.5))
-    tensor([0.5000, 1.0000])
-    """
-    return (priority / priority.min()) ** -beta
-
-
-def adam_step(
-    parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, learning_rate: float, epsilon: float
-) -> None:
-    """The `steps`-th step of Adam (Kingma and Ba, 2015), in place: m and v are running means of the gradient and its square.
-
-    p - lr m' / (sqrt(v') + eps),  m' = m / (1 - 0.9^t),  v' = v / (1 - 0.999^t)
-
-    >>> weight, m, v = torch.tensor([1.0]), torch.zeros(1), torch.zeros(1)
-    >>> adam_step(weight, torch.tensor([-3.0]), m, v, torch.tensor(1.0), learning_rate=0.1, epsilon=1e-8)
-    >>> weight
-    tensor([1.1000])
-    """
-    mean.lerp_(gradient, 0.1)
-    square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-    rate = (learning_rate / (1.0 - 0.9**steps)).to(parameter.dtype)
-    root = (square / (1.0 - 0.999**steps).to(parameter.dtype)).sqrt_().add_(epsilon)
-    parameter.sub_(root.reciprocal_().mul_(mean).mul_(rate))

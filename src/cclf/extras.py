@@ -1,9 +1,10 @@
-"""Packages that a user may leave out, each with its pip extra: asked about before the work that needs them, not after it."""
+"""Packages that a user may leave out, each with its pip extra: asked about before the work that
+needs them, not after it."""
 
 import importlib.util
 from collections.abc import Iterable
 
-from cclf.config import ConfigError
+from cclf.errors import ConfigError
 
 # What pip calls an extra of this package -> the modules that it brings.
 MODULES = {
@@ -18,7 +19,10 @@ MODULES = {
 
 def missing(extras: Iterable[str]) -> dict[str, list[str]]:
     """Of these extras those that are not whole, with the modules they lack. Nothing is imported."""
-    lacking = {extra: [module for module in MODULES[extra] if not _is_installed(module)] for extra in extras}
+    lacking = {
+        extra: [module for module in MODULES[extra] if not _is_installed(module)]
+        for extra in extras
+    }
     return {extra: modules for extra, modules in lacking.items() if modules}
 
 
@@ -39,7 +43,8 @@ def said(lacking: dict[str, list[str]]) -> str:
 
 
 def to_draw(task: str) -> tuple[str, ...]:
-    """What pictures of a task take beyond what playing it takes: MiniGrid's own rules are here, its drawing is not."""
+    """What pictures of a task take beyond what playing it takes: MiniGrid's own rules are here, its
+    drawing is not."""
     return ("minigrid",) if task.startswith("minigrid/") else ()
 
 

@@ -1,8 +1,10 @@
-"""The types of config fields: what each may hold. A config checks every field of its own against its type.
+"""The types of config fields: what each may hold. A config checks every field of its own against
+its type.
 
 Standard library only, like the config itself.
 """
 
+import dataclasses
 import math
 from functools import cache
 from types import NoneType, UnionType
@@ -33,12 +35,17 @@ class Range(NamedTuple):
         if math.isinf(self.least) and math.isinf(self.most):
             return "must be a number"
         if math.isinf(self.most):
-            return f"must be above {self.least}" if self.without_least else f"must be {self.least} or more"
+            return (
+                f"must be above {self.least}"
+                if self.without_least
+                else f"must be {self.least} or more"
+            )
         brackets = "(" if self.without_least else "[", ")" if self.without_most else "]"
         return f"must lie in {brackets[0]}{self.least}, {self.most}{brackets[1]}"
 
 
-# Upper ends keep numbers inside what PyTorch and a disk can count; a size that only lacks memory is refused where it is known.
+# Upper ends keep numbers inside what PyTorch and a disk can count; a size that only lacks memory is
+# refused where it is known.
 Count = Annotated[int, Range(1, 10**12)]  # of steps, updates, transitions
 CountOrZero = Annotated[int, Range(0, 10**12)]
 Size = Annotated[int, Range(1, 100_000)]  # of a batch, a layer, an axis
@@ -51,11 +58,13 @@ ZeroOrMore = Annotated[float, Range(0)]
 @cache
 def types_of(config: type) -> dict[str, Any]:
     """The fields of a dataclass with their types, ranges included."""
-    return get_type_hints(config, include_extras=True)
+    hints = get_type_hints(config, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(config)}
 
 
 def complaint(value: Any, kind: Any) -> str:
-    """What is wrong with `value` as a field of this type, to be read after `name=value`; empty where nothing is.
+    """What is wrong with `value` as a field of this type, to be read after `name=value`; empty
+    where nothing is.
 
     >>> complaint(1.5, Share), complaint(True, Count), complaint(64, Size)
     ('must lie in [0, 1]', 'must be a whole number', '')
@@ -64,15 +73,23 @@ def complaint(value: Any, kind: Any) -> str:
     if origin is Annotated:
         base, *rules = get_args(kind)
         ranges = [rule for rule in rules if isinstance(rule, Range)]
-        broken = [str(each) for each in ranges if not complaint(value, base) and not each.admits(value)]
+        broken = [
+            str(each) for each in ranges if not complaint(value, base) and not each.admits(value)
+        ]
         return complaint(value, base) or "".join(broken[:1])
     if origin is Literal:
         choices = get_args(kind)
         fits = any(value == choice and type(value) is type(choice) for choice in choices)
         return "" if fits else f"must be one of {', '.join(map(str, choices))}"
     if origin in (Union, UnionType):
-        complaints = [complaint(value, each) for each in get_args(kind) if each is not NoneType or value is None]
+        complaints = [
+            complaint(value, each)
+            for each in get_args(kind)
+            if each is not NoneType or value is None
+        ]
         return min(complaints, key=len)
+    if kind is Any:
+        return ""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is int:
         return "" if is_number and isinstance(value, int) else "must be a whole number"

@@ -1,23 +1,26 @@
-"""The framework: a belief about which views belong together, and the appraisal of a batch that a base algorithm learns from.
+"""The framework: a belief about which views belong together, and the appraisal of a batch that a
+base algorithm learns from.
 
-It knows no base algorithm. Hand it views and two encoders; it hands back one `Appraisal`. See docs/design.md for an example
-that wires it to an algorithm of your own.
+It knows no base algorithm. Hand it views and two encoders; it hands back one `Appraisal`. See
+docs/design.md for an example that wires it to an algorithm of your own.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.augment import Views
+from cclf.config import MethodConfig
+from cclf.data.augment import Views
 
 Encode = Callable[[Tensor], Tensor]
 
 
 class Appraisal(NamedTuple):
-    """All that a base algorithm sees of CCLF. With every piece off it is plain replay: even weights, zero bonus."""
+    """All that a base algorithm sees of CCLF. With every piece off it is plain replay: even
+    weights, zero bonus."""
 
     views: Tensor  # (V, B, ...)  views of o_t to learn from, anchor first
     weights: Tensor  # (V, B)  their weights in the loss; each column sums to 1
@@ -39,53 +42,44 @@ class Framework(nn.Module):
     bonus_max: Tensor
 
     def __init__(
-        self,
-        feature_dim: int,
-        *,
-        learned_views: int = 2,
-        selection: Literal["all", "overlap", "curiosity"] = "curiosity",
-        prioritisation: bool = True,
-        regularisation: bool = True,
-        reward: bool = True,
-        priority_momentum: float = 0.99,
-        bonus_temperature: float = 0.2,
-        bonus_decay_per_env_step: float = 2e-5,
-        contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean",
-        bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus",
-        negatives: Literal["all", "distinct"] = "all",
-        logit_scale: float = 1.0,
+        self, feature_dim: int, method: MethodConfig | None = None, logit_scale: float = 1.0
     ):
+        """`method` says which pieces are on, all of them unless told.
+
+        `logit_scale` is one over the temperature of the softmax in (3) and (8), which the paper
+        leaves out.
+        """
         super().__init__()
-        self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))  # W starts uniform in [0, 1)
-        start = 1.0 if bonus_maxima == "one" else 1e-5  # not 0: Eq. (9) divides one maximum by the other
+        method = method or MethodConfig()
+        # W starts uniform in [0, 1)
+        self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))
+        # not 0: Eq. (9) divides one maximum by the other
+        start = 1.0 if method.bonus_maxima == "one" else 1e-5
         self.register_buffer("reward_max", torch.tensor(start))
         self.register_buffer("bonus_max", torch.tensor(start))
-        self.learned_views = learned_views
-        self.selection = selection
-        self.prioritisation = prioritisation
-        self.needs_curiosity = selection == "curiosity" or prioritisation or regularisation or reward
-        self.regularisation = regularisation
-        self.reward = reward
-        self.priority_momentum = priority_momentum
-        self.bonus_temperature = bonus_temperature
-        self.bonus_decay_per_env_step = bonus_decay_per_env_step
-        self.contrastive_reduction = contrastive_reduction
-        self.bonus_maxima = bonus_maxima
-        self.negatives = negatives
-        self.logit_scale = logit_scale  # one over the temperature of the softmax in (3) and (8), which the paper leaves out
+        self.method, self.logit_scale = method, logit_scale
+        self.learned_views, self.selection = method.learned_views, method.selection
+        self.needs_curiosity = method.needs_curiosity
 
     @torch.no_grad()
     def appraise(
-        self, views: Views, next_views: Views, reward: Tensor, env_steps: Tensor, encode_query: Encode, encode_key: Encode
+        self,
+        views: Views,
+        next_views: Views,
+        reward: Tensor,
+        env_steps: Tensor,
+        encode_query: Encode,
+        encode_key: Encode,
     ) -> Appraisal:
-        """Curiosity (3), selection (4)(5), weights (7) and bonus (9) for a batch; `env_steps` is the t of Eq. (9)."""
+        """Curiosity (3), selection (4)(5), weights (7) and bonus (9) for a batch; `env_steps` is
+        the t of Eq. (9)."""
         chosen, curiosity, keys = self._choose(views, reward, encode_query, encode_key)
         next_chosen, next_curiosity, _ = self._choose(next_views, reward, encode_query, encode_key)
-        key_view = _take(views.images, chosen) if views.images.shape[0] > 1 else views.images[0]
+        key_view = _take(views.inputs, chosen) if views.inputs.shape[0] > 1 else views.inputs[0]
         return Appraisal(
-            views=self._learned(views.images, chosen),
+            views=self._learned(views.inputs, chosen),
             weights=self._weights(curiosity),
-            next_views=self._learned(next_views.images, next_chosen),
+            next_views=self._learned(next_views.inputs, next_chosen),
             next_weights=self._weights(next_curiosity),
             key_view=key_view,
             curiosity=curiosity,
@@ -98,18 +92,25 @@ class Framework(nn.Module):
 
     @torch.no_grad()
     def matches(self, views: Views, encode_query: Encode, encode_key: Encode) -> Tensor:
-        """To which observation of the batch each anchor is thought to belong, (K-1, B, B); Eq. (3) is the diagonal.
+        """To which observation of the batch each anchor is thought to belong, (K-1, B, B); Eq. (3)
+        is the diagonal.
 
-        Training needs that diagonal alone; this is for people who ask what an observation was taken for.
+        Training needs that diagonal alone; this is for people who ask what an observation was taken
+        for.
         """
         query, keys, same = self._features(views, encode_query, encode_key)
-        return equations.log_matches(equations.similarity_logits(query, keys, self.bilinear), same).exp()
+        return equations.log_matches(
+            equations.similarity_logits(query, keys, self.bilinear), same
+        ).exp()
 
-    def contrastive_loss(self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None) -> Tensor:
-        """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B, D), which do not."""
+    def contrastive_loss(
+        self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None
+    ) -> Tensor:
+        """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B,
+        D), which do not."""
         logits = equations.similarity_logits(query * self.logit_scale, key.detach(), self.bilinear)
-        weights = curiosity if self.regularisation else torch.ones_like(curiosity)
-        return equations.contrastive_loss(logits, weights, self.contrastive_reduction, same)
+        weights = curiosity if self.method.regularisation else torch.ones_like(curiosity)
+        return equations.contrastive_loss(logits, weights, self.method.contrastive_reduction, same)
 
     def metrics(self, appraisal: Appraisal, drawn_views: int) -> dict[str, Tensor]:
         """What a log says of an appraisal; of the shares of chosen views the first four."""
@@ -122,7 +123,9 @@ class Framework(nn.Module):
         if self.needs_curiosity:
             metrics |= {
                 "curiosity_mean": appraisal.curiosity.mean(),
-                "curiosity_std": appraisal.curiosity.std(correction=min(1, len(appraisal.curiosity) - 1)),
+                "curiosity_std": appraisal.curiosity.std(
+                    correction=min(1, len(appraisal.curiosity) - 1)
+                ),
                 "next_curiosity_mean": appraisal.next_curiosity.mean(),
                 "second_view_weight": appraisal.weights[1].mean(),
             }
@@ -135,22 +138,32 @@ class Framework(nn.Module):
 
     def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor | None:
         """Eq. (6) for the transitions of an appraised batch; None where replay stays uniform."""
-        if not self.prioritisation:
+        if not self.method.prioritisation:
             return None
-        return equations.priority(previous, appraisal.curiosity, appraisal.next_curiosity, self.priority_momentum)
+        return equations.priority(
+            previous, appraisal.curiosity, appraisal.next_curiosity, self.method.priority_momentum
+        )
 
-    def _features(self, views: Views, encode_query: Encode, encode_key: Encode) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Of the anchors (B, D) and of all other views (K-1, B, D), and which samples are copies where those do not count."""
-        others, batch = views.images.shape[0] - 1, views.images.shape[1]
-        query = encode_query(views.images[0]) if views.query is None else views.query
-        keys = encode_key(views.images[1:].flatten(0, 1)).view(others, batch, -1)
-        return query * self.logit_scale, keys, views.same if self.negatives == "distinct" else None
+    def _features(
+        self, views: Views, encode_query: Encode, encode_key: Encode
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Of the anchors (B, D) and of all other views (K-1, B, D), and which samples are copies
+        where those do not count."""
+        others, batch = views.inputs.shape[0] - 1, views.inputs.shape[1]
+        query = encode_query(views.inputs[0]) if views.query is None else views.query
+        keys = encode_key(views.inputs[1:].flatten(0, 1)).view(others, batch, -1)
+        return (
+            query * self.logit_scale,
+            keys,
+            views.same if self.method.negatives == "distinct" else None,
+        )
 
     def _choose(
         self, views: Views, reward: Tensor, encode_query: Encode, encode_key: Encode
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Number of the chosen view and curiosity about it, for each sample; and the features (K-1, B, D) it chose from."""
-        batch = views.images.shape[1]
+        """Number of the chosen view and curiosity about it, for each sample; and the features (K-1,
+        B, D) it chose from."""
+        batch = views.inputs.shape[1]
         beliefs, keys = torch.ones(1, batch, dtype=reward.dtype, device=reward.device), None
         if self.needs_curiosity:
             query, keys, same = self._features(views, encode_query, encode_key)
@@ -173,26 +186,31 @@ class Framework(nn.Module):
         return torch.stack([images[0], _take(images, chosen)])
 
     def _weights(self, curiosity: Tensor) -> Tensor:
-        if self.regularisation and self.learned_views == 2:
+        if self.method.regularisation and self.learned_views == 2:
             return equations.curiosity_weights(curiosity)
         return equations.even_weights(self.learned_views, like=curiosity)
 
-    def _bonus(self, curiosity: Tensor, next_curiosity: Tensor, reward: Tensor, env_steps: Tensor) -> Tensor:
-        if not self.reward:
+    def _bonus(
+        self, curiosity: Tensor, next_curiosity: Tensor, reward: Tensor, env_steps: Tensor
+    ) -> Tensor:
+        if not self.method.reward:
             return torch.zeros_like(curiosity)
-        if self.bonus_maxima == "of-curiosity":  # the paper: both maxima include this step
-            self.bonus_max.copy_(torch.maximum(self.bonus_max, ((curiosity + next_curiosity) / 2.0).max()))
+        if self.method.bonus_maxima == "of-curiosity":  # the paper: both maxima include this step
+            self.bonus_max.copy_(
+                torch.maximum(self.bonus_max, ((curiosity + next_curiosity) / 2.0).max())
+            )
             self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
         bonus = equations.intrinsic_reward(
             curiosity,
             next_curiosity,
             env_steps,
-            self.bonus_temperature,
-            self.bonus_decay_per_env_step,
+            self.method.bonus_temperature,
+            self.method.bonus_decay_per_env_step,
             self.reward_max,
             self.bonus_max,
         ).to(reward.dtype)
-        if self.bonus_maxima == "of-paid-bonus":  # the released code: used before they are updated
+        # the released code: used before they are updated
+        if self.method.bonus_maxima == "of-paid-bonus":
             self.bonus_max.copy_(torch.maximum(self.bonus_max, bonus.max()))
             self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
         return bonus

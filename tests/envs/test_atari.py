@@ -1,4 +1,5 @@
-"""The Atari environment against a slow, separate reading of its rules on the same emulator, and against OpenCV's numbers."""
+"""The Atari environment against a slow, separate reading of its rules on the same emulator, and
+against OpenCV's numbers."""
 
 import functools
 import hashlib
@@ -12,15 +13,27 @@ import numpy as np
 import pytest
 from ale_py import roms
 
-from cclf.atari_games import ATARI_GAMES, CCLF_COEFFICIENTS, CURL_COEFFICIENTS
-from cclf.config import ConfigError
+from cclf.bases.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
 from cclf.envs.atari import AtariGame, Shrink
+from cclf.envs.atari_games import ATARI_GAMES
+from cclf.errors import ConfigError
 from cclf.runtime import interpreter
 from cclf.runtime.checkpoint import Checkpoints
 
 # Sizes of the minimal action sets of ale-py 0.12.1; the other thirteen games use all 18 actions.
-NUM_ACTIONS = {"KungFuMaster": 14, "Amidar": 10, "Asterix": 9, "CrazyClimber": 9, "MsPacman": 9, "Gopher": 8, "Assault": 7}
-NUM_ACTIONS |= dict.fromkeys(("DemonAttack", "Pong", "Qbert", "UpNDown"), 6) | {"Breakout": 4, "Freeway": 3}
+NUM_ACTIONS = {
+    "KungFuMaster": 14,
+    "Amidar": 10,
+    "Asterix": 9,
+    "CrazyClimber": 9,
+    "MsPacman": 9,
+    "Gopher": 8,
+    "Assault": 7,
+}
+NUM_ACTIONS |= dict.fromkeys(("DemonAttack", "Pong", "Qbert", "UpNDown"), 6) | {
+    "Breakout": 4,
+    "Freeway": 3,
+}
 
 
 def training(name, seed=0, **options):
@@ -44,9 +57,12 @@ def raw_frames(env):
     return env._ale.getEpisodeFrameNumber()
 
 
-# --- the resize -------------------------------------------------------------------------------------------------------
+# --- the resize
+# -------------------------------------------------------------------------------------------------------
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "opencv_resize.json").read_text())["sizes"]
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "opencv_resize.json").read_text())[
+    "sizes"
+]
 
 
 def drawn(kind, height):
@@ -81,8 +97,12 @@ def slowly_shrunk(picture, pixels=84):
         y, down = taps(height, i)
         for j in range(pixels):
             x, right = taps(width, j)
-            upper, lower = ((2048 - right) * pixel[row][x] + right * pixel[row][x + 1] for row in (y, y + 1))
-            small[i, j] = (((2048 - down) * (upper >> 4) >> 16) + (down * (lower >> 4) >> 16) + 2) >> 2
+            upper, lower = (
+                (2048 - right) * pixel[row][x] + right * pixel[row][x + 1] for row in (y, y + 1)
+            )
+            small[i, j] = (
+                ((2048 - down) * (upper >> 4) >> 16) + (down * (lower >> 4) >> 16) + 2
+            ) >> 2
     return small
 
 
@@ -108,7 +128,8 @@ def test_frames_are_never_enlarged():
         whole_games("Pong", frame_pixels=161)
 
 
-# --- the rules, read again --------------------------------------------------------------------------------------------
+# --- the rules, read again
+# --------------------------------------------------------------------------------------------
 
 
 class SlowGame:
@@ -176,7 +197,12 @@ def test_every_step_is_as_the_rules_say(name, rom, steps, in_training, fewest_en
         step, (frame, paid, raw, end) = env.step(action), slow.step(action)
         np.testing.assert_array_equal(step.frame[0], frame)
         np.testing.assert_array_equal(env.stack, np.stack(slow.frames))
-        assert (step.reward, env.raw_reward, step.terminated, step.truncated) == (paid, raw, end, False)
+        assert (step.reward, env.raw_reward, step.terminated, step.truncated) == (
+            paid,
+            raw,
+            end,
+            False,
+        )
         rewarded.add(step.reward)
         if end:
             ended += 1
@@ -199,7 +225,9 @@ def test_a_frame_is_the_brighter_of_the_last_two():
         for _ in range(4):
             ale.act(0)
             screens.append(np.array(ale.getScreenGrayscale()))
-        np.testing.assert_array_equal(step.frame[0], np.maximum(shrunk(screens[2]), shrunk(screens[3])))
+        np.testing.assert_array_equal(
+            step.frame[0], np.maximum(shrunk(screens[2]), shrunk(screens[3]))
+        )
         differed += not np.array_equal(step.frame[0], shrunk(np.maximum(screens[2], screens[3])))
     assert differed > 0, "shrinking first must make a difference somewhere"
 
@@ -208,7 +236,9 @@ def test_training_clips_rewards_and_keeps_the_raw_ones():
     ours, raw = training("MsPacman", 1), whole_games("MsPacman", 1)
     ours.reset()
     raw.reset()
-    pairs = [(ours.step(action), raw.step(action), ours.raw_reward) for action in [0] * 70 + [3] * 20]
+    pairs = [
+        (ours.step(action), raw.step(action), ours.raw_reward) for action in [0] * 70 + [3] * 20
+    ]
     assert all(kept == theirs.reward for _, theirs, kept in pairs)
     assert {(mine.reward, theirs.reward) for mine, theirs, _ in pairs} == {(0.0, 0.0), (1.0, 10.0)}
     pong = training("Pong", 1)
@@ -216,7 +246,8 @@ def test_training_clips_rewards_and_keeps_the_raw_ones():
     assert {pong.step(0).reward for _ in range(150)} == {0.0, -1.0}
 
 
-# --- games, lives and caps --------------------------------------------------------------------------------------------
+# --- games, lives and caps
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_game_begins_after_0_to_29_frames_of_waiting():
@@ -293,9 +324,13 @@ def test_a_seeded_reset_begins_a_new_game_also_after_a_lost_life():
 
 @pytest.mark.parametrize("extra", [1, 2, 3, 4])
 def test_the_cap_is_a_terminal_and_missing_frames_are_black(extra):
-    """The cap counts raw frames, those of waiting too. A game that ends within a step leaves the rest of it black."""
+    """The cap counts raw frames, those of waiting too. A game that ends within a step leaves the
+    rest of it black."""
     waits = int(np.random.default_rng(0).integers(30))
-    capped, free = whole_games("MsPacman", max_raw_frames_per_game=waits + 8 + extra), emulator("ms_pacman")
+    capped, free = (
+        whole_games("MsPacman", max_raw_frames_per_game=waits + 8 + extra),
+        emulator("ms_pacman"),
+    )
     assert capped.spec.max_episode_agent_steps == -(-(waits + 8 + extra) // 4)
     capped.reset()
     assert [capped.step(1).terminated for _ in range(2)] == [False, False]
@@ -309,7 +344,12 @@ def test_the_cap_is_a_terminal_and_missing_frames_are_black(extra):
     for _ in range(8 + extra):
         free.act(free.getMinimalActionSet()[1])
         screens.append(shrunk(np.array(free.getScreenGrayscale())))
-    expected = {1: np.zeros((84, 84)), 2: np.zeros((84, 84)), 3: screens[-1], 4: np.maximum(screens[-2], screens[-1])}
+    expected = {
+        1: np.zeros((84, 84)),
+        2: np.zeros((84, 84)),
+        3: screens[-1],
+        4: np.maximum(screens[-2], screens[-1]),
+    }
     np.testing.assert_array_equal(step.frame[0], expected[extra])
     assert capped.reset().any()
     assert not capped.game_over
@@ -339,7 +379,8 @@ def test_the_cap_is_half_an_hour_of_play():
     assert whole_games("Pong")._ale.getInt("max_num_frames_per_episode") == 108_000
 
 
-# --- seeds and states -------------------------------------------------------------------------------------------------
+# --- seeds and states
+# -------------------------------------------------------------------------------------------------
 
 
 def future(env, steps, seed=11):
@@ -407,7 +448,8 @@ for folder in map(Path, sys.argv[1:]):
 
 
 def test_a_saved_game_goes_on_exactly_in_another_process(tmp_path):
-    """In mid-game, over lost lives and into the next game, whose waiting comes from the saved generator."""
+    """In mid-game, over lost lives and into the next game, whose waiting comes from the saved
+    generator."""
     games, expected = ("Qbert", "Breakout", "MsPacman"), []
     for name in games:
         env = training(name)
@@ -478,17 +520,27 @@ def test_later_steps_do_not_write_into_what_was_handed_out():
     env = training("Breakout")
     first = env.reset()
     step, stack, state = env.step(1), env.stack, env.state_dict()
-    before = [array.copy() for array in (first, step.frame, stack, state["stack"], state["emulator"])]
+    before = [
+        array.copy() for array in (first, step.frame, stack, state["stack"], state["emulator"])
+    ]
     future(env, 40)
-    for array, kept in zip((first, step.frame, stack, state["stack"], state["emulator"]), before, strict=True):
+    for array, kept in zip(
+        (first, step.frame, stack, state["stack"], state["emulator"]), before, strict=True
+    ):
         np.testing.assert_array_equal(array, kept)
 
 
-# --- names, actions, pictures -----------------------------------------------------------------------------------------
+# --- names, actions, pictures
+# -----------------------------------------------------------------------------------------
 
 
 def test_games_go_by_camel_case_and_snake_case():
-    spellings = {"SpaceInvaders": "space_invaders", "space_invaders": "space_invaders", "Qbert": "qbert", "MsPacman": "ms_pacman"}
+    spellings = {
+        "SpaceInvaders": "space_invaders",
+        "space_invaders": "space_invaders",
+        "Qbert": "qbert",
+        "MsPacman": "ms_pacman",
+    }
     assert {name: whole_games(name).game for name in spellings} == spellings
 
 
@@ -499,11 +551,16 @@ def test_games_go_by_camel_case_and_snake_case():
         ("ms_packman", "unknown task 'atari/ms_packman'; did you mean atari/MsPacman?"),
         ("../pong", "unknown task"),
         ("", "unknown task"),
-        ("Combat", "'atari/Combat' cannot be played: the emulator has this game for several players only"),
+        (
+            "Combat",
+            "'atari/Combat' cannot be played: the emulator has this game for several players only",
+        ),
     ],
 )
 def test_other_names_are_refused_in_one_line(name, message):
-    with pytest.raises(ConfigError, match=message.replace("?", r"\?").replace(".", r"\.")) as caught:
+    with pytest.raises(
+        ConfigError, match=message.replace("?", r"\?").replace(".", r"\.")
+    ) as caught:
         whole_games(name)
     assert "\n" not in str(caught.value)
 
@@ -546,13 +603,17 @@ def test_pictures_are_the_screen_in_colour():
     env.close()
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_holds_26_games_and_both_lists_of_coefficients():
     assert len(ATARI_GAMES) == 26
     assert all(ATARI_GAMES.values()), "each says what it is"
-    for coefficients, rare, common, count in ((CURL_COEFFICIENTS, 0.01, 1.0, 4), (CCLF_COEFFICIENTS, 1.0, 1e-4, 6)):
+    for coefficients, rare, common, count in (
+        (CURL_COEFFICIENTS, 0.01, 1.0, 4),
+        (CCLF_COEFFICIENTS, 1.0, 1e-4, 6),
+    ):
         assert set(coefficients) == set(ATARI_GAMES)
         assert list(coefficients.values()).count(rare) == count
         assert list(coefficients.values()).count(common) == 26 - count

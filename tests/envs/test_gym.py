@@ -1,25 +1,29 @@
-"""Any Gymnasium environment from its pixels: a small one registered here, and Pendulum through its renderer."""
+"""Any Gymnasium environment from its pixels: a small one registered here, and Pendulum through its
+renderer."""
 
 import numpy as np
 import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from cclf.config import ConfigError  # noqa: E402
 from cclf.envs.gym import GymnasiumPixels  # noqa: E402
+from cclf.errors import ConfigError  # noqa: E402
 
 PIXELS = 24
 
 
 class Counter(gymnasium.Env):
-    """Shows its own clock: every pixel is the number of steps, the reward too. Ends after `length` steps by itself.
+    """Shows its own clock: every pixel is the number of steps, the reward too. Ends after `length`
+    steps by itself.
 
     Like some environments it hands out one array that it writes again.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 
-    def __init__(self, render_mode=None, shape=(PIXELS, PIXELS, 3), length=1_000, bounds=(-2.0, 6.0)):
+    def __init__(
+        self, render_mode=None, shape=(PIXELS, PIXELS, 3), length=1_000, bounds=(-2.0, 6.0)
+    ):
         self.render_mode, self.length = render_mode, length
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gymnasium.spaces.Box(*bounds, (2,), np.float32)
@@ -40,7 +44,13 @@ class Counter(gymnasium.Env):
     def step(self, action):
         self.given.append(action)
         self.steps += 1
-        return self._observation(), float(self.steps), self.steps - self.first == self.length, False, {}
+        return (
+            self._observation(),
+            float(self.steps),
+            self.steps - self.first == self.length,
+            False,
+            {},
+        )
 
     def render(self):
         return np.full((40, 60, 3), 7, np.uint8)
@@ -93,7 +103,9 @@ def test_lengths_rewards_and_truncation(repeat, steps):
     assert [r.truncated for r in results] == [False] * (steps - 1) + [True]
     assert not any(r.terminated for r in results)
     per_step = [first + 1 + n for n in range(10)]
-    assert [r.reward for r in results] == [sum(per_step[n : n + repeat]) for n in range(0, 10, repeat)]
+    assert [r.reward for r in results] == [
+        sum(per_step[n : n + repeat]) for n in range(0, 10, repeat)
+    ]
     assert clock(results[-1].frame) == first + 10
 
 
@@ -116,7 +128,9 @@ def test_image_observations_become_frames_of_their_own(name):
     number = clock(first)
     second = env.step(np.zeros(2)).frame
     assert clock(second) == number + 1
-    assert clock(first) == number, "a frame must not change when the environment writes its array again"
+    assert clock(first) == number, (
+        "a frame must not change when the environment writes its array again"
+    )
 
 
 def test_resizing_averages_the_picture():
@@ -182,13 +196,18 @@ def test_pendulum_from_its_renderer():
 
 
 def test_an_unknown_id_names_the_nearest():
-    with pytest.raises(ConfigError, match="unknown Gymnasium environment 'Pendulm-v1'; did you mean Pendulum-v1"):
+    with pytest.raises(
+        ConfigError, match="unknown Gymnasium environment 'Pendulm-v1'; did you mean Pendulum-v1"
+    ):
         GymnasiumPixels("Pendulm-v1", 84, 1, 1)
 
 
 @pytest.mark.parametrize(("name", "actions"), [("Discrete", "Discrete"), ("Unbounded", "Box")])
 def test_other_actions_are_refused(name, actions):
-    with pytest.raises(ConfigError, match=rf"cclf-test/{name}-v0 has actions {actions}.*needs a Box with finite bounds"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"cclf-test/{name}-v0 has actions {actions}.*needs a Box with finite bounds",
+    ):
         make(name)
 
 

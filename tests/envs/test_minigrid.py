@@ -1,4 +1,5 @@
-"""The batched worlds against the minigrid package itself: same seeds, same actions, everything compared."""
+"""The batched worlds against the minigrid package itself: same seeds, same actions, everything
+compared."""
 
 import json
 import os
@@ -19,7 +20,7 @@ from minigrid.core.grid import Grid  # noqa: E402
 from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
 import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
-from cclf.envs.minigrid import GridWorlds, PackageWorlds, make_minigrid  # noqa: E402
+from cclf.envs.minigrid import GridWorlds, PackageWorlds, make  # noqa: E402
 from cclf.envs.minigrid_rules import (  # noqa: E402
     DONE,
     EMPTY,
@@ -40,7 +41,8 @@ TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
 HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 
-# --- the reference: the package, one environment at a time ------------------------------------------------------------
+# --- the reference: the package, one environment at a time
+# ------------------------------------------------------------
 
 
 def package_env(name, max_episode_steps=None):
@@ -54,10 +56,15 @@ def random_action(_env, rng):
 
 
 def purposeful_action(env, rng):
-    """Fetch the key, unlock the door, go to the goal; at times something else, so that keys drop and doors close."""
+    """Fetch the key, unlock the door, go to the goal; at times something else, so that keys drop
+    and doors close."""
     if rng.random() < 0.15:
         return random_action(env, rng)
-    cells = {(i % env.width, i // env.width): cell for i, cell in enumerate(env.grid.grid) if cell is not None}
+    cells = {
+        (i % env.width, i // env.width): cell
+        for i, cell in enumerate(env.grid.grid)
+        if cell is not None
+    }
     place = {cell.type: xy for xy, cell in cells.items() if cell.type != "wall"}
     door = cells.get(place.get("door"))
     if door is None or door.is_open:
@@ -70,7 +77,8 @@ def purposeful_action(env, rng):
 
 
 def first_action_towards(env, cells, target, act):
-    """Breadth-first search over (x, y, heading) for a pose that faces `target`; `act` once there."""
+    """Breadth-first search over (x, y, heading) for a pose that faces `target`; `act` once
+    there."""
     start = (int(env.agent_pos[0]), int(env.agent_pos[1]), int(env.agent_dir))
     queue, seen = deque([(start, None)]), {start}
     while queue:
@@ -89,12 +97,15 @@ def first_action_towards(env, cells, target, act):
 
 
 def compare_with_package(name, policy, num_steps, num_envs=4, max_episode_steps=None, first_seed=0):
-    """Step both side by side, assert that all they return is equal, and count what happened on the way."""
+    """Step both side by side, assert that all they return is equal, and count what happened on the
+    way."""
     seeds = [first_seed + 7 * i for i in range(num_envs)]
     worlds = GridWorlds(name, num_envs, seed=99, max_episode_steps=max_episode_steps)
     envs = [package_env(name, max_episode_steps) for _ in seeds]
     rng = np.random.default_rng(first_seed)
-    expected = np.stack([env.reset(seed=seed)[0]["image"] for env, seed in zip(envs, seeds, strict=True)])
+    expected = np.stack(
+        [env.reset(seed=seed)[0]["image"] for env, seed in zip(envs, seeds, strict=True)]
+    )
     np.testing.assert_array_equal(worlds.reset(seeds), expected)
     events = Counter()
     for _ in range(num_steps):
@@ -106,7 +117,9 @@ def compare_with_package(name, policy, num_steps, num_envs=4, max_episode_steps=
             events.update(what_happened(before, watched_state(env), terminated, truncated))
             if terminated or truncated:
                 seen, _ = env.reset()
-            np.testing.assert_array_equal(step.observation[i], seen["image"], err_msg=f"{name} env {i} {dict(events)}")
+            np.testing.assert_array_equal(
+                step.observation[i], seen["image"], err_msg=f"{name} env {i} {dict(events)}"
+            )
             assert step.reward[i] == np.float32(reward), (step.reward[i], reward)
             assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
     return events
@@ -137,7 +150,8 @@ def what_happened(before, after, terminated, truncated):
         yield "episode"
 
 
-# --- equality with the package ----------------------------------------------------------------------------------------
+# --- equality with the package
+# ----------------------------------------------------------------------------------------
 
 DOOR_KEY_EVENTS = ("picked up", "dropped", "unlocked", "closed", "reopened", "goal")
 
@@ -149,7 +163,9 @@ def test_random_actions_with_short_episodes_equal_the_package(name):
     assert events["timeout"] > 400
 
 
-@pytest.mark.parametrize(("name", "num_steps"), [("DoorKey-6x6", 2500), ("DoorKey-8x8", 2500), ("DoorKey-5x5", 700)])
+@pytest.mark.parametrize(
+    ("name", "num_steps"), [("DoorKey-6x6", 2500), ("DoorKey-8x8", 2500), ("DoorKey-5x5", 700)]
+)
 def test_purposeful_actions_in_door_key_equal_the_package(name, num_steps):
     events = compare_with_package(name, purposeful_action, num_steps)
     assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
@@ -163,7 +179,7 @@ def test_purposeful_actions_in_empty_equal_the_package(name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_full_length_random_episodes_equal_the_package(name):
-    limit = make_minigrid(name, 1, 0).max_episode_steps
+    limit = make(name, 1, 0).max_episode_steps
     events = compare_with_package(name, random_action, num_steps=limit + 20, num_envs=2)
     assert events["timeout"] >= 1
 
@@ -177,9 +193,12 @@ def test_many_steps_equal_the_package(name, policy):
         assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
 
 
-@pytest.mark.parametrize("name", ["DoorKey-5x5", "DoorKey-6x6", "DoorKey-8x8", "DoorKey-16x16", "Empty-8x8"])
+@pytest.mark.parametrize(
+    "name", ["DoorKey-5x5", "DoorKey-6x6", "DoorKey-8x8", "DoorKey-16x16", "Empty-8x8"]
+)
 def test_whole_layouts_of_many_episodes_follow_the_package_stream(name):
-    """One-step episodes: the hidden parts of the grid, too, are those of the package, reset after reset."""
+    """One-step episodes: the hidden parts of the grid, too, are those of the package, reset after
+    reset."""
     num_envs, num_episodes = 3, 200
     worlds = GridWorlds(name, num_envs, seed=5, max_episode_steps=1)
     worlds.reset()
@@ -214,19 +233,29 @@ def test_any_view_is_occluded_as_in_the_package(seed, wall_share):
 
 @given(
     seed=st.integers(0, 2**70),
-    spans=st.lists(st.one_of(st.integers(1, 20), st.integers(2**31, 2**32 - 1)), min_size=1, max_size=150),
+    spans=st.lists(
+        st.one_of(st.integers(1, 20), st.integers(2**31, 2**32 - 1)), min_size=1, max_size=150
+    ),
 )
 def test_integer_stream_is_numpys(seed, spans):
-    stream, numpys = IntegerStream(seed), np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-    assert [stream.integer(3, 3 + span) for span in spans] == [numpys.integers(3, 3 + span) for span in spans]
+    stream, numpys = (
+        IntegerStream(seed),
+        np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))),
+    )
+    assert [stream.integer(3, 3 + span) for span in spans] == [
+        numpys.integers(3, 3 + span) for span in spans
+    ]
 
 
-# --- numbers by hand --------------------------------------------------------------------------------------------------
+# --- numbers by hand
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "limit"), [("Empty-16x16", 1024), ("DoorKey-6x6", 360), ("DoorKey-8x8", 640)])
+@pytest.mark.parametrize(
+    ("name", "limit"), [("Empty-16x16", 1024), ("DoorKey-6x6", 360), ("DoorKey-8x8", 640)]
+)
 def test_episode_limit_is_that_of_the_registered_id(name, limit):
-    worlds = make_minigrid(name, 2, 0)
+    worlds = make(name, 2, 0)
     assert isinstance(worlds, GridWorlds)
     assert worlds.max_episode_steps == limit
     assert gymnasium.make(f"MiniGrid-{name}-v0").unwrapped.max_steps == limit
@@ -234,7 +263,7 @@ def test_episode_limit_is_that_of_the_registered_id(name, limit):
 
 
 def test_shortest_way_through_empty_earns_the_published_return():
-    worlds = make_minigrid("Empty-16x16", 1, 0)
+    worlds = make("Empty-16x16", 1, 0)
     first = worlds.reset()
     way = [FORWARD] * 13 + [RIGHT] + [FORWARD] * 13
     steps = [worlds.step(np.array([action])) for action in way]
@@ -247,7 +276,7 @@ def test_shortest_way_through_empty_earns_the_published_return():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_time_limit_truncates_every_episode_at_the_same_step(name):
-    worlds = make_minigrid(name, 3, 0)
+    worlds = make(name, 3, 0)
     worlds.reset()
     ends = []
     for t in range(1, 2 * worlds.max_episode_steps + 1):
@@ -270,7 +299,8 @@ def test_goal_on_the_last_step_both_terminates_and_truncates():
     assert step.reward[0] == pytest.approx(0.1)
 
 
-# --- episodes, seeds, state -------------------------------------------------------------------------------------------
+# --- episodes, seeds, state
+# -------------------------------------------------------------------------------------------
 
 
 def test_the_observation_at_an_end_is_the_first_of_the_next_episode():
@@ -304,7 +334,7 @@ def through_json(state):
 
 @pytest.mark.parametrize("name", [*TASKS, "Dynamic-Obstacles-Random-5x5"])
 def test_a_saved_state_has_the_same_future(name):
-    worlds, resumed = make_minigrid(name, 4, seed=1), make_minigrid(name, 4, seed=2)
+    worlds, resumed = make(name, 4, seed=1), make(name, 4, seed=2)
     worlds.reset()
     futures(worlds, 37, worlds.num_actions)
     state = through_json(worlds.state_dict())
@@ -319,7 +349,7 @@ def test_a_saved_state_has_the_same_future(name):
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-Random-5x5"])
 def test_a_state_saved_before_the_first_reset(name):
-    worlds, resumed = make_minigrid(name, 2, seed=1), make_minigrid(name, 2, seed=2)
+    worlds, resumed = make(name, 2, seed=1), make(name, 2, seed=2)
     resumed.reset()
     resumed.load_state_dict(through_json(worlds.state_dict()))
     with pytest.raises(RuntimeError, match="call reset"):
@@ -329,18 +359,20 @@ def test_a_state_saved_before_the_first_reset(name):
 
 def test_seeds_decide_the_worlds():
     def first_observations(seed, seeds=None):
-        worlds = make_minigrid("DoorKey-8x8", 16, seed)
+        worlds = make("DoorKey-8x8", 16, seed)
         return worlds.reset(seeds)
 
     np.testing.assert_array_equal(first_observations(1), first_observations(1))
     assert (first_observations(1) != first_observations(2)).any()
-    assert len({seen.tobytes() for seen in first_observations(1)}) > 8, "environments of one batch must differ"
+    assert len({seen.tobytes() for seen in first_observations(1)}) > 8, (
+        "environments of one batch must differ"
+    )
     given = [1 + 10_000 * i for i in range(16)]
     np.testing.assert_array_equal(first_observations(0, given), first_observations(1))
 
 
 def test_reset_without_seeds_goes_on_with_the_stream_and_with_seeds_restarts_it():
-    worlds = make_minigrid("DoorKey-8x8", 8, 0)
+    worlds = make("DoorKey-8x8", 8, 0)
     first, second = worlds.reset(), worlds.reset()
     assert (first != second).any()
     np.testing.assert_array_equal(worlds.reset([10_000 * i for i in range(8)]), first)
@@ -349,7 +381,7 @@ def test_reset_without_seeds_goes_on_with_the_stream_and_with_seeds_restarts_it(
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-6x6"])
 def test_later_steps_do_not_write_into_returned_arrays(name):
-    worlds = make_minigrid(name, 4, 0)
+    worlds = make(name, 4, 0)
     first = worlds.reset()
     kept_first = first.copy()
     steps = futures(worlds, 30, worlds.num_actions)
@@ -362,7 +394,8 @@ def test_later_steps_do_not_write_into_returned_arrays(name):
     assert steps[0].observation.flags.c_contiguous
 
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- pictures
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -385,12 +418,13 @@ def test_render_is_the_package_picture(name):
     assert len(pictures) > 10
 
 
-# --- the package-backed worlds ----------------------------------------------------------------------------------------
+# --- the package-backed worlds
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["FourRooms", "Dynamic-Obstacles-Random-5x5"])
 def test_other_ids_are_stepped_by_the_package(name):
-    worlds = make_minigrid(name, 3, seed=2)
+    worlds = make(name, 3, seed=2)
     assert isinstance(worlds, PackageWorlds)
     envs = [gymnasium.make(f"MiniGrid-{name}-v0") for _ in range(3)]
     assert worlds.max_episode_steps == envs[0].unwrapped.max_steps
@@ -411,19 +445,24 @@ def test_other_ids_are_stepped_by_the_package(name):
             assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
     assert ends > 0
     assert rewards > 0 or name == "FourRooms"
-    np.testing.assert_array_equal(worlds.render(1), envs[1].unwrapped.get_frame(highlight=True, tile_size=16))
+    np.testing.assert_array_equal(
+        worlds.render(1), envs[1].unwrapped.get_frame(highlight=True, tile_size=16)
+    )
     worlds.close()
 
 
 def test_both_kinds_of_worlds_are_interchangeable():
-    batched, packaged = GridWorlds("DoorKey-6x6", 3, seed=4), PackageWorlds("MiniGrid-DoorKey-6x6-v0", 3, seed=4)
+    batched, packaged = (
+        GridWorlds("DoorKey-6x6", 3, seed=4),
+        PackageWorlds("MiniGrid-DoorKey-6x6-v0", 3, seed=4),
+    )
     np.testing.assert_array_equal(batched.reset(), packaged.reset())
     assert_same_steps(futures(batched), futures(packaged))
     np.testing.assert_array_equal(batched.reset([7, 8, 9]), packaged.reset([7, 8, 9]))
 
 
 def test_a_state_that_does_not_replay_is_refused():
-    worlds = make_minigrid("FourRooms", 1, 0)
+    worlds = make("FourRooms", 1, 0)
     worlds.reset()
     state = worlds.state_dict()
     state["observation"][0, 0, 0, 0] += 1
@@ -431,23 +470,30 @@ def test_a_state_that_does_not_replay_is_refused():
         worlds.load_state_dict(state)
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# --- bad input
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "suggestion"),
-    [("DorKey-6x6", "DoorKey-6x6"), ("DoorKey-6x8", "DoorKey-8x8"), ("MiniGrid-FourRooms-v0", "FourRooms")],
+    [
+        ("DorKey-6x6", "DoorKey-6x6"),
+        ("DoorKey-6x8", "DoorKey-8x8"),
+        ("MiniGrid-FourRooms-v0", "FourRooms"),
+    ],
 )
 def test_an_unknown_name_suggests_the_nearest(name, suggestion):
-    with pytest.raises(ValueError, match=rf"got '{name}'; did you mean .*\b{suggestion}\b") as caught:
-        make_minigrid(name, 1, 0)
+    with pytest.raises(
+        ValueError, match=rf"got '{name}'; did you mean .*\b{suggestion}\b"
+    ) as caught:
+        make(name, 1, 0)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-4x4", "Empty-3x3"])
 def test_a_room_too_small_is_refused(name):
     with pytest.raises(ValueError, match=rf"or more, got '{name}'"):
-        make_minigrid(name, 1, 0)
+        make(name, 1, 0)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "FourRooms"])
@@ -462,7 +508,7 @@ def test_a_room_too_small_is_refused(name):
     ],
 )
 def test_bad_actions_are_refused(name, actions, message):
-    worlds = make_minigrid(name, 2, 0)
+    worlds = make(name, 2, 0)
     worlds.reset()
     with pytest.raises(ValueError, match=f"actions: need .*{message}"):
         worlds.step(np.array(actions))
@@ -470,14 +516,14 @@ def test_bad_actions_are_refused(name, actions, message):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64, np.int64])
 def test_any_integer_type_of_actions_will_do(dtype):
-    worlds, twin = make_minigrid("DoorKey-6x6", 2, 0), make_minigrid("DoorKey-6x6", 2, 0)
+    worlds, twin = make("DoorKey-6x6", 2, 0), make("DoorKey-6x6", 2, 0)
     worlds.reset(), twin.reset()
     assert_same_steps([worlds.step(np.array([1, 2], dtype=dtype))], [twin.step([1, 2])])
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "FourRooms"])
 def test_misuse_says_what_to_do(name):
-    worlds = make_minigrid(name, 2, 0)
+    worlds = make(name, 2, 0)
     with pytest.raises(RuntimeError, match="call reset"):
         worlds.step([0, 0])
     with pytest.raises(ValueError, match=r"each of 2 environments, got \[1\]"):
@@ -485,11 +531,11 @@ def test_misuse_says_what_to_do(name):
     with pytest.raises(ValueError, match=r"non-negative integer .* got \[1, -1\]"):
         worlds.reset([1, -1])
     with pytest.raises(ValueError, match="num_envs: need 1 or more, got 0"):
-        make_minigrid(name, 0, 0)
+        make(name, 0, 0)
     with pytest.raises(ValueError, match="max_episode_steps: need 1 or more, got 0"):
         GridWorlds("DoorKey-6x6", 1, 0, max_episode_steps=0)
     with pytest.raises(ValueError, match="cannot be loaded into 2 x"):
-        worlds.load_state_dict(make_minigrid("DoorKey-8x8", 2, 0).state_dict())
+        worlds.load_state_dict(make("DoorKey-8x8", 2, 0).state_dict())
 
 
 class Blind(gymnasium.Env):
@@ -500,8 +546,10 @@ class Blind(gymnasium.Env):
 def test_an_id_without_a_grid_image_is_refused():
     gymnasium.register("MiniGrid-Blind-v0", entry_point=Blind)
     try:
-        with pytest.raises(ValueError, match=r"no \(H, W, 3\) uint8 'image' observation, got Box.*choose"):
-            make_minigrid("Blind", 1, 0)
+        with pytest.raises(
+            ValueError, match=r"no \(H, W, 3\) uint8 'image' observation, got Box.*choose"
+        ):
+            make("Blind", 1, 0)
     finally:
         del gymnasium.registry["MiniGrid-Blind-v0"]
 
@@ -509,9 +557,12 @@ def test_an_id_without_a_grid_image_is_refused():
 def test_batched_worlds_never_import_the_package():
     source_root = Path(minigrid_worlds.__file__).parents[2]
     code = (
-        "import sys; from cclf.envs.minigrid import make_minigrid; w = make_minigrid('DoorKey-6x6', 2, 0);"
-        "w.reset(); w.step([1, 2]); print(sorted({'gymnasium', 'minigrid', 'pygame'} & set(sys.modules)))"
+        "import sys; from cclf.envs.minigrid import make; w = make('DoorKey-6x6', 2, 0);"
+        "w.reset(); w.step([1, 2]); print(sorted({'gymnasium', 'minigrid', 'pygame'} & "
+        "set(sys.modules)))"
     )
     env = {**os.environ, "PYTHONPATH": str(source_root)}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    ).stdout
     assert out.strip() == "[]"

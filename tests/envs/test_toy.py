@@ -1,17 +1,26 @@
-"""The toys keep the contract of an environment, show everything in every crop, and tell a good policy from a bad one."""
+"""The toys keep the contract of an environment, show everything in every crop, and tell a good
+policy from a bad one."""
 
 import numpy as np
 import pytest
 
 from cclf import presets
-from cclf.config import ConfigError
-from cclf.envs.toy import CATCH_BALLS, EPISODE_STEPS, STEP_LENGTH, Catch, make_toy
+from cclf.config import EnvConfig
+from cclf.envs.toy import CATCH_BALLS, EPISODE_STEPS, STEP_LENGTH, Catch
+from cclf.envs.toy import make as make_env
+from cclf.errors import ConfigError
 
 TOYS = {"reach-1d": 1, "reach": 2}
 
 
 def make(name="reach", frame_pixels=20, crop_pixels=16, action_repeat=1, seed=0):
-    return make_toy(name, frame_pixels, crop_pixels, action_repeat, seed)
+    env = EnvConfig(
+        frame_pixels=frame_pixels,
+        crop_pixels=crop_pixels,
+        frame_stack=1,
+        action_repeat=action_repeat,
+    )
+    return make_env(name, env, seed)
 
 
 def scripted(env):
@@ -48,7 +57,10 @@ def test_seeds_are_reproducible_and_different(name):
         random = np.random.default_rng(0)
         out = []
         for _ in range(3):
-            out += [env.reset(), *(env.step(random.uniform(-1, 1, TOYS[name])).frame for _ in range(5))]
+            out += [
+                env.reset(),
+                *(env.step(random.uniform(-1, 1, TOYS[name])).frame for _ in range(5)),
+            ]
         return np.stack(out)
 
     assert np.array_equal(frames(1), frames(1))
@@ -67,7 +79,9 @@ def test_exact_length_always_truncated_and_rewards_add_up(action_repeat):
     assert len(rewards) == env.spec.max_episode_agent_steps == -(-EPISODE_STEPS // action_repeat)
     each = play(single, lambda _: action, seed=3)
     assert len(each) == EPISODE_STEPS
-    sums = [sum(each[start : start + action_repeat]) for start in range(0, EPISODE_STEPS, action_repeat)]
+    sums = [
+        sum(each[start : start + action_repeat]) for start in range(0, EPISODE_STEPS, action_repeat)
+    ]
     assert rewards == pytest.approx(sums)
     env.reset(3)
     steps = [env.step(action) for _ in rewards]
@@ -116,7 +130,8 @@ def test_save_and_restore_mid_episode(name):
 @pytest.mark.parametrize(("name", "axes"), TOYS.items())
 @pytest.mark.parametrize(("frame_pixels", "crop_pixels"), [(20, 16), (100, 84), (24, 20)])
 def test_both_dots_stay_in_every_crop(name, axes, frame_pixels, crop_pixels):
-    """At every corner of the field the brightest pixels of both dots lie in each crop, the last offset included."""
+    """At every corner of the field the brightest pixels of both dots lie in each crop, the last
+    offset included."""
     env = make(name, frame_pixels, crop_pixels)
     offsets = (0, frame_pixels - crop_pixels)
     corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * axes)).reshape(axes, -1).T
@@ -137,7 +152,9 @@ def test_the_preset_sizes_are_those_tested_here():
     assert (env.frame_pixels, env.crop_pixels) == (20, 16)
 
 
-@pytest.mark.parametrize(("name", "best", "random_mean"), [("reach-1d", 24.3, 11.0), ("reach", 23.7, 4.3)])
+@pytest.mark.parametrize(
+    ("name", "best", "random_mean"), [("reach-1d", 24.3, 11.0), ("reach", 23.7, 4.3)]
+)
 def test_a_scripted_policy_earns_much_and_chance_little(name, best, random_mean):
     env = make(name)
     random = np.random.default_rng(0)

@@ -4,18 +4,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from cclf.augment import Crops
+from cclf.data.augment import Crops
 from cclf.kernels import bf16_linear, first_convolution, paired_convolutions, tiled_convolution
 from cclf.kernels.tiled_convolution import patches
 
 
-def make_layers(dtype: torch.dtype, channels: int = 9, filters: int = 32) -> list[tuple[Tensor, Tensor]]:
+def make_layers(
+    dtype: torch.dtype, channels: int = 9, filters: int = 32
+) -> list[tuple[Tensor, Tensor]]:
     torch.manual_seed(0)
     layers = []
     for i in range(4):
         inputs = channels if i == 0 else filters
         weight = torch.randn(filters, inputs, 3, 3, dtype=dtype) * (2.0 / (9 * inputs)) ** 0.5
-        layers.append((weight.requires_grad_(), (0.1 * torch.randn(filters, dtype=dtype)).requires_grad_()))
+        layers.append(
+            (weight.requires_grad_(), (0.1 * torch.randn(filters, dtype=dtype)).requires_grad_())
+        )
     return layers
 
 
@@ -24,7 +28,9 @@ def test_pairs_of_pixels_give_the_same_convolutions_and_gradients() -> None:
     frames = torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8)
     crops = Crops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
     plain = paired_convolutions.reference(crops.cut(), layers)
-    paired = paired_convolutions.paired_convolutions(crops, layers, torch.float64).view(3, 35, 36, 32)[:, :, :35]
+    paired = paired_convolutions.paired_convolutions(crops, layers, torch.float64).view(
+        3, 35, 36, 32
+    )[:, :, :35]
     torch.testing.assert_close(paired, plain, rtol=1e-12, atol=1e-12)
     weights = [parameter for layer in layers for parameter in layer]
     direction = torch.randn_like(plain)
@@ -37,7 +43,8 @@ def test_pairs_of_pixels_give_the_same_convolutions_and_gradients() -> None:
 
 
 def test_pair_weight_places_each_tap_where_its_pixel_lies() -> None:
-    # One channel, taps 1, 2, 3 in each row: output pixel 0 of a pair sees pixels 0 1 | 2, output pixel 1 sees 1 | 2 3.
+    # One channel, taps 1, 2, 3 in each row: output pixel 0 of a pair sees pixels 0 1 | 2, output
+    # pixel 1 sees 1 | 2 3.
     weight = torch.tensor([1.0, 2.0, 3.0]).expand(1, 1, 3, 3)
     pairs = paired_convolutions.pair_weight(weight)
     assert pairs.shape == (2, 2, 3, 2)
@@ -57,7 +64,9 @@ def test_bfloat16_stays_within_its_rounding() -> None:
 
 def test_rows_of_even_length_are_refused() -> None:
     with pytest.raises(ValueError, match="even length"):
-        paired_convolutions.paired_convolutions(torch.zeros(1, 9, 86, 86, dtype=torch.uint8), make_layers(torch.float32))
+        paired_convolutions.paired_convolutions(
+            torch.zeros(1, 9, 86, 86, dtype=torch.uint8), make_layers(torch.float32)
+        )
 
 
 def test_the_linear_layer_gives_a_column_too_many_no_weight() -> None:
@@ -67,7 +76,9 @@ def test_the_linear_layer_gives_a_column_too_many_no_weight() -> None:
     result = bf16_linear.bf16_linear(features.flatten(1), weight, bias)
     plain = bf16_linear.bf16_linear(features[:, :, :3].flatten(1), weight, bias)
     torch.testing.assert_close(result, plain)
-    torch.testing.assert_close(*(torch.autograd.grad(value.sum(), weight)[0] for value in (result, plain)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(value.sum(), weight)[0] for value in (result, plain))
+    )
 
 
 def test_linear_layer_rounds_operands_and_not_its_result() -> None:
@@ -79,10 +90,13 @@ def test_linear_layer_rounds_operands_and_not_its_result() -> None:
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, plain)
     direction = torch.randn_like(plain).bfloat16().float()  # exact in bfloat16
-    for_features, for_weight, for_bias = torch.autograd.grad((result * direction).sum(), (features, weight, bias))
+    for_features, for_weight, for_bias = torch.autograd.grad(
+        (result * direction).sum(), (features, weight, bias)
+    )
     exact = direction @ weight.detach().bfloat16().float()
     assert float((for_features.float() - exact).norm() / exact.norm()) < 1e-2
-    torch.testing.assert_close(for_weight, direction.T @ features.detach().float())  # float32 sums, not rounded again
+    # float32 sums, not rounded again
+    torch.testing.assert_close(for_weight, direction.T @ features.detach().float())
     torch.testing.assert_close(for_bias, direction.sum(0))
 
 
@@ -96,7 +110,8 @@ def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
     plain = first_convolution.forward(wide, weight.bfloat16().float(), bias)
     there = Crops(*(part.cuda() for part in crops[:3]), 84)
     result = first_convolution.forward(there, weight.cuda(), bias.cuda())
-    assert float((result.cpu().float() - plain).norm() / plain.norm()) < 4e-3  # one rounding to bfloat16
+    # one rounding to bfloat16
+    assert float((result.cpu().float() - plain).norm() / plain.norm()) < 4e-3
     slope = torch.randn_like(plain).bfloat16()
     ours = first_convolution.gradients(there, slope.cuda(), result)
     theirs = first_convolution.gradients(wide, slope.float(), result.cpu().float())
@@ -104,36 +119,51 @@ def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
         assert float((mine.cpu() - other).norm() / other.norm()) < 1e-4
 
 
-def first_layer_by_patches(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
+def first_layer_by_patches(
+    images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int
+) -> Tensor:
     """Of one run."""
-    values = patches(images.permute(0, 2, 3, 1), side, side).to(weight.dtype) / 255.0 @ weight.T + bias
+    values = (
+        patches(images.permute(0, 2, 3, 1), side, side).to(weight.dtype) / 255.0 @ weight.T + bias
+    )
     return patches(torch.relu(values), tile, tile)
 
 
 def make_runs(dtype: torch.dtype, runs: int = 3, frames: int = 4) -> tuple[Tensor, ...]:
-    """Images out of larger ones, and weights and biases out of rows: neither lies in memory as a whole."""
+    """Images out of larger ones, and weights and biases out of rows: neither lies in memory as a
+    whole."""
     torch.manual_seed(0)
     images = torch.randint(256, (runs, 6, frames, 59, 77), dtype=torch.uint8)[..., :50, :75]
-    weight, bias, _ = (0.1 * torch.randn(runs, 32 * 25 * frames + 39, dtype=dtype)).split([32 * 25 * frames, 32, 7], 1)
+    weight, bias, _ = (0.1 * torch.randn(runs, 32 * 25 * frames + 39, dtype=dtype)).split(
+        [32 * 25 * frames, 32, 7], 1
+    )
     return images, weight.view(runs, 32, -1).requires_grad_(), bias.requires_grad_()
 
 
 def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() -> None:
     images, weight, bias = make_runs(torch.float64)
-    one = torch.stack([first_layer_by_patches(*run, 5, 5) for run in zip(images, weight, bias, strict=True)])
+    one = torch.stack(
+        [first_layer_by_patches(*run, 5, 5) for run in zip(images, weight, bias, strict=True)]
+    )
     stacked = tiled_convolution.first_layer(images, weight, bias, 5, 5)
-    mapped = torch.func.vmap(lambda *run: tiled_convolution.first_layer(*(part[None] for part in run), 5, 5)[0])
+    mapped = torch.func.vmap(
+        lambda *run: tiled_convolution.first_layer(*(part[None] for part in run), 5, 5)[0]
+    )
     direction = torch.randn_like(one)
     found = torch.autograd.grad((one * direction).sum(), (weight, bias))
     for tiled in (stacked, mapped(images, weight, bias)):
         torch.testing.assert_close(tiled, one, rtol=1e-12, atol=1e-12)
-        for mine, theirs in zip(torch.autograd.grad((tiled * direction).sum(), (weight, bias)), found, strict=True):
+        for mine, theirs in zip(
+            torch.autograd.grad((tiled * direction).sum(), (weight, bias)), found, strict=True
+        ):
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("runs", "frames"), [(1, 4), (3, 3), (60, 4)])
-def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(runs: int, frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(
+    runs: int, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     images, weight, bias = make_runs(torch.float32, runs, frames)
     plain = tiled_convolution.first_layer(images, weight, bias, 5, 5)
@@ -141,6 +171,8 @@ def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(runs: int, frames: int,
     theirs = tiled_convolution.first_layer_gradients(images, direction, plain, 5, 5)
     there = [tensor.detach().cuda() for tensor in (images, weight, bias)]
     result = tiled_convolution.first_layer(*there, 5, 5)
-    mine = tiled_convolution.first_layer_gradients(there[0], direction.cuda(), plain.detach().cuda(), 5, 5)
+    mine = tiled_convolution.first_layer_gradients(
+        there[0], direction.cuda(), plain.detach().cuda(), 5, 5
+    )
     torch.testing.assert_close(result.cpu(), plain, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-3, atol=1e-2)

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from cclf.config import ConfigError
+from cclf.errors import ConfigError
 from cclf.runtime import checkpoint, frame_chunks
 from cclf.runtime.checkpoint import Checkpoints
 from tiny_runs import run, tiny_config
@@ -27,7 +27,14 @@ STATE = {
     "flags": np.array([True, False]),
     "empty": {},
     "nothing": None,
-    "counters": {"steps": 10**12, "large": 2**100, "rate": 0.1, "name": "x", "on": True, "returns": [1.0, 2.5]},
+    "counters": {
+        "steps": 10**12,
+        "large": 2**100,
+        "rate": 0.1,
+        "name": "x",
+        "on": True,
+        "returns": [1.0, 2.5],
+    },
     "scalar": np.float64(1 / 3),
 }
 
@@ -39,7 +46,9 @@ def same(one, two):
         return isinstance(two, torch.Tensor) and same(one.numpy(), two.numpy())
     if isinstance(one, np.ndarray):
         return (
-            isinstance(two, np.ndarray) and one.dtype == two.dtype and np.array_equal(one, two, equal_nan=one.dtype.kind == "f")
+            isinstance(two, np.ndarray)
+            and one.dtype == two.dtype
+            and np.array_equal(one, two, equal_nan=one.dtype.kind == "f")
         )
     return one == two and type(two) is type(one.item() if isinstance(one, np.generic) else one)
 
@@ -50,7 +59,12 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
 
 
 @settings(max_examples=25)
-@given(hnp.arrays(st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_]), hnp.array_shapes(min_side=0)))
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_]),
+        hnp.array_shapes(min_side=0),
+    )
+)
 def test_any_array_comes_back(tmp_path_factory, array):
     folder = tmp_path_factory.mktemp("arrays") / "checkpoint"
     state = {
@@ -73,7 +87,11 @@ def test_a_checkpoint_is_safetensors_and_json_and_nothing_else(tmp_path):
     run(tiny_config(), tmp_path)
     files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     newest = tmp_path / "checkpoint" / "00000002"
-    assert {path.name for path in newest.iterdir()} == {"state.json", "tensors.safetensors", "index.json"}
+    assert {path.name for path in newest.iterdir()} == {
+        "state.json",
+        "tensors.safetensors",
+        "index.json",
+    }
     tree = json.loads((newest / "state.json").read_text())
     assert {"learner", "agent_steps", "wall_seconds"} <= set(tree)
     with safe_open(newest / "tensors.safetensors", framework="pt") as file:
@@ -99,9 +117,13 @@ def test_the_last_two_are_kept_and_nothing_beside_them(tmp_path, one_object):
     folder = tmp_path / "checkpoint"
     store = Checkpoints(folder)
     for number in range(1, 5):
-        (store if one_object else Checkpoints(folder)).save({"number": number, "t": torch.full((2,), number)})
+        (store if one_object else Checkpoints(folder)).save(
+            {"number": number, "t": torch.full((2,), number)}
+        )
         assert checkpoint.load(folder)["number"] == number
-        assert names(folder) == [f"{serial:08d}" for serial in range(max(1, number - 1), number + 1)]
+        assert names(folder) == [
+            f"{serial:08d}" for serial in range(max(1, number - 1), number + 1)
+        ]
         assert names(tmp_path) == ["checkpoint"]
 
 
@@ -112,7 +134,13 @@ class Killed(BaseException):
 class Executioner:
     """Counts the operations on files and kills the process, so to speak, before number `doomed`."""
 
-    OPERATIONS = ((os, "rename"), (os, "fsync"), (shutil, "rmtree"), (checkpoint, "write_synced"), (Path, "unlink"))
+    OPERATIONS = (
+        (os, "rename"),
+        (os, "fsync"),
+        (shutil, "rmtree"),
+        (checkpoint, "write_synced"),
+        (Path, "unlink"),
+    )
 
     def __init__(self, monkeypatch):
         self.count, self.doomed = 0, None
@@ -141,11 +169,16 @@ class Executioner:
 
 
 def state_number(number):
-    """As of a run: a ring of three frames that has seen `number` of them, and something beside it."""
+    """As of a run: a ring of three frames that has seen `number` of them, and something beside
+    it."""
     frames = torch.zeros(min(number, 3), 1, 2, 2, dtype=torch.uint8)
     for n in range(number):
         frames[n % 3] = n + 1
-    return {"number": number, "t": torch.full((3,), number), "learner": {"replay": {"frames": frames, "written": number}}}
+    return {
+        "number": number,
+        "t": torch.full((3,), number),
+        "learner": {"replay": {"frames": frames, "written": number}},
+    }
 
 
 def number_in(folder):
@@ -155,7 +188,8 @@ def number_in(folder):
 
 
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_one(tmp_path, monkeypatch):
-    """Once, and once more in the save after it: at every pair of moments a whole checkpoint is found."""
+    """Once, and once more in the save after it: at every pair of moments a whole checkpoint is
+    found."""
     executioner = Executioner(monkeypatch)
     executioner.save(tmp_path / "count" / "checkpoint", 0, None)
     executioner.save(tmp_path / "count" / "checkpoint", 0, None)
@@ -182,10 +216,13 @@ def test_a_failed_save_raises_and_keeps_the_old_one(tmp_path):
         Checkpoints(tmp_path / "checkpoint").save(state_number(2) | {"t": object()})
     assert number_in(tmp_path / "checkpoint") == 1
     assert names(tmp_path / "checkpoint") == ["00000001", "frames"]
-    assert len(names(tmp_path / "checkpoint" / "frames")) == 1, "on a full disk what was begun would be in the way"
+    assert len(names(tmp_path / "checkpoint" / "frames")) == 1, (
+        "on a full disk what was begun would be in the way"
+    )
 
 
-# --- replay's frames -----------------------------------------------------------------------------------------------------
+# --- replay's frames
+# -----------------------------------------------------------------------------------------------------
 
 
 class Ring:
@@ -196,11 +233,15 @@ class Ring:
 
     def add(self, count, random):
         for _ in range(count):
-            self.frames[self.written % len(self.frames)] = torch.from_numpy(random.integers(0, 256, (1, 3, 3), dtype=np.uint8))
+            self.frames[self.written % len(self.frames)] = torch.from_numpy(
+                random.integers(0, 256, (1, 3, 3), dtype=np.uint8)
+            )
             self.written += 1
 
     def state(self):
-        return {"learner": {"replay": {"frames": self.frames[: self.written], "written": self.written}}}
+        return {
+            "learner": {"replay": {"frames": self.frames[: self.written], "written": self.written}}
+        }
 
 
 @settings(max_examples=30)
@@ -210,7 +251,9 @@ class Ring:
     restarts=st.integers(0, 255),
     chunk_frames=st.integers(1, 6),
 )
-def test_any_ring_comes_back_from_its_chunks(tmp_path_factory, slots, additions, restarts, chunk_frames):
+def test_any_ring_comes_back_from_its_chunks(
+    tmp_path_factory, slots, additions, restarts, chunk_frames
+):
     """Whatever is added between the checkpoints, and with a new process after any of them."""
     folder = tmp_path_factory.mktemp("ring") / "checkpoint"
     ring, random, store = Ring(slots), np.random.default_rng(0), Checkpoints(folder)
@@ -227,9 +270,13 @@ def test_any_ring_comes_back_from_its_chunks(tmp_path_factory, slots, additions,
                 shutil.copytree(
                     folder,
                     folder.with_name(f"older{turn}"),
-                    ignore=lambda _, all_, older=older: {name for name in all_ if name[0] == "0" and name != older.name},
+                    ignore=lambda _, all_, older=older: {
+                        name for name in all_ if name[0] == "0" and name != older.name
+                    },
                 )
-                assert same(checkpoint.load(folder.with_name(f"older{turn}")), before), "the one before needs its frames, too"
+                assert same(checkpoint.load(folder.with_name(f"older{turn}")), before), (
+                    "the one before needs its frames, too"
+                )
             if restarts >> turn & 1:
                 store = Checkpoints(folder)
                 store.load()
@@ -242,14 +289,19 @@ def test_a_frame_is_written_once(tmp_path):
         ring.add(10, random)
         store.save(ring.state())
         for path in (folder / "frames").iterdir():
-            assert seen.setdefault(path.name, path.stat().st_mtime_ns) == path.stat().st_mtime_ns, "written again"
+            assert seen.setdefault(path.name, path.stat().st_mtime_ns) == path.stat().st_mtime_ns, (
+                "written again"
+            )
             assert len(load_file(path)["frames"]) == 10, "the new ones alone"
-        assert len(names(folder / "frames")) <= 6, "what no checkpoint needs is gone: 50 slots and one save more"
+        assert len(names(folder / "frames")) <= 6, (
+            "what no checkpoint needs is gone: 50 slots and one save more"
+        )
     assert len(seen) == 12
 
 
 def test_a_larger_ring_that_renumbers_its_frames_is_written_anew(tmp_path):
-    """A run that goes on with a larger budget: the full ring is cut open, so old files name other frames."""
+    """A run that goes on with a larger budget: the full ring is cut open, so old files name other
+    frames."""
     folder, random = tmp_path / "checkpoint", np.random.default_rng(0)
     old, new = Ring(5), Ring(20)
     old.add(7, random)

@@ -1,12 +1,13 @@
-"""What can be said of compilation and graphs without a GPU: nothing breaks a graph, and failure falls back with one line."""
+"""What can be said of compilation and graphs without a GPU: nothing breaks a graph, and failure
+falls back with one line."""
 
 import pytest
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from cclf import augment
+from cclf.bases.sac.networks import Convolutions
+from cclf.data import augment
 from cclf.kernels.paired_convolutions import paired_convolutions
-from cclf.nets import Convolutions
 from cclf.runtime import compile as compiling
 
 
@@ -16,9 +17,12 @@ def test_the_compiled_kernels_are_single_graphs() -> None:
     images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
     whole = torch.compile(paired_convolutions, backend="eager", fullgraph=True, dynamic=False)
     assert torch.equal(whole(images, layers), paired_convolutions(images, layers))
-    frames, origins = torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8), torch.randint(16, (5, 2, 2))
+    frames, origins = (
+        torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8),
+        torch.randint(16, (5, 2, 2)),
+    )
     crop = torch.compile(augment.crop, backend="eager", fullgraph=True, dynamic=False)
-    assert torch.equal(crop(frames, origins, 84).images, augment.crop(frames, origins, 84).images)
+    assert torch.equal(crop(frames, origins, 84).inputs, augment.crop(frames, origins, 84).inputs)
 
 
 def test_what_cannot_be_compiled_runs_plainly_with_one_line(
@@ -54,7 +58,9 @@ def test_a_graphed_policy_gives_the_same_actions_and_moves_its_generator_as_far(
     streams = [torch.Generator(device).manual_seed(3) for _ in range(2)]
 
     def act(generator: torch.Generator):
-        return lambda observation: observation * torch.rand(observation.shape, generator=generator, device=device)
+        return lambda observation: (
+            observation * torch.rand(observation.shape, generator=generator, device=device)
+        )
 
     plain, graphed = act(streams[0]), compiling.GraphedPolicy(act(streams[1]), streams[1:])
     for n in range(12):

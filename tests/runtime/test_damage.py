@@ -1,4 +1,5 @@
-"""Damaged checkpoints: found out, one line says so, the one before is used, and nothing in them is ever run."""
+"""Damaged checkpoints: found out, one line says so, the one before is used, and nothing in them is
+ever run."""
 
 import json
 import os
@@ -8,12 +9,15 @@ import shutil
 
 import pytest
 
-from cclf.config import ConfigError
+from cclf.errors import ConfigError
 from cclf.runtime import checkpoint
 from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, run, tables, tiny_config
 
-CONFIGS = {"sac": tiny_config(), "rainbow": tiny_cclf(env_steps=60, eval_every_env_steps=30, final_eval_episodes=0)}
+CONFIGS = {
+    "sac": tiny_config(),
+    "rainbow": tiny_cclf(env_steps=60, eval_every_env_steps=30, final_eval_episodes=0),
+}
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -62,7 +66,9 @@ MUTATIONS = {
     "truncated": lambda data, rng: data[: rng.randrange(len(data))],
     "empty": lambda *_: b"",
     "longer": lambda data, rng: data + rng.randbytes(rng.randrange(1, 64)),
-    "inserted": lambda data, rng: data[: (place := rng.randrange(len(data)))] + rng.randbytes(1) + data[place:],
+    "inserted": lambda data, rng: (
+        data[: (place := rng.randrange(len(data)))] + rng.randbytes(1) + data[place:]
+    ),
     "noise": lambda data, rng: rng.randbytes(len(data)),
     "pickle": lambda *_: pickle.dumps(Bomb("/nowhere/at/all")),
     "other JSON": lambda *_: b'{"sha256": {}}',
@@ -76,7 +82,8 @@ def expected_after(path, newest, before):
     """What must be loaded when this file is damaged: None is a refusal."""
     if path.parent.name == "00000002" or path.name.startswith("frames-00000002"):
         return before
-    return newest if path.parent.name == "00000001" else None  # the frames of the first are shared: both need them
+    # the frames of the first are shared: both need them
+    return newest if path.parent.name == "00000001" else None
 
 
 def loaded(folder):
@@ -131,13 +138,21 @@ def test_a_planted_pickle_is_refused_and_never_run(two, tmp_path, name, checksum
     shutil.copytree(two[0] / "checkpoint", folder)
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
     for serial in ("00000001", "00000002"):
-        target = next(folder.glob(f"frames/frames-{serial}*")) if name == "frames" else folder / serial / name
+        target = (
+            next(folder.glob(f"frames/frames-{serial}*"))
+            if name == "frames"
+            else folder / serial / name
+        )
         target.write_bytes(bomb)
     if checksums == "made to fit" and name != "index.json":
         for own in folder.glob("0*"):
             listed = json.loads((own / "index.json").read_text())["sha256"]
-            found = {key: (own / key if "/" not in key else folder / key).read_bytes() for key in listed}
-            (own / "index.json").write_bytes(checkpoint._index({key: checkpoint._checksum(found[key]) for key in found}))
+            found = {
+                key: (own / key if "/" not in key else folder / key).read_bytes() for key in listed
+            }
+            (own / "index.json").write_bytes(
+                checkpoint._index({key: checkpoint._checksum(found[key]) for key in found})
+            )
     with pytest.raises(ConfigError, match="no checkpoint in"):
         checkpoint.load(folder)
     assert not (tmp_path / "exploded").exists()

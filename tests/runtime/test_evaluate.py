@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from cclf.data.types import EnvSpec, EnvStep, VectorStep
 from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector, finish, write_video
 from cclf.runtime.workers import LocalEnvs
-from cclf.types import EnvSpec, EnvStep, VectorStep
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
 
 class Clock:
-    """Its frame shows the seed of the episode plus the number of steps; it pays 1, then 2, and ends after seed % 3 + 2 steps."""
+    """Its frame shows the seed of the episode plus the number of steps; it pays 1, then 2, and ends
+    after seed % 3 + 2 steps."""
 
     spec = EnvSpec((1, 2, 2), 1, 1, None)
 
@@ -29,7 +30,12 @@ class Clock:
         self.actions.append(action)
         self.steps += 1
         ended = self.steps == self.seed % 3 + 2
-        return EnvStep(self._frame(), float(self.steps), ended and self.seed % 2 == 0, ended and self.seed % 2 == 1)
+        return EnvStep(
+            self._frame(),
+            float(self.steps),
+            ended and self.seed % 2 == 0,
+            ended and self.seed % 2 == 1,
+        )
 
     def picture(self):
         self.pictures += 1
@@ -65,7 +71,9 @@ def test_one_episode_per_seed_with_stacks_and_sums():
 
 
 def test_pictures_are_of_the_first_episode_alone():
-    result = finish(evaluate(LocalEnvs([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True))
+    result = finish(
+        evaluate(LocalEnvs([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True)
+    )
     assert [picture[0, 0, 0] for picture in result.pictures] == [10, 11, 12]
 
 
@@ -82,7 +90,9 @@ class Worlds:
         assert actions.shape == (3,)
         self.steps += 1
         ended = self.steps % (np.arange(3) + 1) == 0
-        return VectorStep(self.steps.copy(), np.ones(3), ended & [True, False, True], ended & [False, True, False])
+        return VectorStep(
+            self.steps.copy(), np.ones(3), ended & [True, False, True], ended & [False, True, False]
+        )
 
     def render(self, index):
         return np.full((4, 4, 3), index + self.steps[index], np.uint8)
@@ -100,7 +110,9 @@ class Chooser:
 def test_of_each_world_the_first_episode_alone_counts():
     result = finish(evaluate_vector(Worlds(), Chooser(), [5, 6, 7], action_seed=1, record=True))
     assert result.returns == [1.0, 2.0, 3.0]
-    assert [picture[0, 0, 0] for picture in result.pictures] == [0], "the first world, while its first episode lasts"
+    assert [picture[0, 0, 0] for picture in result.pictures] == [0], (
+        "the first world, while its first episode lasts"
+    )
 
 
 def test_sampled_actions_are_decided_by_the_seed():
@@ -166,7 +178,9 @@ def test_at_a_given_moment_the_evaluation_is_the_same_whatever_the_schedule(plai
     assert sorted(often) == ["15", "30", "45", "60"]
     for step, row in by_step.items():
         assert often[step] == row
-        assert more[step]["returns"].split()[:2] == row["returns"].split(), "more episodes begin with the same ones"
+        assert more[step]["returns"].split()[:2] == row["returns"].split(), (
+            "more episodes begin with the same ones"
+        )
     assert often["15"]["returns"] != often["30"]["returns"], "another moment, other episodes"
 
 
@@ -181,5 +195,7 @@ def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone(tmp_path):
     assert finish(training.evaluate(60, False)).returns != first.returns
     after = {key: value for key, value in learner.state_dict().items() if key != "env"}
     assert differing(before, after) == []
-    assert learner.env.state_dict() == build.make_learner(tiny_config(), CPU).env.state_dict(), "the training environment rests"
+    assert learner.env.state_dict() == build.make_learner(tiny_config(), CPU).env.state_dict(), (
+        "the training environment rests"
+    )
     agent.close()

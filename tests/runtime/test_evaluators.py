@@ -1,4 +1,5 @@
-"""Episodes played in worker processes: shared by runs, equal to those played here, played again when a worker is lost."""
+"""Episodes played in worker processes: shared by runs, equal to those played here, played again
+when a worker is lost."""
 
 import os
 from functools import partial
@@ -6,8 +7,9 @@ from functools import partial
 import pytest
 
 from cclf import build
-from cclf.config import WorkerError
-from cclf.episode_player import EpisodePlayer
+from cclf.bases.rainbow.episode_player import EpisodePlayer
+from cclf.envs.make import make_env
+from cclf.errors import WorkerError
 from cclf.runtime.evaluate import EvaluationStoppedError, finish, next_round
 from cclf.runtime.evaluators import Evaluators
 from faulty_envs import FaultyPlayer
@@ -31,7 +33,10 @@ def make():
 
 def test_runs_that_share_workers_get_their_own_returns(make):
     evaluators = make(FaultyPlayer, 2)
-    first, second = evaluators.rounds(("a", 1.0), [1, 2, 3, 4, 5]), evaluators.rounds(("b", 10.0), [6, 7])
+    first, second = (
+        evaluators.rounds(("a", 1.0), [1, 2, 3, 4, 5]),
+        evaluators.rounds(("b", 10.0), [6, 7]),
+    )
     results = {}
     while len(results) < 2:  # in turn, as runs in one process do
         for name, rounds in (("first", first), ("second", second)):
@@ -66,7 +71,7 @@ def test_workers_play_what_this_process_would_play(make):
     config = tiny("rainbow")
     seeds = [3, 4, 5]
     here = build.make_agent(config, CPU)
-    evaluators = make(EpisodePlayer, 2)
+    evaluators = make(partial(EpisodePlayer, make_env), 2)
     elsewhere = build.make_agent(config, CPU, evaluators=evaluators)
     for value in here.policy.parameters().values():
         value.add_(0.05)

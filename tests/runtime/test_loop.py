@@ -1,33 +1,49 @@
-"""The loop: clocks that agree, rows where they belong, and a stop at any moment that changes nothing."""
+"""The loop: clocks that agree, rows where they belong, and a stop at any moment that changes
+nothing."""
 
 import numpy as np
 import pytest
 import torch
 
 from cclf import build
+from cclf.bases.sac import learner as sac_learner
+from cclf.data.types import Advance
 from cclf.runtime import loop
 from cclf.runtime.evaluate import Evaluation
-from cclf.runtime.loop import Plan, Run, Training, run_together
+from cclf.runtime.loop import ActiveRun, Plan, Training, run_together
 from cclf.runtime.metrics import RunLog
 from cclf.runtime.turns import take_turns
-from cclf.types import Advance
 from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3])
 def test_the_three_clocks_agree_in_every_row(tmp_path, repeat):
-    config = tiny_config(env={"action_repeat": repeat}, env_steps=61 * repeat, eval_every_env_steps=20)
+    config = tiny_config(
+        env={"action_repeat": repeat}, env_steps=61 * repeat, eval_every_env_steps=20
+    )
     learner, finished = run(config, tmp_path)
     assert finished
     train, evaluation = tables(tmp_path)
     for row in (*train, *evaluation):
-        env_steps, agent_steps, updates = (int(row[name]) for name in ("env_steps", "agent_steps", "updates"))
+        env_steps, agent_steps, updates = (
+            int(row[name]) for name in ("env_steps", "agent_steps", "updates")
+        )
         assert env_steps == agent_steps * repeat
-        assert updates == max(0, agent_steps - 20), "one update per agent step after the warm-up of 20"
+        assert updates == max(0, agent_steps - 20), (
+            "one update per agent step after the warm-up of 20"
+        )
     assert [int(row["agent_steps"]) for row in train] == list(range(10, 61, 10))
-    crossings = [step for step in range(repeat, 61 * repeat + 1, repeat) if step // 20 != (step - repeat) // 20]
+    crossings = [
+        step
+        for step in range(repeat, 61 * repeat + 1, repeat)
+        if step // 20 != (step - repeat) // 20
+    ]
     assert [int(row["env_steps"]) for row in evaluation] == sorted({*crossings, 61 * repeat})
-    assert (learner.agent_steps, learner.updates) == (61, 41) == (config.planned_agent_steps, config.planned_updates)
+    assert (
+        (learner.agent_steps, learner.updates)
+        == (61, 41)
+        == (config.planned_agent_steps, config.planned_updates)
+    )
 
 
 def test_the_budget_is_met_to_the_step_and_never_by_less(tmp_path):
@@ -39,9 +55,12 @@ def test_the_budget_is_met_to_the_step_and_never_by_less(tmp_path):
 def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
     run(tiny_config(env_steps=100), tmp_path)
     train = rows(tmp_path / "train.csv")
-    assert [row["episodes"] for row in train] == ["0", "0", "1", "1", "2", "2", "2", "3", "3", "4"]  # 25 steps each
+    # 25 steps each
+    assert [row["episodes"] for row in train] == ["0", "0", "1", "1", "2", "2", "2", "3", "3", "4"]
     assert [bool(row["episode_return"]) for row in train] == [n in (2, 4, 7, 9) for n in range(10)]
-    assert [bool(row["critic_loss"]) for row in train] == [False, False, *[True] * 8], "no update in the warm-up"
+    assert [bool(row["critic_loss"]) for row in train] == [False, False, *[True] * 8], (
+        "no update in the warm-up"
+    )
     assert all(np.isfinite(float(value)) for row in train for value in row.values() if value)
     walls = [float(row["wall_seconds"]) for row in rows(tmp_path / "eval.csv")]
     assert walls == sorted(walls)
@@ -49,7 +68,8 @@ def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
 
 
 class Scripted:
-    """A learner that only counts; each turn is `stride` agent steps, its metric the number of the turn."""
+    """A learner that only counts; each turn is `stride` agent steps, its metric the number of the
+    turn."""
 
     metric_names = ("turn",)
 
@@ -88,7 +108,7 @@ def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(
     training = Training(Plan(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
     stop = StopAt()
     log = RunLog(tmp_path, learner.metric_names, tensorboard=False, resume_env_steps=0)
-    assert not run_together([Run(training, log, QuietProgress(100, 0, stop))], stop)
+    assert not run_together([ActiveRun(training, log, QuietProgress(100, 0, stop))], stop)
     assert training.finished
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
     assert moments == [(64, False), (128, True)], "the last evaluation alone is recorded"
@@ -124,7 +144,8 @@ def undisturbed(tmp_path_factory):
     ids=lambda stops: "+".join(map(str, stops)),
 )
 def test_a_stop_at_any_step_changes_nothing(undisturbed, tmp_path, stops):
-    """In the warm-up, at its end, at an evaluation, in an episode, between two rows, and five times in one run."""
+    """In the warm-up, at its end, at an evaluation, in an episode, between two rows, and five times
+    in one run."""
     learner = run_with_stops(tiny_config(), tmp_path, stops)
     assert differing(learner.state_dict(), undisturbed[0]) == []
     assert tables(tmp_path) == undisturbed[1]
@@ -138,7 +159,9 @@ def test_other_methods_resume_exactly_too(tmp_path, method):
 
 
 def test_a_wrapped_replay_resumes_exactly(tmp_path):
-    config = tiny_config(env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80)
+    config = tiny_config(
+        env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80
+    )
     whole, parts = undisturbed_and_stopped(config, tmp_path, range(21, 79, 6))
     assert whole.replay.written > 3 * whole.replay.slots
     assert differing(whole.state_dict(), parts.state_dict()) == []
@@ -147,9 +170,11 @@ def test_a_wrapped_replay_resumes_exactly(tmp_path):
 def test_deepmind_control_resumes_exactly(tmp_path):
     pytest.importorskip("dm_control")
     env = {"frame_pixels": 32, "crop_pixels": 28}
-    config = tiny_config("dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1)
+    config = tiny_config(
+        "dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "evaluate", mean)  # it would render 250 frames
+        patch.setattr(sac_learner, "evaluate", mean)  # it would render 250 frames
         whole, parts = undisturbed_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
@@ -196,7 +221,9 @@ def test_an_environment_that_cannot_be_saved_begins_a_new_episode(tmp_path):
     assert learner.env.resets == 1
     ages = learner.replay.ages[: learner.replay.head + 1].tolist()
     assert ages == [*range(26), *range(11), *range(26)], "whole, cut off after ten steps, new"
-    assert not learner.replay.live[[25, 36]].any(), "no transition leads from one episode into the next"
+    assert not learner.replay.live[[25, 36]].any(), (
+        "no transition leads from one episode into the next"
+    )
 
 
 def test_a_larger_budget_goes_on_as_if_it_had_been_given_at_once(tmp_path):
@@ -213,11 +240,14 @@ def test_a_finished_run_has_nothing_to_do(tmp_path):
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     _, finished = run(tiny_config(), tmp_path)
     assert finished
-    assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    assert before == {
+        path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()
+    }
 
 
 def test_the_update_sees_nothing_of_the_step_under_way():
-    """Its batch is drawn before the environment is stepped, so the two may overlap: replay then holds all but this step."""
+    """Its batch is drawn before the environment is stepped, so the two may overlap: replay then
+    holds all but this step."""
     learner = build.make_learner(tiny_config(), CPU)
     sizes = []
     original = learner.replay.sample
@@ -228,18 +258,23 @@ def test_the_update_sees_nothing_of_the_step_under_way():
 
 
 def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, monkeypatch):
-    """As SAC on a GPU does without workers: episodes go on while the agent learns, with the weights they began with."""
+    """As SAC on a GPU does without workers: episodes go on while the agent learns, with the weights
+    they began with."""
     config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
     rounds, one_round = [], loop.next_round
-    monkeypatch.setattr(loop, "next_round", lambda *given: rounds.append(given) or one_round(*given))
+    monkeypatch.setattr(
+        loop, "next_round", lambda *given: rounds.append(given) or one_round(*given)
+    )
     at_once, _ = run(config, tmp_path / "at once")
     assert rounds == []
-    monkeypatch.setattr(build, "_plays_between_turns", lambda *_: True)
+    monkeypatch.setattr(sac_learner, "plays_between_turns", lambda *_: True)
     between, finished = run(config, tmp_path / "between")
     assert finished
     assert len(rounds) > 40, "a round of the evaluation after a turn of the training"
     for name in ("train", "eval"):
-        one, two = (rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("at once", "between"))
+        one, two = (
+            rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("at once", "between")
+        )
         assert one == two
     assert differing(at_once.state_dict(), between.state_dict()) == []
 
@@ -259,7 +294,8 @@ class Elsewhere:
 
 
 def test_all_environments_that_live_elsewhere_are_asked_before_one_is_waited_for():
-    """And all actions are asked for before the first update: a GPU that works in order has them at once."""
+    """And all actions are asked for before the first update: a GPU that works in order has them at
+    once."""
     configs = [tiny_config(seed=seed) for seed in (1, 2)]
     apart, in_turn = ([build.make_learner(config, CPU) for config in configs] for _ in range(2))
     events = []
@@ -267,11 +303,17 @@ def test_all_environments_that_live_elsewhere_are_asked_before_one_is_waited_for
         learner.env = Elsewhere(learner.env, name, events)
         for part in ("act", "update"):
             original = getattr(learner, part)
-            setattr(learner, part, lambda *given, do=original, did=f"{part} {name}": events.append(did) or do(*given))
+            setattr(
+                learner,
+                part,
+                lambda *given, do=original, did=f"{part} {name}": events.append(did) or do(*given),
+            )
     for agent_steps in range(40):
         events.clear()
         assert take_turns([learner.turn(agent_steps) for learner in in_turn]) == {}
-        assert events == [f"{part} {name}" for part in ("act", "update", "ask", "answer") for name in "ab"]
+        assert events == [
+            f"{part} {name}" for part in ("act", "update", "ask", "answer") for name in "ab"
+        ]
         for learner in apart:
             learner.advance(agent_steps)
     for one, other in zip(apart, in_turn, strict=True):
@@ -287,7 +329,9 @@ def together(configs, folder, stop, spoil=None):
         training, learner, _ = build.make_training(config, own, CPU)
         training.resume()
         log = RunLog(own, learner.metric_names, False, training.env_steps, training.evaluation_due)
-        runs.append(Run(training, log, QuietProgress(config.run.env_steps, training.env_steps, stop)))
+        runs.append(
+            ActiveRun(training, log, QuietProgress(config.run.env_steps, training.env_steps, stop))
+        )
         learners.append(learner)
     if spoil is not None:
         learners[spoil].algorithm.critic.q1[0].weight.data.fill_(float("nan"))
@@ -298,18 +342,24 @@ def together(configs, folder, stop, spoil=None):
 
 
 def test_runs_that_take_turns_are_the_runs_they_would_be_alone(tmp_path):
-    configs = [tiny_config(seed=1), tiny_config(seed=2, env_steps=80)]  # the second goes on alone at the end
-    _, joint = together(configs, tmp_path / "joint", StopAt(50))  # stopped in between, and taken up again
+    # the second goes on alone at the end
+    configs = [tiny_config(seed=1), tiny_config(seed=2, env_steps=80)]
+    # stopped in between, and taken up again
+    _, joint = together(configs, tmp_path / "joint", StopAt(50))
     failed, joint = together(configs, tmp_path / "joint", StopAt())
     assert not failed
     for config, learner in zip(configs, joint, strict=True):
         alone, _ = run(config, tmp_path / "alone" / str(config.seed))
         assert differing(alone.state_dict(), learner.state_dict()) == []
-        assert tables(tmp_path / "alone" / str(config.seed)) == tables(tmp_path / "joint" / str(config.seed))
+        assert tables(tmp_path / "alone" / str(config.seed)) == tables(
+            tmp_path / "joint" / str(config.seed)
+        )
 
 
 def test_a_run_that_diverges_leaves_and_the_other_goes_on(tmp_path):
-    failed, learners = together([tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0)
+    failed, learners = together(
+        [tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0
+    )
     assert set(failed) == {0}
     assert learners[0].agent_steps < 60 == learners[1].agent_steps
     assert (tmp_path / "1" / "failure").exists()
@@ -330,11 +380,18 @@ def test_the_last_evaluations_of_all_runs_go_on_side_by_side(tmp_path):
         plan = Plan(60, 1, 40, 30, video=False, evaluate_beside_training=True)
         learner, folder = Scripted(stride=20), tmp_path / name
         folder.mkdir()
-        training = Training(plan, learner, lambda moment, _, name=name: evaluation(name, moment), folder)
+        training = Training(
+            plan, learner, lambda moment, _, name=name: evaluation(name, moment), folder
+        )
         log = RunLog(folder, learner.metric_names, tensorboard=False, resume_env_steps=0)
-        runs.append(Run(training, log, QuietProgress(60, 0, stop)))
+        runs.append(ActiveRun(training, log, QuietProgress(60, 0, stop)))
     assert not run_together(runs, stop)
-    assert [word for word, _, moment in told if moment == 60] == ["begins", "begins", "ends", "ends"]
+    assert [word for word, _, moment in told if moment == 60] == [
+        "begins",
+        "begins",
+        "ends",
+        "ends",
+    ]
     assert told.index(("ends", "a", 40)) < told.index(("begins", "a", 60)), "one at a time in a run"
     for training, log, _ in runs:
         log.close()

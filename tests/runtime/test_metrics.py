@@ -1,12 +1,21 @@
-"""CSV files are the truth: fixed columns, cut back on resume; averages that survive a checkpoint."""
+"""CSV files are the truth: fixed columns, cut back on resume; averages that survive a
+checkpoint."""
 
 import pytest
 import torch
 
-from cclf.runtime.metrics import CLOCK_COLUMNS, EVAL_COLUMNS, Averages, RunLog, Table
+from cclf.runtime.metrics import CLOCK_COLUMNS, EVAL_COLUMNS, Averages, CsvTable, RunLog
 from tiny_runs import rows
 
-REQUIRED = ("env_steps", "agent_steps", "updates", "return_mean", "return_std", "episodes", "wall_seconds")
+REQUIRED = (
+    "env_steps",
+    "agent_steps",
+    "updates",
+    "return_mean",
+    "return_std",
+    "episodes",
+    "wall_seconds",
+)
 
 
 def test_the_columns_that_programs_rely_on():
@@ -21,11 +30,11 @@ def write_steps(table, steps):
 
 def test_a_reopened_table_forgets_what_came_after_the_checkpoint(tmp_path):
     path = tmp_path / "t.csv"
-    table = Table(path, ("env_steps", "value"), resume_env_steps=0)
+    table = CsvTable(path, ("env_steps", "value"), resume_env_steps=0)
     write_steps(table, [10, 20, 30, 40])
     table.close()
     undisturbed = path.read_text()
-    again = Table(path, ("env_steps", "value"), resume_env_steps=25)
+    again = CsvTable(path, ("env_steps", "value"), resume_env_steps=25)
     assert [row["env_steps"] for row in rows(path)] == ["10", "20"]
     write_steps(again, [30, 40])
     again.close()
@@ -34,19 +43,26 @@ def test_a_reopened_table_forgets_what_came_after_the_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("resume", "kept"), [(0, []), (9, []), (10, ["10"]), (40, ["10", "20", "30", "40"]), (99, ["10", "20", "30", "40"])]
+    ("resume", "kept"),
+    [
+        (0, []),
+        (9, []),
+        (10, ["10"]),
+        (40, ["10", "20", "30", "40"]),
+        (99, ["10", "20", "30", "40"]),
+    ],
 )
 def test_a_row_of_the_checkpoints_own_step_stays(tmp_path, resume, kept):
     path = tmp_path / "t.csv"
-    table = Table(path, ("env_steps", "value"), 0)
+    table = CsvTable(path, ("env_steps", "value"), 0)
     write_steps(table, [10, 20, 30, 40])
     table.close()
-    Table(path, ("env_steps", "value"), resume).close()
+    CsvTable(path, ("env_steps", "value"), resume).close()
     assert [row["env_steps"] for row in rows(path)] == kept
 
 
 def test_every_row_is_on_disk_at_once(tmp_path):
-    table = Table(tmp_path / "t.csv", ("env_steps", "value"), 0)
+    table = CsvTable(tmp_path / "t.csv", ("env_steps", "value"), 0)
     for count in (1, 2, 3):
         write_steps(table, [count])
         assert len(rows(tmp_path / "t.csv")) == count
@@ -54,7 +70,7 @@ def test_every_row_is_on_disk_at_once(tmp_path):
 
 
 def test_missing_values_are_empty_and_floats_keep_eight_digits(tmp_path):
-    table = Table(tmp_path / "t.csv", ("env_steps", "value", "other"), 0)
+    table = CsvTable(tmp_path / "t.csv", ("env_steps", "value", "other"), 0)
     table.write({"env_steps": 1_000_000, "value": 1 / 3, "not a column": 1})
     table.close()
     assert (tmp_path / "t.csv").read_text() == "env_steps,value,other\n1000000,0.33333333,\n"
@@ -106,8 +122,14 @@ def test_a_run_log_has_both_tables_and_a_mirror(tmp_path):
 
     log = RunLog(tmp_path, ("loss",), tensorboard=True, resume_env_steps=0)
     log.write("train", {"env_steps": 8, "agent_steps": 2, "updates": 1, "episodes": 0, "loss": 0.5})
-    log.write("train", {"env_steps": 16, "agent_steps": 4, "updates": 3, "episodes": 0, "loss": float("nan")})
-    log.write("eval", {"env_steps": 16, "agent_steps": 4, "updates": 3, "return_mean": 7.5, "returns": "7 8"})
+    log.write(
+        "train",
+        {"env_steps": 16, "agent_steps": 4, "updates": 3, "episodes": 0, "loss": float("nan")},
+    )
+    log.write(
+        "eval",
+        {"env_steps": 16, "agent_steps": 4, "updates": 3, "return_mean": 7.5, "returns": "7 8"},
+    )
     log.close()
     assert rows(tmp_path / "train.csv")[0]["loss"] == "0.5"
     assert rows(tmp_path / "train.csv")[0]["episode_return"] == ""
@@ -115,12 +137,15 @@ def test_a_run_log_has_both_tables_and_a_mirror(tmp_path):
     mirror = EventAccumulator(str(tmp_path / "tensorboard"))
     mirror.Reload()
     assert [(event.step, event.value) for event in mirror.Scalars("train/loss")] == [(8, 0.5)]
-    assert [(event.step, event.value) for event in mirror.Scalars("eval/return_mean")] == [(16, 7.5)]
+    assert [(event.step, event.value) for event in mirror.Scalars("eval/return_mean")] == [
+        (16, 7.5)
+    ]
 
 
 def test_averages_of_a_checkpoint_follow_the_device_that_goes_on():
     averages = Averages()
     averages.load_state_dict({"loss": torch.tensor([1.0, 2.0])})
-    averages.add({"loss": torch.tensor(3.0, device="meta")})  # stands for a GPU: mixing devices is an error there, too
+    # stands for a GPU: mixing devices is an error there, too
+    averages.add({"loss": torch.tensor(3.0, device="meta")})
     state = averages.state_dict()["loss"]
     assert (state.device.type, state.shape) == ("meta", (3,))

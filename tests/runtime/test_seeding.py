@@ -1,4 +1,5 @@
-"""One seed decides everything, streams do not disturb each other, and different seeds differ wherever they should."""
+"""One seed decides everything, streams do not disturb each other, and different seeds differ
+wherever they should."""
 
 import itertools
 
@@ -104,7 +105,10 @@ def test_different_seeds_differ_in_everything_drawn():
     draws = [learner.replay.sample(16, learner.generators["replay"]).slot for learner in (one, two)]
     assert not torch.equal(*draws)
     noise = [
-        learner.algorithm.draw_noise(16, learner.generators["augment"], learner.generators["policy"]) for learner in (one, two)
+        learner.algorithm.draw_noise(
+            16, learner.generators["augment"], learner.generators["policy"]
+        )
+        for learner in (one, two)
     ]
     for ours, theirs in zip(*noise, strict=True):
         assert not torch.equal(ours, theirs)

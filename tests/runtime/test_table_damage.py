@@ -1,4 +1,5 @@
-"""Tables that are not what the checkpoint knows: one line, nothing changed, nothing lost in silence."""
+"""Tables that are not what the checkpoint knows: one line, nothing changed, nothing lost in
+silence."""
 
 import re
 import shutil
@@ -6,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from cclf.config import ConfigError
+from cclf.errors import ConfigError
 from cclf.runtime import checkpoint
-from cclf.runtime.metrics import KnownRows, Table, check_tables, kept_rows
+from cclf.runtime.metrics import CsvTable, KnownRows, check_tables, kept_rows
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 
@@ -34,7 +35,10 @@ def run(trained, tmp_path):
 
 
 def known_rows(run):
-    return {name: KnownRows(**facts) for name, facts in checkpoint.load(run / "checkpoint")["tables"].items()}
+    return {
+        name: KnownRows(**facts)
+        for name, facts in checkpoint.load(run / "checkpoint")["tables"].items()
+    }
 
 
 def edited(pattern, by):
@@ -55,8 +59,12 @@ DAMAGE = {
     "deleted": lambda path: path.unlink(),
     "empty": lambda path: path.write_bytes(b""),
     "without its rows": lambda path: path.write_text(path.read_text().splitlines(keepends=True)[0]),
-    "without its first row": lambda path: path.write_text(re.sub(r"\n.*", "", path.read_text(), count=1)),
-    "without its last row": lambda path: path.write_text(re.sub(r"\n[^\n]*\n$", "\n", path.read_text())),
+    "without its first row": lambda path: path.write_text(
+        re.sub(r"\n.*", "", path.read_text(), count=1)
+    ),
+    "without its last row": lambda path: path.write_text(
+        re.sub(r"\n[^\n]*\n$", "\n", path.read_text())
+    ),
     "torn": lambda path: path.write_bytes(path.read_bytes()[:-3]),
     "a digit changed": edited(r"(\n\d+,\d+,\d+,.*)\d", r"\g<1>x"),
     "a row twice": edited(r"\n(.*)\n", r"\n\g<1>\n\g<1>\n"),
@@ -78,7 +86,10 @@ def test_a_table_that_is_not_what_the_checkpoint_knows_is_refused(run, table, da
     with pytest.raises(ConfigError) as refusal:
         check_tables(run, 60, False, known)
     assert str(refusal.value).startswith(f"cannot go on with {run / table}.csv: ")
-    assert f"restore it from a copy, or delete {run / 'checkpoint'} to train from the beginning" in str(refusal.value)
+    assert (
+        f"restore it from a copy, or delete {run / 'checkpoint'} to train from the beginning"
+        in str(refusal.value)
+    )
     assert "\n" not in str(refusal.value)
 
 
@@ -90,15 +101,25 @@ def test_the_clock_on_the_wall_counts_too(run):
 
 @pytest.mark.parametrize(
     ("table", "damage", "config"),
-    [("eval", "deleted", LONGER), ("train", "no text", LONGER), ("eval", "a digit changed", CONFIG), ("final", "zeros", LONGER)],
+    [
+        ("eval", "deleted", LONGER),
+        ("train", "no text", LONGER),
+        ("eval", "a digit changed", CONFIG),
+        ("final", "zeros", LONGER),
+    ],
 )
 def test_the_command_refuses_it_in_one_line_and_changes_nothing(run, table, damage, config):
     """Also a run that was finished before, and a row that no checkpoint knows yet."""
     out = run.parents[len(CONFIG.run_name().split("/")) - 1]
     DAMAGE[damage](run / f"{table}.csv")
-    before = contents(run / "checkpoint") | {path.name: path.read_bytes() for path in run.glob("*.csv")}
+    before = contents(run / "checkpoint") | {
+        path.name: path.read_bytes() for path in run.glob("*.csv")
+    }
     assert_refused(train(out, config), f"cannot go on with {run / table}.csv")
-    assert contents(run / "checkpoint") | {path.name: path.read_bytes() for path in run.glob("*.csv")} == before
+    assert (
+        contents(run / "checkpoint") | {path.name: path.read_bytes() for path in run.glob("*.csv")}
+        == before
+    )
 
 
 def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, trained):
@@ -131,11 +152,11 @@ def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
 
 def test_other_columns_in_a_later_version_lose_nothing_and_still_fit_the_checkpoint(tmp_path):
     path = tmp_path / "t.csv"
-    table = Table(path, ("env_steps", "old"), 0)
+    table = CsvTable(path, ("env_steps", "old"), 0)
     table.write({"env_steps": 10, "old": 1})
     table.close()
     for _ in range(2):  # the second time as if it had been killed before it saved
-        again = Table(path, ("env_steps", "new"), 10, table.known())
+        again = CsvTable(path, ("env_steps", "new"), 10, table.known())
         again.close()
         assert rows(path) == [{"env_steps": "10", "new": "", "old": "1"}]
     assert again.known() != table.known()

@@ -1,6 +1,8 @@
-"""Files of a run folder changed on purpose, with checksums made to fit: the state that they say, or one line, never a traceback.
+"""Files of a run folder changed on purpose, with checksums made to fit: the state that they say, or
+one line, never a traceback.
 
-Damage that a checksum finds is in test_damage.py. Here a stranger has changed what is inside and signed it.
+Damage that a checksum finds is in test_damage.py. Here a stranger has changed what is inside and
+signed it.
 """
 
 import copy
@@ -16,23 +18,48 @@ import torch
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
-from cclf import build, cli, run_folder
-from cclf.commands.training import run_training
-from cclf.config import ConfigError
-from cclf.gallery.curate import curate
-from cclf.runtime import checkpoint
+from cclf import build, cli
+from cclf.commands.train import run_training
+from cclf.errors import ConfigError
+from cclf.runtime import checkpoint, run_folder
 from cclf.runtime.failure import NonFiniteError
 from cclf.runtime.stop import Stop
+from cclf.study.inspect import curate
 from rainbow_inputs import tiny_cclf
 from tiny_runs import CPU, flat, run, tiny_config
 
-A2C = {"num_envs": 2, "rollout_steps": 4, "contrastive_hidden_dim": 8, "re3_window_observations": 20}
+A2C = {
+    "num_envs": 2,
+    "rollout_steps": 4,
+    "contrastive_hidden_dim": 8,
+    "re3_window_observations": 20,
+}
 CONFIGS = {
     "sac": tiny_config(env_steps=60, eval_every_env_steps=20, algorithm={"warmup_agent_steps": 10}),
-    "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", algorithm=A2C, env_steps=64, eval_every_env_steps=16),
+    "a2c": tiny_config(
+        "minigrid/DoorKey-5x5", "re3+cclf", algorithm=A2C, env_steps=64, eval_every_env_steps=16
+    ),
     "rainbow": tiny_cclf(env_steps=60, eval_every_env_steps=20, final_eval_episodes=0),
 }
-ODD_VALUES = ("x", "", [], [1], None, {}, {"a": {"b": 1}}, 10**30, -(10**30), -1, 0, 3, 1.5, math.nan, math.inf, True, False)
+ODD_VALUES = (
+    "x",
+    "",
+    [],
+    [1],
+    None,
+    {},
+    {"a": {"b": 1}},
+    10**30,
+    -(10**30),
+    -1,
+    0,
+    3,
+    1.5,
+    math.nan,
+    math.inf,
+    True,
+    False,
+)
 ODD_VALUES += (10**400, [[]], "../../x", 2**31, 2**63)
 
 
@@ -49,13 +76,20 @@ def runs(tmp_path_factory):
     return out, found
 
 
-# --- changes --------------------------------------------------------------------------------------------------------------
+# --- changes
+# --------------------------------------------------------------------------------------------------------------
 
 
 def places(tree):
     """Every (container, key) inside."""
     found = []
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    items = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     for key, value in items:
         found.append((tree, key))
         found += places(value)
@@ -69,7 +103,9 @@ def deep(depth=50_000):
 def change_json(text, rng):
     """The new text, and what was done."""
     tree = json.loads(text)
-    kind = rng.choice(("value", "value", "value", "value", "drop", "add", "rename", "swap", "whole", "deep"))
+    kind = rng.choice(
+        ("value", "value", "value", "value", "drop", "add", "rename", "swap", "whole", "deep")
+    )
     container, key = rng.choice(places(tree))
     where = f"{kind} {key!r}"
     if kind == "value":
@@ -88,17 +124,25 @@ def change_json(text, rng):
     elif kind == "whole":
         return json.dumps(rng.choice(ODD_VALUES)), "another document"
     elif kind == "deep":
-        return json.dumps(tree).replace(json.dumps(container[key]), deep(), 1), f"deep nesting at {key!r}"
+        return json.dumps(tree).replace(
+            json.dumps(container[key]), deep(), 1
+        ), f"deep nesting at {key!r}"
     return json.dumps(tree), where
 
 
 def other_tensor(value, rng):
-    kind = rng.choice(("dtype", "dimension", "shorter", "longer", "one row", "empty", "scalar", "flat", "number"))
+    kind = rng.choice(
+        ("dtype", "dimension", "shorter", "longer", "one row", "empty", "scalar", "flat", "number")
+    )
     if kind == "dtype":
         kinds = (torch.float64, torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)
         return value.to(rng.choice([k for k in kinds if k != value.dtype])), kind
     if kind == "number":
-        number = rng.choice((-1, 0, 100, math.nan, math.inf)) if value.is_floating_point() else rng.choice((-1, 0, 1, 100))
+        number = (
+            rng.choice((-1, 0, 100, math.nan, math.inf))
+            if value.is_floating_point()
+            else rng.choice((-1, 0, 1, 100))
+        )
         if value.dtype == torch.uint8:
             number = abs(number)
         changed = value.clone()
@@ -120,7 +164,10 @@ def other_tensor(value, rng):
 
 def change_tensors(data, rng):
     tensors = tensors_from_bytes(data)
-    name, kind = rng.choice(sorted(tensors)), rng.choice(("tensor",) * 6 + ("drop", "add", "rename", "swap"))
+    name, kind = (
+        rng.choice(sorted(tensors)),
+        rng.choice(("tensor",) * 6 + ("drop", "add", "rename", "swap")),
+    )
     if kind == "tensor":
         tensors[name], kind = other_tensor(tensors[name], rng)
     elif kind == "drop":
@@ -153,17 +200,22 @@ def sign(folder):
             state = json.loads((own / "state.json").read_text())
             chunks = state["learner"]["replay"]["frames"]["__frames__"]["chunks"]
             for chunk in chunks:
-                chunk["sha256"] = checkpoint._checksum((folder / "checkpoint/frames" / chunk["file"]).read_bytes())
+                chunk["sha256"] = checkpoint._checksum(
+                    (folder / "checkpoint/frames" / chunk["file"]).read_bytes()
+                )
             (own / "state.json").write_text(json.dumps(state))
         except (KeyError, TypeError, RecursionError, ValueError, OSError):
             chunks = []
         found = {name: (own / name).read_bytes() for name in ("state.json", "tensors.safetensors")}
         for path in (folder / "checkpoint").glob("frames/*"):
             found[f"frames/{path.name}"] = path.read_bytes()
-        (own / "index.json").write_bytes(checkpoint._index({name: checkpoint._checksum(found[name]) for name in found}))
+        (own / "index.json").write_bytes(
+            checkpoint._index({name: checkpoint._checksum(found[name]) for name in found})
+        )
 
 
-# --- what a user does ------------------------------------------------------------------------------------------------------
+# --- what a user does
+# ------------------------------------------------------------------------------------------------------
 
 
 def resume(config, folder, _tmp):
@@ -177,8 +229,12 @@ def resume(config, folder, _tmp):
                 tables = {name: {**known._asdict()} for name, known in training.known_rows.items()}
                 assert tables == said.pop("tables", {}), "silently other tables"
                 loaded = flat(training.state_dict())
-                assert loaded.keys() == flat(said).keys(), f"silently another state: {loaded.keys() ^ flat(said).keys()}"
-                assert same(training.state_dict(), said) == [], f"silently another state: {same(training.state_dict(), said)}"
+                assert loaded.keys() == flat(said).keys(), (
+                    f"silently another state: {loaded.keys() ^ flat(said).keys()}"
+                )
+                assert same(training.state_dict(), said) == [], (
+                    f"silently another state: {same(training.state_dict(), said)}"
+                )
                 for _ in range(3):
                     for _ in training.learner.turn(training.env_steps):
                         pass
@@ -199,7 +255,11 @@ def same(one, two):
         if not hasattr(a, "shape"):
             return repr(a) == repr(b)
         a, b = torch.as_tensor(a), torch.as_tensor(b)
-        return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a.numpy(), b.numpy(), equal_nan=a.is_floating_point())
+        return (
+            a.dtype == b.dtype
+            and a.shape == b.shape
+            and np.array_equal(a.numpy(), b.numpy(), equal_nan=a.is_floating_point())
+        )
 
     return [name for name in one if not equal(one[name], two[name])]
 
@@ -240,7 +300,11 @@ SLOW = (export, report)
 def tampered(folder, name, rng):
     """Change one file of this kind; what was done."""
     newest = sorted(folder.glob("checkpoint/0*"))[-1]
-    paths = {"state.json": newest / name, "tensors.safetensors": newest / name, "index.json": newest / name}
+    paths = {
+        "state.json": newest / name,
+        "tensors.safetensors": newest / name,
+        "index.json": newest / name,
+    }
     frames = sorted(folder.glob("checkpoint/frames/*"))
     path = rng.choice(frames) if name == "frames" else paths.get(name, folder / name)
     if path.suffix == ".safetensors":
@@ -289,7 +353,8 @@ def test_two_thousand_tampered_files_give_their_state_or_one_line(runs, tmp_path
     tamper_many(runs, tmp_path, 2_000, True, capsys)
 
 
-# --- other things in a file's place ------------------------------------------------------------------------------------------
+# --- other things in a file's place
+# ------------------------------------------------------------------------------------------
 
 
 def plant(kind, path):
@@ -308,8 +373,22 @@ def plant(kind, path):
 
 
 PLANTED = ("folder", "pipe", "endless device", "link to nothing", "no text")
-PLACES = ("config.json", "manifest.json", "train.csv", "eval.csv", "final.csv", "lock", "config.json.tmp", "checkpoint")
-PLACES += ("checkpoint/00000002", "checkpoint/00000002/state.json", "checkpoint/00000002/index.json", "checkpoint/frames")
+PLACES = (
+    "config.json",
+    "manifest.json",
+    "train.csv",
+    "eval.csv",
+    "final.csv",
+    "lock",
+    "config.json.tmp",
+    "checkpoint",
+)
+PLACES += (
+    "checkpoint/00000002",
+    "checkpoint/00000002/state.json",
+    "checkpoint/00000002/index.json",
+    "checkpoint/frames",
+)
 
 
 def go_on(_config, folder, _tmp):
@@ -341,7 +420,14 @@ def test_what_is_no_file_is_one_line_and_never_waited_for(runs, tmp_path, kind, 
 
 @pytest.mark.timeout(120)
 def test_a_run_never_waits_for_a_pipe(runs, tmp_path):
-    places = ("train.csv", "lock", "config.json.tmp", "train.csv.tmp", "checkpoint/00000002", "checkpoint/00000002/index.json")
+    places = (
+        "train.csv",
+        "lock",
+        "config.json.tmp",
+        "train.csv.tmp",
+        "checkpoint/00000002",
+        "checkpoint/00000002/index.json",
+    )
     plant_all(runs, tmp_path, "pipe", places, go_on)
 
 

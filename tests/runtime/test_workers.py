@@ -1,4 +1,5 @@
-"""Environments in other processes: the same numbers as in this one, and no fault of theirs is waited for without end."""
+"""Environments in other processes: the same numbers as in this one, and no fault of theirs is
+waited for without end."""
 
 import json
 import os
@@ -16,13 +17,14 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.config import ConfigError, WorkerError
+from cclf.bases.sac import learner as sac_learner
+from cclf.bases.sac.learner import eval_workers
 from cclf.envs.make import make_env
-from cclf.envs.toy import make_toy
+from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import checkpoint, loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
 from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv
-from faulty_envs import Faulty
+from faulty_envs import REACH, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
@@ -38,7 +40,11 @@ def pool_of():
     pools = []
 
     def make(*makes, workers=None, **options):
-        pools.append(EnvWorkers(makes, workers or len(makes), "toy/faulty", **{"timeout_seconds": SECONDS} | options))
+        pools.append(
+            EnvWorkers(
+                makes, workers or len(makes), "toy/faulty", **{"timeout_seconds": SECONDS} | options
+            )
+        )
         return pools[-1]
 
     yield make
@@ -71,7 +77,8 @@ def wait_until_gone(pids):
         time.sleep(0.02)
 
 
-# --- the same environments, elsewhere --------------------------------------------------------------------------------------
+# --- the same environments, elsewhere
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -87,13 +94,24 @@ def test_environments_answer_as_they_do_here(pool_of, workers):
             pool.send(env, "picture")
             pool.send(env, "step", np.full(1, -0.25, np.float32))
         found = answers(pool, 15)
-        given[pool] = {env: [(command, value) for number, command, value in found if number == env] for env in range(3)}
+        given[pool] = {
+            env: [(command, value) for number, command, value in found if number == env]
+            for env in range(3)
+        }
     assert len(set(processes(there))) == workers
     for env in range(3):
-        assert [command for command, _ in given[there][env]] == ["reset", "step", "state_dict", "picture", "step"]
+        assert [command for command, _ in given[there][env]] == [
+            "reset",
+            "step",
+            "state_dict",
+            "picture",
+            "step",
+        ]
         for (_, ours), (_, theirs) in zip(given[here][env], given[there][env], strict=True):
             np.testing.assert_equal(theirs, ours)
-    assert given[there][0][0][1].tobytes() != given[there][1][0][1].tobytes(), "each has its own seed"
+    assert given[there][0][0][1].tobytes() != given[there][1][0][1].tobytes(), (
+        "each has its own seed"
+    )
 
 
 def test_an_environment_takes_up_where_another_stood(pool_of):
@@ -134,7 +152,8 @@ def test_answers_to_what_is_forgotten_do_not_come(pool_of):
     assert not pool.busy()
 
 
-# --- evaluation ------------------------------------------------------------------------------------------------------------
+# --- evaluation
+# ------------------------------------------------------------------------------------------------------------
 
 
 def evaluated(pool, record=False):
@@ -161,15 +180,23 @@ def test_on_a_gpu_too(pool_of, workers):
     device = torch.device("cuda")
     policy = build.make_agent(CONFIG, device).policy
     pools = LocalEnvs([make_env(CONFIG, 0)]), pool_of(*[partial(make_env, CONFIG, 0)] * workers)
-    here, there = (finish(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, device)) for pool in pools)
+    here, there = (
+        finish(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, device)) for pool in pools
+    )
     assert here.returns == there.returns
 
 
 def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
-    pool, policy = pool_of(*[partial(make_env, CONFIG, 0)] * 2), build.make_agent(CONFIG, CPU).policy
+    pool, policy = (
+        pool_of(*[partial(make_env, CONFIG, 0)] * 2),
+        build.make_agent(CONFIG, CPU).policy,
+    )
     asked = []
     with pytest.raises(EvaluationStoppedError):
-        finish(evaluate(pool, policy, [7, 8], CONFIG.env.frame_stack, CPU), lambda: asked.append(1) or len(asked) == 9)
+        finish(
+            evaluate(pool, policy, [7, 8], CONFIG.env.frame_stack, CPU),
+            lambda: asked.append(1) or len(asked) == 9,
+        )
     assert evaluated(pool).returns == expected.returns
 
 
@@ -186,25 +213,36 @@ def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
         ("cpu", 40, 1, 10, 10),
     ],
 )
-def test_how_many_workers_there_are_unless_told(monkeypatch, device, asked, runs, episodes, expected):
+def test_how_many_workers_there_are_unless_told(
+    monkeypatch, device, asked, runs, episodes, expected
+):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     config = tiny_config(eval_workers=asked, eval_episodes=episodes)
-    assert build.eval_workers(config, torch.device(device), runs) == expected
+    assert eval_workers(config, torch.device(device), runs) == expected
 
 
-# --- faults ----------------------------------------------------------------------------------------------------------------
+# --- faults
+# ----------------------------------------------------------------------------------------------------------------
 
 LINES = {
     ("crash", "step"): "worker 0 of toy/faulty ended with exit code 3: the driver said goodbye",
     ("kill", "step"): "worker 0 of toy/faulty was killed by signal 9 (is memory short?)",
-    ("hang", "reset"): "worker 0 of toy/faulty did not answer within 1 seconds (in hang, faulty_envs.py:",
-    ("hang", "step"): "worker 0 of toy/faulty did not answer within 1 seconds (in hang, faulty_envs.py:",
+    (
+        "hang",
+        "reset",
+    ): "worker 0 of toy/faulty did not answer within 1 seconds (in hang, faulty_envs.py:",
+    (
+        "hang",
+        "step",
+    ): "worker 0 of toy/faulty did not answer within 1 seconds (in hang, faulty_envs.py:",
     ("stop", "step"): "worker 0 of toy/faulty did not answer within 1 seconds",
 }
 
 
 @pytest.mark.parametrize(("fault", "place"), LINES)
-def test_an_episode_that_loses_its_worker_ends_as_it_would_have(pool_of, expected, tmp_path, fault, place):
+def test_an_episode_that_loses_its_worker_ends_as_it_would_have(
+    pool_of, expected, tmp_path, fault, place
+):
     at_call = 2 if place == "reset" else 30  # in the second episode
     pool = pool_of(partial(Faulty, fault, place, at_call, str(tmp_path / "struck")))
     lines, original, pids = [], pool.receive, set()
@@ -225,11 +263,18 @@ def test_an_episode_that_loses_its_worker_ends_as_it_would_have(pool_of, expecte
 
 
 def test_all_environments_of_a_lost_worker_are_lost_and_no_other(pool_of, tmp_path):
-    well, ill = partial(make_env, CONFIG, 0), partial(Faulty, "crash", "reset", 1, str(tmp_path / "struck"))
+    well, ill = (
+        partial(make_env, CONFIG, 0),
+        partial(Faulty, "crash", "reset", 1, str(tmp_path / "struck")),
+    )
     pool = pool_of(well, well, ill, workers=2)  # the first worker owns 0 and 2
     pool.send(2, "reset", 1)
     pool.send(1, "reset", 1)
-    assert sorted((env, command) for env, command, _ in answers(pool, 3)) == [(0, LOST), (1, "reset"), (2, LOST)]
+    assert sorted((env, command) for env, command, _ in answers(pool, 3)) == [
+        (0, LOST),
+        (1, "reset"),
+        (2, LOST),
+    ]
     pool.send(0, "reset", 1)
     pool.send(2, "reset", 1)
     assert [command for _, command, _ in answers(pool, 2)] == ["reset"] * 2
@@ -237,7 +282,10 @@ def test_all_environments_of_a_lost_worker_are_lost_and_no_other(pool_of, tmp_pa
 
 def test_an_episode_that_is_lost_again_and_again_is_reported(pool_of):
     pool = pool_of(partial(Faulty, "crash", "step", 5))
-    with pytest.raises(WorkerError, match=r"worker 0 of toy/faulty ended with exit code 3: .*; 4 times in one episode") as caught:
+    with pytest.raises(
+        WorkerError,
+        match=r"worker 0 of toy/faulty ended with exit code 3: .*; 4 times in one episode",
+    ) as caught:
         evaluated(pool)
     assert "\n" not in str(caught.value)
 
@@ -245,7 +293,10 @@ def test_an_episode_that_is_lost_again_and_again_is_reported(pool_of):
 def test_what_an_environment_raises_reaches_the_user(pool_of):
     with pytest.raises(WorkerError) as caught:
         evaluated(pool_of(partial(Faulty, "raise", "step", 5)))
-    assert str(caught.value) == "worker 0 of toy/faulty: the environment raised RuntimeError: a joint broke"
+    assert (
+        str(caught.value)
+        == "worker 0 of toy/faulty: the environment raised RuntimeError: a joint broke"
+    )
     assert "Traceback" in caught.value.details
     assert "faulty_envs.py" in caught.value.details
 
@@ -257,7 +308,8 @@ def test_an_environment_that_cannot_be_made_is_bad_input(pool_of):
 
 def test_closing_ends_the_workers_also_those_that_hang(pool_of):
     pool = pool_of(
-        partial(make_env, CONFIG, 0), *(partial(Faulty, fault, "close") for fault in ("hang", "crash", "raise", "stop"))
+        partial(make_env, CONFIG, 0),
+        *(partial(Faulty, fault, "close") for fault in ("hang", "crash", "raise", "stop")),
     )
     for env in range(5):
         pool.send(env, "reset", 1)
@@ -272,7 +324,7 @@ def test_no_worker_outlives_a_parent_that_is_killed():
 import sys, time
 from functools import partial
 from cclf.runtime.workers import EnvWorkers
-from faulty_envs import Faulty
+from faulty_envs import Faulty, REACH
 pool = EnvWorkers([partial(Faulty, fault, "step") for fault in ("none", "hang")], 2, "toy/faulty", timeout_seconds={SECONDS})
 found = []
 for env in (0, 1):
@@ -285,7 +337,10 @@ time.sleep(600)
 """
     search = os.pathsep.join(sys.path)
     parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": search}
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": search},
     )
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2
@@ -306,7 +361,8 @@ def test_signals_are_for_the_parent(pool_of, number):
     assert os.getpgid(pid) != os.getpgid(0), "Ctrl-C goes to a whole group"
 
 
-# --- evaluation beside training --------------------------------------------------------------------------------------------
+# --- evaluation beside training
+# --------------------------------------------------------------------------------------------
 
 BESIDE = tiny_config(eval_workers=2)
 
@@ -327,7 +383,9 @@ def test_evaluation_beside_training_changes_nothing(tmp_path, undisturbed, monke
     turns_beside = []
     original = loop.Training._step
     monkeypatch.setattr(
-        loop.Training, "_step", lambda self, *a: turns_beside.append(self.under_way is not None) or original(self, *a)
+        loop.Training,
+        "_step",
+        lambda self, *a: turns_beside.append(self.under_way is not None) or original(self, *a),
     )
     learner, finished = run(BESIDE, tmp_path)
     assert finished
@@ -353,16 +411,24 @@ def assert_same_folder(folder, undisturbed):
 
 def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
     make = partial(Faulty, fault, place, at_call, once)
-    monkeypatch.setattr(build, "EnvWorkers", lambda makes, *words: EnvWorkers([make] * len(makes), *words, timeout_seconds))
+    monkeypatch.setattr(
+        sac_learner,
+        "EnvWorkers",
+        lambda makes, *words: EnvWorkers([make] * len(makes), *words, timeout_seconds),
+    )
 
 
-def test_a_signal_in_an_evaluation_beside_training_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch):
+def test_a_signal_in_an_evaluation_beside_training_saves_and_changes_nothing(
+    tmp_path, undisturbed, monkeypatch
+):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "STOP_GRACE_SECONDS", 60.0)
         patch.setattr(loop, "next_round", signalled(loop.next_round, 7))
         code, _, err = train(tmp_path, BESIDE)
     assert code == 75
-    assert "stopped at 37 env steps and saved" in err.splitlines()[-1], "the evaluation was over in time"
+    assert "stopped at 37 env steps and saved" in err.splitlines()[-1], (
+        "the evaluation was over in time"
+    )
     assert train(tmp_path, BESIDE)[0] == 0
     assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
 
@@ -374,7 +440,9 @@ def test_a_stop_does_not_wait_for_a_hung_worker(tmp_path, undisturbed, monkeypat
         patch.setattr(loop.Training, "_step", signalled(loop.Training._step, 42))
         code, _, err = train(tmp_path, BESIDE)
     assert code == 75
-    assert "stopped at 30 env steps and saved" in err.splitlines()[-1], "where the evaluation began: it is made again from there"
+    assert "stopped at 30 env steps and saved" in err.splitlines()[-1], (
+        "where the evaluation began: it is made again from there"
+    )
     assert rows(tmp_path / BESIDE.run_name() / "eval.csv") == []
     assert train(tmp_path, BESIDE)[0] == 0
     assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
@@ -388,8 +456,11 @@ def test_a_worker_that_crashes_once_is_no_news(tmp_path, undisturbed, monkeypatc
 
 
 @pytest.mark.parametrize(("fault", "at_call", "saved"), [("crash", 5, 30), ("raise", 30, 60)])
-def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(tmp_path, undisturbed, monkeypatch, fault, at_call, saved):
-    """In the first evaluation, beside training, and in the last: there its environment is in its second episode."""
+def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(
+    tmp_path, undisturbed, monkeypatch, fault, at_call, saved
+):
+    """In the first evaluation, beside training, and in the last: there its environment is in its
+    second episode."""
     folder = tmp_path / BESIDE.run_name()
     with monkeypatch.context() as patch:
         use_faulty(patch, fault, "step", at_call)
@@ -409,7 +480,11 @@ def test_of_several_runs_the_one_that_fails_leaves_alone(tmp_path, undisturbed, 
     faulty = iter([partial(Faulty, "raise", "step", 5)])
     words = ["train", *tiny_options(BESIDE), "--with-seeds", "2", "--out", tmp_path]
     with monkeypatch.context() as patch:
-        patch.setattr(build, "EnvWorkers", lambda makes, *rest: EnvWorkers([next(faulty, makes[0])] * len(makes), *rest))
+        patch.setattr(
+            sac_learner,
+            "EnvWorkers",
+            lambda makes, *rest: EnvWorkers([next(faulty, makes[0])] * len(makes), *rest),
+        )
         code, out, err = cclf(*words)
     first, second = (tmp_path / replace(BESIDE, seed=seed).run_name() for seed in (1, 2))
     assert (code, out) == (1, f"{second}\n")
@@ -420,7 +495,8 @@ def test_of_several_runs_the_one_that_fails_leaves_alone(tmp_path, undisturbed, 
     assert_same_folder(first, undisturbed)
 
 
-# --- the training environment in a worker ----------------------------------------------------------------------------------
+# --- the training environment in a worker
+# ----------------------------------------------------------------------------------
 
 TRAINED_IN_WORKER = tiny_config(env_worker=True)
 
@@ -462,7 +538,7 @@ def adventures(env):
     ids=str,
 )
 def test_a_lost_training_environment_is_brought_back_to_where_it_was(worker_env, tmp_path, fault):
-    expected = adventures(make_toy("reach-1d", 20, 16, 1, 0))
+    expected = adventures(REACH())
     found = adventures(worker_env(*fault, *([str(tmp_path / "struck")] if len(fault) == 3 else [])))
     assert (tmp_path / "struck").exists() == (len(fault) == 3)
     np.testing.assert_equal(found, expected)
@@ -473,7 +549,9 @@ def test_an_environment_that_crashes_again_and_again_is_reported(worker_env):
     env.reset(1)
     env.step(np.ones(1))
     env.step(np.ones(1))
-    with pytest.raises(WorkerError, match="ended with exit code 3: the driver said goodbye; 4 times in a row"):
+    with pytest.raises(
+        WorkerError, match="ended with exit code 3: the driver said goodbye; 4 times in a row"
+    ):
         env.step(np.ones(1))
 
 
@@ -481,7 +559,11 @@ def test_one_that_cannot_be_saved_is_not_brought_back_but_reported(worker_env, m
     env = worker_env("crash", "step", 3)
     original = env._ask
     monkeypatch.setattr(
-        env, "_ask", lambda command, *rest, **how: {} if command == "state_dict" else original(command, *rest, **how)
+        env,
+        "_ask",
+        lambda command, *rest, **how: (
+            {} if command == "state_dict" else original(command, *rest, **how)
+        ),
     )
     env.reset(1)
     env.step(np.ones(1))
@@ -495,7 +577,9 @@ def test_training_in_a_worker_changes_nothing(tmp_path, undisturbed, monkeypatch
     """Also not where it stops and resumes."""
     once = str(tmp_path / "struck")
     monkeypatch.setattr(
-        build, "WorkerEnv", lambda make, name: WorkerEnv(partial(Faulty, *fault, once=once, make=make), name, SECONDS)
+        sac_learner,
+        "WorkerEnv",
+        lambda make, name: WorkerEnv(partial(Faulty, *fault, once=once, make=make), name, SECONDS),
     )
     for stop in (25, None):
         _, finished = run(TRAINED_IN_WORKER, tmp_path, stop_at=stop)
@@ -504,7 +588,8 @@ def test_training_in_a_worker_changes_nothing(tmp_path, undisturbed, monkeypatch
     assert (tmp_path / "struck").exists()
 
 
-# --- what TensorBoard shows ------------------------------------------------------------------------------------------------
+# --- what TensorBoard shows
+# ------------------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -545,11 +630,14 @@ def curves(tmp_path_factory):
 @pytest.mark.parametrize(
     ("workers", "owner", "name", "at_call"),
     [
-        (2, loop.Training, "_step", 56),  # after the row of the first evaluation, on from the checkpoint where that began
+        # after the row of the first evaluation, on from the checkpoint where that began
+        (2, loop.Training, "_step", 56),
         (0, loop.Training, "_save", 2),  # after the row of the last, before its checkpoint
     ],
 )
-def test_nothing_is_shown_twice_after_a_kill(tmp_path, monkeypatch, curves, workers, owner, name, at_call):
+def test_nothing_is_shown_twice_after_a_kill(
+    tmp_path, monkeypatch, curves, workers, owner, name, at_call
+):
     config = tiny_config(tensorboard=True, eval_workers=workers)
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed(getattr(owner, name), at_call))
@@ -569,4 +657,6 @@ def test_a_worker_that_fails_in_another_command_is_reported_too(tmp_path, monkey
     use_faulty(monkeypatch, "raise", "reset")
     code, out, err = cclf("evaluate", folder, "--device", "cpu")
     assert (code, out) == (1, "")
-    assert err.startswith("cclf: worker 0 of toy/reach-1d: the environment raised RuntimeError: a joint broke\nTraceback")
+    assert err.startswith(
+        "cclf: worker 0 of toy/reach-1d: the environment raised RuntimeError: a joint broke\nTraceback"
+    )

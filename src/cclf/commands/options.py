@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cclf.config import ConfigError
+from cclf.errors import ConfigError
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 
 
 def parse(options: Any, prog: str, arguments: list[str]) -> Any:
-    """`options`, a dataclass or an instance holding the defaults, filled by tyro, whose boxed error report becomes one line."""
+    """`options`, a dataclass or an instance holding the defaults, filled by tyro, whose boxed error
+    report becomes one line."""
     import tyro
 
     kind = options if isinstance(options, type) else type(options)
@@ -27,8 +28,11 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        body = [line.strip("│ ") for line in report.getvalue().splitlines()[1:]]  # the first holds the title; not all have boxes
-        words = [line for line in body if line.strip("╰─-╯") and not line.startswith("For full helptext")]
+        # the first holds the title; not all have boxes
+        body = [line.strip("│ ") for line in report.getvalue().splitlines()[1:]]
+        words = [
+            line for line in body if line.strip("╰─-╯") and not line.startswith("For full helptext")
+        ]
         raise ConfigError(f"{' '.join(words) or 'bad options'} (see: {prog} --help)") from None
 
 
@@ -38,11 +42,14 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror or error}; name another place, or make room there") from error
+        raise ConfigError(
+            f"cannot write {out}: {error.strerror or error}; name another place, or make room there"
+        ) from error
 
 
 def check_output(out: Path, is_folder: bool = False) -> None:
-    """Refuse an output that cannot be written before the work for it begins. Makes nothing that stays."""
+    """Refuse an output that cannot be written before the work for it begins. Makes nothing that
+    stays."""
     with writing(out):
         if not is_folder and out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

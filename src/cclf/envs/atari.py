@@ -1,7 +1,9 @@
-"""Atari games straight from the emulator (ale-py), with the preprocessing of CURL's Rainbow bit for bit; rules in docs/atari.md.
+"""Atari games straight from the emulator (ale-py), with the preprocessing of CURL's Rainbow bit for
+bit; rules in docs/atari.md.
 
-A step presses one action for four raw frames. What is seen is the brighter of the last two, each shrunk first; a game begins
-after 0 to 29 frames of waiting; a lost life may end an episode without ending the game.
+A step presses one action for four raw frames. What is seen is the brighter of the last two, each
+shrunk first; a game begins after 0 to 29 frames of waiting; a lost life may end an episode without
+ending the game.
 """
 
 import contextlib
@@ -12,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cclf.atari_games import game_name
-from cclf.config import ConfigError
-from cclf.from_disk import refuse_unlike
-from cclf.presets import nearest
-from cclf.types import EnvSpec, EnvStep
+from cclf.config import EnvConfig
+from cclf.data.from_disk import refuse_unlike
+from cclf.data.types import EnvSpec, EnvStep
+from cclf.envs.atari_games import game_name
+from cclf.errors import ConfigError, nearest
 
 Bytes = NDArray[np.uint8]
 NOOP = 0  # the emulator's number for pressing nothing
@@ -24,8 +26,9 @@ NOOP_CHOICES = 30  # a game begins after 0 to 29 raw frames of it
 
 
 class Shrink:
-    """Grey screens to squares, bit-equal to OpenCV's `resize(..., INTER_LINEAR)` of bytes. Each output pixel mixes 2x2 of the
-    screen with weights of 11 bits; p runs along a row, and h is what the first pass leaves of a row:
+    """Grey screens to squares, bit-equal to OpenCV's `resize(..., INTER_LINEAR)` of bytes. Each
+    output pixel mixes 2x2 of the screen with weights of 11 bits; p runs along a row, and h is
+    what the first pass leaves of a row:
 
         h = (2048 - r) p[x] + r p[x+1]        out = ( (2048 - d) (h[y] >> 4) >> 16  +  d (h[y+1] >> 4) >> 16  +  2 ) >> 2
     """
@@ -34,16 +37,22 @@ class Shrink:
         left, right_weight = _taps(width, pixels)
         top, lower_weight = _taps(height, pixels)
         self._area = height * width
-        # Fetching single pixels takes longest, so p[x] and p[x+1] are fetched as one 16-bit number. Those at odd places come
-        # from a copy of the screen that is shifted by one byte.
+        # Fetching single pixels takes longest, so p[x] and p[x+1] are fetched as one 16-bit number.
+        # Those at odd places come from a copy of the screen that is shifted by one byte.
         self._twice = np.zeros(2 * self._area, np.uint8)
         self._pairs = self._twice.view("<u2")
         self.screen = self._twice[: self._area].reshape(height, width)  # to be drawn on
         start = np.stack([top, top + 1])[:, :, None] * width + left  # (2, P, P)
         self._place = start // 2 + start % 2 * (self._area // 2)
         # Weights are spread out to (2, P, P): broadcasting would take twice the time.
-        weights = (2048 - right_weight, right_weight, np.stack([2048 - lower_weight, lower_weight])[:, :, None])
-        self._left, self._right, self._row = (np.full(start.shape, weight, np.int32) for weight in weights)
+        weights = (
+            2048 - right_weight,
+            right_weight,
+            np.stack([2048 - lower_weight, lower_weight])[:, :, None],
+        )
+        self._left, self._right, self._row = (
+            np.full(start.shape, weight, np.int32) for weight in weights
+        )
 
     def __call__(self) -> Bytes:
         """What is on `screen` now, shrunk."""
@@ -64,17 +73,21 @@ class Shrink:
 
 
 def _taps(size: int, pixels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each output pixel the first of its two input pixels, and the weight of the second, of 2048."""
+    """For each output pixel the first of its two input pixels, and the weight of the second, of
+    2048."""
     if not 0 < pixels <= size:
-        raise ConfigError(f"frame_pixels={pixels} must be 1 to {size} on Atari: frames are shrunk, never enlarged")
+        raise ConfigError(
+            f"frame_pixels={pixels} must be 1 to {size} on Atari: frames are shrunk, never enlarged"
+        )
     centre = (np.arange(pixels) + 0.5) * size / pixels - 0.5
     first = np.minimum(np.floor(centre), size - 2)  # the last pixel has none after it
     return first.astype(np.int64), np.rint(2048 * (centre - first)).astype(np.int64)
 
 
 class AtariGame:
-    """One game. `stack` holds the frames an agent acts on, oldest first: it goes on over a lost life and is cleared by a new
-    game. Arrays handed out are fresh: no later step writes into them."""
+    """One game. `stack` holds the frames an agent acts on, oldest first: it goes on over a lost
+    life and is cleared by a new game. Arrays handed out are fresh: no later step writes into
+    them."""
 
     def __init__(
         self,
@@ -88,12 +101,14 @@ class AtariGame:
         frame_stack: int = 4,
         max_raw_frames_per_game: int = 108_000,
     ):
-        """Training clips rewards to [-1, 1] and ends episodes with a life; evaluation does neither."""
+        """Training clips rewards to [-1, 1] and ends episodes with a life; evaluation does
+        neither."""
         ale_py = _import_ale()
         self.game, path = _find_rom(name)
         self._state_from_bytes = ale_py.ALEState
         self._ale = ale_py.ALEInterface()
-        self._ale.setInt("random_seed", 0)  # the emulator draws nothing while actions are not sticky; no-ops are ours
+        # the emulator draws nothing while actions are not sticky; no-ops are ours
+        self._ale.setInt("random_seed", 0)
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.setInt("frame_skip", 1)
         self._ale.setBool("color_averaging", False)
@@ -104,12 +119,18 @@ class AtariGame:
         height, width = self._ale.getScreenDims()
         self._shrink = Shrink(height, width, frame_pixels)
         self._random = np.random.default_rng(seed)
-        self._clip, self._life_loss_terminates, self._repeat = clip_reward, life_loss_terminates, action_repeat
+        self._clip, self._life_loss_terminates, self._repeat = (
+            clip_reward,
+            life_loss_terminates,
+            action_repeat,
+        )
         self._life_lost = False
         self.stack: Bytes = np.zeros((frame_stack, frame_pixels, frame_pixels), np.uint8)
         self.raw_reward = 0.0  # of the last step, before the clip
         steps = -(-max_raw_frames_per_game // action_repeat)
-        self.spec = EnvSpec((1, frame_pixels, frame_pixels), 1, action_repeat, steps, num_actions=len(self._actions))
+        self.spec = EnvSpec(
+            (1, frame_pixels, frame_pixels), 1, action_repeat, steps, num_actions=len(self._actions)
+        )
 
     @property
     def game_over(self) -> bool:
@@ -117,10 +138,12 @@ class AtariGame:
         return bool(self._ale.game_over())
 
     def reset(self, seed: int | None = None) -> Bytes:
-        """After a lost life the game goes on with one frame of NOOP. Otherwise, and with a seed, a new game begins."""
+        """After a lost life the game goes on with one frame of NOOP. Otherwise, and with a seed, a
+        new game begins."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-            self._ale.restoreState(self._switched_on)  # Assault and KungFuMaster carry memory into the next game
+            # Assault and KungFuMaster carry memory into the next game
+            self._ale.restoreState(self._switched_on)
             self._life_lost = False
         if self._life_lost:
             self._ale.act(NOOP)
@@ -138,16 +161,19 @@ class AtariGame:
                 self._ale.reset_game()
 
     def step(self, action: Any) -> EnvStep:
-        """`action` counts in the game's minimal action set. At the cap of raw frames a game counts as terminated."""
+        """`action` counts in the game's minimal action set. At the cap of raw frames a game counts
+        as terminated."""
         pressed, lives_before = self._actions[self._checked(action)], self._ale.lives()
-        reward, frame = 0, np.zeros(self.stack.shape[1:], np.uint8)  # black where a game ends before the last two frames
+        # black where a game ends before the last two frames
+        reward, frame = 0, np.zeros(self.stack.shape[1:], np.uint8)
         for frames_left in reversed(range(self._repeat)):
             reward += self._ale.act(pressed)
             if frames_left < 2:
                 frame = np.maximum(frame, self._frame())
             if self.game_over:
                 break
-        # No lives shown while the game goes on is no loss: BankHeist shows none during its last (once Q*bert, before its end).
+        # No lives shown while the game goes on is no loss: BankHeist shows none during its last
+        # (once Q*bert, before its end).
         lost = 0 < self._ale.lives() < lives_before
         self._life_lost = self._life_loss_terminates and lost and not self.game_over
         self.raw_reward = float(reward)
@@ -157,7 +183,9 @@ class AtariGame:
     def _checked(self, action: Any) -> int:
         chosen = np.asarray(action).item()
         if not isinstance(chosen, int) or not 0 <= chosen < len(self._actions):
-            raise ValueError(f"{self.game} has actions 0 to {len(self._actions) - 1}, got {action!r}")
+            raise ValueError(
+                f"{self.game} has actions 0 to {len(self._actions) - 1}, got {action!r}"
+            )
         return chosen
 
     def _frame(self) -> Bytes:
@@ -169,18 +197,21 @@ class AtariGame:
         return frame[None]
 
     def picture(self) -> Bytes:
-        """The screen in colour. A loaded state does not hold it: until the next step it shows what was there before."""
+        """The screen in colour. A loaded state does not hold it: until the next step it shows what
+        was there before."""
         return np.asarray(self._ale.getScreenRGB(), dtype=np.uint8)
 
     def close(self) -> None:
         """Nothing to release; there so that every environment can be closed alike."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides what comes, in mid-game too. The emulator's own state is bytes that it reads back itself: data, no
-        program."""
+        """All that decides what comes, in mid-game too. The emulator's own state is bytes that it
+        reads back itself: data, no program."""
         return {
             "game": self.game,
-            "emulator": np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8).copy(),
+            "emulator": np.frombuffer(
+                self._ale.cloneState(include_rng=True).serialize(), np.uint8
+            ).copy(),
             "random": self._random.bit_generator.state,
             "stack": self.stack,
             "life_lost": self._life_lost,
@@ -189,13 +220,22 @@ class AtariGame:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["game"] != self.game:
             raise ConfigError(f"this state is of {state['game']}, not of {self.game}")
-        own = {"game": self.game, "emulator": np.zeros(0, np.uint8), "random": self._random.bit_generator.state}
-        refuse_unlike(own | {"stack": self.stack, "life_lost": self._life_lost}, state, "env of atari")
-        # The emulator saves all but whether a picture is half drawn, which a new game and a frame set right (Q*bert).
+        own = {
+            "game": self.game,
+            "emulator": np.zeros(0, np.uint8),
+            "random": self._random.bit_generator.state,
+        }
+        refuse_unlike(
+            own | {"stack": self.stack, "life_lost": self._life_lost}, state, "env of atari"
+        )
+        # The emulator saves all but whether a picture is half drawn, which a new game and a frame
+        # set right (Q*bert).
         self._ale.reset_game()
         self._ale.act(NOOP)
         try:
-            self._ale.restoreState(self._state_from_bytes(np.asarray(state["emulator"], np.uint8).tobytes()))
+            self._ale.restoreState(
+                self._state_from_bytes(np.asarray(state["emulator"], np.uint8).tobytes())
+            )
         except (RuntimeError, SystemError) as error:
             raise ConfigError("the emulator's state is damaged: ale-py cannot read it") from error
         self._random.bit_generator.state = state["random"]
@@ -207,7 +247,9 @@ def _import_ale() -> Any:
     try:
         import ale_py
     except ModuleNotFoundError as error:
-        raise ConfigError(f"atari tasks need the package {error.name}: pip install 'cclf[atari]'") from error
+        raise ConfigError(
+            f"atari tasks need the package {error.name}: pip install 'cclf[atari]'"
+        ) from error
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py
 
@@ -220,12 +262,34 @@ def _find_rom(name: str) -> tuple[str, Path]:
     rom = known.get(name.replace("_", "").lower())
     if rom is None:
         tasks = [f"atari/{game_name(rom)}" for rom in known.values()]
-        raise ConfigError(f"unknown task 'atari/{name}'{nearest(f'atari/{game_name(name)}', tasks)} (see: cclf tasks)")
+        raise ConfigError(
+            f"unknown task 'atari/{name}'{nearest(f'atari/{game_name(name)}', tasks)} (see: cclf "
+            "tasks)"
+        )
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # it says where it looks when ALE_ROMS_DIR is set
+        # it says where it looks when ALE_ROMS_DIR is set
+        with contextlib.redirect_stdout(sys.stderr):
             path = roms.get_rom_path(rom)
     except OSError as error:
-        raise ConfigError(f"cannot read the ROM of {name}: {error}; check ALE_ROMS_DIR or install ale-py again") from error
-    if path is None or ALEInterface.isSupportedROM(path) is None:  # loading it would end the process
-        raise ConfigError(f"'atari/{name}' cannot be played: the emulator has this game for several players only")
+        raise ConfigError(
+            f"cannot read the ROM of {name}: {error}; check ALE_ROMS_DIR or install ale-py again"
+        ) from error
+    # loading it would end the process
+    if path is None or ALEInterface.isSupportedROM(path) is None:
+        raise ConfigError(
+            f"'atari/{name}' cannot be played: the emulator has this game for several players only"
+        )
     return rom, path
+
+
+def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> AtariGame:
+    """In evaluation rewards are not clipped and losing a life ends nothing."""
+    return AtariGame(
+        name,
+        seed,
+        clip_reward=not evaluation,
+        life_loss_terminates=not evaluation,
+        frame_pixels=env.frame_pixels,
+        action_repeat=env.action_repeat,
+        frame_stack=env.frame_stack,
+    )

@@ -1,4 +1,5 @@
-"""DeepMind Control from pixels, straight from dm_control: one render per agent step, exact save and restore."""
+"""DeepMind Control from pixels, straight from dm_control: one render per agent step, exact save and
+restore."""
 
 import atexit
 import os
@@ -8,28 +9,32 @@ from typing import Any
 
 import numpy as np
 
-from cclf.config import ConfigError
-from cclf.from_disk import refuse_unless, refuse_unlike
-from cclf.machine import GL_HELP
-from cclf.presets import nearest
-from cclf.types import EnvSpec, EnvStep
+from cclf.config import EnvConfig
+from cclf.data.from_disk import refuse_unless, refuse_unlike
+from cclf.data.types import EnvSpec, EnvStep
+from cclf.errors import ConfigError, nearest
+from cclf.runtime.machine import GL_HELP
 
 CAMERA = 0
 PICTURE_PIXELS = 256
 
 
 def _import_suite() -> Any:
-    """dm_control.suite, with a headless renderer chosen before MuJoCo is imported; the user's MUJOCO_GL wins."""
+    """dm_control.suite, with a headless renderer chosen before MuJoCo is imported; the user's
+    MUJOCO_GL wins."""
     os.environ.setdefault("MUJOCO_GL", "egl")
     if os.environ["MUJOCO_GL"] == "egl":
         os.environ.setdefault("PYOPENGL_PLATFORM", "egl")
     try:
         from dm_control import suite
     except ModuleNotFoundError as error:
-        raise ConfigError(f"dmc tasks need the package {error.name}: pip install 'cclf[dmc]'") from error
+        raise ConfigError(
+            f"dmc tasks need the package {error.name}: pip install 'cclf[dmc]'"
+        ) from error
     except (ImportError, RuntimeError, AttributeError) as error:
         raise ConfigError(
-            f"MuJoCo cannot render with MUJOCO_GL={os.environ['MUJOCO_GL']}: its GL libraries are missing; {GL_HELP} ({error})"
+            f"MuJoCo cannot render with MUJOCO_GL={os.environ['MUJOCO_GL']}: its GL libraries are "
+            f"missing; {GL_HELP} ({error})"
         ) from error
     return suite
 
@@ -41,7 +46,10 @@ class DeepMindControl:
 
         known = [f"dmc/{d}-{t}" for d, t in suite.ALL_TASKS]
         if f"dmc/{domain}-{task}" not in known:
-            raise ConfigError(f"unknown task 'dmc/{domain}-{task}'{nearest(f'dmc/{domain}-{task}', known)} (see: cclf tasks)")
+            raise ConfigError(
+                f"unknown task 'dmc/{domain}-{task}'{nearest(f'dmc/{domain}-{task}', known)} (see: "
+                "cclf tasks)"
+            )
         self._mujoco = mujoco
         self._env = suite.load(domain, task, task_kwargs={"random": seed % 2**32})
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
@@ -52,7 +60,9 @@ class DeepMindControl:
         self._low, self._high = bounds.minimum.astype(np.float32), bounds.maximum.astype(np.float32)
         limit = self._env._step_limit
         steps = None if np.isinf(limit) else -(-int(limit) // action_repeat)
-        self.spec = EnvSpec((3, frame_pixels, frame_pixels), int(np.prod(bounds.shape)), action_repeat, steps)
+        self.spec = EnvSpec(
+            (3, frame_pixels, frame_pixels), int(np.prod(bounds.shape)), action_repeat, steps
+        )
 
     @property
     def _model(self) -> Any:
@@ -78,12 +88,15 @@ class DeepMindControl:
                 break
         # dm_control marks a time limit with discount 1: the episode ends, its value does not.
         terminated = bool(time_step.last() and time_step.discount == 0.0)
-        return EnvStep(self._frame(), reward, terminated, truncated=bool(time_step.last() and not terminated))
+        return EnvStep(
+            self._frame(), reward, terminated, truncated=bool(time_step.last() and not terminated)
+        )
 
     def _control(self, action: np.ndarray) -> np.ndarray:
-        """An action in [-1, 1] on the task's own scale, with the roundings of dmc2gym, the released code's wrapper:
-        bounds and result are float32, what lies between is float64. Where bounds are -1 and 1, as in the six tasks of
-        the paper, a float32 action comes out as it went in; in float32, action + 1 loses up to 6e-8.
+        """An action in [-1, 1] on the task's own scale, with the roundings of dmc2gym, the released
+        code's wrapper: bounds and result are float32, what lies between is float64. Where bounds
+        are -1 and 1, as in the six tasks of the paper, a float32 action comes out as it went in;
+        in float32, action + 1 loses up to 6e-8.
         """
         share = (np.clip(action, -1.0, 1.0).astype(np.float64) + 1.0) / 2.0
         control: np.ndarray = (share * (self._high - self._low) + self._low).astype(np.float32)
@@ -97,7 +110,8 @@ class DeepMindControl:
         self._env.close()
 
     def renderer(self, frames: int) -> dict[str, Any]:
-        """What draws, as GL names it (llvmpipe is a CPU), and how: the same picture `frames` times, timed and compared."""
+        """What draws, as GL names it (llvmpipe is a CPU), and how: the same picture `frames` times,
+        timed and compared."""
         from OpenGL import GL
 
         first, milliseconds, differing = self._frame(), [], 0
@@ -120,13 +134,17 @@ class DeepMindControl:
 
     def _render(self, pixels: int) -> np.ndarray:
         if pixels not in self._renderers:
-            # MuJoCo sizes its off-screen buffer once, when a renderer is made; the smallest that fits is the fastest.
+            # MuJoCo sizes its off-screen buffer once, when a renderer is made; the smallest that
+            # fits is the fastest.
             self._model.vis.global_.offwidth = self._model.vis.global_.offheight = pixels
             try:
                 self._renderers[pixels] = self._mujoco.Renderer(self._model, pixels, pixels)
             except Exception as error:  # each GL backend raises its own kind
-                raise ConfigError(f"MuJoCo cannot open a headless renderer ({error}); {GL_HELP}") from error
-            # Handlers run last to first: registered after MuJoCo's own, this one closes renderers while the display is open.
+                raise ConfigError(
+                    f"MuJoCo cannot open a headless renderer ({error}); {GL_HELP}"
+                ) from error
+            # Handlers run last to first: registered after MuJoCo's own, this one closes renderers
+            # while the display is open.
             atexit.register(self._finalise)
         renderer = self._renderers[pixels]
         renderer.update_scene(self._data, camera=CAMERA)
@@ -136,16 +154,31 @@ class DeepMindControl:
     _STATE = property(lambda self: self._mujoco.mjtState.mjSTATE_INTEGRATION)
 
     def state_dict(self) -> dict[str, Any]:
-        """Physics, random stream, counters, and whatever the task has changed in the model (a target's place, a colour)."""
+        """Physics, random stream, counters, and whatever the task has changed in the model (a
+        target's place, a colour)."""
         physics = np.empty(self._mujoco.mj_stateSize(self._model, self._STATE))
         self._mujoco.mj_getState(self._model, self._data, physics, self._STATE)
-        changed = {n: v.copy() for n, v in _float_arrays(self._model) if not np.array_equal(v, self._pristine[n], equal_nan=True)}
+        changed = {
+            n: v.copy()
+            for n, v in _float_arrays(self._model)
+            if not np.array_equal(v, self._pristine[n], equal_nan=True)
+        }
         kind, keys, position, has_gauss, gauss = self._env.task.random.get_state()
         return {
             "physics": physics,
             "model": changed,
-            "task": {k: v for k, v in vars(self._env.task).items() if isinstance(v, (bool, int, float, str, np.ndarray))},
-            "random": {"kind": kind, "keys": keys.astype(np.int64), "position": position, "has_gauss": has_gauss, "gauss": gauss},
+            "task": {
+                k: v
+                for k, v in vars(self._env.task).items()
+                if isinstance(v, (bool, int, float, str, np.ndarray))
+            },
+            "random": {
+                "kind": kind,
+                "keys": keys.astype(np.int64),
+                "position": position,
+                "has_gauss": has_gauss,
+                "gauss": gauss,
+            },
             "step_count": self._env._step_count,
             "reset_next_step": self._env._reset_next_step,
         }
@@ -157,16 +190,26 @@ class DeepMindControl:
             value[...] = state["model"].get(name, self._pristine[name])
         for name, value in state["task"].items():
             setattr(self._env.task, name, value)
-        # Derived quantities come from mj_forward, which also moves the solver's warm start: so the state is set again after it.
+        # Derived quantities come from mj_forward, which also moves the solver's warm start: so the
+        # state is set again after it.
         for _ in range(2):
             self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE)
             self._mujoco.mj_forward(self._model, self._data)
         self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE)
         random = state["random"]
         self._env.task._random.set_state(
-            (random["kind"], random["keys"].astype(np.uint32), random["position"], random["has_gauss"], random["gauss"])
+            (
+                random["kind"],
+                random["keys"].astype(np.uint32),
+                random["position"],
+                random["has_gauss"],
+                random["gauss"],
+            )
         )
-        self._env._step_count, self._env._reset_next_step = state["step_count"], state["reset_next_step"]
+        self._env._step_count, self._env._reset_next_step = (
+            state["step_count"],
+            state["reset_next_step"],
+        )
 
     def _refuse_other_state(self, state: dict[str, Any]) -> None:
         """Names in a state become attributes of the task: only those it has, and of their kind."""
@@ -180,7 +223,8 @@ class DeepMindControl:
             refuse_unless(name in known, f"env: a task has no {name!r}")
             is_plain = isinstance(value, (bool, int, float, str, np.ndarray))
             refuse_unless(
-                is_plain and np.shape(own["task"].get(name, value)) == np.shape(value), f"env: a task's {name} is another"
+                is_plain and np.shape(own["task"].get(name, value)) == np.shape(value),
+                f"env: a task's {name} is another",
             )
 
 
@@ -191,10 +235,20 @@ def _close_renderers(renderers: dict[int, Any]) -> None:
 
 
 def _float_arrays(model: Any) -> list[tuple[str, np.ndarray]]:
-    """The arrays of numbers in a MuJoCo model, by name: what a task may change when an episode begins."""
+    """The arrays of numbers in a MuJoCo model, by name: what a task may change when an episode
+    begins."""
     names = [name for name in dir(model) if not name.startswith("_")]
     arrays = [(name, getattr(model, name)) for name in names]
-    return [(n, v) for n, v in arrays if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.flags.writeable]
+    return [
+        (n, v)
+        for n, v in arrays
+        if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.flags.writeable
+    ]
+
+
+def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> DeepMindControl:  # noqa: ARG001
+    """A task by its name after the slash; in evaluation it is the same."""
+    return make_dmc(name, env.frame_pixels, env.action_repeat, seed)
 
 
 def make_dmc(name: str, frame_pixels: int, action_repeat: int, seed: int) -> DeepMindControl:

@@ -1,8 +1,9 @@
 """MiniGrid tasks, many worlds per step.
 
-`GridWorlds` plays Empty-NxN and DoorKey-NxN for all environments at once in numpy. It follows the rules AND the random
-stream of the minigrid package: environment i seeded with s meets the layouts that the package makes from s, episode
-after episode. `PackageWorlds` steps any other MiniGrid task through the package itself, behind the same methods.
+`GridWorlds` plays Empty-NxN and DoorKey-NxN for all environments at once in numpy. It follows the
+rules AND the random stream of the minigrid package: environment i seeded with s meets the layouts
+that the package makes from s, episode after episode. `PackageWorlds` steps any other MiniGrid task
+through the package itself, behind the same methods.
 """
 
 import difflib
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cclf.data.from_disk import refuse_unless, refuse_unlike
+from cclf.data.types import VectorStep
 from cclf.envs.minigrid_rules import (
     AGENT_VIEW_X,
     AGENT_VIEW_Y,
@@ -35,28 +38,41 @@ from cclf.envs.minigrid_rules import (
     rules,
     view_offsets,
 )
-from cclf.from_disk import refuse_unless, refuse_unlike
-from cclf.types import VectorStep
 
-SEED_STRIDE = 10_000  # environment i gets seed + 10,000 i, as the published A2C and RE3 code seeds its processes
+# environment i gets seed + 10,000 i, as the published A2C and RE3 code seeds its processes
+SEED_STRIDE = 10_000
 
 
-# --- the batched worlds -----------------------------------------------------------------------------------------------
+# --- the batched worlds
+# -----------------------------------------------------------------------------------------------
 
 
 class GridWorlds:
-    """Many independent Empty-NxN or DoorKey-NxN worlds. Arrays handed out are fresh: no later step writes into them."""
+    """Many independent Empty-NxN or DoorKey-NxN worlds. Arrays handed out are fresh: no later step
+    writes into them."""
 
     observation_shape = (VIEW, VIEW, 3)
     num_actions = NUM_ACTIONS
 
-    def __init__(self, name: str, num_envs: int, seed: int, max_episode_steps: int | None = None) -> None:
+    @staticmethod
+    def picture(observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return picture(observation)
+
+    def __init__(
+        self, name: str, num_envs: int, seed: int, max_episode_steps: int | None = None
+    ) -> None:
         match = BATCHED_NAME.fullmatch(name)
         if match is None:
-            raise ValueError(f"GridWorlds plays Empty-NxN and DoorKey-NxN, got {name!r}; use make_minigrid for others")
+            raise ValueError(
+                f"GridWorlds plays Empty-NxN and DoorKey-NxN, got {name!r}; use make_minigrid for "
+                "others"
+            )
         family, size = FAMILIES[match[1]], int(match[2])
         if size < family.min_size:
-            raise ValueError(f"{match[1]} needs a room of {family.min_size}x{family.min_size} or more, got {name!r}")
+            raise ValueError(
+                f"{match[1]} needs a room of {family.min_size}x{family.min_size} or more, got "
+                f"{name!r}"
+            )
         if max_episode_steps is None:
             max_episode_steps = family.episode_steps_per_cell * size**2
         _check_positive("num_envs", num_envs)
@@ -66,10 +82,13 @@ class GridWorlds:
         self._streams = [IntegerStream(spaced) for spaced in _spaced_seeds(seed, num_envs)]
         self._started = False
 
-        # Codes are kept as int64, the size of an index, so that they look up tables without a conversion.
+        # Codes are kept as int64, the size of an index, so that they look up tables without a
+        # conversion.
         stride = size + 2 * PADDING
         self._codes = np.full(num_envs * stride**2, WALL, dtype=np.int64)
-        self._rooms = self._codes.reshape(num_envs, stride, stride)[:, PADDING:-PADDING, PADDING:-PADDING]
+        self._rooms = self._codes.reshape(num_envs, stride, stride)[
+            :, PADDING:-PADDING, PADDING:-PADDING
+        ]
         self._bare_room = np.full((size, size), WALL, dtype=np.int64)
         self._bare_room[1:-1, 1:-1] = EMPTY
         self._bare_room[-2, -2] = GOAL
@@ -80,13 +99,16 @@ class GridWorlds:
 
         self._stride = stride
         self._step_ahead = np.array([dx + dy * stride for dx, dy in HEADING_XY] * 2, dtype=np.int64)
-        self._advance = (rules().advances.reshape(NUM_ACTIONS, POSES, CODES) * self._step_ahead[:, None]).ravel()
+        self._advance = (
+            rules().advances.reshape(NUM_ACTIONS, POSES, CODES) * self._step_ahead[:, None]
+        ).ravel()
         self._view_offsets = view_offsets(stride)
         steps = np.arange(self.max_episode_steps + 1)
         self._goal_reward = (1 - 0.9 * (steps / self.max_episode_steps)).astype(np.float32)
 
     def reset(self, seeds: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too, as in gymnasium."""
+        """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too,
+        as in gymnasium."""
         if seeds is not None:
             self._streams = [IntegerStream(seed) for seed in _checked_seeds(seeds, self.num_envs)]
         for index in range(self.num_envs):
@@ -118,7 +140,9 @@ class GridWorlds:
         room = self._rooms[index]
         room[...] = self._bare_room
         start = self._lay_out(room, self._streams[index].integer)
-        self._cell[index] = (index * self._stride + start.y + PADDING) * self._stride + start.x + PADDING
+        self._cell[index] = (
+            (index * self._stride + start.y + PADDING) * self._stride + start.x + PADDING
+        )
         self._pose[index] = start.heading
         self._episode_steps[index] = 0
 
@@ -130,14 +154,16 @@ class GridWorlds:
         cells = self._view_offsets.take(self._pose, axis=0)
         cells += self._cell[:, None, None]
         codes = self._codes.take(cells)
-        # The agent sees what it carries on its own cell, never what it stands on; neither blocks its view.
+        # The agent sees what it carries on its own cell, never what it stands on; neither blocks
+        # its view.
         codes[:, AGENT_VIEW_X, AGENT_VIEW_Y] = CARRIED[self._pose]
         if not self._see_through_walls:
             hide_unseen(codes)
         return cells, codes
 
     def render(self, index: int, tile_pixels: int = 16) -> NDArray[np.uint8]:
-        """RGB picture of one whole world as the package draws it: agent, and a lighter field of view."""
+        """RGB picture of one whole world as the package draws it: agent, and a lighter field of
+        view."""
         _check_started(self._started)
         _gymnasium()
         from minigrid.core.grid import Grid
@@ -145,10 +171,17 @@ class GridWorlds:
         cells, codes = self._view()
         in_view = np.zeros(self._codes.size, dtype=np.bool_)
         in_view[cells[index][codes[index] != UNSEEN]] = True
-        lit = in_view.reshape(self.num_envs, self._stride, self._stride)[index, PADDING:-PADDING, PADDING:-PADDING]
+        lit = in_view.reshape(self.num_envs, self._stride, self._stride)[
+            index, PADDING:-PADDING, PADDING:-PADDING
+        ]
         y, x = divmod(int(self._cell[index]) % self._stride**2, self._stride)
         grid, _ = Grid.decode(ENCODING[self._rooms[index].T])
-        picture = grid.render(tile_pixels, (x - PADDING, y - PADDING), int(self._pose[index]) % 4, highlight_mask=lit.T)
+        picture = grid.render(
+            tile_pixels,
+            (x - PADDING, y - PADDING),
+            int(self._pose[index]) % 4,
+            highlight_mask=lit.T,
+        )
         return np.asarray(picture, dtype=np.uint8)
 
     def state_dict(self) -> dict[str, Any]:
@@ -177,7 +210,11 @@ class GridWorlds:
     def _refuse_other_rooms(self, state: dict[str, Any]) -> None:
         """Codes and places that no step leads to would be looked up beyond the tables."""
         refuse_unlike(self.state_dict(), state, "env of minigrid")
-        rooms, size, place = state["rooms"], self._rooms.shape[1], np.arange(self.num_envs) * self._stride**2
+        rooms, size, place = (
+            state["rooms"],
+            self._rooms.shape[1],
+            np.arange(self.num_envs) * self._stride**2,
+        )
         refuse_unless((rooms < CODES).all(), "env: rooms hold unknown codes")
         inside = np.zeros((size, size), dtype=bool)
         inside[1:-1, 1:-1] = True
@@ -185,34 +222,51 @@ class GridWorlds:
         if state["started"]:
             y, x = np.divmod(state["cell"] - place, self._stride)
             off = np.minimum(x, y) - PADDING, np.maximum(x, y) - PADDING
-            refuse_unless((off[0] >= 1).all() and (off[1] <= size - 2).all(), "env: an agent stands outside its room")
+            refuse_unless(
+                (off[0] >= 1).all() and (off[1] <= size - 2).all(),
+                "env: an agent stands outside its room",
+            )
         pose, steps = state["pose"], state["episode_steps"]
         refuse_unless((pose >= 0).all() and (pose < POSES).all(), "env: pose is unknown")
-        refuse_unless((steps >= 0).all() and (steps < self.max_episode_steps).all(), "env: episodes are over already")
+        refuse_unless(
+            (steps >= 0).all() and (steps < self.max_episode_steps).all(),
+            "env: episodes are over already",
+        )
 
     def close(self) -> None:
         """Nothing to release; there so that every environment can be closed alike."""
 
 
-# --- every other task, through the package ----------------------------------------------------------------------------
+# --- every other task, through the package
+# ----------------------------------------------------------------------------
 
 
 class PackageWorlds:
     """N environments of one MiniGrid id, stepped one after the other by the minigrid package.
 
-    The package cannot save its objects, so a state is the generator at the start of each episode and the actions since;
-    loading plays them again and checks that the same observation comes out.
+    The package cannot save its objects, so a state is the generator at the start of each episode
+    and the actions since; loading plays them again and checks that the same observation comes out.
     """
+
+    @staticmethod
+    def picture(observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return picture(observation)
 
     def __init__(self, env_id: str, num_envs: int, seed: int) -> None:
         _check_positive("num_envs", num_envs)
         self.name, self.num_envs = env_id, num_envs
         try:
-            self._envs = [_gymnasium().make(env_id, disable_env_checker=True) for _ in range(num_envs)]
+            self._envs = [
+                _gymnasium().make(env_id, disable_env_checker=True) for _ in range(num_envs)
+            ]
             self._envs[0].reset()  # seeded below: this only shows whether it can
         except FileNotFoundError as error:  # the WFC worlds: their patterns are not in the package
-            raise ValueError(f"the minigrid package cannot make {env_id}: {error}; choose another task") from error
-        self.observation_shape, self.num_actions, self.max_episode_steps = _package_spec(env_id, self._envs[0])
+            raise ValueError(
+                f"the minigrid package cannot make {env_id}: {error}; choose another task"
+            ) from error
+        self.observation_shape, self.num_actions, self.max_episode_steps = _package_spec(
+            env_id, self._envs[0]
+        )
         self._actions_since_start: list[list[int]] = [[] for _ in range(num_envs)]
         self._generator_at_start: list[Mapping[str, Any]] = [{} for _ in range(num_envs)]
         self._observation = np.zeros((num_envs, *self.observation_shape), dtype=np.uint8)
@@ -226,7 +280,8 @@ class PackageWorlds:
             env.unwrapped.np_random = np_random(seed)[0]
 
     def reset(self, seeds: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too, as in gymnasium."""
+        """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too,
+        as in gymnasium."""
         if seeds is not None:
             self._seed(_checked_seeds(seeds, self.num_envs))
         for index in range(self.num_envs):
@@ -246,7 +301,9 @@ class PackageWorlds:
         reward = np.zeros(self.num_envs, dtype=np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
         for index, chosen in enumerate(action.tolist()):
-            seen, reward[index], terminated[index], truncated[index], _ = self._envs[index].step(chosen)
+            seen, reward[index], terminated[index], truncated[index], _ = self._envs[index].step(
+                chosen
+            )
             self._observation[index] = seen["image"]
             self._actions_since_start[index].append(chosen)
             if terminated[index] or truncated[index]:
@@ -265,7 +322,10 @@ class PackageWorlds:
             "name": self.name,
             "num_envs": self.num_envs,
             "started": self._started,
-            "generator": [dict(state) for state in (self._generator_at_start if self._started else generator_now)],
+            "generator": [
+                dict(state)
+                for state in (self._generator_at_start if self._started else generator_now)
+            ],
             "actions_since_start": [list(actions) for actions in self._actions_since_start],
             "observation": self._observation.copy(),
         }
@@ -283,7 +343,8 @@ class PackageWorlds:
             self._actions_since_start[index] = list(state["actions_since_start"][index])
         if self._started and not np.array_equal(self._observation, state["observation"]):
             raise RuntimeError(
-                f"resuming {self.name}: replaying the saved actions gave other observations than those saved; "
+                f"resuming {self.name}: replaying the saved actions gave other observations than "
+                "those saved; "
                 "use the minigrid version that wrote the state, or start a new run"
             )
 
@@ -293,7 +354,8 @@ class PackageWorlds:
 
 
 def _package_spec(env_id: str, env: Any) -> tuple[tuple[int, int, int], int, int]:
-    """(observation shape, number of actions, episode limit), or an error that says which of them is missing."""
+    """(observation shape, number of actions, episode limit), or an error that says which of them is
+    missing."""
     spaces = getattr(env.observation_space, "spaces", {})
     image = spaces.get("image") if isinstance(spaces, dict) else None
     shape: tuple[int, ...] = getattr(image, "shape", None) or ()
@@ -302,7 +364,10 @@ def _package_spec(env_id: str, env: Any) -> tuple[tuple[int, int, int], int, int
             f"{env_id} has no (H, W, 3) uint8 'image' observation, got {env.observation_space}; "
             "choose a grid task such as FourRooms"
         )
-    num_actions, max_steps = getattr(env.action_space, "n", None), getattr(env.unwrapped, "max_steps", None)
+    num_actions, max_steps = (
+        getattr(env.action_space, "n", None),
+        getattr(env.unwrapped, "max_steps", None),
+    )
     if num_actions is None or max_steps is None:
         raise ValueError(
             f"{env_id} needs discrete actions and a max_steps attribute, got {env.action_space} "
@@ -311,23 +376,32 @@ def _package_spec(env_id: str, env: Any) -> tuple[tuple[int, int, int], int, int
     return (int(shape[0]), int(shape[1]), 3), int(num_actions), int(max_steps)
 
 
-# --- choosing one, and checks at the border ---------------------------------------------------------------------------
+# --- choosing one, and checks at the border
+# ---------------------------------------------------------------------------
 
 
-def make_minigrid(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWorlds:
-    """Worlds of the task MiniGrid-<name>-v0: batched where the rules are known here, else through the package."""
+def make(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWorlds:
+    """Worlds of the task MiniGrid-<name>-v0: batched where the rules are known here, else through
+    the package."""
     if BATCHED_NAME.fullmatch(name):
         return GridWorlds(name, num_envs, seed)
     id_of = _package_id_by_name()
     if name not in id_of:
-        near = difflib.get_close_matches(name.removeprefix("MiniGrid-").removesuffix("-v0"), id_of, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "give an id without 'MiniGrid-' and '-v0': DoorKey-6x6"
+        near = difflib.get_close_matches(
+            name.removeprefix("MiniGrid-").removesuffix("-v0"), id_of, n=3
+        )
+        hint = (
+            f"did you mean {', '.join(near)}?"
+            if near
+            else "give an id without 'MiniGrid-' and '-v0': DoorKey-6x6"
+        )
         raise ValueError(f"unknown MiniGrid task, got {name!r}; {hint}")
     return PackageWorlds(id_of[name], num_envs, seed)
 
 
 def picture(observation: NDArray[np.uint8], tile_pixels: int = 12) -> NDArray[np.uint8]:
-    """What one agent sees, a (7, 7, 3) observation, as RGB: it stands in the middle of the lowest row and looks up."""
+    """What one agent sees, a (7, 7, 3) observation, as RGB: it stands in the middle of the lowest
+    row and looks up."""
     _gymnasium()
     from minigrid.core.grid import Grid
 
@@ -337,12 +411,15 @@ def picture(observation: NDArray[np.uint8], tile_pixels: int = 12) -> NDArray[np
 
 
 def _gymnasium() -> Any:
-    """gymnasium with the MiniGrid ids registered; late, so that the batched worlds need numpy only."""
+    """gymnasium with the MiniGrid ids registered; late, so that the batched worlds need numpy
+    only."""
     try:
         import gymnasium
         import minigrid  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"this needs gymnasium and minigrid, got: {error}; pip install 'cclf[minigrid]'") from error
+        raise ImportError(
+            f"this needs gymnasium and minigrid, got: {error}; pip install 'cclf[minigrid]'"
+        ) from error
     return gymnasium
 
 
@@ -356,8 +433,12 @@ def _spaced_seeds(seed: int, num_envs: int) -> list[int]:
 
 
 def _checked_seeds(seeds: Sequence[int], num_envs: int) -> list[int]:
-    if len(seeds) != num_envs or not all(isinstance(seed, int | np.integer) and seed >= 0 for seed in seeds):
-        raise ValueError(f"seeds: need one non-negative integer for each of {num_envs} environments, got {seeds}")
+    if len(seeds) != num_envs or not all(
+        isinstance(seed, int | np.integer) and seed >= 0 for seed in seeds
+    ):
+        raise ValueError(
+            f"seeds: need one non-negative integer for each of {num_envs} environments, got {seeds}"
+        )
     return [int(seed) for seed in seeds]
 
 
@@ -365,12 +446,16 @@ def _checked_actions(actions: ArrayLike, num_envs: int, num_actions: int) -> Int
     action = np.asarray(actions)
     if action.shape != (num_envs,) or action.dtype.kind not in "iu":
         raise ValueError(
-            f"actions: need integers of shape ({num_envs},), got {action.dtype} of shape {action.shape}; "
+            f"actions: need integers of shape ({num_envs},), got {action.dtype} of shape "
+            f"{action.shape}; "
             "pass one action per environment"
         )
     action = action.astype(np.int64, copy=False)
-    if np.count_nonzero(action.view(np.uint64) >= num_actions):  # negatives are huge as unsigned: one test
-        raise ValueError(f"actions: need values in 0..{num_actions - 1}, got {action.min()}..{action.max()}")
+    # negatives are huge as unsigned: one test
+    if np.count_nonzero(action.view(np.uint64) >= num_actions):
+        raise ValueError(
+            f"actions: need values in 0..{num_actions - 1}, got {action.min()}..{action.max()}"
+        )
     return action
 
 
@@ -387,6 +472,7 @@ def _check_started(started: bool) -> None:
 def _check_same_worlds(state: dict[str, Any], name: str, num_envs: int) -> None:
     if (state["name"], state["num_envs"]) != (name, num_envs):
         raise ValueError(
-            f"state of {state['num_envs']} x {state['name']} cannot be loaded into {num_envs} x {name}; "
+            f"state of {state['num_envs']} x {state['name']} cannot be loaded into {num_envs} x "
+            f"{name}; "
             "build the same environments first"
         )

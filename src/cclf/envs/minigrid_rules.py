@@ -1,6 +1,7 @@
 """MiniGrid's rules as tables and its layouts draw for draw: what `cclf.envs.minigrid` plays by.
 
-Everything here is compared with the minigrid package, step by step, in `tests/envs/test_minigrid.py`.
+Everything here is compared with the minigrid package, step by step, in
+`tests/envs/test_minigrid.py`.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cclf.from_disk import refuse_unless
+from cclf.data.from_disk import refuse_unless
 
 Ints = NDArray[np.int64]
 DrawInteger = Callable[[int, int], int]  # (low, high) -> an integer in [low, high)
@@ -20,7 +21,8 @@ DrawInteger = Callable[[int, int], int]  # (low, high) -> an integer in [low, hi
 CODES = 8
 UNSEEN, EMPTY, GOAL, KEY, DOOR_OPEN, DOOR_CLOSED, DOOR_LOCKED, WALL = range(CODES)
 FIRST_OPAQUE = DOOR_CLOSED
-# The package's (object, colour, state) of each cell code: green goal, yellow key and door, grey wall.
+# The package's (object, colour, state) of each cell code: green goal, yellow key and door, grey
+# wall.
 ENCODING = np.array(
     [(0, 0, 0), (1, 0, 0), (8, 1, 0), (5, 4, 0), (4, 4, 0), (4, 4, 1), (4, 4, 2), (2, 5, 0)],
     dtype=np.uint8,
@@ -33,29 +35,36 @@ POSES = 8  # a pose is heading + 4 * (carries the key)
 
 VIEW = 7  # cells along each side of the agent's square view
 AGENT_VIEW_X, AGENT_VIEW_Y = VIEW // 2, VIEW - 1
-PADDING = VIEW - 2  # an agent next to the outer wall looks this many cells past it; the package shows walls there
+# an agent next to the outer wall looks this many cells past it; the package shows walls there
+PADDING = VIEW - 2
 
 
-# --- random stream ----------------------------------------------------------------------------------------------------
+# --- random stream
+# ----------------------------------------------------------------------------------------------------
 
 
 class IntegerStream:
-    """The numbers `Generator(PCG64(seed)).integers(low, high)` would give, without that call's fixed cost of a few µs.
+    """The numbers `Generator(PCG64(seed)).integers(low, high)` would give, without that call's
+    fixed cost of a few µs.
 
-    A reset of a solved DoorKey happens every dozen steps and draws about 20 integers, so that cost would double a step.
-    Only PCG64's raw words are taken from numpy; they, unlike `integers`, are promised never to change between versions.
+    A reset of a solved DoorKey happens every dozen steps and draws about 20 integers, so that cost
+    would double a step. Only PCG64's raw words are taken from numpy; they, unlike `integers`, are
+    promised never to change between versions.
     """
 
     _WORDS_PER_REFILL = 32  # 64-bit words; each gives two 32-bit draws
 
     def __init__(self, seed: int) -> None:
-        self._bits = np.random.PCG64(np.random.SeedSequence(seed))  # exactly gymnasium.utils.seeding.np_random
-        self._unused: list[int] = []  # 32-bit draws in reverse order, so that the next one is at the end
+        # exactly gymnasium.utils.seeding.np_random
+        self._bits = np.random.PCG64(np.random.SeedSequence(seed))
+        # 32-bit draws in reverse order, so that the next one is at the end
+        self._unused: list[int] = []
 
     def _next_uint32(self) -> int:
         if not self._unused:
             words = self._bits.random_raw(self._WORDS_PER_REFILL)
-            halves = words.astype("<u8").view("<u4")  # numpy's 32-bit draws are the low half, then the high half
+            # numpy's 32-bit draws are the low half, then the high half
+            halves = words.astype("<u8").view("<u4")
             self._unused = halves[::-1].tolist()
         return self._unused.pop()
 
@@ -75,12 +84,15 @@ class IntegerStream:
         return {"bit_generator": self._bits.state, "unused": list(self._unused)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        refuse_unless(all(0 <= draw < 2**32 for draw in state["unused"]), "env: unused draws are no draws")
+        refuse_unless(
+            all(0 <= draw < 2**32 for draw in state["unused"]), "env: unused draws are no draws"
+        )
         self._bits.state = state["bit_generator"]
         self._unused = list(state["unused"])
 
 
-# --- layouts: the package's _gen_grid, draw for draw ------------------------------------------------------------------
+# --- layouts: the package's _gen_grid, draw for draw
+# ------------------------------------------------------------------
 
 
 class Start(NamedTuple):
@@ -90,7 +102,8 @@ class Start(NamedTuple):
 
 
 def lay_out_empty(_room: Ints, _draw: DrawInteger) -> Start:
-    """The walled room is already there and Empty draws nothing: the agent stands in the corner and looks east."""
+    """The walled room is already there and Empty draws nothing: the agent stands in the corner and
+    looks east."""
     return Start(1, 1, 0)
 
 
@@ -110,7 +123,8 @@ def lay_out_door_key(room: Ints, draw: DrawInteger) -> Start:
 
 
 def _draw_free_cell(room: Ints, columns: int, draw: DrawInteger) -> tuple[int, int]:
-    """Rejection sampling over the left `columns`, walls included, because that is what the package draws from."""
+    """Rejection sampling over the left `columns`, walls included, because that is what the package
+    draws from."""
     size = len(room)
     while True:
         x, y = draw(0, columns), draw(0, size)
@@ -127,16 +141,20 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "Empty": Family(lay_out_empty, min_size=4, episode_steps_per_cell=4, see_through_walls=True),
-    "DoorKey": Family(lay_out_door_key, min_size=5, episode_steps_per_cell=10, see_through_walls=False),
+    "DoorKey": Family(
+        lay_out_door_key, min_size=5, episode_steps_per_cell=10, see_through_walls=False
+    ),
 }
 BATCHED_NAME = re.compile(r"(Empty|DoorKey)-([1-9]\d*)x\2")
 
 
-# --- rules as tables --------------------------------------------------------------------------------------------------
+# --- rules as tables
+# --------------------------------------------------------------------------------------------------
 
 
 class Rules(NamedTuple):
-    """What follows from (action, pose, code of the cell in front), looked up by the flat index of the three."""
+    """What follows from (action, pose, code of the cell in front), looked up by the flat index of
+    the three."""
 
     next_pose: Ints
     next_front: Ints
@@ -147,7 +165,9 @@ class Rules(NamedTuple):
 @cache
 def rules() -> Rules:
     """The package's MiniGridEnv.step, written out for every case once."""
-    next_pose, next_front, advances = (np.zeros((NUM_ACTIONS, POSES, CODES), dtype=np.int64) for _ in range(3))
+    next_pose, next_front, advances = (
+        np.zeros((NUM_ACTIONS, POSES, CODES), dtype=np.int64) for _ in range(3)
+    )
     reaches_goal = np.zeros((NUM_ACTIONS, POSES, CODES), dtype=np.bool_)
     for action, pose, front in np.ndindex(NUM_ACTIONS, POSES, CODES):
         heading, carries, after = pose % 4, pose // 4, front
@@ -177,15 +197,18 @@ _LIT_AT_AGENT = (1 << AGENT_VIEW_X) << VIEW
 
 
 class Sight(NamedTuple):
-    """One row of the agent's view, looked up by `lit * 128 + opaque` (7 bits each, bit i for view column i)."""
+    """One row of the agent's view, looked up by `lit * 128 + opaque` (7 bits each, bit i for view
+    column i)."""
 
     visible: Ints  # (16384, 7) 0 or 1
-    lit_above: Ints  # (16384,) which cells of the next row away from the agent are lit, already times 128
+    # (16384,) which cells of the next row away from the agent are lit, already times 128
+    lit_above: Ints
 
 
 @cache
 def sight() -> Sight:
-    """The package's Grid.process_vis for every possible row: light runs right, then left, and up to the row above."""
+    """The package's Grid.process_vis for every possible row: light runs right, then left, and up to
+    the row above."""
     lit, opaque = np.divmod(np.arange(1 << 2 * VIEW), 1 << VIEW)
     above = np.zeros_like(lit)
     for sideways, columns in ((1, range(VIEW - 1)), (-1, range(VIEW - 1, 0, -1))):
@@ -213,5 +236,7 @@ def view_offsets(stride: int) -> Ints:
     """(8, 7, 7) flat offsets from the agent's cell to view cell (x, y), for each pose."""
     ahead = AGENT_VIEW_Y - np.arange(VIEW)[None, :]  # view y counts down towards the agent
     rightwards = np.arange(VIEW)[:, None] - AGENT_VIEW_X
-    by_heading = [ahead * (dx + dy * stride) + rightwards * (-dy + dx * stride) for dx, dy in HEADING_XY]
+    by_heading = [
+        ahead * (dx + dy * stride) + rightwards * (-dy + dx * stride) for dx, dy in HEADING_XY
+    ]
     return np.array(by_heading * 2, dtype=np.int64)

@@ -1,16 +1,19 @@
-"""Pixel tasks solved in a minute on a CPU: for first runs, for tests, and to see whether a method learns at all.
+"""Pixel tasks solved in a minute on a CPU: for first runs, for tests, and to see whether a method
+learns at all.
 
-In Reach a red dot (the agent) must move onto a green one. Only their distance matters, so a random crop changes nothing that
-counts; both stay inside every crop. Catch has discrete actions, for Rainbow: a paddle must be under a falling ball.
+In Reach a red dot (the agent) must move onto a green one. Only their distance matters, so a random
+crop changes nothing that counts; both stay inside every crop. Catch has discrete actions, for
+Rainbow: a paddle must be under a falling ball.
 """
 
 from typing import Any
 
 import numpy as np
 
-from cclf.config import ConfigError
-from cclf.from_disk import refuse_unless, refuse_unlike
-from cclf.types import EnvSpec, EnvStep
+from cclf.config import EnvConfig
+from cclf.data.from_disk import refuse_unless, refuse_unlike
+from cclf.data.types import EnvSpec, EnvStep
+from cclf.errors import ConfigError
 
 EPISODE_STEPS = 25
 STEP_LENGTH = 0.3
@@ -18,13 +21,18 @@ DOT_SIGMA_PIXELS = 1.2
 
 
 class Reach:
-    """Positions lie in [-1, 1] per axis; the reward of a step is 1 - distance, at least 0, so an episode pays at most 25."""
+    """Positions lie in [-1, 1] per axis; the reward of a step is 1 - distance, at least 0, so an
+    episode pays at most 25."""
 
-    def __init__(self, axes: int, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int):
+    def __init__(
+        self, axes: int, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int
+    ):
         self.axes, self.frame_pixels, self.action_repeat = axes, frame_pixels, action_repeat
         # A dot at +-1 and its blur still lie inside the least favourable crop.
         self.reach_pixels = max(1.0, crop_pixels - frame_pixels / 2.0 - 1.5)
-        self.spec = EnvSpec((3, frame_pixels, frame_pixels), axes, action_repeat, -(-EPISODE_STEPS // action_repeat))
+        self.spec = EnvSpec(
+            (3, frame_pixels, frame_pixels), axes, action_repeat, -(-EPISODE_STEPS // action_repeat)
+        )
         self.random = np.random.default_rng(seed)
         self.agent, self.goal = np.zeros(axes), np.zeros(axes)
         self.steps = 0
@@ -44,7 +52,9 @@ class Reach:
             self.steps += 1
             if self.steps == EPISODE_STEPS:
                 break
-        return EnvStep(self._frame(), reward, terminated=False, truncated=self.steps == EPISODE_STEPS)
+        return EnvStep(
+            self._frame(), reward, terminated=False, truncated=self.steps == EPISODE_STEPS
+        )
 
     def picture(self) -> np.ndarray:
         return self._frame().transpose(1, 2, 0).repeat(12, axis=0).repeat(12, axis=1)
@@ -64,7 +74,9 @@ class Reach:
         refuse_unlike(self.state_dict(), state, "env of toy/reach")
         refuse_unless(0 <= state["steps"] <= EPISODE_STEPS, f"env: steps is {state['steps']}")
         for name in ("agent", "goal"):
-            fits = len(state[name]) == self.axes and all(-1.0 <= place <= 1.0 for place in state[name])
+            fits = len(state[name]) == self.axes and all(
+                -1.0 <= place <= 1.0 for place in state[name]
+            )
             refuse_unless(fits, f"env: {name} is {state[name]}")
         self.agent, self.goal = np.array(state["agent"]), np.array(state["goal"])
         self.steps = state["steps"]
@@ -87,7 +99,8 @@ CATCH_BALLS = 3  # of an episode
 
 
 class Catch:
-    """A ball falls one cell a step; caught on the paddle it pays 1, missed -1. Actions: left, stay, right. Three balls a game.
+    """A ball falls one cell a step; caught on the paddle it pays 1, missed -1. Actions: left, stay,
+    right. Three balls a game.
 
     Cells fill the pixels that Rainbow's network sees, less the shift of its augmentation.
     """
@@ -95,7 +108,9 @@ class Catch:
     def __init__(self, frame_pixels: int, frame_stack: int, seed: int):
         self.frame_pixels = frame_pixels
         self.cell_pixels = (25 * (frame_pixels // 25) - 8) // CATCH_CELLS
-        self.spec = EnvSpec((1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * (CATCH_CELLS - 1), num_actions=3)
+        self.spec = EnvSpec(
+            (1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * (CATCH_CELLS - 1), num_actions=3
+        )
         self.random = np.random.default_rng(seed)
         self.stack = np.zeros((frame_stack, frame_pixels, frame_pixels), dtype=np.uint8)
         self.raw_reward = 0.0
@@ -130,14 +145,19 @@ class Catch:
         pass
 
     def state_dict(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in ("paddle", "column", "row", "balls", "raw_reward")}
+        numbers = {
+            name: getattr(self, name) for name in ("paddle", "column", "row", "balls", "raw_reward")
+        }
         return numbers | {"stack": self.stack.copy(), "random": self.random.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         refuse_unlike(self.state_dict(), state, "env of toy/catch")
         for name in ("paddle", "column", "row"):
             refuse_unless(0 <= state[name] < CATCH_CELLS, f"env: {name} is {state[name]}")
-        refuse_unless(state["row"] < CATCH_CELLS - 1 and state["balls"] <= CATCH_BALLS, f"env: balls is {state['balls']}")
+        refuse_unless(
+            state["row"] < CATCH_CELLS - 1 and state["balls"] <= CATCH_BALLS,
+            f"env: balls is {state['balls']}",
+        )
         for name in ("paddle", "column", "row", "balls", "raw_reward"):
             setattr(self, name, state[name])
         self.stack[:] = state["stack"]
@@ -155,8 +175,10 @@ class Catch:
         return frame[None]
 
 
-def make_toy(name: str, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int) -> Reach:
+def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Reach | Catch:  # noqa: ARG001
     axes = {"reach": 2, "reach-1d": 1}
+    if name == "catch":
+        return Catch(env.frame_pixels, env.frame_stack, seed)
     if name not in axes:
         raise ConfigError(f"unknown toy task {name!r}: use one of {', '.join(axes)}, catch")
-    return Reach(axes[name], frame_pixels, crop_pixels, action_repeat, seed)
+    return Reach(axes[name], env.frame_pixels, env.crop_pixels, env.action_repeat, seed)

@@ -1,1 +1,2 @@
-"""What a trained agent is curious about: one file per base algorithm, each handing over the same `Gallery`."""
+"""What a trained agent is curious about, as plain numbers and pictures: what every room hands over,
+and what rooms share."""

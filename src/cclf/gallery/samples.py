@@ -1,5 +1,5 @@
-"""What galleries of several base algorithms share: which samples are shown, appraising without leaving a trace, and all that can
-be told of a transition out of replay whoever learns from it."""
+"""What galleries of several base algorithms share: which samples are shown, appraising without
+leaving a trace, and all that can be told of a transition out of replay whoever learns from it."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.analysis import correlation
-from cclf.analysis.gallery import About, Gallery, Glance, Look, View
-from cclf.augment import Views
+from cclf.data.augment import Views
+from cclf.data.types import Batch, GameBatch
 from cclf.framework import Appraisal, Encode, Framework
-from cclf.types import Batch, GameBatch
+from cclf.gallery import correlation
+from cclf.gallery.record import About, Gallery, ShownObservation, ShownSample, View
 
 SIDES = ("", "next_")  # what was seen and what came next, as they begin the names of columns
 NEIGHBOURS = 5
@@ -26,13 +26,16 @@ RUNGS = 12  # pictures from the least to the most curious
 Pair = tuple[Views, Views]  # of what was seen and of what came next
 Row = dict[str, Any]  # of a table of samples, by column
 Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
-Stacks = Callable[[int], tuple[Frames, Frames]]  # what was seen and what came next, by slot in replay
-Pictures = Callable[[str, Row, Frames], Sequence[tuple[np.ndarray, tuple[int, int] | None]]]  # of a side's views, with corners
+# what was seen and what came next, by slot in replay
+Stacks = Callable[[int], tuple[Frames, Frames]]
+# of a side's views, with corners
+Pictures = Callable[[str, Row, Frames], Sequence[tuple[np.ndarray, tuple[int, int] | None]]]
 
 
 @contextmanager
 def kept_maxima(framework: Framework) -> Iterator[None]:
-    """Appraising moves the running maxima of Eq. (9); here every batch is to meet those of the checkpoint."""
+    """Appraising moves the running maxima of Eq. (9); here every batch is to meet those of the
+    checkpoint."""
     before = framework.reward_max.clone(), framework.bonus_max.clone()
     yield
     framework.reward_max.copy_(before[0])
@@ -40,7 +43,8 @@ def kept_maxima(framework: Framework) -> Iterator[None]:
 
 
 def ends(rank: np.ndarray, identity: np.ndarray) -> tuple[list[int], list[int]]:
-    """Rows of the samples of highest and of lowest rank, outermost first; no identity is shown twice.
+    """Rows of the samples of highest and of lowest rank, outermost first; no identity is shown
+    twice.
 
     >>> ends(np.array([0.1, 0.9, 0.8, 0.5]), np.array([7, 8, 8, 9]))  # of four, rows 1 and 2 are the same
     ([1], [0])
@@ -60,7 +64,10 @@ def rungs(curiosity: np.ndarray) -> list[int]:
     [1, 2, 0]
     """
     order = np.argsort(curiosity, kind="stable")
-    return [int(row) for row in order[np.linspace(0, len(order) - 1, min(RUNGS, len(order))).round().astype(int)]]
+    return [
+        int(row)
+        for row in order[np.linspace(0, len(order) - 1, min(RUNGS, len(order))).round().astype(int)]
+    ]
 
 
 def transition_curiosity(appraisal: Appraisal) -> Tensor:
@@ -69,7 +76,12 @@ def transition_curiosity(appraisal: Appraisal) -> Tensor:
 
 
 def common_columns(
-    framework: Framework, batch: Batch | GameBatch, pair: Pair, appraisal: Appraisal, encode_query: Encode, encode_key: Encode
+    framework: Framework,
+    batch: Batch | GameBatch,
+    pair: Pair,
+    appraisal: Appraisal,
+    encode_query: Encode,
+    encode_key: Encode,
 ) -> dict[str, Tensor]:
     """What can be said of a batch out of any replay, samples first."""
     priority = framework.priority(batch.priority, appraisal)
@@ -100,27 +112,36 @@ def of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
 
 
 def beliefs(matches: Tensor, chosen: Tensor, slot: Tensor) -> dict[str, Tensor]:
-    """Of matches (K-1, B, B), samples first: the belief in each pair and in the chosen one, and the other observation of the
-    batch, by its slot in replay, that drew the largest share of belief to itself."""
+    """Of matches (K-1, B, B), samples first: the belief in each pair and in the chosen one, and the
+    other observation of the batch, by its slot in replay, that drew the largest share of belief
+    to itself."""
     pairs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
     share, taken = of_chosen(matches, chosen).fill_diagonal_(0.0).max(1)
-    return {"beliefs": pairs.T, "belief": of_chosen(pairs, chosen), "taken_slot": slot[taken], "taken_share": share}
+    return {
+        "beliefs": pairs.T,
+        "belief": of_chosen(pairs, chosen),
+        "taken_slot": slot[taken],
+        "taken_share": share,
+    }
 
 
 def rarity(observation: Tensor) -> Tensor:
-    """Mean distance of each stack of frames (B, C, H, W) to the nearest others of the batch, per pixel in [0, 1]: (B,)."""
+    """Mean distance of each stack of frames (B, C, H, W) to the nearest others of the batch, per
+    pixel in [0, 1]: (B,)."""
     small = F.adaptive_avg_pool2d(observation.float() / 255.0, THUMBNAIL_PIXELS).flatten(1)
     distances = torch.cdist(small, small).fill_diagonal_(torch.inf) / math.sqrt(small.shape[1])
     return distances.topk(min(NEIGHBOURS, len(small) - 1), largest=False).values.mean(1)
 
 
 def again_remark(table: dict[str, np.ndarray], luck: str) -> list[str]:
-    """How alike two readings of one batch are, with other views; `luck` is what the views differ in."""
+    """How alike two readings of one batch are, with other views; `luck` is what the views differ
+    in."""
     again = correlation.correlate(table["again"], table["curiosity"]).rank
     if not math.isfinite(again):
         return []
     return [
-        f"Read twice with other {luck} in the same batch, curiosity about a transition correlates with {again:.2f} (by "
+        f"Read twice with other {luck} in the same batch, curiosity about a transition correlates "
+        f"with {again:.2f} (by "
         f"rank): what is missing to 1 is the luck of the {luck}, not the transition."
     ]
 
@@ -136,12 +157,12 @@ def of_transitions(
     ages: np.ndarray,
     **own: Any,
 ) -> Gallery:
-    """The gallery of a table of transitions, where all that lie in replay have these `priorities` and `ages`. What a base
-    algorithm alone can tell: `facts` of a row, `own` of all."""
+    """The gallery of a table of transitions, where all that lie in replay have these `priorities`
+    and `ages`. What a base algorithm alone can tell: `facts` of a row, `own` of all."""
     curiosity = table["curiosity"]
     mean_priority = float(priorities.mean())
 
-    def show(row: int) -> Look:
+    def show(row: int) -> ShownSample:
         found = {name: values[row] for name, values in table.items()}
         now, following = (_glance(side, found, stacks, pictures) for side in SIDES)
         return _look(framework, found, now, following, mean_priority, **facts(found))
@@ -154,33 +175,53 @@ def of_transitions(
         curiosity=curiosity,
         most=[show(row) for row in most],
         least=[show(row) for row in least],
-        ladder=[(stacks(table["slot"][row])[0][-1], float(curiosity[row])) for row in rungs(curiosity)],
-        priorities=priorities if framework.prioritisation else None,
-        ages=ages if framework.prioritisation else None,
+        ladder=[
+            (stacks(table["slot"][row])[0][-1], float(curiosity[row])) for row in rungs(curiosity)
+        ],
+        priorities=priorities if framework.method.prioritisation else None,
+        ages=ages if framework.method.prioritisation else None,
         **own,
     )
 
 
-def _glance(side: str, found: Row, stacks: Stacks, pictures: Pictures) -> Glance:
-    frames, other = (stacks(found[slot])[SIDES.index(side)] for slot in ("slot", f"{side}taken_slot"))
-    chosen, belief, c, share = (found[f"{side}{name}"] for name in ("chosen", "belief", "c", "taken_share"))
+def _glance(side: str, found: Row, stacks: Stacks, pictures: Pictures) -> ShownObservation:
+    frames, other = (
+        stacks(found[slot])[SIDES.index(side)] for slot in ("slot", f"{side}taken_slot")
+    )
+    chosen, belief, c, share = (
+        found[f"{side}{name}"] for name in ("chosen", "belief", "c", "taken_share")
+    )
     pairs = [None, *(float(belief) for belief in found[f"{side}beliefs"])]
-    views = [View(*shown, belief) for shown, belief in zip(pictures(side, found, frames), pairs, strict=True)]
-    return Glance(frames, views, int(chosen), float(belief), float(c), (other[-1], float(share)))
+    views = [
+        View(*shown, belief)
+        for shown, belief in zip(pictures(side, found, frames), pairs, strict=True)
+    ]
+    return ShownObservation(
+        frames, views, int(chosen), float(belief), float(c), (other[-1], float(share))
+    )
 
 
-def _look(framework: Framework, found: Row, now: Glance, following: Glance, mean_priority: float, **facts: Any) -> Look:
-    weighted = framework.regularisation and framework.learned_views == 2
-    return Look(
+def _look(
+    framework: Framework,
+    found: Row,
+    now: ShownObservation,
+    following: ShownObservation,
+    mean_priority: float,
+    **facts: Any,
+) -> ShownSample:
+    weighted = framework.method.regularisation and framework.learned_views == 2
+    return ShownSample(
         now,
         following,
         curiosity=float(found["curiosity"]),
         reward=float(found["reward"]),
-        bonus=float(found["bonus"]) if framework.reward else None,
+        bonus=float(found["bonus"]) if framework.method.reward else None,
         second_weight=float(found["second_weight"]) if weighted else None,
         next_second_weight=float(found["next_second_weight"]) if weighted else None,
-        priority=(float(found["priority"]), float(found["new_priority"])) if framework.prioritisation else None,
-        draws=float(found["priority"]) / mean_priority if framework.prioritisation else None,
+        priority=(float(found["priority"]), float(found["new_priority"]))
+        if framework.method.prioritisation
+        else None,
+        draws=float(found["priority"]) / mean_priority if framework.method.prioritisation else None,
         new_episode=False,  # replay keeps the true last frame
         copies=None,
         **facts,

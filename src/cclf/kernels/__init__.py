@@ -1,4 +1,6 @@
-"""Fast ways to compute what `nets.py` and `equations.py` define: each file holds a kernel beside its plain reference."""
+"""Fast ways to compute what `bases/sac/networks.py` and `equations.py` define.
+
+Each file holds a kernel beside its plain reference."""
 
 import importlib.util
 from types import ModuleType

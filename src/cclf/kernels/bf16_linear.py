@@ -1,7 +1,7 @@
 """A linear layer on bfloat16 features with float32 sums and a float32 result.
 
-The encoder ends in LayerNorm, which divides by a small spread: rounding the layer's result to bfloat16 first would
-multiply that error into every logit of the belief.
+The encoder ends in LayerNorm, which divides by a small spread: rounding the layer's result to
+bfloat16 first would multiply that error into every logit of the belief.
 
 Features of paired convolutions have one column of pixels too many; here its weight is zero.
 """
@@ -15,11 +15,14 @@ from torch.nn import functional as F
 
 def reference(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """What is computed, plainly, on operands rounded to bfloat16."""
-    return F.linear(features.float(), with_column(weight.bfloat16().float(), features.shape[1]), bias)
+    return F.linear(
+        features.float(), with_column(weight.bfloat16().float(), features.shape[1]), bias
+    )
 
 
 def with_column(weight: Tensor, width: int) -> Tensor:
-    """A weight (O, s s C) for features (s, s + 1, C): the same, and zero for the last column. Others stay as they are."""
+    """A weight (O, s s C) for features (s, s + 1, C): the same, and zero for the last column.
+    Others stay as they are."""
     if weight.shape[1] == width:
         return weight
     side = weight.shape[1] // (width - weight.shape[1])
@@ -51,7 +54,8 @@ class _Bf16Linear(torch.autograd.Function):
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with a float32 result; on a CPU, which has no such product, by widening the operands."""
+    """a @ b with a float32 result; on a CPU, which has no such product, by widening the
+    operands."""
     if a.is_cuda:
         return torch.mm(a, b, out_dtype=torch.float32)  # type: ignore[call-overload, no-any-return]
     return a.float() @ b.float()

@@ -1,9 +1,11 @@
-"""The encoder's first convolution (3x3, stride 2, bias, ReLU) on crops of whole frames, without writing the crops.
+"""The encoder's first convolution (3x3, stride 2, bias, ReLU) on crops of whole frames, without
+writing the crops.
 
-Frames come packed: channels last, filled up to 16, as 16-bit numbers, so that one read fetches a whole pixel. Five crops
-of a frame are then read from one packed copy. Results have one column more than the convolution, zeros, so that their
-rows have even length. On a GPU with Triton the kernels of `first_convolution_triton` compute it; the plain way here is
-their reference and what runs elsewhere.
+Frames come packed: channels last, filled up to 16, as 16-bit numbers, so that one read fetches a
+whole pixel. Five crops of a frame are then read from one packed copy. Results have one column more
+than the convolution, zeros, so that their rows have even length. On a GPU with Triton the kernels
+of `first_convolution_triton` compute it; the plain way here is their reference and what runs
+elsewhere.
 """
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-from cclf.augment import Crops
+from cclf.data.augment import Crops
 from cclf.kernels import triton_kernels
 
 CHANNELS = 16  # of a packed pixel
@@ -19,11 +21,13 @@ TAPS = 9
 
 
 def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Batches of uint8 frames (B, C, H, W) as one batch of packed frames (sum of B, H, W, 16); bfloat16 holds 0..255 exactly."""
+    """Batches of uint8 frames (B, C, H, W) as one batch of packed frames (sum of B, H, W, 16);
+    bfloat16 holds 0..255 exactly."""
     channels = images[0].shape[1]
     if channels > CHANNELS:
         raise ValueError(
-            f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a smaller --frame-stack"
+            f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a "
+            "smaller --frame-stack"
         )
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
     return F.pad(frames, (0, CHANNELS - channels))
@@ -37,7 +41,8 @@ def prepare_weight(weight: Tensor) -> Tensor:
 
 
 def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
-    """Crops of packed frames to (N, rows, columns + 1, O) in the frames' dtype; the last column is zero."""
+    """Crops of packed frames to (N, rows, columns + 1, O) in the frames' dtype; the last column is
+    zero."""
     if triton := triton_kernels("first_convolution_triton", crops.images):
         result: Tensor = triton.forward(crops, weight, bias)
         return result
@@ -48,7 +53,8 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the prepared weight and the bias, in float32 or better, from the gradient of `result`, (N, rows, columns + 1, O)."""
+    """Of the prepared weight and the bias, in float32 or better, from the gradient of `result`, (N,
+    rows, columns + 1, O)."""
     if triton := triton_kernels("first_convolution_triton", crops.images):
         found: tuple[Tensor, Tensor] = triton.gradients(crops, gradient, result)
         return found

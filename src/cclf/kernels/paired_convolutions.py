@@ -1,14 +1,15 @@
 """The encoder's convolutions in bfloat16 on tensor cores, two neighbouring pixels at a time.
 
-A 3x3 convolution over 32 channels keeps a GPU's matrix units badly fed. Seen as pairs of pixels, an image of 32
-channels is one of half the width and 64 channels, and the convolution one of 3x2 taps from 64 to 64 channels, whose
-weight holds the old one twice, shifted by a pixel, and zeros: a third more arithmetic, in kernels that are faster by
-more. Rows are odd, so the last pixel of each is paired with one of no use; it stays in the features, and the linear
-layer after them gives it weight zero (`cclf.kernels.bf16_linear`).
+A 3x3 convolution over 32 channels keeps a GPU's matrix units badly fed. Seen as pairs of pixels, an
+image of 32 channels is one of half the width and 64 channels, and the convolution one of 3x2 taps
+from 64 to 64 channels, whose weight holds the old one twice, shifted by a pixel, and zeros: a third
+more arithmetic, in kernels that are faster by more. Rows are odd, so the last pixel of each is
+paired with one of no use; it stays in the features, and the linear layer after them gives it weight
+zero (`cclf.kernels.bf16_linear`).
 
-The first convolution reads packed frames at the corners of its crops, which are never written to memory, and each
-convolution adds its bias and cuts at zero before it writes. Pixels enter as the integers they are, exact in bfloat16;
-the first weight carries the 1/255.
+The first convolution reads packed frames at the corners of its crops, which are never written to
+memory, and each convolution adds its bias and cuts at zero before it writes. Pixels enter as the
+integers they are, exact in bfloat16; the first weight carries the 1/255.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.augment import Crops, whole
+from cclf.data.augment import Crops, whole
 from cclf.kernels import first_convolution
 from cclf.kernels.first_convolution import pack
 
@@ -36,21 +37,29 @@ def reference(images: Tensor, layers: Layers) -> Tensor:
 def prepare(layers: Layers, dtype: torch.dtype) -> list[Tensor]:
     """Weights and biases as the kernels want them, in `dtype`; differentiable."""
     (first_weight, first_bias), *rest = layers
-    prepared = [first_convolution.prepare_weight(first_weight), first_bias]  # rounded where they are used
+    # rounded where they are used
+    prepared = [first_convolution.prepare_weight(first_weight), first_bias]
     for weight, bias in rest:
         prepared += [pair_weight(weight.to(dtype)), torch.cat([bias, bias]).to(dtype)]
     return prepared
 
 
-def backward(gradient: Tensor, activations: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of all convolutions but the first: of the first's result, then of each paired weight and bias in turn."""
+def backward(
+    gradient: Tensor, activations: Sequence[Tensor], weights: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of all convolutions but the first: of the first's result, then of each paired
+    weight and bias in turn."""
     found: list[Tensor] = []
-    for weight, inputs, outputs in zip(weights[::-1], activations[-2::-1], activations[:0:-1], strict=True):
+    for weight, inputs, outputs in zip(
+        weights[::-1], activations[-2::-1], activations[:0:-1], strict=True
+    ):
         gradient = torch.where(outputs > 0, gradient, 0.0)
         wide = torch.promote_types(gradient.dtype, torch.float32)
         bias_gradient = gradient.sum((0, 2, 3), dtype=wide).to(gradient.dtype)
         ones, zeros, wanted = [1, 1], [0, 0], [True, True, False]
-        result = torch.ops.aten.convolution_backward(gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted)
+        result = torch.ops.aten.convolution_backward(
+            gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
+        )
         found = [result[1], bias_gradient, *found]
         gradient = result[0]
     return [gradient, *found]
@@ -63,13 +72,17 @@ def paired_convolutions(
     prepare: Callable[[Layers, torch.dtype], list[Tensor]] = prepare,
     backward: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]] = backward,
 ) -> Tensor:
-    """`reference` in `dtype`, (N, rows, columns + 1, O), flat. `prepare` and `backward` may be compiled ones."""
+    """`reference` in `dtype`, (N, rows, columns + 1, O), flat. `prepare` and `backward` may be
+    compiled ones."""
     crops = images if isinstance(images, Crops) else whole(images)
     if crops.images.dtype != dtype:
         crops = crops._replace(images=pack(crops.images, dtype=dtype))
     columns = (crops.pixels - 3) // 2 + 1
     if columns % 2 == 0:
-        raise ValueError(f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs are made for odd ones")
+        raise ValueError(
+            f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs are made "
+            "for odd ones"
+        )
     features: Tensor = _Paired.apply(*crops, backward, *prepare(layers, dtype))  # type: ignore[no-untyped-call]
     return features
 
@@ -77,7 +90,13 @@ def paired_convolutions(
 class _Paired(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, images: Tensor, sample: Tensor, origins: Tensor, pixels: int, backward: Any, *prepared: Tensor
+        ctx: Any,
+        images: Tensor,
+        sample: Tensor,
+        origins: Tensor,
+        pixels: int,
+        backward: Any,
+        *prepared: Tensor,
     ) -> Tensor:
         crops = Crops(images, sample, origins, pixels)
         activations = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
@@ -94,7 +113,9 @@ class _Paired(torch.autograd.Function):
         n, channels, rows, pairs = activations[-1].shape
         gradient = gradients[0].view(n, rows, pairs, channels).permute(0, 3, 1, 2)
         gradient, *found = ctx.backward_function(gradient, activations, weights)
-        first = first_convolution.gradients(ctx.crops, from_pairs(gradient), from_pairs(activations[0]))
+        first = first_convolution.gradients(
+            ctx.crops, from_pairs(gradient), from_pairs(activations[0])
+        )
         return None, None, None, None, None, *first, *found
 
 
@@ -119,12 +140,15 @@ def from_pairs(x: Tensor) -> Tensor:
 def pair_weight(weight: Tensor) -> Tensor:
     """A 3x3 weight (O, C, 3, 3) as a 3x2 weight over pairs, (2 O, 2 C, 3, 2).
 
-    Output pixel 2X + p sees input pixel 2(X + j) + q through tap 2j + q - p, where that lies in 0..2.
+    Output pixel 2X + p sees input pixel 2(X + j) + q through tap 2j + q - p, where that lies in
+    0..2.
     """
     zero = torch.zeros_like(weight[..., 0])
     taps = [zero, weight[..., 0], weight[..., 1], weight[..., 2], zero]  # tap t stands at t + 1
     rows = []
     for p in range(2):
-        columns = [torch.stack([taps[2 * j + q - p + 1] for j in range(2)], dim=-1) for q in range(2)]
+        columns = [
+            torch.stack([taps[2 * j + q - p + 1] for j in range(2)], dim=-1) for q in range(2)
+        ]
         rows.append(torch.cat(columns, dim=1))
     return torch.cat(rows, dim=0).contiguous(memory_format=torch.channels_last)

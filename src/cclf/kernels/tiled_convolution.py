@@ -1,8 +1,11 @@
-"""The first layer of Rainbow's encoder (patches side by side, bias, ReLU), straight from the frames' bytes, of S runs at once.
+"""The first layer of Rainbow's encoder (patches side by side, bias, ReLU), straight from the
+frames' bytes, of S runs at once.
 
-For a GPU: written out as float32, patches take four times the bytes of the frames, and each pass over the layer reads them again.
-The result comes as the patches of the second layer, which are side by side as well: neither has to be put together. With Triton
-the kernels of `tiled_convolution_triton` compute it; the plain way here is their reference. On a CPU `GameEncoder` goes without.
+For a GPU: written out as float32, patches take four times the bytes of the frames, and each pass
+over the layer reads them again. The result comes as the patches of the second layer, which are side
+by side as well: neither has to be put together. With Triton the kernels of
+`tiled_convolution_triton` compute it; the plain way here is their reference. On a CPU `GameEncoder`
+goes without.
 """
 
 from typing import Any
@@ -24,35 +27,50 @@ def patches(x: Tensor, side: int, stride: int) -> Tensor:
 
 @torch.library.custom_op("cclf::first_layer", mutates_args=())
 def first_layer(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
-    """ReLU(patches / 255 @ weight + bias) of images (S, n, F, H, W): patches (S, n, h, w, tile * tile * O) of the next layer.
+    """ReLU(patches / 255 @ weight + bias) of images (S, n, F, H, W): patches (S, n, h, w, tile *
+    tile * O) of the next layer.
 
     Weights (S, O, side * side * F) and biases (S, O); H and W are whole multiples of side * tile.
     """
     if triton := _kernels(images, weight):
         result: Tensor = triton.forward(images, weight, bias, side, tile)
         return result
-    values = torch.baddbmm(bias[:, None], _tiles(images, side, tile).to(weight.dtype), (weight / 255.0).transpose(1, 2))
+    values = torch.baddbmm(
+        bias[:, None], _tiles(images, side, tile).to(weight.dtype), (weight / 255.0).transpose(1, 2)
+    )
     return values.relu_().view(*result_shape(images, weight.shape[1], side, tile))
 
 
 @torch.library.custom_op("cclf::first_layer_gradients", mutates_args=())
-def first_layer_gradients(images: Tensor, gradient: Tensor, result: Tensor, side: int, tile: int) -> Tensor:
-    """Of weights and biases, side by side (S, O, side * side * F + 1), from the gradient of `result`."""
+def first_layer_gradients(
+    images: Tensor, gradient: Tensor, result: Tensor, side: int, tile: int
+) -> Tensor:
+    """Of weights and biases, side by side (S, O, side * side * F + 1), from the gradient of
+    `result`."""
     if triton := _kernels(images, gradient):
         found: Tensor = triton.gradients(images, gradient, result, side, tile)
         return found
-    reached = torch.where(result > 0, gradient, 0.0).view(len(images), -1, gradient.shape[4] // tile**2).transpose(1, 2)
+    reached = (
+        torch.where(result > 0, gradient, 0.0)
+        .view(len(images), -1, gradient.shape[4] // tile**2)
+        .transpose(1, 2)
+    )
     of_weight = reached @ _tiles(images, side, tile).to(gradient.dtype)
     return torch.cat([of_weight / 255.0, reached.sum(2, keepdim=True)], 2)
 
 
 def _tiles(images: Tensor, side: int, tile: int) -> Tensor:
-    """Patches of images (S, n, F, H, W) in the order of results: (S, all of them, side * side * F)."""
+    """Patches of images (S, n, F, H, W) in the order of results: (S, all of them, side * side *
+    F)."""
     pixels = images.flatten(0, 1).permute(0, 2, 3, 1)
-    return patches(patches(pixels, side, side), tile, tile).view(len(images), -1, side * side * images.shape[2])
+    return patches(patches(pixels, side, side), tile, tile).view(
+        len(images), -1, side * side * images.shape[2]
+    )
 
 
-def result_shape(images: Tensor, filters: int, side: int, tile: int) -> tuple[int, int, int, int, int]:
+def result_shape(
+    images: Tensor, filters: int, side: int, tile: int
+) -> tuple[int, int, int, int, int]:
     runs, count, _, height, width = images.shape
     return runs, count, height // (side * tile), width // (side * tile), tile * tile * filters
 
@@ -80,9 +98,20 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor, None, N
 
 
 @first_layer.register_vmap
-def _(info: Any, dims: tuple[Any, ...], images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> tuple[Tensor, int]:
+def _(
+    info: Any,
+    dims: tuple[Any, ...],
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    side: int,
+    tile: int,
+) -> tuple[Tensor, int]:
     """Mapped over runs: more runs at once."""
-    stacked = [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip((images, weight, bias), dims[:3], strict=True)]
+    stacked = [
+        tensor.movedim(dim, 0).flatten(0, 1)
+        for tensor, dim in zip((images, weight, bias), dims[:3], strict=True)
+    ]
     return first_layer(*stacked, side, tile).unflatten(0, (info.batch_size, -1)), 0
 
 
@@ -90,4 +119,8 @@ first_layer.register_autograd(_backward, setup_context=_remember)
 
 
 def _kernels(images: Tensor, values: Tensor) -> Any:
-    return triton_kernels("tiled_convolution_triton", images) if values.dtype == torch.float32 else None
+    return (
+        triton_kernels("tiled_convolution_triton", images)
+        if values.dtype == torch.float32
+        else None
+    )

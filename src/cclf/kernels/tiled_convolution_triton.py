@@ -1,4 +1,5 @@
-"""The Triton kernels of `tiled_convolution`: frame after frame, the pixels of many patches times the weights."""
+"""The Triton kernels of `tiled_convolution`: frame after frame, the pixels of many patches times
+the weights."""
 
 import torch
 import triton
@@ -12,8 +13,11 @@ PROGRAMS = 1056  # that share the images of a gradient: eight for each multiproc
 
 
 @triton.jit
-def _corners(place, row_stride, column_stride, SIDE: tl.constexpr, TILE: tl.constexpr, ACROSS: tl.constexpr):
-    """Where the patch of each place begins: places go tile by tile, and within a tile row by row."""
+def _corners(
+    place, row_stride, column_stride, SIDE: tl.constexpr, TILE: tl.constexpr, ACROSS: tl.constexpr
+):
+    """Where the patch of each place begins: places go tile by tile, and within a tile row by
+    row."""
     tile, inside = place // (TILE * TILE), place % (TILE * TILE)
     row, column = (tile // ACROSS) * TILE + inside // TILE, (tile % ACROSS) * TILE + inside % TILE
     return SIDE * (row * row_stride + column * column_stride)
@@ -28,17 +32,32 @@ def _forward(
 ):  # fmt: skip
     number = tl.program_id(0).to(tl.int64)
     run, image = number // count, number % count
-    place, tap, out = tl.program_id(1) * PLACES + tl.arange(0, PLACES), tl.arange(0, TAPS), tl.arange(0, OUT)
-    corner = images + run * run_stride + image * image_stride + _corners(place, row_stride, column_stride, SIDE, TILE, ACROSS)
+    place, tap, out = (
+        tl.program_id(1) * PLACES + tl.arange(0, PLACES),
+        tl.arange(0, TAPS),
+        tl.arange(0, OUT),
+    )
+    corner = (
+        images
+        + run * run_stride
+        + image * image_stride
+        + _corners(place, row_stride, column_stride, SIDE, TILE, ACROSS)
+    )
     under = corner[:, None] + ((tap // SIDE) * row_stride + (tap % SIDE) * column_stride)[None, :]
-    factor = weight + run * weight_stride + out[None, :] * (SIDE * SIDE * FRAMES) + tap[:, None] * FRAMES
+    factor = (
+        weight + run * weight_stride + out[None, :] * (SIDE * SIDE * FRAMES) + tap[:, None] * FRAMES
+    )
     wanted, real = (place < ALL)[:, None], tap < SIDE * SIDE
     total = tl.zeros((PLACES, OUT), tl.float32)
     for frame in tl.static_range(FRAMES):
-        pixels = tl.load(under + frame * frame_stride, mask=wanted & real[None, :], other=0).to(tl.float32)
+        pixels = tl.load(under + frame * frame_stride, mask=wanted & real[None, :], other=0).to(
+            tl.float32
+        )
         factors = tl.load(factor + frame, mask=real[:, None], other=0.0)
         total = tl.dot(pixels, factors, total, input_precision=PRECISION)
-    total = tl.maximum(total * (1.0 / 255.0) + tl.load(bias + run * bias_stride + out)[None, :], 0.0)
+    total = tl.maximum(
+        total * (1.0 / 255.0) + tl.load(bias + run * bias_stride + out)[None, :], 0.0
+    )
     tl.store(result + (number * ALL + place)[:, None] * OUT + out[None, :], total, mask=wanted)
 
 
@@ -48,7 +67,8 @@ def _gradients(
     FRAMES: tl.constexpr, SIDE: tl.constexpr, TILE: tl.constexpr, ACROSS: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr,
     TAPS: tl.constexpr, LINES: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Each program sums over its share of a run's images; the shares are added outside, in one order."""
+    """Each program sums over its share of a run's images; the shares are added outside, in one
+    order."""
     share, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
     line, out = tl.arange(0, LINES), tl.arange(0, OUT)
     frame, tap = line // TAPS, line % TAPS
@@ -64,20 +84,32 @@ def _gradients(
             found = ((run * count + image) * ALL + place)[:, None] * OUT + out[None, :]
             reached = tl.load(result + found, mask=wanted, other=0.0) > 0.0
             slope = tl.where(reached, tl.load(gradient + found, mask=wanted, other=0.0), 0.0)
-            under = first + _corners(place, row_stride, column_stride, SIDE, TILE, ACROSS)[:, None] + offset[None, :]
+            under = (
+                first
+                + _corners(place, row_stride, column_stride, SIDE, TILE, ACROSS)[:, None]
+                + offset[None, :]
+            )
             pixels = tl.load(under, mask=wanted & real[None, :], other=0).to(tl.float32)
             total = tl.dot(tl.trans(pixels), slope, total, input_precision=PRECISION)
             bias_total += tl.sum(slope, axis=0)
     width = SIDE * SIDE * FRAMES + 1
     row = parts + ((run * tl.num_programs(0) + share) * OUT + out) * width
-    tl.store(row[None, :] + (tap * FRAMES + frame)[:, None], total * (1.0 / 255.0), mask=real[:, None])
+    tl.store(
+        row[None, :] + (tap * FRAMES + frame)[:, None], total * (1.0 / 255.0), mask=real[:, None]
+    )
     tl.store(row + width - 1, bias_total)
 
 
 def _sizes(images: Tensor, out: int, side: int, tile: int) -> dict[str, int]:
     frames, height, width = images.shape[2:]
     places = {"ACROSS": width // (side * tile), "ALL": (height // side) * (width // side)}
-    return places | {"FRAMES": frames, "SIDE": side, "TILE": tile, "OUT": out, "TAPS": triton.next_power_of_2(side * side)}
+    return places | {
+        "FRAMES": frames,
+        "SIDE": side,
+        "TILE": tile,
+        "OUT": out,
+        "TAPS": triton.next_power_of_2(side * side),
+    }
 
 
 def _precision() -> dict[str, str]:
@@ -86,10 +118,15 @@ def _precision() -> dict[str, str]:
 
 def forward(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
     (runs, count), out = images.shape[:2], weight.shape[1]
-    result, sizes = weight.new_empty(result_shape(images, out, side, tile)), _sizes(images, out, side, tile)
+    result, sizes = (
+        weight.new_empty(result_shape(images, out, side, tile)),
+        _sizes(images, out, side, tile),
+    )
     grid = (runs * count, triton.cdiv(sizes["ALL"], PLACES))
     strides = (weight.stride(0), bias.stride(0), *images.stride())
-    _forward[grid](images, weight, bias, result, count, *strides, **sizes, **_precision(), PLACES=PLACES)
+    _forward[grid](
+        images, weight, bias, result, count, *strides, **sizes, **_precision(), PLACES=PLACES
+    )
     return result
 
 
@@ -99,5 +136,7 @@ def gradients(images: Tensor, gradient: Tensor, result: Tensor, side: int, tile:
     parts = gradient.new_empty((runs, shares, out, side * side * frames + 1))
     sizes = _sizes(images, out, side, tile) | {"PLACES": GRADIENT_PLACES}
     sizes["LINES"] = triton.next_power_of_2(frames) * sizes["TAPS"]
-    _gradients[(shares, runs)](images, gradient, result, parts, count, *images.stride(), **sizes, **_precision())
+    _gradients[(shares, runs)](
+        images, gradient, result, parts, count, *images.stride(), **sizes, **_precision()
+    )
     return parts.sum(1)

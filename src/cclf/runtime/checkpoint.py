@@ -1,11 +1,12 @@
-"""Checkpoints as safetensors and JSON with checksums: loading one can never run code, and what is loaded is what was saved.
+"""Checkpoints as safetensors and JSON with checksums: loading one can never run code, and what is
+loaded is what was saved.
 
     checkpoint/00000007/   state.json  tensors.safetensors  index.json (written last: the sha256 of every file)
     checkpoint/00000008/
     checkpoint/frames/     replay's frames, each in one file, shared by the checkpoints (see frame_chunks.py)
 
-A checkpoint is written under a temporary name, synced and renamed, so that it is whole or not there. The last two are kept: when
-the newest is damaged, the one before it is used.
+A checkpoint is written under a temporary name, synced and renamed, so that it is whole or not
+there. The last two are kept: when the newest is damaged, the one before it is used.
 """
 
 import contextlib
@@ -25,19 +26,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
-from cclf.config import ConfigError
-from cclf.from_disk import MISFITS, TENSOR_BYTES, read_file, refuse_unless
+from cclf.data.from_disk import MISFITS, TENSOR_BYTES, read_file, refuse_unless
+from cclf.errors import ConfigError
 from cclf.runtime.files import sync_folder, write_synced
 from cclf.runtime.frame_chunks import FrameChunks, read_frames
 
 _TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
-_REPLAY_FRAMES = "/learner/replay/frames"  # where a run's state keeps the ring that is written in chunks
+# where a run's state keeps the ring that is written in chunks
+_REPLAY_FRAMES = "/learner/replay/frames"
 _OWN_FILES = ("state.json", "tensors.safetensors")
 _DAMAGE = (OSError, SafetensorError, *MISFITS)
 
 
 class Checkpoints:
-    """The checkpoints in one folder. Use one object for the life of a run: it knows which frames are on disk already."""
+    """The checkpoints in one folder. Use one object for the life of a run: it knows which frames
+    are on disk already."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -45,19 +48,25 @@ class Checkpoints:
         self._damaged: set[int] = set()
 
     def load(self, frames: bool = True, agent_steps: int | None = None) -> dict[str, Any] | None:
-        """The newest state that is whole; None where nothing was saved. One line says when a newer one had to be left out.
+        """The newest state that is whole; None where nothing was saved. One line says when a newer
+        one had to be left out.
 
-        Without `frames` those of a replay, nearly all of its bytes, are neither read nor checked. With `agent_steps`, one of
-        `steps`, it is as if `rewind` had forgotten what came later.
+        Without `frames` those of a replay, nearly all of its bytes, are neither read nor checked.
+        With `agent_steps`, one of `steps`, it is as if `rewind` had forgotten what came later.
         """
         reasons = []
         last = None if agent_steps is None else self.steps().get(agent_steps)
-        for serial in reversed([serial for serial in self._serials() if last is None or serial <= last]):
+        for serial in reversed(
+            [serial for serial in self._serials() if last is None or serial <= last]
+        ):
             try:
                 state, table = _read(self.folder, serial, frames)
             except _DAMAGE as error:
                 self._damaged.add(serial)
-                reasons.append(f"checkpoint {serial:08d} is damaged ({' '.join(str(error).split()) or type(error).__name__})")
+                reasons.append(
+                    f"checkpoint {serial:08d} is damaged "
+                    f"({' '.join(str(error).split()) or type(error).__name__})"
+                )
                 continue
             if reasons:
                 line = f"cclf: warning: {'; '.join(reasons)}; going on from checkpoint {serial:08d}, the one before"
@@ -67,15 +76,18 @@ class Checkpoints:
             return state
         if reasons:
             raise ConfigError(
-                f"no checkpoint in {self.folder} is good: {'; '.join(reasons)}; restore it from a copy, "
+                f"no checkpoint in {self.folder} is good: {'; '.join(reasons)}; restore it from a "
+                "copy, "
                 "or delete that folder to train from the beginning"
             )
         return None
 
     def steps(self) -> dict[int, int]:
-        """The agent steps that can be gone back to, each with the serial of its newest checkpoint; replay's frames are not read.
+        """The agent steps that can be gone back to, each with the serial of its newest checkpoint;
+        replay's frames are not read.
 
-        Step 0, the beginning, is among them as long as there is no more than a first checkpoint, and has serial 0.
+        Step 0, the beginning, is among them as long as there is no more than a first checkpoint,
+        and has serial 0.
         """
         serials = self._serials()
         found = {0: 0} if serials in ([], [1]) else {}
@@ -95,7 +107,8 @@ class Checkpoints:
         """Forget the checkpoints after this step, where it is one of `steps`."""
         last = self.steps().get(agent_steps)
         newer = [] if last is None else [serial for serial in self._serials() if serial > last]
-        for serial in reversed(newer):  # at a stroke: half of a checkpoint would pass for a damaged one
+        # at a stroke: half of a checkpoint would pass for a damaged one
+        for serial in reversed(newer):
             os.rename(self.folder / f"{serial:08d}", self.folder / f"{serial:08d}.tmp")
         if newer:
             sync_folder(self.folder)
@@ -104,7 +117,8 @@ class Checkpoints:
             print(f"cclf: {self.folder.parent} goes back to {where}", file=sys.stderr, flush=True)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the checkpoint before it."""
+        """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the
+        checkpoint before it."""
         serials = self._serials()
         serial = serials[-1] + 1 if serials else 1
         temporary = self.folder / f"{serial:08d}.tmp"
@@ -130,9 +144,14 @@ class Checkpoints:
         checksums: dict[str, str] = {}
         table = None
         if _REPLAY_FRAMES in tensors:
-            table = self._write_frames(serial, tensors.pop(_REPLAY_FRAMES), tree["learner"]["replay"]["written"], checksums)
+            table = self._write_frames(
+                serial, tensors.pop(_REPLAY_FRAMES), tree["learner"]["replay"]["written"], checksums
+            )
             tree["learner"]["replay"]["frames"] = {_FRAMES: table}
-        contents = (json.dumps(tree).encode(), tensors_to_bytes({key: _plain(value) for key, value in tensors.items()}))
+        contents = (
+            json.dumps(tree).encode(),
+            tensors_to_bytes({key: _plain(value) for key, value in tensors.items()}),
+        )
         for name, data in zip(_OWN_FILES, contents, strict=True):
             write_synced(temporary / name, data)
             checksums[name] = _checksum(data)
@@ -140,7 +159,9 @@ class Checkpoints:
         sync_folder(temporary)
         return table
 
-    def _write_frames(self, serial: int, frames: torch.Tensor, written: int, checksums: dict[str, str]) -> dict[str, Any]:
+    def _write_frames(
+        self, serial: int, frames: torch.Tensor, written: int, checksums: dict[str, str]
+    ) -> dict[str, Any]:
         folder = self.folder / "frames"
         folder.mkdir(exist_ok=True)
 
@@ -151,7 +172,8 @@ class Checkpoints:
 
         fresh: dict[str, str] = {}
         table = self._chunks.write(serial, frames, written, write_file)
-        for chunk in table["chunks"]:  # the table carries the checksums of older files from one index to the next
+        # the table carries the checksums of older files from one index to the next
+        for chunk in table["chunks"]:
             chunk["sha256"] = fresh.get(chunk["file"]) or chunk["sha256"]
             checksums[f"frames/{chunk['file']}"] = chunk["sha256"]
         sync_folder(folder)
@@ -160,13 +182,16 @@ class Checkpoints:
     def _serials(self) -> list[int]:
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{8}", path.name))
+        return sorted(
+            int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{8}", path.name)
+        )
 
     def _prune(self, kept: set[int]) -> None:
         """Remove what no kept checkpoint needs; what a kill leaves here goes the next time."""
         names = {f"{serial:08d}" for serial in kept}
         used = {name for serial in kept for name in _listed(self.folder / f"{serial:08d}")}
-        for path in sorted(self.folder.iterdir()):  # the oldest first: a reader who misses one would miss the one before it too
+        # the oldest first: a reader who misses one would miss the one before it too
+        for path in sorted(self.folder.iterdir()):
             if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):
                 _remove(path)
         for path in self.folder.glob("frames/frames-*"):
@@ -180,7 +205,8 @@ def _remove(path: Path) -> None:
 
 
 def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
-    """The newest good state in `folder`, for those who only read, also while a run goes on there; None where there is none."""
+    """The newest good state in `folder`, for those who only read, also while a run goes on there;
+    None where there is none."""
     while True:
         checkpoints = Checkpoints(folder)
         known = checkpoints._serials()
@@ -192,10 +218,12 @@ def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
 
 
 def resume_points(folders: Sequence[Path]) -> list[int]:
-    """The agent steps from which runs that must move in step go on: the newest that all have a whole checkpoint of.
+    """The agent steps from which runs that must move in step go on: the newest that all have a
+    whole checkpoint of.
 
-    A kill while they save one after the other leaves them a checkpoint apart. Where they have none in common (a seed was added
-    later, one failed and the others went on), each goes on from its own newest.
+    A kill while they save one after the other leaves them a checkpoint apart. Where they have none
+    in common (a seed was added later, one failed and the others went on), each goes on from its own
+    newest.
     """
     runs = [Checkpoints(folder) for folder in folders]
     known = [run.steps() for run in runs]
@@ -206,7 +234,8 @@ def resume_points(folders: Sequence[Path]) -> list[int]:
 
 
 def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The state and its table of frames; one of _DAMAGE when a single byte is not what was written."""
+    """The state and its table of frames; one of _DAMAGE when a single byte is not what was
+    written."""
     own = folder / f"{serial:08d}"
     index = read_file(own / "index.json")
     checksums = json.loads(index)["sha256"]
@@ -226,7 +255,10 @@ def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict
     table = tree.get("learner", {}).get("replay", {}).get("frames", {}).get(_FRAMES)
     if table is not None and frames:
         tensors[_REPLAY_FRAMES] = read_frames(
-            table, lambda name: tensors_from_bytes(checked(folder / "frames" / Path(name).name, f"frames/{name}"))
+            table,
+            lambda name: tensors_from_bytes(
+                checked(folder / "frames" / Path(name).name, f"frames/{name}")
+            ),
         )
         tree["learner"]["replay"]["frames"] = {_TENSOR: _REPLAY_FRAMES}
     joined = _join(tree, tensors)
@@ -244,7 +276,9 @@ def _listed(folder: Path) -> list[str]:
 def _index(checksums: dict[str, str]) -> bytes:
     """The one text that lists these checksums: any other byte in the file shows."""
     own = _checksum(json.dumps(checksums, sort_keys=True).encode())
-    return json.dumps({"sha256": checksums, "sha256_of_this": own}, sort_keys=True, indent=1).encode()
+    return json.dumps(
+        {"sha256": checksums, "sha256_of_this": own}, sort_keys=True, indent=1
+    ).encode()
 
 
 def _checksum(data: bytes) -> str:

@@ -1,4 +1,5 @@
-"""Compilation, and CUDA graphs around an update: its hundreds of kernels start as one. No other file knows of either."""
+"""Compilation, and CUDA graphs around an update: its hundreds of kernels start as one. No other
+file knows of either."""
 
 import functools
 import sys
@@ -8,20 +9,23 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from cclf.types import Metrics
+from cclf.data.types import Metrics
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The same function as fused kernels, compiled anew for each shape it meets: here there are few, and they stay.
+    """The same function as fused kernels, compiled anew for each shape it meets: here there are
+    few, and they stay.
 
-    Where it cannot be compiled (no Triton, no C compiler), one line says so and the plain function goes on.
+    Where it cannot be compiled (no Triton, no C compiler), one line says so and the plain function
+    goes on.
     """
     from torch._dynamo import config  # late: it brings the whole compiler with it
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
-    config.recompile_limit = max(config.recompile_limit, 64)  # several runs in one process, each with its shapes
+    # several runs in one process, each with its shapes
+    config.recompile_limit = max(config.recompile_limit, 64)
     chosen: Callable[..., Any] = torch.compile(function, dynamic=False, fullgraph=True)
 
     @functools.wraps(function)
@@ -40,11 +44,13 @@ def compiled(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-EAGER_CALLS = 4  # calls that run plainly first: optimisers make their state, cuDNN chooses its kernels
+# calls that run plainly first: optimisers make their state, cuDNN chooses its kernels
+EAGER_CALLS = 4
 
 
 class GraphedPolicy:
-    """Calls `act(observation)` on a GPU through CUDA graphs, one for each shape: a policy's hundred small kernels start as one.
+    """Calls `act(observation)` on a GPU through CUDA graphs, one for each shape: a policy's hundred
+    small kernels start as one.
 
     The result stays valid until the next call.
     """
@@ -83,10 +89,12 @@ class GraphedPolicy:
 
 
 class GraphedUpdate:
-    """Calls `update()`, whose every tensor lives on the GPU, through CUDA graphs: one for each place in its cycle.
+    """Calls `update()`, whose every tensor lives on the GPU, through CUDA graphs: one for each
+    place in its cycle.
 
-    SAC's updates alternate (the actor learns in every second one), so the cycle is two. `count` reads and sets the Python counter
-    that `update` branches on and advances; random streams advance inside the graphs because their generators are registered.
+    SAC's updates alternate (the actor learns in every second one), so the cycle is two. `count`
+    reads and sets the Python counter that `update` branches on and advances; random streams advance
+    inside the graphs because their generators are registered.
     """
 
     def __init__(
@@ -113,7 +121,9 @@ class GraphedUpdate:
             except RuntimeError as error:
                 self.count(number)
                 self.eager_left = sys.maxsize
-                print(f"going on without CUDA graphs: {str(error).splitlines()[0]}", file=sys.stderr)
+                print(
+                    f"going on without CUDA graphs: {str(error).splitlines()[0]}", file=sys.stderr
+                )
                 return self.update()
             self.count(number)  # capturing computes nothing, but it ran the Python code
         graph, names, values = self.graphs[place]

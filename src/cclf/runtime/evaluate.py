@@ -1,4 +1,5 @@
-"""Evaluation: in environments of its own, with seeds of its own, so that it can never change training."""
+"""Evaluation: in environments of its own, with seeds of its own, so that it can never change
+training."""
 
 import sys
 from collections import deque
@@ -9,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from cclf.config import WorkerError
+from cclf.data.transfer import ToHost
+from cclf.data.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
+from cclf.errors import WorkerError
 from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool, drawn
-from cclf.transfer import ToHost
-from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 
 
 class Evaluation(NamedTuple):
@@ -30,7 +31,8 @@ class Evaluation(NamedTuple):
 
 
 class Film:
-    """Pictures of an episode. Once one cannot be drawn none is wanted any more, and the reason is kept."""
+    """Pictures of an episode. Once one cannot be drawn none is wanted any more, and the reason is
+    kept."""
 
     def __init__(self, wanted: bool):
         self.wanted, self.pictures, self.reason = wanted, list[np.ndarray](), ""
@@ -43,7 +45,8 @@ class Film:
             self.pictures.append(picture)
 
 
-# An evaluation goes on by rounds, between which training may go on too. Each yields the pipes that more is awaited from.
+# An evaluation goes on by rounds, between which training may go on too. Each yields the pipes that
+# more is awaited from.
 Rounds = Generator[Sequence[Connection], None, Evaluation]
 
 
@@ -56,8 +59,10 @@ LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times DeepMind Control's longest
 
 def _say_long(agent_steps: int) -> None:
     print(
-        f"cclf: warning: an evaluation episode has {agent_steps:,} agent steps and goes on; where its task has no time limit it "
-        "may never end: stop it with Ctrl-C, and give the environment a time limit (max_episode_steps)",
+        f"cclf: warning: an evaluation episode has {agent_steps:,} agent steps and goes on; where "
+        "its task has no time limit it "
+        "may never end: stop it with Ctrl-C, and give the environment a time limit "
+        "(max_episode_steps)",
         file=sys.stderr,
         flush=True,
     )
@@ -68,7 +73,8 @@ def _never() -> bool:
 
 
 def next_round(rounds: Rounds, patience_seconds: float = 0.0) -> Evaluation | None:
-    """One round; the result when it was the last. With patience it sleeps until a worker answers."""
+    """One round; the result when it was the last. With patience it sleeps until a worker
+    answers."""
     try:
         pipes = next(rounds)
     except StopIteration as end:
@@ -89,9 +95,15 @@ def finish(rounds: Rounds, stopped: Callable[[], bool] = _never) -> Evaluation:
 
 
 def evaluate(
-    envs: EnvPool, policy: Policy, seeds: Sequence[int], frame_stack: int, device: torch.device, record: bool = False
+    envs: EnvPool,
+    policy: Policy,
+    seeds: Sequence[int],
+    frame_stack: int,
+    device: torch.device,
+    record: bool = False,
 ) -> Rounds:
-    """One episode per seed with the deterministic policy. What comes of them does not depend on how many environments share them.
+    """One episode per seed with the deterministic policy. What comes of them does not depend on how
+    many environments share them.
 
     An episode whose worker is lost begins again from its seed, and so ends as it would have.
     """
@@ -121,7 +133,9 @@ def evaluate(
             if command == LOST:
                 losses[episode] += 1
                 if losses[episode] > MAX_LOSSES:
-                    raise WorkerError(f"{value}; {losses[episode]} times in one episode of an evaluation")
+                    raise WorkerError(
+                        f"{value}; {losses[episode]} times in one episode of an evaluation"
+                    )
                 waiting.appendleft(episode)
                 begin(env)
             elif command == "picture":
@@ -140,7 +154,9 @@ def evaluate(
                     begin(env)
                 else:
                     seen[env] = np.concatenate(frames[env])
-        actions = yield from _actions(policy, {episode_in[env]: stack for env, stack in seen.items()}, len(seeds), device)
+        actions = yield from _actions(
+            policy, {episode_in[env]: stack for env, stack in seen.items()}, len(seeds), device
+        )
         for env in seen:
             if film.wanted and episode_in[env] == 0:
                 envs.send(env, "picture")
@@ -152,11 +168,17 @@ def evaluate(
 def _actions(
     policy: Policy, stacks: Mapping[int, np.ndarray], episodes: int, device: torch.device
 ) -> Generator[Sequence[Connection], None, dict[int, np.ndarray]]:
-    """Actions by episode, equal whatever else is asked at the same time. Results may depend on a batch's size in the last bit, so
-    a CPU acts one by one, and a GPU on one row per episode, those not asked for left blank."""
+    """Actions by episode, equal whatever else is asked at the same time. Results may depend on a
+    batch's size in the last bit, so a CPU acts one by one, and a GPU on one row per episode,
+    those not asked for left blank."""
     if device.type == "cpu" or not stacks:
-        return {n: policy.evaluation_action(torch.from_numpy(stack)[None])[0].numpy() for n, stack in stacks.items()}
-    batch = torch.zeros(episodes, *next(iter(stacks.values())).shape, dtype=torch.uint8, pin_memory=True)
+        return {
+            n: policy.evaluation_action(torch.from_numpy(stack)[None])[0].numpy()
+            for n, stack in stacks.items()
+        }
+    batch = torch.zeros(
+        episodes, *next(iter(stacks.values())).shape, dtype=torch.uint8, pin_memory=True
+    )
     for episode, stack in stacks.items():
         batch[episode] = torch.from_numpy(stack)
     chosen = ToHost(policy.evaluation_action(batch.to(device, non_blocking=True)))
@@ -167,10 +189,14 @@ def _actions(
 
 
 def evaluate_vector(
-    env: VectorEnv, algorithm: OnPolicyAlgorithm, seeds: Sequence[int], action_seed: int, record: bool = False
+    env: VectorEnv,
+    algorithm: OnPolicyAlgorithm,
+    seeds: Sequence[int],
+    action_seed: int,
+    record: bool = False,
 ) -> Rounds:
-    """One episode in each environment with sampled actions. Later episodes of the quick ones do not count: they would favour
-    short, successful episodes."""
+    """One episode in each environment with sampled actions. Later episodes of the quick ones do not
+    count: they would favour short, successful episodes."""
     random = np.random.default_rng(action_seed)
     observation = env.reset(seeds)
     totals, film = np.zeros(env.num_envs), Film(record)
@@ -186,9 +212,11 @@ def evaluate_vector(
     return Evaluation(totals.tolist(), film.pictures, film.reason)
 
 
-def evaluate_games(game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False) -> Rounds:
-    """One whole game per seed, an action random with probability `epsilon`. The policy sees one stack at a time, so that nothing
-    depends on how many games are played side by side."""
+def evaluate_games(
+    game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False
+) -> Rounds:
+    """One whole game per seed, an action random with probability `epsilon`. The policy sees one
+    stack at a time, so that nothing depends on how many games are played side by side."""
     assert game.spec.num_actions is not None, "games have discrete actions"
     returns, film = [], Film(record)
     for episode, seed in enumerate(seeds):

@@ -1,15 +1,17 @@
-"""Whole episodes played in worker processes, each with a copy of the policy. All runs of a process share them."""
+"""Whole episodes played in worker processes, each with a copy of the policy. All runs of a process
+share them."""
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cclf.config import WorkerError
+from cclf.errors import WorkerError
 from cclf.runtime.evaluate import Evaluation, Rounds
 from cclf.runtime.workers import LOST, MAX_LOSSES, EnvWorkers, Make
 
-EPISODE_SECONDS = 3600.0  # the longest game of Atari takes half a minute on a free core, but players get what training leaves
+# the longest game of Atari takes half a minute on a free core, but players get what training leaves
+EPISODE_SECONDS = 3600.0
 
 
 @dataclass(eq=False)
@@ -21,7 +23,8 @@ class Episode:
 
 
 class Evaluators:
-    """Episodes wait here and are played as workers get free; one whose worker is lost is played again, to the same end."""
+    """Episodes wait here and are played as workers get free; one whose worker is lost is played
+    again, to the same end."""
 
     def __init__(self, make: Make, workers: int, timeout_seconds: float = EPISODE_SECONDS):
         """`make` gives an object with `play(*agent, seed)`, the return of that episode."""
@@ -48,7 +51,9 @@ class Evaluators:
                 continue
             episode.losses += 1
             if episode.losses > MAX_LOSSES:
-                raise WorkerError(f"{value}; {episode.losses} times in one episode of an evaluation")
+                raise WorkerError(
+                    f"{value}; {episode.losses} times in one episode of an evaluation"
+                )
             self._waiting.appendleft(episode)
         for worker in range(self._pool.size):
             if worker not in self._playing and self._waiting:

@@ -1,4 +1,5 @@
-"""Files that are whole or not there, whatever kills the process or the machine while they are written."""
+"""Files that are whole or not there, whatever kills the process or the machine while they are
+written."""
 
 import fcntl
 import io
@@ -9,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from cclf.config import ConfigError
-from cclf.from_disk import open_file
+from cclf.data.from_disk import open_file
+from cclf.errors import ConfigError
 
-# A process that was killed while it started a worker leaves it half born, with a copy of its files until it runs its own program.
+# A process that was killed while it started a worker leaves it half born, with a copy of its files
+# until it runs its own program.
 LOCK_GRACE_SECONDS = 1.0
 
 
@@ -51,7 +53,8 @@ def _locked(file: IO[str]) -> bool:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process alone. The system drops the lock with the process; the file that stays says nothing."""
+    """Hold `folder` for this process alone. The system drops the lock with the process; the file
+    that stays says nothing."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     with io.TextIOWrapper(open_file(folder / "lock", flags), write_through=True) as file:
         deadline = time.monotonic() + LOCK_GRACE_SECONDS
@@ -59,7 +62,9 @@ def only_process(folder: Path) -> Iterator[None]:
             if time.monotonic() > deadline:
                 file.seek(0)
                 holder = file.read(32).strip() or "unknown"
-                raise ConfigError(f"process {holder} is at work in {folder}: wait for it, or use another --out")
+                raise ConfigError(
+                    f"process {holder} is at work in {folder}: wait for it, or use another --out"
+                )
             time.sleep(0.02)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")

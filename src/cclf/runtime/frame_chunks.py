@@ -1,7 +1,9 @@
-"""Replay's frames on disk: each is written once, in the checkpoint after it was seen, and shared by those that follow.
+"""Replay's frames on disk: each is written once, in the checkpoint after it was seen, and shared by
+those that follow.
 
-Frames are nearly all of a replay's bytes and never change until the ring comes round, so a checkpoint adds a file of the new ones
-and lists the older files. Everything else of replay is small and is written whole each time.
+Frames are nearly all of a replay's bytes and never change until the ring comes round, so a
+checkpoint adds a file of the new ones and lists the older files. Everything else of replay is small
+and is written whole each time.
 """
 
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclf.from_disk import refuse_unless
+from cclf.data.from_disk import refuse_unless
 
 CHUNK_FRAMES = 4096  # bounds the memory that writing one takes: 123 MB of 100x100 RGB
 
@@ -21,18 +23,23 @@ Read = Callable[[str], dict[str, Tensor]]
 class FrameChunks:
     """Remembers which files hold the ring, so that the next checkpoint adds only what came since.
 
-    A table is JSON: `slots` rows of the ring, `written` frames ever, and the chunks, each with the number of its first frame.
-    Frame number n lies in slot n % slots.
+    A table is JSON: `slots` rows of the ring, `written` frames ever, and the chunks, each with the
+    number of its first frame. Frame number n lies in slot n % slots.
     """
 
     def __init__(self) -> None:
         self._table: dict[str, Any] | None = None  # of the last checkpoint written or read
 
     def write(self, serial: int, frames: Tensor, written: int, write_file: Write) -> dict[str, Any]:
-        """The table of a ring whose `written` frames so far ended up in `frames`; new ones go to files named after `serial`."""
+        """The table of a ring whose `written` frames so far ended up in `frames`; new ones go to
+        files named after `serial`."""
         slots = len(frames)
         oldest = max(0, written - slots)
-        known = [chunk for chunk in self._known(slots, written) if chunk["first"] + chunk["count"] > oldest]
+        known = [
+            chunk
+            for chunk in self._known(slots, written)
+            if chunk["first"] + chunk["count"] > oldest
+        ]
         chunks, first = known, known[-1]["first"] + known[-1]["count"] if known else oldest
         while first < written:
             count = min(CHUNK_FRAMES, written - first)
@@ -41,10 +48,16 @@ class FrameChunks:
             write_file(name, {"frames": frames.index_select(0, slot).cpu()})
             chunks = [*chunks, {"file": name, "first": first, "count": count}]
             first += count
-        return {"slots": slots, "written": written, "shape": list(frames.shape[1:]), "chunks": chunks}
+        return {
+            "slots": slots,
+            "written": written,
+            "shape": list(frames.shape[1:]),
+            "chunks": chunks,
+        }
 
     def _known(self, slots: int, written: int) -> list[dict[str, Any]]:
-        """Chunks whose frames still have the same numbers: not when a larger ring has taken over a full one, which renumbers."""
+        """Chunks whose frames still have the same numbers: not when a larger ring has taken over a
+        full one, which renumbers."""
         if self._table is None or written < self._table["written"]:
             return []
         wrapped = self._table["written"] > self._table["slots"]
@@ -57,8 +70,16 @@ class FrameChunks:
 
 def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
     slots, written = table["slots"], table["written"]
-    numbers = [slots, written, *table["shape"], *(chunk[name] for chunk in table["chunks"] for name in ("first", "count"))]
-    refuse_unless(all(type(number) is int and number >= 0 for number in numbers), "the table of frames holds no counts")
+    numbers = [
+        slots,
+        written,
+        *table["shape"],
+        *(chunk[name] for chunk in table["chunks"] for name in ("first", "count")),
+    ]
+    refuse_unless(
+        all(type(number) is int and number >= 0 for number in numbers),
+        "the table of frames holds no counts",
+    )
     refuse_unless(slots <= written, f"the table of frames has {slots} slots for {written} frames")
     frames = torch.empty(slots, *table["shape"], dtype=torch.uint8)
     first = max(0, written - slots)  # older ones have been overwritten

@@ -1,7 +1,8 @@
 """How a child interpreter is started: it never finds modules in the working directory.
 
-That may be a run folder from a stranger, and `-m` and `-c` put it on the search path. What the user put there on purpose
-stays: a folder named in PYTHONPATH, the folder of the script that runs, and the one that this package was found in.
+That may be a run folder from a stranger, and `-m` and `-c` put it on the search path. What the user
+put there on purpose stays: a folder named in PYTHONPATH, the folder of the script that runs, and
+the one that this package was found in.
 """
 
 import os
@@ -25,8 +26,14 @@ def search_path() -> list[str]:
     """This process's own, without the working directory where Python added that by itself."""
     meant = [_HOME, *(word for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word)]
     main = sys.modules.get("__main__")
-    if main is not None and getattr(main, "__spec__", None) is None and getattr(main, "__file__", None):
+    if (
+        main is not None
+        and getattr(main, "__spec__", None) is None
+        and getattr(main, "__file__", None)
+    ):
         meant.append(os.path.dirname(str(main.__file__)) or os.curdir)  # a script, not -m or -c
     here = os.path.realpath(os.curdir)
     here_is_meant = any(os.path.realpath(folder) == here for folder in meant)
-    return [entry for entry in sys.path if entry and (here_is_meant or os.path.realpath(entry) != here)]
+    return [
+        entry for entry in sys.path if entry and (here_is_meant or os.path.realpath(entry) != here)
+    ]

@@ -6,18 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cclf.config import WorkerError
-from cclf.from_disk import refuse_unless, refuse_unlike, refused_as
+from cclf.data.from_disk import refuse_unless, refuse_unlike, refused_as
+from cclf.data.types import Learner
+from cclf.errors import WorkerError
 from cclf.runtime.checkpoint import Checkpoints
-from cclf.runtime.evaluate import Evaluation, EvaluationStoppedError, Rounds, finish, next_round, write_video
+from cclf.runtime.evaluate import (
+    Evaluation,
+    EvaluationStoppedError,
+    Rounds,
+    finish,
+    next_round,
+    write_video,
+)
 from cclf.runtime.failure import NonFiniteError, first_non_finite_of, refuse_non_finite
 from cclf.runtime.metrics import Averages, KnownRows, RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
 from cclf.runtime.turns import take_turns
-from cclf.types import Learner
 
-Evaluate = Callable[[int, bool], Rounds]  # (env_steps, record) -> the evaluation of the agent as it is now
+# (env_steps, record) -> the evaluation of the agent as it is now
+Evaluate = Callable[[int, bool], Rounds]
 PATIENCE_SECONDS = 0.01  # with workers, where a run has to wait for them
 STOP_GRACE_SECONDS = 5.0  # for evaluations under way when a stop is asked for
 
@@ -43,7 +51,8 @@ class UnderWay(NamedTuple):
 
 
 class Training:
-    """One run: a learner, its evaluation, and everything the loop counts. All of it is in `state_dict`."""
+    """One run: a learner, its evaluation, and everything the loop counts. All of it is in
+    `state_dict`."""
 
     def __init__(self, plan: Plan, learner: Learner, evaluate: Evaluate, folder: Path):
         self.plan, self.learner, self.evaluate, self.folder = plan, learner, evaluate, folder
@@ -53,12 +62,15 @@ class Training:
         self.finished_returns: list[float] = []
         self.averages = Averages()
         self.wall_seconds = 0.0
-        self._started: float | None = None  # when this process began, less the seconds that earlier ones took
-        # True in a checkpoint when the evaluation of its moment was not over: whoever goes on from there makes it again.
+        # when this process began, less the seconds that earlier ones took
+        self._started: float | None = None
+        # True in a checkpoint when the evaluation of its moment was not over: whoever goes on from
+        # there makes it again.
         self.evaluation_due = False
         self.under_way: UnderWay | None = None
         self.saved_env_steps = 0
-        self.known_rows: dict[str, KnownRows] = {}  # of the tables, by the checkpoint that this run goes on from
+        # of the tables, by the checkpoint that this run goes on from
+        self.known_rows: dict[str, KnownRows] = {}
 
     @property
     def env_steps(self) -> int:
@@ -69,12 +81,17 @@ class Training:
         return self.env_steps >= self.plan.env_steps and not self.evaluation_due
 
     def turn(self, log: RunLog, progress: Progress, stop: Stop) -> Generator[None, None, None]:
-        """One turn of the learner, and what is due after it. It yields where other runs can go on meanwhile."""
-        self._started = time.monotonic() - self.wall_seconds if self._started is None else self._started
+        """One turn of the learner, and what is due after it. It yields where other runs can go on
+        meanwhile."""
+        self._started = (
+            time.monotonic() - self.wall_seconds if self._started is None else self._started
+        )
         if not self.evaluation_due:
             yield from self._step(log, progress)
         if self.under_way is not None:
-            result = next_round(self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0)
+            result = next_round(
+                self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0
+            )
             if result is not None:
                 self._write_eval_row(self.under_way, result, log, progress)
                 if self.finished:
@@ -93,7 +110,9 @@ class Training:
         if _crossed(before, self.agent_steps, self.plan.log_every_agent_steps):
             self._write_train_row(log, progress)
         progress.step(self.env_steps, self.learner.updates)
-        evaluations_crossed = _crossed(before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps)
+        evaluations_crossed = _crossed(
+            before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps
+        )
         self.evaluation_due = evaluations_crossed or self.env_steps >= self.plan.env_steps
 
     def _save(self, log: RunLog) -> None:
@@ -116,7 +135,11 @@ class Training:
             self.averages.add(metrics)
 
     def _clocks(self) -> dict[str, Any]:
-        return {"env_steps": self.env_steps, "agent_steps": self.agent_steps, "updates": self.learner.updates}
+        return {
+            "env_steps": self.env_steps,
+            "agent_steps": self.agent_steps,
+            "updates": self.learner.updates,
+        }
 
     def _write_train_row(self, log: RunLog, progress: Progress) -> None:
         row = self._clocks() | {"episodes": self.episodes}
@@ -126,20 +149,25 @@ class Training:
             self.finished_returns.clear()
         row |= self.averages.take() | self.learner.slow_metrics()
         log.write("train", row)
-        refuse_non_finite(self.folder, row)  # here, where the values are on the host anyway: per update it would stall a GPU
+        # here, where the values are on the host anyway: per update it would stall a GPU
+        refuse_non_finite(self.folder, row)
 
     def _check_finite(self) -> None:
         """Of what was measured since the last row, then of all that was learned."""
         averages = self.averages.state_dict()
-        losses_first = dict(sorted(averages.items(), key=lambda item: not item[0].endswith("_loss")))
+        losses_first = dict(
+            sorted(averages.items(), key=lambda item: not item[0].endswith("_loss"))
+        )
         found = first_non_finite_of(losses_first) or first_non_finite_of(self.state_dict())
         if found is not None:
             refuse_non_finite(self.folder, self._clocks() | dict([found]))
 
     def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> None:
-        """Begin what is due. Beside training the checkpoint comes first and the row when it is over, else the row at once."""
+        """Begin what is due. Beside training the checkpoint comes first and the row when it is
+        over, else the row at once."""
         self.wall_seconds = self._seconds()
-        self._check_finite()  # before it is played: an environment may raise on an action that is no number
+        # before it is played: an environment may raise on an action that is no number
+        self._check_finite()
         last = self.env_steps >= self.plan.env_steps
         rounds = self.evaluate(self.env_steps, self.plan.video and last)
         self.under_way = UnderWay(rounds, self._clocks(), self.wall_seconds)
@@ -151,16 +179,22 @@ class Training:
         else:
             self.under_way = None  # it leaves no trace
 
-    def _finish_evaluation(self, log: RunLog, progress: Progress, stopped: Callable[[], bool]) -> bool:
+    def _finish_evaluation(
+        self, log: RunLog, progress: Progress, stopped: Callable[[], bool]
+    ) -> bool:
         """Whether none is under way any more."""
         if self.under_way is not None:
             try:
-                self._write_eval_row(self.under_way, finish(self.under_way.rounds, stopped), log, progress)
+                self._write_eval_row(
+                    self.under_way, finish(self.under_way.rounds, stopped), log, progress
+                )
             except EvaluationStoppedError:
                 return False
         return True
 
-    def _write_eval_row(self, over: UnderWay, result: Evaluation, log: RunLog, progress: Progress) -> None:
+    def _write_eval_row(
+        self, over: UnderWay, result: Evaluation, log: RunLog, progress: Progress
+    ) -> None:
         self.under_way = None
         if over.clocks["env_steps"] == self.env_steps:
             self.evaluation_due = False
@@ -171,21 +205,29 @@ class Training:
             "wall_seconds": round(over.wall_seconds, 3),
             "returns": " ".join(f"{value:.8g}" for value in result.returns),
         }
-        refuse_non_finite(self.folder, over.clocks | row)  # first: the table holds returns that can be compared
+        # first: the table holds returns that can be compared
+        refuse_non_finite(self.folder, over.clocks | row)
         log.write("eval", over.clocks | row)
         progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
         if result.no_pictures:
-            progress.say(f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}")
+            progress.say(
+                f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}"
+            )
         if result.pictures:
-            self._write_video(self.folder / f"episode-{over.clocks['env_steps']}.mp4", result, progress)
+            self._write_video(
+                self.folder / f"episode-{over.clocks['env_steps']}.mp4", result, progress
+            )
 
     def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> None:
-        """Whatever a library raises here: a run that is trained must not fail for want of a picture."""
+        """Whatever a library raises here: a run that is trained must not fail for want of a
+        picture."""
         try:
             write_video(str(path), result.pictures)
         except Exception as error:
             path.unlink(missing_ok=True)  # what was begun of it
-            progress.say(f"cclf: warning: no video: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+            progress.say(
+                f"cclf: warning: no video: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+            )
 
     _COUNTERS = ("agent_steps", "episodes", "finished_returns", "wall_seconds", "evaluation_due")
 
@@ -194,32 +236,43 @@ class Training:
         return parts | {name: getattr(self, name) for name in self._COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        parts = {*self._COUNTERS, "learner", "averages"}  # and tables, which older checkpoints do not have
+        # and tables, which older checkpoints do not have
+        parts = {*self._COUNTERS, "learner", "averages"}
         refuse_unless(state.keys() - {"tables"} == parts, f"it holds the parts {sorted(state)}")
         for name in self._COUNTERS:
             refuse_unlike(getattr(self, name), state[name], name)
             setattr(self, name, state[name])
         refuse_unlike([0.0], self.finished_returns, "finished_returns")
-        self.known_rows = {name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()}  # older ones have none
+        self.known_rows = {
+            name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()
+        }  # older ones have none
         if self.finished:
-            return  # nothing is left to do, and a smaller budget than was run may have no room for the replay
+            # nothing is left to do, and a smaller budget than was run may have no room for the
+            # replay
+            return
         refuse_unlike(self.learner.state_dict(), state["learner"], "learner")
         learned_steps = state["learner"].get("agent_steps", self.agent_steps)
-        refuse_unless(learned_steps == self.agent_steps, f"agent_steps is {self.agent_steps} and {learned_steps}")
+        refuse_unless(
+            learned_steps == self.agent_steps,
+            f"agent_steps is {self.agent_steps} and {learned_steps}",
+        )
         for name in ("learner", "averages"):
             getattr(self, name).load_state_dict(state[name])
 
     def resume(self, agent_steps: int | None = None) -> bool:
-        """Go on from the newest good checkpoint of the folder, or the one of `agent_steps`; whether there is one."""
+        """Go on from the newest good checkpoint of the folder, or the one of `agent_steps`; whether
+        there is one."""
         saved = self.checkpoints.load(agent_steps=agent_steps)
         if saved is None:
             return False
-        with refused_as(f"the checkpoint in {self.folder} does not fit this run", "use another --out"):
+        with refused_as(
+            f"the checkpoint in {self.folder} does not fit this run", "use another --out"
+        ):
             self.load_state_dict(saved)
         return True
 
 
-class Run(NamedTuple):
+class ActiveRun(NamedTuple):
     """A training with its files and its line in the terminal."""
 
     training: Training
@@ -227,22 +280,34 @@ class Run(NamedTuple):
     progress: Progress
 
 
-def run_together(runs: Sequence[Run], stop: Stop) -> dict[int, NonFiniteError | WorkerError]:
-    """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end is saved.
+def run_together(runs: Sequence[ActiveRun], stop: Stop) -> dict[int, NonFiniteError | WorkerError]:
+    """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end
+    is saved.
 
-    Turns are taken part by part of each: environments step while a GPU computes updates, and those with a process of their own
-    (`--env-worker`) step at the same time. A run whose numbers are no longer finite or whose environments fail for good leaves
-    and the others go on; which left, by place, is returned.
+    Turns are taken part by part of each: environments step while a GPU computes updates, and those
+    with a process of their own (`--env-worker`) step at the same time. A run whose numbers are no
+    longer finite or whose environments fail for good leaves and the others go on; which left, by
+    place, is returned.
     """
     failed: dict[int, NonFiniteError | WorkerError] = {}
 
     def going_on() -> list[int]:
-        return [place for place, run in enumerate(runs) if not run.training.finished and place not in failed]
+        return [
+            place
+            for place, run in enumerate(runs)
+            if not run.training.finished and place not in failed
+        ]
 
     while not stop.requested and (places := going_on()):
-        # Evaluations that are due first: the next step of a stacked run moves all of its stack, the weights to be evaluated too.
+        # Evaluations that are due first: the next step of a stacked run moves all of its stack, the
+        # weights to be evaluated too.
         moving = [place for place in places if runs[place].training.evaluation_due] or places
-        errors = take_turns([runs[place].training.turn(runs[place].log, runs[place].progress, stop) for place in moving])
+        errors = take_turns(
+            [
+                runs[place].training.turn(runs[place].log, runs[place].progress, stop)
+                for place in moving
+            ]
+        )
         failed |= {moving[number]: error for number, error in errors.items()}
     deadline = time.monotonic() + STOP_GRACE_SECONDS
     for place in going_on():

@@ -1,4 +1,5 @@
-"""What a run writes down: CSV files are the truth, TensorBoard mirrors them. Clocks never mix: each row carries all three."""
+"""What a run writes down: CSV files are the truth, TensorBoard mirrors them. Clocks never mix: each
+row carries all three."""
 
 import csv
 import hashlib
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cclf.config import ConfigError
-from cclf.from_disk import read_text, refuse_unless
+from cclf.data.from_disk import read_text, refuse_unless
+from cclf.data.types import Metrics
+from cclf.errors import ConfigError
 from cclf.runtime.failure import FACTS as FAILURE_FACTS
-from cclf.types import Metrics
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
 EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
@@ -29,8 +30,9 @@ class KnownRows(NamedTuple):
     sha256: str  # of the columns and these rows
 
 
-class Table:
-    """A CSV file with fixed columns, flushed row by row. Reopened at a checkpoint, it forgets the rows after it."""
+class CsvTable:
+    """A CSV file with fixed columns, flushed row by row. Reopened at a checkpoint, it forgets the
+    rows after it."""
 
     def __init__(
         self,
@@ -43,15 +45,21 @@ class Table:
         """`kept_rows` says which rows stay."""
         kept = kept_rows(path, resume_env_steps, known, with_later)
         own = tuple(columns)
-        self.columns = (*own, *(column for column in (known.columns if known else ()) if column not in own))
+        self.columns = (
+            *own,
+            *(column for column in (known.columns if known else ()) if column not in own),
+        )
         self._rows, self._sha256 = 0, _sha256_of(self.columns)
         temporary = path.with_suffix(".csv.tmp")
-        temporary.unlink(missing_ok=True)  # never through a link or into a pipe that someone put there
+        # never through a link or into a pipe that someone put there
+        temporary.unlink(missing_ok=True)
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
             for row in kept:
-                writer.writerow(self._counted({column: row.get(column, "") for column in self.columns}))
+                writer.writerow(
+                    self._counted({column: row.get(column, "") for column in self.columns})
+                )
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -60,7 +68,9 @@ class Table:
         self._writer = csv.DictWriter(self._file, self.columns, lineterminator="\n")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._writer.writerow(self._counted({column: _text(row.get(column, "")) for column in self.columns}))
+        self._writer.writerow(
+            self._counted({column: _text(row.get(column, "")) for column in self.columns})
+        )
         self._file.flush()
 
     def known(self) -> KnownRows:
@@ -78,10 +88,14 @@ class Table:
         self._file.close()
 
 
-def kept_rows(path: Path, resume_env_steps: int, known: KnownRows | None, with_later: bool = False) -> list[dict[str, str]]:
-    """The rows of a table that a checkpoint at `resume_env_steps` keeps: those it knows; refuses a file that is not so.
+def kept_rows(
+    path: Path, resume_env_steps: int, known: KnownRows | None, with_later: bool = False
+) -> list[dict[str, str]]:
+    """The rows of a table that a checkpoint at `resume_env_steps` keeps: those it knows; refuses a
+    file that is not so.
 
-    Further ones up to that moment stay `with_later`, and of a checkpoint that knows nothing, one of an earlier version.
+    Further ones up to that moment stay `with_later`, and of a checkpoint that knows nothing, one of
+    an earlier version.
     """
     if resume_env_steps <= 0 or (known is None and not path.exists()):
         return []
@@ -91,15 +105,25 @@ def kept_rows(path: Path, resume_env_steps: int, known: KnownRows | None, with_l
         rows = _read_rows(path)
         if known is None:
             return [row for row in rows if int(row["env_steps"]) <= resume_env_steps]
-        later = [row for row in rows[known.rows :] if with_later and int(row["env_steps"]) <= resume_env_steps]
+        later = [
+            row
+            for row in rows[known.rows :]
+            if with_later and int(row["env_steps"]) <= resume_env_steps
+        ]
         sha256 = _sha256_of(known.columns)
         for row in rows[: known.rows]:
             _add_row(sha256, known.columns, row)
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        reason = "it is missing" if isinstance(error, FileNotFoundError) else " ".join(f"{error!r}".split())
+        reason = (
+            "it is missing"
+            if isinstance(error, FileNotFoundError)
+            else " ".join(f"{error!r}".split())
+        )
         raise _damaged(path, reason) from error
     if len(rows) < known.rows:
-        raise _damaged(path, f"it holds {len(rows)} of the {known.rows} rows that the checkpoint knows")
+        raise _damaged(
+            path, f"it holds {len(rows)} of the {known.rows} rows that the checkpoint knows"
+        )
     if sha256.hexdigest() != known.sha256:
         raise _damaged(path, f"its first {known.rows} rows are not those that the checkpoint knows")
     return rows[: known.rows] + later
@@ -115,7 +139,8 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     if lines and not lines[-1].endswith("\n"):
         lines.pop()  # a full disk or a kill tore it: the number it begins with may be half of one
     if not lines:
-        raise ValueError("no header")  # which comes with the file: not even a kill leaves one without
+        # which comes with the file: not even a kill leaves one without
+        raise ValueError("no header")
     return list(csv.DictReader(lines))
 
 
@@ -132,7 +157,8 @@ def _text(value: Any) -> str:
 
 
 class Averages:
-    """Means of metrics over many updates. Values stay on the device until asked for: no stall per update."""
+    """Means of metrics over many updates. Values stay on the device until asked for: no stall per
+    update."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[torch.Tensor]] = {}
@@ -145,7 +171,10 @@ class Averages:
             values.append(value)
 
     def take(self) -> dict[str, float]:
-        means = {name: float(torch.stack(values).double().mean()) for name, values in self._values.items()}
+        means = {
+            name: float(torch.stack(values).double().mean())
+            for name, values in self._values.items()
+        }
         self._values.clear()
         return means
 
@@ -154,12 +183,19 @@ class Averages:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, values in state.items():
-            fits = isinstance(values, torch.Tensor) and values.ndim == 1 and len(values) and values.is_floating_point()
+            fits = (
+                isinstance(values, torch.Tensor)
+                and values.ndim == 1
+                and len(values)
+                and values.is_floating_point()
+            )
             refuse_unless(fits, f"averages/{name} holds no numbers")
         self._values = {name: list(values) for name, values in state.items()}
 
 
-def check_tables(folder: Path, resume_env_steps: int, evaluation_due: bool, known: Mapping[str, KnownRows] | None) -> None:
+def check_tables(
+    folder: Path, resume_env_steps: int, evaluation_due: bool, known: Mapping[str, KnownRows] | None
+) -> None:
     """Refuse tables that are not what the checkpoint knows; nothing is changed."""
     known = known or {}
     kept_rows(folder / "train.csv", resume_env_steps, known.get("train"))
@@ -179,16 +215,26 @@ class RunLog:
         evaluation_due: bool = False,
         known: Mapping[str, KnownRows] | None = None,
     ):
-        """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that very step, too. `known` are
-        those of the checkpoint, by table."""
+        """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that
+        very step, too. `known` are those of the checkpoint, by table."""
         check_tables(folder, resume_env_steps, evaluation_due, known)
         known = known or {}
         train_columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
-        self.train = Table(folder / "train.csv", train_columns, resume_env_steps, known.get("train"))
-        self.eval = Table(folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due, known.get("eval"))
+        self.train = CsvTable(
+            folder / "train.csv", train_columns, resume_env_steps, known.get("train")
+        )
+        self.eval = CsvTable(
+            folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due, known.get("eval")
+        )
         self._final: KnownRows | None = None
         if (folder / "final.csv").exists():
-            final = Table(folder / "final.csv", EVAL_COLUMNS, resume_env_steps, known.get("final"), with_later=True)
+            final = CsvTable(
+                folder / "final.csv",
+                EVAL_COLUMNS,
+                resume_env_steps,
+                known.get("final"),
+                with_later=True,
+            )
             self._final = final.known()
             final.close()
         self._mirror: Any = None
@@ -198,10 +244,16 @@ class RunLog:
             except ImportError as error:
                 print(f"cclf: warning: no TensorBoard: {error}", file=sys.stderr, flush=True)
                 return
-            # What was shown of the steps from here on is to be forgotten; what the table keeps of this very step is shown again.
-            self._mirror = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_env_steps + 1 - evaluation_due)
+            # What was shown of the steps from here on is to be forgotten; what the table keeps of
+            # this very step is shown again.
+            self._mirror = SummaryWriter(
+                str(folder / "tensorboard"), purge_step=resume_env_steps + 1 - evaluation_due
+            )
             if evaluation_due and self.train.last_kept.get("env_steps") == str(resume_env_steps):
-                self._show("train", {name: float(value) for name, value in self.train.last_kept.items() if value})
+                self._show(
+                    "train",
+                    {name: float(value) for name, value in self.train.last_kept.items() if value},
+                )
 
     def write(self, table: str, row: Mapping[str, Any]) -> None:
         getattr(self, table).write(row)
@@ -210,7 +262,11 @@ class RunLog:
     def _show(self, table: str, row: Mapping[str, Any]) -> None:
         if self._mirror is not None:
             for name, value in row.items():
-                if isinstance(value, (int, float)) and name not in CLOCK_COLUMNS and math.isfinite(value):
+                if (
+                    isinstance(value, (int, float))
+                    and name not in CLOCK_COLUMNS
+                    and math.isfinite(value)
+                ):
                     self._mirror.add_scalar(f"{table}/{name}", value, int(row["env_steps"]))
 
     def known(self) -> dict[str, KnownRows]:

@@ -1,4 +1,5 @@
-"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere. All of it on standard error."""
+"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere. All of
+it on standard error."""
 
 import sys
 import time
@@ -24,10 +25,22 @@ def duration(seconds: float) -> str:
 class Progress:
     """env steps, return, updates per second, time left."""
 
-    def __init__(self, total_env_steps: int, done_env_steps: int, done_updates: int, quiet: bool = False, label: str = ""):
-        """`label` begins each line; with one, others share the terminal and nothing is drawn live."""
+    def __init__(
+        self,
+        total_env_steps: int,
+        done_env_steps: int,
+        done_updates: int,
+        quiet: bool = False,
+        label: str = "",
+    ):
+        """`label` begins each line; with one, others share the terminal and nothing is drawn
+        live."""
         self.total, self.quiet, self.label = total_env_steps, quiet, label
-        self._started, self._first_env_steps, self._first_updates = time.monotonic(), done_env_steps, done_updates
+        self._started, self._first_env_steps, self._first_updates = (
+            time.monotonic(),
+            done_env_steps,
+            done_updates,
+        )
         self._train_return, self._eval_return = "-", "-"
         self._last_draw = 0.0
         self._updates = done_updates
@@ -40,13 +53,17 @@ class Progress:
             columns = (
                 TextColumn("{task.fields[steps]} env steps"),
                 BarColumn(),
-                TextColumn("return [cyan]{task.fields[train]}[/] train [green]{task.fields[eval]}[/] eval"),
+                TextColumn(
+                    "return [cyan]{task.fields[train]}[/] train [green]{task.fields[eval]}[/] eval"
+                ),
                 TextColumn("{task.fields[rate]} updates/s"),
                 TextColumn("left {task.fields[left]}"),
             )
             self._live = RichProgress(*columns, console=Console(stderr=True), auto_refresh=False)
             fields = self._fields(done_env_steps, done_updates)
-            self._task = self._live.add_task("", total=total_env_steps, completed=done_env_steps, **fields)
+            self._task = self._live.add_task(
+                "", total=total_env_steps, completed=done_env_steps, **fields
+            )
             self._live.start()
 
     def _fields(self, env_steps: int, updates: int) -> dict[str, str]:
@@ -65,7 +82,9 @@ class Progress:
         now = time.monotonic()
         if self._live is not None and now - self._last_draw > 0.2:
             self._last_draw = now
-            self._live.update(self._task, completed=env_steps, refresh=True, **self._fields(env_steps, updates))
+            self._live.update(
+                self._task, completed=env_steps, refresh=True, **self._fields(env_steps, updates)
+            )
         self._updates = updates
 
     def training_return(self, value: float) -> None:
@@ -75,7 +94,8 @@ class Progress:
         self._eval_return = f"{mean:.4g}"
         fields = self._fields(env_steps, self._updates)
         self.say(
-            f"{self.label}env steps {fields['steps']}  eval return {mean:.4g} ± {std:.2g}  train return {fields['train']}  "
+            f"{self.label}env steps {fields['steps']}  eval return {mean:.4g} ± {std:.2g}  train "
+            f"return {fields['train']}  "
             f"{fields['rate']} updates/s  left {fields['left']}"
         )
 

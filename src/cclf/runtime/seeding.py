@@ -21,7 +21,9 @@ class Generators:
 
     def __init__(self, seed: int, device: torch.device, replay_device: torch.device):
         self.streams = {
-            name: torch.Generator(replay_device if name == "replay" else device).manual_seed(derive(seed, name))
+            name: torch.Generator(replay_device if name == "replay" else device).manual_seed(
+                derive(seed, name)
+            )
             for name in STREAMS
         }
 

@@ -1,4 +1,5 @@
-"""Signals. Apart from the rest and light, so that a run listens before it begins the slow work of starting."""
+"""Signals. Apart from the rest and light, so that a run listens before it begins the slow work of
+starting."""
 
 import contextlib
 import signal
@@ -11,9 +12,11 @@ TOGETHER_SECONDS = 0.5
 
 
 class Stop:
-    """Set by the first SIGINT, SIGTERM or SIGUSR1, polled by the loop; a second one, a while later, quits at once.
+    """Set by the first SIGINT, SIGTERM or SIGUSR1, polled by the loop; a second one, a while later,
+    quits at once.
 
-    `timeout` and some schedulers send one signal to a process and then to its whole group: two that come together are one.
+    `timeout` and some schedulers send one signal to a process and then to its whole group: two that
+    come together are one.
     """
 
     def __init__(self) -> None:
@@ -23,7 +26,8 @@ class Stop:
     def install(self) -> None:
         for number in SIGNALS:
             signal.signal(number, self._handle)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # who started this process may have held them back
+        # who started this process may have held them back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
@@ -35,7 +39,8 @@ class Stop:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """The signals wait, here until the end, and in a process that is started meanwhile until it installs its `Stop`."""
+    """The signals wait, here until the end, and in a process that is started meanwhile until it
+    installs its `Stop`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

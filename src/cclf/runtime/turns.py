@@ -3,9 +3,9 @@
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from cclf.config import WorkerError
+from cclf.data.types import Advance, Turn
+from cclf.errors import WorkerError
 from cclf.runtime.failure import NonFiniteError
-from cclf.types import Advance, Turn
 
 
 def whole(turn: Turn) -> Advance:
@@ -18,7 +18,9 @@ def whole(turn: Turn) -> Advance:
             return result
 
 
-def take_turns(turns: Sequence[Generator[None, None, Any]]) -> dict[int, NonFiniteError | WorkerError]:
+def take_turns(
+    turns: Sequence[Generator[None, None, Any]],
+) -> dict[int, NonFiniteError | WorkerError]:
     """All turns to their ends, a part of each after another; those that failed, by place."""
     errors: dict[int, NonFiniteError | WorkerError] = {}
     going_on = dict(enumerate(turns))

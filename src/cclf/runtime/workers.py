@@ -1,8 +1,10 @@
-"""Environments in processes of their own, watched: one that dies or hangs is ended and replaced, never waited for without end.
+"""Environments in processes of their own, watched: one that dies or hangs is ended and replaced,
+never waited for without end.
 
-A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that does not import torch. It owns one or several
-environments, answers in the order it was asked, and leaves when its pipe closes, so nothing outlives the parent, however that
-ended. Frames travel through the pipe: 30 us for 100x100 RGB, a hundredth of the time it takes to draw one.
+A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that does not import
+torch. It owns one or several environments, answers in the order it was asked, and leaves when its
+pipe closes, so nothing outlives the parent, however that ended. Frames travel through the pipe: 30
+us for 100x100 RGB, a hundredth of the time it takes to draw one.
 """
 
 import contextlib
@@ -24,9 +26,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from cclf.config import ConfigError, WorkerError
+from cclf.data.types import Env, EnvSpec, EnvStep
+from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import interpreter
-from cclf.types import Env, EnvSpec, EnvStep
 
 TIMEOUT_SECONDS = 60.0  # for one answer
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
@@ -34,7 +36,8 @@ MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
 WAIT_SECONDS = 0.1  # at a time, where there is nothing else to do
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
-Make = Callable[[], Any]  # an Env or what else is to live elsewhere; a function of a module or a `partial` of one, no closure
+# an Env or what else is to live elsewhere; a function of a module or a `partial` of one, no closure
+Make = Callable[[], Any]
 
 
 class Answer(NamedTuple):
@@ -43,23 +46,27 @@ class Answer(NamedTuple):
     value: Any  # what came of it; for LOST one line that says why
 
 
-LOST = "lost"  # the environment is gone with its worker; a new one, not yet reset, has taken its place
+# the environment is gone with its worker; a new one, not yet reset, has taken its place
+LOST = "lost"
 
 
 class EnvPool(Protocol):
-    """Environments by number. What is sent is answered some time later, for each environment in the order it was sent."""
+    """Environments by number. What is sent is answered some time later, for each environment in the
+    order it was sent."""
 
     size: int
 
     def send(self, env: int, command: str, *arguments: Any) -> None: ...
-    def receive(self, patience_seconds: float = 0.0) -> list[Answer]: ...  # what is answered by now, or after that long each
+    # what is answered by now, or after that long each
+    def receive(self, patience_seconds: float = 0.0) -> list[Answer]: ...
     def busy(self) -> list[Connection]: ...  # where more is awaited
     def forget(self) -> None: ...  # answers to what was sent before are not wanted
     def close(self) -> None: ...
 
 
 def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
-    """A picture, or why there is none. Pictures are for people: no reason to end a run, whatever a renderer raises."""
+    """A picture, or why there is none. Pictures are for people: no reason to end a run, whatever a
+    renderer raises."""
     try:
         return draw()
     except Exception as error:
@@ -101,12 +108,22 @@ class LocalEnvs:
 
 
 class EnvWorkers:
-    """The pool with processes: environment e lives in worker e modulo `workers`. `name` is what errors call it, the task."""
+    """The pool with processes: environment e lives in worker e modulo `workers`. `name` is what
+    errors call it, the task."""
 
-    def __init__(self, makes: Sequence[Make], workers: int, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
+    def __init__(
+        self,
+        makes: Sequence[Make],
+        workers: int,
+        name: str,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ):
         self.size = len(makes)
         shares = [dict(list(enumerate(makes))[number::workers]) for number in range(workers)]
-        self._workers = [_Worker(f"worker {number} of {name}", share, timeout_seconds) for number, share in enumerate(shares)]
+        self._workers = [
+            _Worker(f"worker {number} of {name}", share, timeout_seconds)
+            for number, share in enumerate(shares)
+        ]
 
     def send(self, env: int, command: str, *arguments: Any) -> None:
         self._workers[env % len(self._workers)].send(env, command, *arguments)
@@ -133,10 +150,12 @@ class EnvWorkers:
 
 
 class WorkerEnv:
-    """An environment in a worker of its own that behaves as if it were here, whatever happens to the worker.
+    """An environment in a worker of its own that behaves as if it were here, whatever happens to
+    the worker.
 
-    A new worker is brought to the same place: the state in which the episode began, and every command since. An environment that
-    cannot be saved (Gymnasium's) cannot be brought back: WorkerError.
+    A new worker is brought to the same place: the state in which the episode began, and every
+    command since. An environment that cannot be saved (Gymnasium's) cannot be brought back:
+    WorkerError.
     """
 
     def __init__(self, make: Make, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
@@ -153,7 +172,8 @@ class WorkerEnv:
         return self.begin_step(action)()
 
     def begin_step(self, action: np.ndarray) -> Callable[[], EnvStep]:
-        """The worker steps while this process goes on; nothing else may be asked before the answer was called for."""
+        """The worker steps while this process goes on; nothing else may be asked before the answer
+        was called for."""
         arguments = (action.copy(),)
         self._pool.send(0, "step", *arguments)
         return lambda: self._answer("step", arguments, lasting=True)
@@ -163,7 +183,11 @@ class WorkerEnv:
 
     def renderer(self, frames: int) -> dict[str, Any]:
         """What draws in the worker, where the environment can tell."""
-        return self._ask("renderer", frames) if "renderer" in self._ask("__dir__") else {"renderer": None}
+        return (
+            self._ask("renderer", frames)
+            if "renderer" in self._ask("__dir__")
+            else {"renderer": None}
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return self._ask("state_dict")  # type: ignore[no-any-return]
@@ -176,7 +200,8 @@ class WorkerEnv:
         self._pool.close()
 
     def _ask(self, command: str, *arguments: Any, lasting: bool = False) -> Any:
-        """`lasting`: it changes the environment, and is to be done again where the worker is lost later."""
+        """`lasting`: it changes the environment, and is to be done again where the worker is lost
+        later."""
         self._pool.send(0, command, *arguments)
         return self._answer(command, arguments, lasting)
 
@@ -192,7 +217,9 @@ class WorkerEnv:
                 if losses > MAX_LOSSES:
                     raise WorkerError(f"{value}; {losses} times in a row")
                 if self._since and not self._state:
-                    raise WorkerError(f"{value}; its environment cannot be saved, so it cannot be brought back")
+                    raise WorkerError(
+                        f"{value}; its environment cannot be saved, so it cannot be brought back"
+                    )
                 self._bring_back()
                 self._pool.send(0, command, *arguments)
 
@@ -218,13 +245,18 @@ class _Worker:
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 (open while the worker lives)
         program = "import sys; from cclf.runtime.workers import main; main(int(sys.argv[1]), float(sys.argv[2]))"
         with theirs:
-            # Even half an answer is not waited for without end. A closed pipe must reach the worker: nobody else holds our end.
+            # Even half an answer is not waited for without end. A closed pipe must reach the
+            # worker: nobody else holds our end.
             for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                ours.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", int(self.timeout_seconds + 1), 0))
+                ours.setsockopt(
+                    socket.SOL_SOCKET, limit, struct.pack("ll", int(self.timeout_seconds + 1), 0)
+                )
             self.pipe = Connection(ours.detach())
             try:
                 self.process = subprocess.Popen(
-                    interpreter.command("-c", program, str(theirs.fileno()), str(self.timeout_seconds)),
+                    interpreter.command(
+                        "-c", program, str(theirs.fileno()), str(self.timeout_seconds)
+                    ),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=self.said,
@@ -254,7 +286,10 @@ class _Worker:
             while self.unanswered and self.pipe.poll(patience_seconds):
                 answer = Answer(*self.pipe.recv())
                 self.unanswered -= 1
-                self.asked_at, self.allowed_seconds = time.monotonic(), self.timeout_seconds + GRACE_SECONDS
+                self.asked_at, self.allowed_seconds = (
+                    time.monotonic(),
+                    self.timeout_seconds + GRACE_SECONDS,
+                )
                 if answer.command == "raised":
                     bad_input, line, details = answer.value
                     if bad_input:
@@ -300,20 +335,24 @@ def _fate(code: int | None, last_words: str, timeout_seconds: float) -> str:
         place = f" (in {where[3]}, {Path(where[1]).name}:{where[2]})" if where else ""
         return f"did not answer within {timeout_seconds:g} seconds{place}"
     if code < 0:
-        return f"was killed by signal {-code}" + (" (is memory short?)" if code == -signal.SIGKILL else "")
+        return f"was killed by signal {-code}" + (
+            " (is memory short?)" if code == -signal.SIGKILL else ""
+        )
     last = last_words.strip().splitlines()[-1:]
     return f"ended with exit code {code}" + (f": {last[0]}" if last else "")
 
 
 def main(descriptor: int, timeout_seconds: float) -> None:
     """The worker."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # some schedulers send them to all processes of a job
+    # some schedulers send them to all processes of a job
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     pipe, envs = Connection(descriptor), dict[int, Env]()
     with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe, or is gone
         while True:
             env, command, arguments = pipe.recv()
-            # From a thread that needs no GIL: it ends this process where a driver hangs, parent or not.
+            # From a thread that needs no GIL: it ends this process where a driver hangs, parent or
+            # not.
             faulthandler.dump_traceback_later(timeout_seconds, exit=True)
             pipe.send(_carry_out(envs, env, command, arguments))
             faulthandler.cancel_dump_traceback_later()
@@ -322,7 +361,9 @@ def main(descriptor: int, timeout_seconds: float) -> None:
         one.close()
 
 
-def _carry_out(envs: dict[int, Env], env: int, command: str, arguments: Sequence[Any]) -> tuple[int, str, Any]:
+def _carry_out(
+    envs: dict[int, Env], env: int, command: str, arguments: Sequence[Any]
+) -> tuple[int, str, Any]:
     try:
         if command == "make":
             envs[env] = arguments[0]()

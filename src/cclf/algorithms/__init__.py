@@ -1,1 +1,0 @@
-"""Base algorithms: each file reads like the algorithm box of its paper."""

@@ -1,0 +1,181 @@
+"""What a base algorithm offers to the rest of the package. Each room under `cclf.bases` fills one
+`Base` in, and packages of others may add theirs (docs/extending.md).
+
+This is the light half: names, settings, methods. It imports neither torch nor numpy, so that a
+command line can be read without them. The heavy half are modules of the room, imported when they
+are needed (`Base.part`). Only `learner` must be there.
+
+learner: how it learns and is evaluated. `cclf.build` asks for these functions:
+    make_learner(config, device, make_env)       a `cclf.data.types.Learner`
+    make_algorithm(config, spec, device)         what such a learner learns with
+  The others only where the default does not fit:
+    make_agent(config, device, make_env, runs, evaluators)
+        Default: `make_algorithm`, evaluated by `cclf.runtime.agent.plain_agent`. A base that plays
+        grids has its own, and then needs no `make_algorithm`.
+    make_learners(configs, device, make_env, resume_points)
+        Default: `make_learner` for each. For runs that learn as one.
+    replay_forecast(config, spec)                transitions and bytes; needed with `keeps_replay`
+    make_evaluators(config, device, make_env, runs)
+        Default: none. Processes that play evaluation episodes.
+    evaluates_beside_training(config, device, runs, evaluators)
+        Default: true if there are evaluators.
+gallery: what `cclf inspect` shows.
+export:  answers, a policy for other programs.
+parity:  a fast precision against float32 at a trained run.
+bench:   `cclf bench NAME`, and its options.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import combinations
+from typing import Any
+
+from cclf.config import MethodConfig, Play, RunConfig
+from cclf.errors import ConfigError
+from cclf.rules import Rule, never
+
+Overrides = dict[str, Any]
+DEFAULT_PROFILE = "released"
+PARTS = ("learner", "gallery", "export", "parity", "bench")
+
+# The four pieces of the paper, and what stands in for each when it is off: without selection the
+# pair is two random views.
+PIECES = ("selection", "prioritisation", "regularisation", "reward")
+_PIECE_OFF: dict[str, Overrides] = {
+    "selection": {"selection": "all", "views": 2},
+    "prioritisation": {"prioritisation": False},
+    "regularisation": {"regularisation": False},
+    "reward": {"reward": False},
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    summary: str
+    overrides: Overrides
+    """Difference from the base algorithm's defaults, in `MethodConfig`."""
+    settings: Overrides = field(default_factory=dict)
+    """The same in the base algorithm's own settings."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What is set before a task, a method and a command line have their say."""
+
+    env: Overrides = field(default_factory=dict)
+    method: Overrides = field(default_factory=dict)
+    settings: Overrides = field(default_factory=dict)
+    run: Overrides = field(default_factory=dict)
+
+
+# For a base algorithm without views and curiosity: everything of CCLF is off.
+WITHOUT_CCLF = Defaults(
+    method={
+        "augmentation": "none",
+        "views": 1,
+        "selection": "all",
+        "contrastive": False,
+        "prioritisation": False,
+        "regularisation": False,
+        "reward": False,
+    }
+)
+
+
+def rules_without_cclf(learner: str) -> dict[str, Rule]:
+    """Beside `WITHOUT_CCLF`: none of its options acts, so whoever sets one is told so."""
+    return {
+        option.name: never(f"{learner}, which has nothing of CCLF")
+        for option in fields(MethodConfig)
+    }
+
+
+@dataclass(frozen=True)
+class Base:
+    name: str
+    package: str
+    """Where its parts are, e.g. `cclf.bases.sac`."""
+    plays: tuple[Play, ...]
+    settings: Any
+    """Its own settings, a frozen dataclass that is a `cclf.config.Settings`."""
+    methods: Mapping[str, Method]
+    profiles: Mapping[str, Defaults] = field(default_factory=lambda: {DEFAULT_PROFILE: Defaults()})
+    """Readings of the points where the paper and released code disagree."""
+    defaults: Defaults = field(default_factory=Defaults)
+    of_task: Callable[[str], Defaults] = lambda _: Defaults()
+    """What it sets for a task, by the task's name."""
+    warmup_setting: str = "warmup_agent_steps"
+    """The setting that says when learning begins, where it keeps a replay."""
+    uses_gpu: bool = False
+    keeps_replay: bool = False
+    learns_tasks_together: bool = False
+    """Runs of several tasks may learn in one call."""
+    renamed_settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings that had another name in run folders of version 0.1: old name to new."""
+    profile_label: Callable[[str, Mapping[str, Any]], str] = lambda profile, _: profile
+    """A run's profile as tables name it, from its name and its settings."""
+
+    @property
+    def default_method(self) -> Method:
+        """CCLF, and where it is without, the first."""
+        return self.methods.get("cclf") or next(iter(self.methods.values()))
+
+    def part(self, name: str) -> Any:
+        """A module of the room, one of PARTS; refused in one line where the room has none."""
+        try:
+            return importlib.import_module(f"{self.package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{self.package}.{name}":
+                raise
+            raise ConfigError(
+                f"{self.name} has no {name}: the base algorithm does not offer that"
+            ) from error
+
+    def has(self, name: str) -> bool:
+        return importlib.util.find_spec(f"{self.package}.{name}") is not None
+
+
+def with_pieces(*pieces: str) -> Overrides:
+    """CCLF with only these pieces on."""
+    overrides: Overrides = {}
+    for piece in PIECES:
+        if piece not in pieces:
+            overrides |= _PIECE_OFF[piece]
+    return overrides
+
+
+ABLATIONS = tuple(
+    Method("+".join(pieces), f"CCLF with only {' and '.join(pieces)}", with_pieces(*pieces))
+    for count in (1, 2, 3)
+    for pieces in combinations(PIECES, count)
+)
+
+
+def by_name(*methods: Method) -> dict[str, Method]:
+    return {method.name: method for method in methods}
+
+
+def refuse_unknown(
+    method: MethodConfig,
+    learner: str,
+    augmentations: tuple[str, ...],
+    selections: tuple[str, ...] = ("all", "overlap", "curiosity"),
+) -> None:
+    """Refuse an augmentation or a selection that this base algorithm does not have."""
+    for name, known in (("augmentation", augmentations), ("selection", selections)):
+        if getattr(method, name) not in known:
+            chosen = f"{name}={getattr(method, name)}"
+            raise ConfigError(f"{chosen} clashes with {learner}: use one of {', '.join(known)}")
+
+
+def refuse_workers(run: RunConfig, learner: str, names: tuple[str, ...]) -> None:
+    """Refuse workers where environments are stepped as one."""
+    for name in names:
+        if getattr(run, name):
+            raise ConfigError(
+                f"{name}={getattr(run, name)} clashes with {learner}, whose environments are "
+                "stepped as one; leave it"
+            )

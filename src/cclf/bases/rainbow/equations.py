@@ -1,0 +1,121 @@
+"""Rainbow on one page (Hessel et al., 2018): n steps, N atoms z_i, A actions."""
+
+import torch
+from torch import Tensor
+
+
+def n_step_return(rewards: Tensor, discounts: Tensor) -> Tensor:
+    """R = sum_(k<n) gamma^k r_(t+k); rewards (..., n) are 0 beyond the end of an episode, discounts
+    (n,) are gamma^k.
+
+    >>> n_step_return(torch.tensor([[1.0, 0.0, 1.0]]), torch.tensor([1.0, 0.5, 0.25]))
+    tensor([1.2500])
+    """
+    return (rewards * discounts).sum(-1)
+
+
+def noise_factor(normal: Tensor) -> Tensor:
+    """f(x) = sign(x) sqrt|x|, which shapes the factorised noise of noisy layers (Fortunato et al.,
+    2018).
+
+    >>> noise_factor(torch.tensor([-4.0, 0.0, 9.0]))
+    tensor([-2.,  0.,  3.])
+    """
+    return normal.sign() * normal.abs().sqrt()
+
+
+def noisy(mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
+    """mu + sigma * epsilon, the weights that a noisy layer uses.
+
+    >>> noisy(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([-2.0]))
+    tensor([0.])
+    """
+    return mean + sigma * noise
+
+
+def dueling(value: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:
+    """Q = V + A - mean_a A, atom by atom: value (B, N), advantage (B, A, N), the mean over the
+    `valid` actions (A,) alone.
+
+    >>> dueling(torch.tensor([[10.0]]), torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([1.0, 1.0, 0.0]))[0, :2, 0]
+    tensor([ 9., 11.])
+    """
+    mean = (advantage * valid[:, None]).sum(1, keepdim=True) / valid.sum()
+    return value[:, None] + advantage - mean
+
+
+def best_action(q: Tensor, valid: Tensor) -> Tensor:
+    """argmax_a Q(s, a) over the `valid` actions (A,) of Q values (B, A).
+
+    >>> best_action(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([1.0, 1.0, 0.0]))
+    tensor([1])
+    """
+    return q.masked_fill(valid == 0.0, -torch.inf).argmax(1)
+
+
+def project_categorical(probabilities: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
+    """C51's projection (Bellemare et al., 2017): probability at the places `atoms` (B, N) is shared
+    out to the nearest of the evenly spaced `support` (N,), in proportion to nearness. What lies
+    outside goes to the border.
+
+        m_j = sum_i p_i max(0, 1 - |clamp(Tz_i) - z_j| / dz)
+
+    A place that is an atom gives it all: this form needs no floor and ceiling, which lose mass
+    exactly there.
+
+    >>> support = torch.tensor([-1.0, 0.0, 1.0])
+    >>> project_categorical(torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[-0.25, 0.0, 7.0]]), support)
+    tensor([[0.1250, 0.6250, 0.2500]])
+    """
+    spacing = (support[-1] - support[0]) / (support.shape[0] - 1)
+    places = (atoms.clamp(support[0], support[-1]) - support[0]) / spacing
+    nearness = (
+        1.0 - (places[:, :, None] - torch.arange(support.shape[0], device=support.device)).abs()
+    ).clamp_min(0.0)
+    return (probabilities[:, :, None] * nearness).sum(1)
+
+
+def cross_entropy(target: Tensor, log_probabilities: Tensor) -> Tensor:
+    """- sum_i m_i log p_i over the last axis: the loss of C51.
+
+    >>> cross_entropy(torch.tensor([[0.5, 0.5]]), torch.tensor([[-1.0, -3.0]]))
+    tensor([2.])
+    """
+    return -(target * log_probabilities).sum(-1)
+
+
+def importance_weights(priority: Tensor, beta: Tensor) -> Tensor:
+    """(N P_b)^-beta over the largest of the batch (Schaul et al., 2016). N and the sum in P cancel:
+    (p_b / min p)^-beta.
+
+    >>> importance_weights(torch.tensor([4.0, 1.0]), torch.tensor(0.5))
+    tensor([0.5000, 1.0000])
+    """
+    return (priority / priority.min()) ** -beta
+
+
+def adam_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    steps: Tensor,
+    *,
+    learning_rate: float,
+    epsilon: float,
+) -> None:
+    """The `steps`-th step of Adam (Kingma and Ba, 2015), in place: m and v are running means of the
+    gradient and its square.
+
+    p - lr m' / (sqrt(v') + eps),  m' = m / (1 - 0.9^t),  v' = v / (1 - 0.999^t)
+
+    >>> weight, m, v = torch.tensor([1.0]), torch.zeros(1), torch.zeros(1)
+    >>> adam_step(weight, torch.tensor([-3.0]), m, v, torch.tensor(1.0), learning_rate=0.1, epsilon=1e-8)
+    >>> weight
+    tensor([1.1000])
+    """
+    mean.lerp_(gradient, 0.1)
+    square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+    rate = (learning_rate / (1.0 - 0.9**steps)).to(parameter.dtype)
+    root = (square / (1.0 - 0.999**steps).to(parameter.dtype)).sqrt_().add_(epsilon)
+    parameter.sub_(root.reciprocal_().mul_(mean).mul_(rate))

@@ -1,0 +1,99 @@
+"""The settings of SAC from pixels: the paper's (Appendix B). Where the released code disagrees, the
+field says so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from cclf.bases.base import refuse_unknown
+from cclf.config import Config, Precision, check_fields
+from cclf.errors import ConfigError
+from cclf.fields import Count, Positive, Range, Share, ShareBelowOne, Size
+from cclf.rules import OF_GRIDS_ALONE, Rule, Values, all_of, any_of, needs, where
+
+
+def _crops_differ(values: Values) -> str:
+    """Whether there is more than one place for a crop."""
+    frame, crop = values["frame_pixels"], values["crop_pixels"]
+    return (
+        "" if frame > crop else f"crop_pixels={crop} and frame_pixels={frame}, which leave one crop"
+    )
+
+
+_random_crops = any_of(
+    where("augmentation", "random-crop"), where("collection_view", "random-crop")
+)
+RULES: dict[str, Rule] = {  # when options act; one without a rule always does
+    "negatives": OF_GRIDS_ALONE,
+    "contrastive_learning_rate": needs("contrastive"),
+    "contrastive_encoder_steps": needs("contrastive"),
+    "collection_view": _crops_differ,
+    "last_crop_offset": all_of(_crops_differ, _random_crops),
+}
+
+
+@dataclass(frozen=True)
+class SacConfig:
+    """Soft actor-critic from pixels."""
+
+    base: ClassVar[str] = "sac"
+    rules: ClassVar[Mapping[str, Rule]] = RULES
+
+    batch_size: Size = 512
+    warmup_agent_steps: Count = 1_000
+    """Uniform random actions, no update."""
+    replay_capacity_transitions: Count = 100_000
+    replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    discount: Share = 0.99
+    learning_rate: Positive = 1e-3
+    """Encoder, actor and critic."""
+    contrastive_learning_rate: Positive = 1e-3
+    """Encoder and bilinear weight in the contrastive step: `learning_rate` in the paper, 1e-3
+    throughout in the released code."""
+    contrastive_encoder_steps: Literal[1, 2] = 2
+    """Adam steps of the encoder per contrastive backward: the released code moves it with two
+    optimisers of separate moments."""
+    temperature_learning_rate: Positive = 1e-4
+    temperature_beta1: ShareBelowOne = 0.5
+    initial_temperature: Positive = 0.1
+    q_ema_rate: Share = 0.01
+    encoder_ema_rate: Share = 0.05
+    target_every_updates: Count = 2
+    actor_every_updates: Count = 2
+    conv_layers: Size = 4
+    conv_filters: Size = 32
+    feature_dim: Size = 50
+    hidden_dim: Size = 1024
+    log_std_min: Annotated[float, Range(-50, 20)] = -10.0
+    log_std_max: Annotated[float, Range(-50, 20)] = 2.0
+    precision: Precision = "fp32"
+    """Of the encoder's convolutions and its large linear layer; all else is float32. tf32 and bf16
+    need a GPU."""
+    encoder_tanh: bool = False
+    """Tanh after the encoder's LayerNorm: in the paper's text, not in the released code."""
+    last_crop_offset: bool = False
+    """Draw the last crop position too: the released code never does."""
+    collection_view: Literal["random-crop", "centre-crop"] = "centre-crop"
+    """What the policy sees while collecting: g(o) in the paper's algorithm box, the centre crop in
+    the released code."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.log_std_min < self.log_std_max:
+            raise ConfigError(
+                f"log_std_min={self.log_std_min} clashes with log_std_max={self.log_std_max}: it "
+                "must be below it"
+            )
+
+    def check(self, config: Config) -> None:
+        """Refuse what does not go together with the rest of a run."""
+        refuse_unknown(config.method, "SAC on pixels", augmentations=("random-crop", "centre-crop"))
+        if (config.env.crop_pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
+            raise ConfigError(
+                f"conv_layers={self.conv_layers} clashes with "
+                f"crop_pixels={config.env.crop_pixels}: "
+                "each 3x3 layer takes two pixels and none are left; lower conv_layers"
+            )
+
+    def updates_at(self, agent_steps: int) -> int:
+        return max(0, agent_steps - self.warmup_agent_steps)

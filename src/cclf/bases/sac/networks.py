@@ -1,0 +1,171 @@
+"""Networks for SAC from pixels: the encoder of SAC-AE and CURL, a tanh-Gaussian actor, twin
+Q-functions."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cclf.data.augment import Crops
+from cclf.kernels.bf16_linear import bf16_linear
+from cclf.kernels.paired_convolutions import Layers
+
+Kernel = Callable[[Tensor | Crops, Layers], Tensor]
+
+
+def initialise(module: nn.Module) -> None:
+    """Orthogonal linear layers, delta-orthogonal convolutions (Xiao et al., 2018), zero biases."""
+    if isinstance(module, nn.Linear):
+        nn.init.orthogonal_(module.weight)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Conv2d):
+        centre = module.kernel_size[0] // 2
+        nn.init.zeros_(module.weight)
+        nn.init.orthogonal_(
+            module.weight.data[:, :, centre, centre], gain=nn.init.calculate_gain("relu")
+        )
+        assert module.bias is not None, "convolutions here have a bias"
+        nn.init.zeros_(module.bias)
+
+
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    layers = [
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    ]
+    return nn.Sequential(*layers)
+
+
+class Convolutions(nn.Module):
+    """uint8 pixels to a flat feature map, channels last: 3x3 filters, the first with stride 2, ReLU
+    after each.
+
+    `kernel` computes them: plainly, or in bfloat16 with float32 sums, see
+    `cclf.kernels.paired_convolutions`.
+    """
+
+    def __init__(
+        self, channels: int, pixels: int, layers: int, filters: int, kernel: "Kernel | None" = None
+    ):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Conv2d(
+                channels if i == 0 else filters, filters, kernel_size=3, stride=2 if i == 0 else 1
+            )
+            for i in range(layers)
+        )
+        side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
+        self.out_dim = filters * side * side
+        self.kernel: Kernel = kernel or plain_convolutions
+
+    def forward(self, images: Tensor | Crops) -> Tensor:
+        """(N, C, h, w), or crops yet to be cut."""
+        parameters = list(self.parameters())  # weight, bias, weight, bias, ...
+        return self.kernel(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
+
+
+def _fastest_layout(pixels: Tensor) -> torch.memory_format:
+    """Channels last, but for true float32 on a GPU: without its matrix units cuDNN is a quarter
+    faster on whole planes."""
+    planes = pixels.is_cuda and not torch.backends.cudnn.allow_tf32
+    return torch.contiguous_format if planes else torch.channels_last
+
+
+def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
+    pixels = images.cut() if isinstance(images, Crops) else images
+    x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
+    for i, (weight, bias) in enumerate(layers):
+        x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
+    return x.permute(0, 2, 3, 1).flatten(1)
+
+
+class Head(nn.Module):
+    """The end of an encoder: fully connected, LayerNorm, and a tanh in the paper's reading."""
+
+    def __init__(self, inputs: int, feature_dim: int, tanh: bool):
+        super().__init__()
+        self.fc = nn.Linear(inputs, feature_dim)
+        self.norm = nn.LayerNorm(feature_dim)
+        self.tanh = tanh
+
+    def forward(self, conv_features: Tensor) -> Tensor:
+        if conv_features.dtype == torch.bfloat16:
+            z = self.norm(bf16_linear(conv_features, self.fc.weight, self.fc.bias))
+        else:
+            z = self.norm(self.fc(conv_features))
+        return torch.tanh(z) if self.tanh else z
+
+
+class Encoder(nn.Module):
+    """Pixels to features z."""
+
+    def __init__(self, convolutions: Convolutions, feature_dim: int, tanh: bool):
+        super().__init__()
+        self.convolutions = convolutions
+        self.head = Head(convolutions.out_dim, feature_dim, tanh)
+
+    def forward(self, images: Tensor | Crops) -> Tensor:
+        z: Tensor = self.head(self.convolutions(images))
+        return z
+
+
+class Critic(nn.Module):
+    """Twin Q-functions on one encoder."""
+
+    def __init__(self, encoder: Encoder, feature_dim: int, action_dim: int, hidden_dim: int):
+        super().__init__()
+        self.encoder = encoder
+        self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
+        self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
+        self.apply(initialise)
+
+    def values(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Q1 and Q2 of features (B, D) and actions (B, A), each (B,)."""
+        inputs = torch.cat([z, action], dim=1)
+        return self.q1(inputs).squeeze(1), self.q2(inputs).squeeze(1)
+
+
+class PolicySample(NamedTuple):
+    mean_action: Tensor  # (B, A)
+    action: Tensor  # (B, A)
+    log_prob: Tensor  # (B,)
+    entropy: Tensor  # (B,)  of the Gaussian before the tanh
+
+
+class Actor(nn.Module):
+    """Tanh-Gaussian policy. It owns its encoder's head; the convolutions are the critic's and learn
+    nothing from it."""
+
+    def __init__(
+        self,
+        head: Head,
+        feature_dim: int,
+        action_dim: int,
+        hidden_dim: int,
+        log_std_min: float,
+        log_std_max: float,
+    ):
+        super().__init__()
+        self.head = head
+        self.trunk = mlp(feature_dim, hidden_dim, 2 * action_dim)
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.apply(initialise)
+
+    def forward(self, conv_features: Tensor, noise: Tensor) -> PolicySample:
+        """The action for detached convolution features, with standard normal `noise` (B, A)."""
+        mean, raw = self.trunk(self.head(conv_features)).chunk(2, dim=1)
+        log_std = self.log_std_min + 0.5 * (self.log_std_max - self.log_std_min) * (
+            torch.tanh(raw) + 1.0
+        )
+        action = torch.tanh(mean + noise * log_std.exp())
+        gaussian = (-0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
+        # 1e-6 keeps the logarithm finite where the tanh saturates.
+        log_prob = gaussian - torch.log(torch.relu(1.0 - action**2) + 1e-6).sum(1)
+        entropy = (log_std + 0.5 * (1.0 + math.log(2.0 * math.pi))).sum(1)
+        return PolicySample(torch.tanh(mean), action, log_prob, entropy)

@@ -1,0 +1,446 @@
+"""Soft actor-critic from pixels, learning from an appraisal: the paper's Algorithm 1, and the
+update that trains.
+
+It never asks which method is running: SAC, RAD, CURL, DrQ and CCLF differ only in what the
+appraisal holds. No image is encoded twice under the same weights: features of the anchor serve
+belief and critic loss, those of the keys serve belief, target and contrastive loss, and the next
+anchor's convolutions serve belief and policy. `tests/reference_sac.py` is the same update without
+that care, in the plainest words; a test holds the two together for every method.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cclf import equations
+from cclf.bases.sac.networks import (
+    Actor,
+    Convolutions,
+    Critic,
+    Encoder,
+    Head,
+    PolicySample,
+    plain_convolutions,
+)
+from cclf.config import Config, Precision
+from cclf.data import augment
+from cclf.data.augment import Crops, Views
+from cclf.data.optimisers import load_moments, moments
+from cclf.data.types import Batch, Metrics, UpdateResult
+from cclf.framework import Appraisal, Framework
+from cclf.kernels.first_convolution import pack
+from cclf.kernels.paired_convolutions import Layers, backward, paired_convolutions, prepare
+
+
+class SacNoise(NamedTuple):
+    """Every random number of one update. K views are drawn, V of them enter the losses."""
+
+    origins: Tensor  # (K, B, 2)  crop corners of o_t
+    next_origins: Tensor  # (K, B, 2)
+    target: Tensor  # (V, B, A)  policy noise in the target
+    actor: Tensor  # (B, A)
+
+
+class Encoded(NamedTuple):
+    """Features of the views before any step of this update.
+
+    A view is known by its row: v B + b is view v of o_t in sample b; K B further, of o_(t+1).
+    """
+
+    crops: Crops  # (2 K B)
+    first: Tensor  # (F B, D)  views learned from whatever is chosen, by the critic, with gradient
+    next_first_conv: Tensor  # (F B, H)  their successors, by the critic's convolutions
+    next_first_target: Tensor  # (F B, D)  and by the target's encoder
+    keys: Tensor | None  # (2 K B, D)  all but the anchors by the target, where curiosity asks
+
+
+class Compute(NamedTuple):
+    """How the parts of an update are computed: as written below, or compiled for a GPU."""
+
+    convolutions: "Callable[[Tensor | Crops, Layers], Tensor]"
+    join_frames: Callable[..., Tensor]
+    appraise: "Callable[[Sac, Encoded, Batch, SacNoise, Tensor], Appraised]"
+    q_target: Callable[..., Tensor]
+    critic_loss: Callable[..., tuple[Tensor, Metrics]]
+    actor_loss: Callable[..., tuple[Tensor, Metrics]]
+    contrastive_loss: Callable[..., Tensor]
+
+
+def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part: part) -> Compute:
+    """The parts for a precision, each wrapped, by a compiler for example.
+
+    In bf16 the encoder's convolutions run in bfloat16 with float32 sums; all else is float32.
+    """
+    convolutions, join = wrap(plain_convolutions), _join
+    if precision == "bf16":
+        convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
+        join = wrap(pack)
+    rest = map(wrap, (appraise, q_target, critic_loss, actor_loss, contrastive_loss))
+    return Compute(convolutions, join, *rest)
+
+
+class Sac:
+    """Actor, critic, temperature and target, with the optimisers that move them."""
+
+    metric_names: tuple[str, ...] = (
+        *("critic_loss", "q_mean", "target_mean"),
+        *("reward_mean", "reward_running_max", "bonus_mean", "bonus_max", "bonus_running_max"),
+        *("actor_loss", "policy_entropy", "temperature", "temperature_loss", "contrastive_loss"),
+        *("curiosity_mean", "curiosity_std", "next_curiosity_mean"),
+        *("second_view_weight", "priority_mean"),
+        *("chosen_view_1", "chosen_view_2", "chosen_view_3", "chosen_view_4"),
+    )
+
+    def __init__(
+        self, config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
+    ):
+        settings, env = config.algorithm, config.env
+        self.settings, self.method, self.env = settings, config.method, env
+        self.action_dim, self.target_entropy = action_dim, -float(action_dim)
+        self.compute = compute or compute_with(settings.precision)
+        self.framework = Framework(settings.feature_dim, config.method)
+        layers, kernel = (settings.conv_layers, settings.conv_filters), self.compute.convolutions
+        convolutions = Convolutions(3 * env.frame_stack, env.crop_pixels, *layers, kernel)
+        encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
+        sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
+        self.critic = Critic(encoder, *sizes)
+        head = Head(convolutions.out_dim, settings.feature_dim, settings.encoder_tanh)
+        self.actor = Actor(head, *sizes, settings.log_std_min, settings.log_std_max)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        start = math.log(settings.initial_temperature)
+        self.log_temperature = torch.tensor(start, device=device, requires_grad=True)
+        parts = ("framework", "critic", "actor", "target")
+        self.networks = nn.ModuleDict({part: getattr(self, part) for part in parts}).to(device)
+        self.optimisers = self._make_optimisers(device)
+        self.updates = 0
+
+    def _make_optimisers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
+        settings, encoder = self.settings, list(self.critic.encoder.parameters())
+        belief = list(self.framework.parameters())
+        # One kernel steps all parameters and counts its steps on the GPU: a CUDA graph can hold it.
+        on_gpu = partial(torch.optim.Adam, fused=True, capturable=True)
+        adam = on_gpu if device.type == "cuda" else torch.optim.Adam
+        slow = {
+            "lr": settings.temperature_learning_rate,
+            "betas": (settings.temperature_beta1, 0.999),
+        }
+        optimisers = {
+            "critic": adam(self.critic.parameters(), lr=settings.learning_rate),
+            "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
+            "temperature": adam([self.log_temperature], **slow),
+            "contrastive": adam([*encoder, *belief], lr=settings.contrastive_learning_rate),
+        }
+        if settings.contrastive_encoder_steps == 2:
+            optimisers["encoder"] = adam(encoder, lr=settings.contrastive_learning_rate)
+        return optimisers
+
+    def draw_noise(
+        self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
+    ) -> SacNoise:
+        def origins() -> Tensor:
+            kind, views = self.method.augmentation, self.method.drawn_views
+            return self._origins(kind, views, batch_size, augment_generator)
+
+        def normal(*shape: int) -> Tensor:
+            shape = (*shape, self.action_dim)
+            return torch.randn(shape, generator=policy_generator, device=policy_generator.device)
+
+        now, following = origins(), origins()
+        target, actor = normal(self.framework.learned_views, batch_size), normal(batch_size)
+        return SacNoise(now, following, target, actor)
+
+    def update(self, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
+        """One update: appraise, critic, target, actor and temperature, contrastive."""
+        encoded = self.encode(batch, noise)
+        appraisal, priority, metrics = self.compute.appraise(self, encoded, batch, noise, env_steps)
+        metrics |= self._learn_values(encoded, appraisal, batch, noise.target)
+        moves_target = self.updates % self.settings.target_every_updates == 0
+        if moves_target:  # the actor step neither reads nor moves it, so this may come first
+            self._move_target()
+        metrics |= self._learn_from_anchors(encoded, appraisal, noise.actor, moves_target)
+        self.updates += 1
+        return UpdateResult(metrics, priority)
+
+    def encode(self, batch: Batch, noise: SacNoise) -> Encoded:
+        """K views of each o_t and o_(t+1); encodes those that are needed whatever is chosen."""
+        crops = self.crops(batch, noise)
+        views, batch_size = noise.origins.shape[:2]
+        learned = self.framework.learned_views if self.framework.selection == "all" else 1
+        known = batch_size * learned
+        next_known = slice(views * batch_size, views * batch_size + known)
+        first = self.critic.encoder(crops.rows(slice(known)))
+        with torch.no_grad():
+            next_conv = self.critic.encoder.convolutions(crops.rows(next_known))
+            if not self.framework.needs_curiosity:
+                next_target = self.target.encoder(crops.rows(next_known))
+                return Encoded(crops, first, next_conv, next_target, None)
+            # One pass over all views but the anchors: large batches fill a GPU better.
+            others = self.target.encoder(crops.rows(slice(batch_size, None)))
+            keys = torch.cat([first[:batch_size].detach(), others])
+            return Encoded(crops, first, next_conv, keys[next_known], keys)
+
+    def crops(self, batch: Batch, noise: SacNoise) -> Crops:
+        """All views of the batch as rows, not yet cut out of their frames."""
+        frames = self.compute.join_frames(batch.observation, batch.next_observation)
+        views, batch_size = noise.origins.shape[:2]
+        sample = torch.arange(2 * batch_size, device=frames.device).view(2, 1, batch_size)
+        sample = sample.expand(2, views, batch_size).flatten()
+        origins = torch.cat([noise.origins, noise.next_origins]).flatten(0, 1)
+        return Crops(frames, sample, origins, self.env.crop_pixels)
+
+    def _learn_values(
+        self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor
+    ) -> Metrics:
+        """Target (2) and Q loss (1), (7), over the anchor and the other learned views."""
+        views, batch_size = appraisal.views.shape
+        chosen = views * batch_size > len(encoded.first)  # a view that was not known before
+        features, encoder = encoded.first, self.critic.encoder
+        with torch.no_grad():
+            conv_features, target_features = encoded.next_first_conv, encoded.next_first_target
+            if chosen:
+                row = appraisal.next_views[1]
+                crops = encoded.crops.rows(row)
+                conv_features = torch.cat([conv_features, encoder.convolutions(crops)])
+                known = self.target.encoder(crops) if encoded.keys is None else encoded.keys[row]
+                target_features = torch.cat([target_features, known])
+            seen = (conv_features, target_features)
+            target = self.compute.q_target(self, appraisal, batch, *seen, noise)
+        if chosen:
+            features = torch.cat([features, encoder(encoded.crops.rows(appraisal.views[1]))])
+        weights, action = appraisal.weights, batch.action
+        loss, metrics = self.compute.critic_loss(self, features, target, weights, action)
+        self._descend(loss, "critic")
+        return metrics
+
+    @torch.no_grad()
+    def _move_target(self) -> None:
+        q_rate, encoder_rate = self.settings.q_ema_rate, self.settings.encoder_ema_rate
+        for part, rate in (("q1", q_rate), ("q2", q_rate), ("encoder", encoder_rate)):
+            ours, theirs = getattr(self.critic, part), getattr(self.target, part)
+            torch._foreach_lerp_(list(theirs.parameters()), list(ours.parameters()), rate)
+
+    def _learn_from_anchors(
+        self, encoded: Encoded, appraisal: Appraisal, noise: Tensor, target_moved: bool
+    ) -> Metrics:
+        """Actor and temperature, then the contrastive loss (8), on the anchors encoded anew."""
+        acts = self.updates % self.settings.actor_every_updates == 0
+        contrasts, metrics = self.method.contrastive, dict[str, Tensor]()
+        if not (acts or contrasts):
+            return metrics
+        with torch.set_grad_enabled(contrasts):
+            anchors = encoded.crops.rows(slice(len(appraisal.curiosity)))
+            conv_features = self.critic.encoder.convolutions(anchors)
+            query = self.critic.encoder.head(conv_features)
+        if acts:
+            detached = (conv_features.detach(), query.detach())
+            loss, metrics = self.compute.actor_loss(self, *detached, noise)
+            self._descend(loss, "actor", "temperature")
+            metrics["temperature"] = self.temperature.detach()
+        if contrasts:
+            key = self._key(encoded, appraisal, target_moved)
+            loss = self.compute.contrastive_loss(self, query, key, appraisal.curiosity)
+            movers = [name for name in ("encoder", "contrastive") if name in self.optimisers]
+            self._descend(loss, *movers)
+            metrics["contrastive_loss"] = loss.detach()
+        return metrics
+
+    @torch.no_grad()
+    def _key(self, encoded: Encoded, appraisal: Appraisal, target_moved: bool) -> Tensor:
+        """Features of the key views by the target's encoder as it is now."""
+        if encoded.keys is None or target_moved:
+            key: Tensor = self.target.encoder(encoded.crops.rows(appraisal.key_view))
+            return key
+        return encoded.keys[appraisal.key_view]
+
+    def _descend(self, loss: Tensor, *names: str) -> None:
+        """One backward; then each named optimiser moves its own parameters, and none else moves."""
+        lists = [group["params"] for name in names for group in self.optimisers[name].param_groups]
+        moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
+        for parameter, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
+            # Convolutions give gradients in their own layout; a fused step wants the parameter's.
+            same_layout = gradient.stride() == parameter.stride()
+            parameter.grad = (
+                gradient if same_layout else torch.empty_like(parameter).copy_(gradient)
+            )
+        for name in names:
+            self.optimisers[name].step()
+        for parameter in moved:
+            parameter.grad = None
+
+    def count_updates(self, value: int | None = None) -> int:
+        """How many updates were made; sets it where a value is given."""
+        if value is not None:
+            self.updates = value
+        return self.updates
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.log_temperature.exp()
+
+    @torch.no_grad()
+    def collection_action(
+        self,
+        observation: Tensor,
+        augment_generator: torch.Generator,
+        policy_generator: torch.Generator,
+    ) -> Tensor:
+        """A sampled action for stacks of whole frames (B, C, H, W)."""
+        shape = (observation.shape[0], self.action_dim)
+        noise = torch.randn(shape, generator=policy_generator, device=policy_generator.device)
+        origins = self._origins(
+            self.settings.collection_view, 1, observation.shape[0], augment_generator
+        )
+        return self.policy(observation, origins, noise).action
+
+    @torch.no_grad()
+    def evaluation_action(self, observation: Tensor) -> Tensor:
+        """The mean action on the centre crop."""
+        batch, device = observation.shape[0], observation.device
+        origins = augment.centre_origins(
+            1, batch, self.env.frame_pixels, self.env.crop_pixels, device
+        )
+        return self.policy(
+            observation, origins, torch.zeros(batch, self.action_dim, device=device)
+        ).mean_action
+
+    def policy(self, observation: Tensor, origins: Tensor, noise: Tensor) -> PolicySample:
+        """The policy on one crop of each stack of whole frames."""
+        crops = augment.uncut(observation, origins, self.env.crop_pixels)
+        sample: PolicySample = self.actor(self.critic.encoder.convolutions(crops), noise)
+        return sample
+
+    def _origins(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor:
+        pixels = (self.env.frame_pixels, self.env.crop_pixels)
+        if kind == "centre-crop":
+            return augment.centre_origins(views, batch, *pixels, generator.device)
+        return augment.draw_origins(
+            views, batch, *pixels, self.settings.last_crop_offset, generator
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "networks": self.networks.state_dict(),
+            "log_temperature": self.log_temperature.detach(),
+            "optimisers": {name: moments(optimiser) for name, optimiser in self.optimisers.items()},
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.networks.load_state_dict(state["networks"])
+        self.log_temperature.data.copy_(state["log_temperature"])
+        for name, optimiser in self.optimisers.items():
+            load_moments(optimiser, state["optimisers"].get(name, {}))
+        self.updates = int(state["updates"])
+
+
+# The parts of an update, as functions of the agent, so that each can be compiled by itself.
+
+# with new priorities, None where replay is uniform
+Appraised = tuple[Appraisal, Tensor | None, Metrics]
+
+
+def _join(*frames: Tensor) -> Tensor:
+    return torch.cat(frames)
+
+
+def appraise(
+    sac: Sac, encoded: Encoded, batch: Batch, noise: SacNoise, env_steps: Tensor
+) -> Appraised:
+    """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over rows in
+    place of pixels."""
+    views, batch_size = noise.origins.shape[:2]
+    rows = torch.arange(2 * views * batch_size, device=batch.reward.device).view(
+        2, views, batch_size
+    )
+    query = next_query = None  # nobody asks for them without curiosity
+    if encoded.keys is not None:
+        query = encoded.first[:batch_size].detach()
+        next_query = sac.critic.encoder.head(encoded.next_first_conv[:batch_size]).detach()
+
+    def look_up(key_rows: Tensor) -> Tensor:
+        assert encoded.keys is not None, "features are looked up where curiosity asks"
+        return encoded.keys[key_rows]
+
+    appraisal = sac.framework.appraise(
+        Views(rows[0], noise.origins, crop_pixels=sac.env.crop_pixels, query=query),
+        Views(rows[1], noise.next_origins, crop_pixels=sac.env.crop_pixels, query=next_query),
+        batch.reward,
+        env_steps,
+        look_up,
+        look_up,
+    )
+    priority = sac.framework.priority(batch.priority, appraisal)
+    metrics = {"reward_mean": batch.reward.mean()} | sac.framework.metrics(
+        appraisal, sac.method.drawn_views
+    )
+    return (
+        appraisal,
+        priority,
+        metrics if priority is None else metrics | {"priority_mean": priority.mean()},
+    )
+
+
+def q_target(
+    sac: Sac,
+    appraisal: Appraisal,
+    batch: Batch,
+    conv_features: Tensor,
+    target_features: Tensor,
+    noise: Tensor,
+) -> Tensor:
+    """y of Eq. (2) and (7), (B,), from the next views: the critic's convolutions and the target's
+    features of them."""
+    policy = sac.actor(conv_features, noise.flatten(0, 1))
+    q1, q2 = sac.target.values(target_features, policy.action)
+    values = equations.soft_value(q1, q2, policy.log_prob, sac.temperature).view_as(
+        appraisal.next_weights
+    )
+    return equations.q_target(
+        batch.reward,
+        appraisal.bonus,
+        batch.continuation,
+        sac.settings.discount,
+        values,
+        appraisal.next_weights,
+    )
+
+
+def critic_loss(
+    sac: Sac, features: Tensor, target: Tensor, weights: Tensor, action: Tensor
+) -> tuple[Tensor, Metrics]:
+    """Eq. (1) with even weights, Eq. (7) with curiosity's, on features (V B, D) of the views."""
+    q1, q2 = (
+        q.view_as(weights) for q in sac.critic.values(features, action.repeat(weights.shape[0], 1))
+    )
+    loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
+    return loss, {
+        "critic_loss": loss.detach(),
+        "q_mean": q1.detach().mean(),
+        "target_mean": target.mean(),
+    }
+
+
+def actor_loss(
+    sac: Sac, conv_features: Tensor, features: Tensor, noise: Tensor
+) -> tuple[Tensor, Metrics]:
+    """Of actor and temperature together: neither's part reaches the other's parameters, nor the
+    encoder."""
+    policy = sac.actor(conv_features, noise)
+    q1, q2 = sac.critic.values(features, policy.action)
+    loss = -equations.soft_value(q1, q2, policy.log_prob, sac.temperature.detach()).mean()
+    temperature_loss = (sac.temperature * (-policy.log_prob - sac.target_entropy).detach()).mean()
+    return loss + temperature_loss, {
+        "actor_loss": loss.detach(),
+        "policy_entropy": policy.entropy.detach().mean(),
+        "temperature_loss": temperature_loss.detach(),
+    }
+
+
+def contrastive_loss(sac: Sac, query: Tensor, key: Tensor, curiosity: Tensor) -> Tensor:
+    """Eq. (8): encoder and belief learn to match the anchor with its key view."""
+    return sac.framework.contrastive_loss(query, key, curiosity)

@@ -1,0 +1,205 @@
+"""`cclf bench`: speed and parity on this machine."""
+
+import json
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from cclf.bases.registry import bases, find_base
+from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
+from cclf.config import Precision
+from cclf.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class BenchMinigrid:
+    """Frames per second of whole training (environments, acting, updates) on MiniGrid; evaluation
+    is left out."""
+
+    task: str = "minigrid/DoorKey-6x6"
+    methods: tuple[str, ...] = ("a2c", "re3", "cclf", "re3+cclf")
+    processes: int = 0
+    """Independent runs side by side, one thread each; 0 is one per processor."""
+    seconds: float = 10.0
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+@dataclass(frozen=True)
+class BenchUpdate:
+    """Milliseconds per update of SAC methods, everything but the environment included, after a
+    check of its parity."""
+
+    task: str = "dmc/cartpole-swingup"
+    methods: tuple[str, ...] = ("cclf", "drq", "curl")
+    precision: Precision = "fp32"
+    device: str = "auto"
+    pairs: int = 100
+    """Pairs of updates to time."""
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+@dataclass(frozen=True)
+class BenchLoop:
+    """Agent steps per second of whole SAC training: acting, updates, environment and rendering;
+    evaluation is left out."""
+
+    task: str = "dmc/cartpole-swingup"
+    method: str = "cclf"
+    precision: Precision = "fp32"
+    device: str = "auto"
+    seeds: tuple[int, ...] = (1,)
+    """How many runs take turns in the process; several numbers are measured one after another."""
+    seconds: float = 10.0
+    env_worker: bool = False
+    """Each environment in a process of its own, so that they draw at the same time."""
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+@dataclass(frozen=True)
+class BenchParity:
+    """A fast precision against plain float32 at the weights and on the replay of a trained SAC
+    run."""
+
+    run: tyro.conf.Positional[Path]
+    precision: Precision = "bf16"
+    device: str = "auto"
+    batches: int = 8
+    updates: int = 300
+    """To make from there in both precisions, for a look at where losses go."""
+    trust_imports: bool = False
+    """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+# The least that makes sense, of options that some benchmarks have.
+LEAST = {"pairs": 2, "batches": 1, "updates": 1, "seconds": 0.01, "processes": 0}
+
+
+def main(arguments: list[str]) -> int:
+    kinds = {"minigrid": _minigrid, "update": _update, "loop": _loop, "parity": _parity}
+    kinds |= {name: partial(_of_base, name) for name, base in bases().items() if base.has("bench")}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: cclf bench {'|'.join(kinds)} [--help]")
+        return EXIT_DONE if arguments else EXIT_BAD_INPUT
+    kind = arguments[0]
+    if kind not in kinds:
+        raise ConfigError(
+            f"unknown benchmark {kind!r}{nearest(kind, kinds)}: use one of {', '.join(kinds)}"
+        )
+    return kinds[kind](arguments[1:])
+
+
+def _bench_options(options: Any, kind: str, arguments: list[str]) -> Any:
+    chosen = parse(options, f"cclf bench {kind}", arguments)
+    for name, least in LEAST.items():
+        if getattr(chosen, name, least) < least:
+            raise ConfigError(
+                f"--{name} {getattr(chosen, name)} must be {least} or more: there would be nothing "
+                "to measure"
+            )
+    return chosen
+
+
+def _show(report: dict[str, Any], as_json: bool, where: str, figure: str, unit: str) -> int:
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return EXIT_DONE
+    by_method = {
+        name: found for name, found in report.items() if isinstance(found, dict) and figure in found
+    }
+    rows = [(name, f"{found[figure]:,.5g}") for name, found in by_method.items()]
+    print_table((f"method on {where}{report['device']}", unit), rows)
+    return EXIT_DONE
+
+
+def _minigrid(arguments: list[str]) -> int:
+    options = _bench_options(BenchMinigrid, "minigrid", arguments)
+    from cclf.measure import bench as benchmarks
+
+    processes = options.processes or os.cpu_count() or 1
+    report = benchmarks.minigrid(options.task, options.methods, processes, options.seconds)
+    unit = f"frames/s of {processes} processes"
+    return _show(report, options.json, f"{options.task}, ", "frames_per_second", unit)
+
+
+def _update(arguments: list[str]) -> int:
+    options = _bench_options(BenchUpdate, "update", arguments)
+    from cclf.measure import bench as benchmarks
+
+    report = benchmarks.update(
+        options.methods, options.task, options.precision, options.device, options.pairs
+    )
+    return _show(report, options.json, f"{options.task}, ", "median_ms", "ms per update")
+
+
+def _loop(arguments: list[str]) -> int:
+    options = _bench_options(BenchLoop, "loop", arguments)
+    if not options.seeds or min(options.seeds) < 1:
+        raise ConfigError(
+            f"--seeds {' '.join(map(str, options.seeds))}: name how many runs take turns, 1 or more"
+        )
+    from cclf.measure import bench as benchmarks
+
+    report = benchmarks.loop(
+        options.task,
+        options.method,
+        options.precision,
+        options.device,
+        options.seeds,
+        options.seconds,
+        options.env_worker,
+    )
+    return _show(
+        report, options.json, f"{options.task}, ", "agent_steps_per_second", "agent steps/s in all"
+    )
+
+
+def _of_base(name: str, arguments: list[str]) -> int:
+    """A benchmark that only this base algorithm has."""
+    room = find_base(name).part("bench")
+    options = _bench_options(room.Options, name, arguments)
+    from cclf.envs.make import make_env
+
+    return _show(room.bench(options, make_env), options.json, "", room.FIGURE, room.UNIT)
+
+
+def _parity(arguments: list[str]) -> int:
+    options = _bench_options(BenchParity, "parity", arguments)
+    from cclf import build
+    from cclf.runtime import devices
+    from cclf.runtime.run_folder import playable_config
+
+    config = playable_config(options.run, options.trust_imports)
+    device = devices.choose_device(options.device)
+    room = build.base_of(config).part("parity")
+    report = room.parity(
+        config,
+        options.run,
+        build.maker(config),
+        options.precision,
+        device,
+        options.batches,
+        options.updates,
+    )
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return EXIT_DONE
+    least = sorted(report["gradient_cosine"].items(), key=lambda item: item[1])[:5]
+    rows = [(f"gradient cosine, {name}", f"{value:.6f}") for name, value in least]
+    for name in ("same_crop_share", "belief_mean_absolute_error", "target_mean_relative_error"):
+        rows.append((name.replace("_", " "), f"{report[name]:.3g}"))
+    for label, means in report["after_updates"].items():
+        rows += [
+            (f"{name} after {options.updates} updates, {label}", f"{value:.4g}")
+            for name, value in means.items()
+        ]
+    print_table((f"{options.precision} against float32 at {report['run']}", ""), rows)
+    return EXIT_DONE

@@ -1,0 +1,34 @@
+"""`cclf demo`: a first agent in minutes."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from cclf import extras
+from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, check_output, parse, writing
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Train A2C with and without CCLF on MiniGrid, a few minutes, and write a page that shows what
+    curiosity did."""
+
+    out: Path = Path("runs/demo")
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Demo, "cclf demo", arguments)
+    extras.refuse_missing("the page of cclf demo", ("plots", "video", "minigrid"))
+    check_output(options.out, is_folder=True)
+    from cclf.runtime.stop import Stop
+    from cclf.study import demo as demonstration
+
+    stop = Stop()
+    stop.install()
+    with writing(options.out):
+        page = demonstration.run(options.out, stop)
+    if page is None:
+        print("stopped and saved; run the same command to go on", file=sys.stderr)
+        return EXIT_STOPPED
+    print(page.resolve())
+    return EXIT_DONE

@@ -1,0 +1,70 @@
+"""`cclf play`: watch a trained agent."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from cclf import extras
+from cclf.commands.options import EXIT_DONE, check_output, parse
+from cclf.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Play:
+    """Show the agent of a run folder: episodes as one mp4, and their returns. The episodes are
+    those of `cclf evaluate`."""
+
+    run: tyro.conf.Positional[Path]
+    out: Path = Path("episode.mp4")
+    episodes: int = 1
+    seed: int = 0
+    """Chooses the episodes; it has nothing to do with the seed of the run."""
+    device: str = "auto"
+    trust_imports: bool = False
+    """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Play, "cclf play", arguments)
+    if options.episodes < 1 or options.seed < 0:
+        raise ConfigError(
+            f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more"
+        )
+    if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
+        raise ConfigError(
+            f"cannot write the video {options.out}: name an .mp4 in a folder that is there"
+        )
+    extras.refuse_missing("cclf play", ("video",))
+    check_output(options.out)
+    from cclf import build
+    from cclf.runtime import devices, run_folder
+    from cclf.runtime.evaluate import write_video
+    from cclf.runtime.seeding import derive
+
+    extras.refuse_missing("cclf play", extras.to_draw(run_folder.read_config(options.run).task))
+    device = devices.choose_device(options.device)
+    agent, _, _ = build.load_agent(options.run, device, 1, trust_imports=options.trust_imports)
+
+    def pictures() -> Iterator[Any]:
+        # one at a time: an episode's pictures take 100 MB and more
+        for episode in range(options.episodes):
+            result = agent.evaluate([derive(options.seed, "evaluate", episode)], True)
+            if result.no_pictures:
+                raise ConfigError(f"no picture could be drawn: {result.no_pictures}")
+            print(
+                f"episode {episode + 1}: return {result.mean:.4g} in {len(result.pictures)} steps",
+                flush=True,
+            )
+            yield from result.pictures
+
+    try:
+        write_video(str(options.out), pictures())
+    except OSError as error:
+        raise ConfigError(f"cannot write the video {options.out}: {error}") from error
+    finally:
+        agent.close()
+    print(options.out)
+    return EXIT_DONE

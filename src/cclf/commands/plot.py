@@ -1,0 +1,41 @@
+"""`cclf plot`: learning curves."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from cclf import extras
+from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw learning curves from results files: one panel per task and profile, means with 95 %
+    intervals."""
+
+    results: tyro.conf.Positional[Path]
+    out: Path = Path("curves.svg")
+    """.svg, .png or .pdf."""
+    methods: tuple[str, ...] = ()
+    """Only these, in this order; all when empty."""
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Plot, "cclf plot", arguments)
+    extras.refuse_missing("cclf plot", ("plots",))
+    from cclf.study import figures, load
+
+    check_output(options.out)
+    rows = load.read(options.results)
+    unknown = [method for method in options.methods if method not in {row.method for row in rows}]
+    if unknown:
+        raise ConfigError(f"{options.results} holds no results of {', '.join(unknown)}")
+    if options.out.suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
+    drawing = figures.learning_curves(figures.panels(rows, options.methods))
+    with writing(options.out):
+        drawing.savefig(options.out, dpi=150)
+    print(options.out)
+    return EXIT_DONE

@@ -1,0 +1,44 @@
+"""`cclf report`: what came of runs, as a page, figures and tables."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from cclf import extras
+from cclf.commands.options import EXIT_DONE, check_output, parse
+from cclf.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Report:
+    """One self-contained page about run folders or results files: verdicts, curves, tables beside
+    the paper's, cost."""
+
+    source: tyro.conf.Positional[Path]
+    """A folder with runs, a folder with results files, or one such file."""
+    out: Path = Path("report.html")
+    pdf: Path | None = None
+    """Write the figures as PDF into this folder."""
+    png: Path | None = None
+    """Write the figures as PNG into this folder."""
+    tables: Path | None = None
+    """Write the tables as CSV and LaTeX into this folder."""
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Report, "cclf report", arguments)
+    extras.refuse_missing("cclf report", ("plots",))
+    from cclf.study import report as reporting
+
+    if options.out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
+    check_output(options.out)
+    for folder in (options.pdf, options.png, options.tables):
+        if folder is not None:
+            check_output(folder, is_folder=True)
+    for path in reporting.write(
+        reporting.compose(options.source), options.out, options.pdf, options.png, options.tables
+    ):
+        print(path)
+    return EXIT_DONE

@@ -1,0 +1,28 @@
+"""`cclf results`: the evaluations of many runs as tidy files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+
+
+@dataclass(frozen=True)
+class Results:
+    """Collect the evaluations of all runs under a folder into tidy CSV files, one per method."""
+
+    runs: tyro.conf.Positional[Path]
+    out: Path = Path("results")
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Results, "cclf results", arguments)
+    from cclf.study import load
+
+    check_output(options.out, is_folder=True)
+    rows = load.read(options.runs)
+    with writing(options.out):
+        paths = load.write_results(rows, options.out)
+    print(*paths, sep="\n")
+    return EXIT_DONE

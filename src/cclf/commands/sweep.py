@@ -1,0 +1,215 @@
+"""`cclf sweep`: many runs, on this machine or on a Ray cluster."""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from cclf.bases.base import DEFAULT_PROFILE
+from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_output, parse
+from cclf.commands.train import train_config
+from cclf.config import Config
+from cclf.errors import ConfigError
+from cclf.study import paper_tables
+
+if TYPE_CHECKING:
+    from cclf.runtime.stop import Stop
+    from cclf.study.sweep.cluster import RayBackend
+    from cclf.study.sweep.local import LocalBackend
+    from cclf.study.sweep.plan import Call, Outcome
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which machines, and how many runs at a time."""
+
+    backend: Literal["local", "ray"] = "local"
+    address: str | None = None
+    """Of the Ray cluster, e.g. 10.0.0.1:6379; Ray is started on this machine when it is left
+    out."""
+    jobs: int = 0
+    """Processes at a time; 0 is as many as cores, memory and GPUs allow."""
+    runs_per_gpu: int = 1
+    """Processes that share one GPU."""
+    seeds_per_process: int = 1
+    """Seeds of a method trained in turns in one process (cclf train --with-seeds): useful when one
+    run already keeps the GPU busy."""
+    games_per_process: int = 1
+    """Atari games trained together in one process (cclf train --with-tasks), each with all of its
+    seeds there."""
+    shared_files: Literal["detect", "yes", "no"] = "detect"
+    """Whether Ray's nodes see OUT under the same path; if not, run folders are copied here."""
+    stop_after_seconds: float | None = None
+    """Ask all runs to save and stop after this long."""
+
+    def __post_init__(self) -> None:
+        if self.backend == "local" and (self.address is not None or self.shared_files != "detect"):
+            raise ConfigError(
+                "--address and --shared-files clash with --backend local: use --backend ray"
+            )
+        if (
+            self.jobs < 0
+            or min(self.runs_per_gpu, self.seeds_per_process, self.games_per_process) < 1
+        ):
+            raise ConfigError(
+                "--jobs must be 0 or more, --runs-per-gpu, --seeds- and --games-per-process 1 or "
+                "more"
+            )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Train every method on every task with every seed, several at a time. Run it again to finish
+    what was stopped.
+
+    What follows a bare -- goes to each `cclf train`: cclf sweep ... -- --no-video --env-steps
+    100000
+    """
+
+    where: Annotated[Where, tyro.conf.arg(name="")]
+    table: str | None = None
+    """table1, ablation, minigrid or atari: the methods, tasks, seeds and options of the paper's;
+    those given here win."""
+    tasks: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    """1 2 3 4 5 without a table."""
+    profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
+    out: Path = Path("runs")
+
+
+def main(arguments: list[str]) -> int:
+    words, extra = split(arguments)
+    options = parse(Sweep, "cclf sweep", words)
+    table = paper_tables.Experiment("", (), (), (1, 2, 3, 4, 5))
+    if options.table is not None:
+        table = paper_tables.find_table(options.table, "paper")
+    tasks, methods = options.tasks or table.tasks, options.methods or table.methods
+    if not tasks or not methods:
+        raise ConfigError(
+            "sweep needs --tasks and --methods, or a --table (see: cclf sweep --help)"
+        )
+    calls = plan(
+        tasks,
+        methods,
+        options.profiles,
+        options.seeds or table.seeds,
+        options.out,
+        [*table.options, *extra],
+    )
+    check_output(options.out, is_folder=True)
+    with sweeping(options.where) as (backend, stop):
+        return run_and_report(calls, backend, stop, options.where)
+
+
+# What the command itself decides for each of its runs.
+_NOT_FOR_RUNS = {
+    "task",
+    "method",
+    "profile",
+    "seed",
+    "with-seeds",
+    "with-tasks",
+    "out",
+    "dry-run",
+    "no-dry-run",
+    "help",
+}
+
+
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """A command's own words, and those behind a bare -- for each `cclf train`. Those that would
+    make other runs than the command's own, or none, are refused."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    extra = arguments[end + 1 :]
+    for word in extra:
+        name = word.partition("=")[0].replace("_", "-")
+        if name == "-h" or (name.startswith("--") and name.removeprefix("--") in _NOT_FOR_RUNS):
+            raise ConfigError(
+                f"{word} cannot stand behind --: the command itself sets it for each run; name it "
+                "before the --"
+            )
+    return arguments[:end], extra
+
+
+def plan(
+    tasks: Iterable[str],
+    methods: Iterable[str],
+    profiles: Iterable[str],
+    seeds: Iterable[int],
+    out: Path,
+    extra: list[str],
+) -> "list[Call]":
+    """The runs, the longest first: no core idles at the end. Bad names and options end it here,
+    before anything runs."""
+    from cclf.study.sweep.plan import call_of
+
+    methods, profiles, seeds = tuple(methods), tuple(profiles), tuple(seeds)
+    calls, forecasts = [], dict[str, int]()
+    for task in tasks:
+        for method in methods:
+            for profile in profiles:
+                for seed in seeds:
+                    names = [task, "--method", method, "--profile", profile, "--seed", str(seed)]
+                    config = train_config([*names, *extra]).config
+                    if task not in forecasts:
+                        forecasts[task] = _replay_bytes(config)
+                    calls.append(call_of(config, out, extra, forecasts[task]))
+    return sorted(calls, key=lambda call: -call.config.planned_agent_steps)
+
+
+def _replay_bytes(config: Config) -> int:
+    from cclf import build
+
+    return build.replay_forecast(config)[1]
+
+
+@contextlib.contextmanager
+def sweeping(where: Where) -> "Iterator[tuple[LocalBackend | RayBackend, Stop]]":
+    """The machines, and signals that reach all runs on them."""
+    from cclf.runtime.stop import Stop
+
+    with contextlib.closing(_backend(where)) as backend:
+        stop = Stop()
+        stop.install()  # after Ray, which takes SIGTERM for itself
+        yield backend, stop
+
+
+def _backend(where: Where) -> "LocalBackend | RayBackend":
+    if where.backend == "ray":
+        from cclf.study.sweep.cluster import RayBackend
+
+        return RayBackend(where.address, where.jobs, where.runs_per_gpu, where.shared_files)
+    from cclf.study.sweep.local import LocalBackend
+
+    return LocalBackend(where.jobs, where.runs_per_gpu)
+
+
+def run_and_report(
+    calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where
+) -> int:
+    from cclf.study.sweep.loop import run_all
+
+    outcomes: list[Outcome] = run_all(
+        calls,
+        backend,
+        stop,
+        where.stop_after_seconds,
+        where.seeds_per_process,
+        where.games_per_process,
+    )
+    stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    for outcome in failed:
+        command = f"cclf train {' '.join(outcome.call.arguments())}"
+        print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
+    done = len(outcomes) - len(stopped) - len(failed)
+    print(
+        f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed",
+        file=sys.stderr,
+    )
+    return EXIT_FAILED if failed else EXIT_STOPPED if stopped else EXIT_DONE

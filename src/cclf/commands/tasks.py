@@ -1,0 +1,35 @@
+"""`cclf tasks`: what can be learned."""
+
+import json
+from dataclasses import dataclass
+
+from cclf import presets
+from cclf.commands.options import EXIT_DONE, parse, print_table
+from cclf.envs.registry import known_tasks, suites
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks, and how others are named."""
+
+    json: bool = False
+    """One JSON document on standard output."""
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Tasks, "cclf tasks", arguments)
+    repeats = {
+        name: presets.env_config(name, presets.base_of(name)).action_repeat
+        for name in known_tasks()
+    }
+    if options.json:
+        documents = [
+            {"name": task.name, "summary": task.summary, "action_repeat": repeats[task.name]}
+            for task in known_tasks().values()
+        ]
+        print(json.dumps(documents, indent=2))
+        return EXIT_DONE
+    rows = [(task.name, str(repeats[task.name]), task.summary) for task in known_tasks().values()]
+    print_table(("task", "action repeat", "what to do"), rows)
+    print("\n" + "\n".join(suite.others for suite in suites().values() if suite.others))
+    return EXIT_DONE

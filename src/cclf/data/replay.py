@@ -1,0 +1,240 @@
+"""Replay that stores each frame once and rebuilds stacks by index: about 3 GB per 100,000
+transitions of 100x100 RGB, not 18.
+
+One ring of slots. A slot holds a frame and, once the next frame is known, the transition that
+starts there: an episode of T transitions fills T + 1 slots. Slots whose transition can be drawn are
+`live`.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cclf.data.from_disk import refuse_other_lengths, refuse_unless
+from cclf.data.transfer import to_device
+from cclf.data.types import Batch
+
+
+def slots_needed(
+    capacity_transitions: int, max_episode_agent_steps: int | None, frame_stack: int
+) -> int:
+    """Slots that keep `capacity_transitions` live when episodes have full length: one extra per
+    episode, and a stack's width."""
+    episodes = (
+        1
+        if max_episode_agent_steps is None
+        else -(-capacity_transitions // max_episode_agent_steps)
+    )
+    return capacity_transitions + episodes + frame_stack + 2
+
+
+class Replay:
+    """Draws with replacement, each live transition in proportion to its priority; new ones enter
+    with priority 1."""
+
+    def __init__(
+        self,
+        capacity_transitions: int,
+        frame_shape: tuple[int, int, int],
+        action_dim: int,
+        frame_stack: int,
+        max_episode_agent_steps: int | None,
+        device: torch.device,
+    ):
+        self.capacity = capacity_transitions
+        self.frame_stack = frame_stack
+        self.slots = slots_needed(capacity_transitions, max_episode_agent_steps, frame_stack)
+        self.device = device
+        self.frames = torch.zeros(self.slots, *frame_shape, dtype=torch.uint8, device=device)
+        self.actions = torch.zeros(self.slots, action_dim, device=device)
+        self.rewards = torch.zeros(self.slots, device=device)
+        self.continuations = torch.zeros(self.slots, device=device)
+        self.priorities = torch.zeros(self.slots, dtype=torch.float64, device=device)
+        # slots since the episode began
+        self.ages = torch.zeros(self.slots, dtype=torch.int64, device=device)
+        # on the host: asking a GPU for one flag would stall it
+        self.live = np.zeros(self.slots, dtype=bool)
+        self.head = -1  # slot of the newest frame
+        self.oldest = 0  # no live slot lies before this one, in ring order
+        self.size = 0  # live transitions
+        self.head_age = 0
+        self.written = 0  # frames ever written; beyond `slots` the ring has wrapped
+
+    @staticmethod
+    def bytes_needed(
+        capacity_transitions: int,
+        frame_shape: tuple[int, int, int],
+        action_dim: int,
+        frame_stack: int,
+        max_episode_agent_steps: int | None,
+    ) -> int:
+        per_slot = int(np.prod(frame_shape)) + 4 * action_dim + 4 + 4 + 8 + 8 + 1
+        return slots_needed(capacity_transitions, max_episode_agent_steps, frame_stack) * per_slot
+
+    def begin_episode(self, frame: np.ndarray) -> None:
+        self._write_frame(frame, age=0)
+
+    def add(
+        self, action: np.ndarray, reward: float, terminated: bool, next_frame: np.ndarray
+    ) -> None:
+        """The transition from the newest frame to `next_frame`."""
+        start = self.head
+        self._write_frame(next_frame, age=self.head_age + 1)
+        if self.size == self.capacity:
+            self._retire_oldest()
+        self.actions[start] = to_device(torch.as_tensor(action), self.device)
+        # filled, not assigned: a number assigned to a GPU's tensor waits for the GPU
+        self.rewards[start].fill_(reward)
+        self.continuations[start].fill_(0.0 if terminated else 1.0)
+        self.priorities[start].fill_(1.0)
+        self.live[start] = True
+        self.size += 1
+
+    def observation(self) -> Tensor:
+        """The stack that ends in the newest frame, (1, C, H, W)."""
+        slots = [
+            (self.head - min(back, self.head_age)) % self.slots
+            for back in range(self.frame_stack - 1, -1, -1)
+        ]
+        # by numbers the host knows: nothing waits for a GPU
+        return torch.cat([self.frames[slot] for slot in slots])[None]
+
+    def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
+        # float64: in float32 a sum near 1e5 has steps of 0.008, so single weights would be off by
+        # up to a percent.
+        cumulative = self.priorities.cumsum(0)
+        draws = (
+            torch.rand(batch_size, dtype=torch.float64, generator=generator, device=self.device)
+            * cumulative[-1]
+        )
+        return self.gather(
+            torch.searchsorted(cumulative, draws, right=True).clamp_max(self.slots - 1)
+        )
+
+    def gather(self, index: Tensor) -> Batch:
+        """The transitions that start in the slots `index` (B,)."""
+        stacks = self._stacks(index, following=1)
+        channels = self.frames.shape[1]
+        return Batch(
+            observation=stacks[:, : channels * self.frame_stack],
+            action=self.actions[index],
+            reward=self.rewards[index],
+            continuation=self.continuations[index],
+            next_observation=stacks[:, channels:],
+            priority=self.priorities[index].float(),
+            slot=index,
+        )
+
+    def set_priorities(self, index: Tensor, priority: Tensor) -> None:
+        """Where a transition stands in the batch more than once its last place wins, as in the
+        released code."""
+        place = torch.arange(len(index), device=self.device)
+        last = torch.full((self.slots,), -1, dtype=torch.int64, device=self.device)
+        last = last.scatter_reduce(0, index, place, reduce="amax")
+        self.priorities[index] = priority.double()[last[index]]
+
+    def priority_entropy_share(self) -> float:
+        """Entropy of the drawing distribution over its largest value: 1 is uniform replay, 0 a
+        single transition."""
+        if self.size < 2:
+            return 1.0
+        p = self.priorities / self.priorities.sum()
+        return float(torch.special.entr(p).sum() / np.log(self.size))
+
+    def _stacks(self, index: Tensor, following: int) -> Tensor:
+        """Frames from `frame_stack - 1` before each slot to `following` after it, (B, C * n, H, W),
+        never beyond the episode."""
+        back = torch.arange(self.frame_stack - 1, -1 - following, -1, device=self.device)
+        back = torch.minimum(back[None], self.ages[index][:, None])
+        slots = (index[:, None] - back) % self.slots
+        frames = self.frames.index_select(0, slots.flatten())
+        return frames.view(len(index), -1, *self.frames.shape[2:])
+
+    def _write_frame(self, frame: np.ndarray, age: int) -> None:
+        self.head = (self.head + 1) % self.slots
+        while self.size and (self._oldest_live() - self.head) % self.slots < self.frame_stack:
+            self._retire_oldest()  # its stack reaches into the slot about to be written
+        self.frames[self.head] = to_device(torch.as_tensor(frame), self.device)
+        self.ages[self.head].fill_(age)
+        self.priorities[self.head].fill_(0.0)
+        self.live[self.head] = False
+        self.head_age = age
+        self.written += 1
+
+    def _oldest_live(self) -> int:
+        while not self.live[self.oldest]:
+            self.oldest = (self.oldest + 1) % self.slots
+        return self.oldest
+
+    def _retire_oldest(self) -> None:
+        slot = self._oldest_live()
+        self.live[slot] = False
+        self.priorities[slot].fill_(0.0)
+        self.size -= 1
+
+    _TENSORS = ("frames", "actions", "rewards", "continuations", "priorities", "ages")
+    _COUNTERS = ("head", "oldest", "size", "head_age", "written")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Only the slots that were ever written: a young replay costs little to save."""
+        written = min(self.written, self.slots)
+        state = {name: getattr(self, name) for name in self._COUNTERS}
+        state |= {name: getattr(self, name)[:written] for name in self._TENSORS}
+        return state | {"live": torch.from_numpy(self.live[:written])}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Also takes the state of a smaller replay: a run may go on with a larger budget."""
+        saved_slots = len(state["live"])
+        if saved_slots > self.slots:
+            raise ValueError(
+                f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least "
+                "as large"
+            )
+        self._refuse_other_ring(state, saved_slots)
+        for name in self._COUNTERS:
+            setattr(self, name, int(state[name]))
+        cut = 0
+        # a wrapped ring is cut open behind its newest frame to fit a larger one
+        if saved_slots < min(self.slots, self.written):
+            cut = self.head + 1
+            self.head, self.oldest, self.written = (
+                saved_slots - 1,
+                (self.oldest - cut) % saved_slots,
+                saved_slots,
+            )
+        for name in self._TENSORS:
+            getattr(self, name)[:saved_slots] = state[name].roll(-cut, 0).to(self.device)
+        self.live[:saved_slots] = state["live"].roll(-cut, 0).numpy()
+
+    def _refuse_other_ring(self, state: dict[str, Any], saved_slots: int) -> None:
+        """Counters that contradict each other or the ring would lead to wrong transitions much
+        later."""
+        refuse_other_lengths(state, self._TENSORS, saved_slots, "replay")
+        head, oldest, size, head_age, written = (int(state[name]) for name in self._COUNTERS)
+        refuse_unless(
+            written >= saved_slots,
+            f"replay: written {written} is less than its {saved_slots} slots",
+        )
+        refuse_unless(
+            head == (written - 1) % max(1, saved_slots) if saved_slots else head == -1,
+            f"replay: head is {head}",
+        )
+        refuse_unless(
+            0 <= oldest < self.slots and oldest <= saved_slots, f"replay: oldest is {oldest}"
+        )
+        refuse_unless(
+            size == int(state["live"].sum()) <= self.capacity,
+            f"replay: size {size} is not that of its live slots",
+        )
+        if saved_slots:
+            ages, priorities = state["ages"], state["priorities"]
+            refuse_unless(
+                (ages >= 0).all() and head_age == ages[head],
+                f"replay: ages do not count from 0 to {head_age}",
+            )
+            refuse_unless(
+                (priorities >= 0.0).all() and priorities.isfinite().all(),
+                "replay: priorities are no weights",
+            )

@@ -1,0 +1,222 @@
+"""What the layers hand to each other: batches, steps, and the protocols that the runtime sees.
+
+Torch is imported for type checkers alone: environments live in processes that must never touch a
+GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Metrics = dict[str, "Tensor"]
+
+
+class Batch(NamedTuple):
+    """Transitions drawn from replay. Observations are stacks of whole uint8 frames, channels
+    first."""
+
+    observation: Tensor  # (B, C, H, W)
+    action: Tensor  # (B, A)
+    reward: Tensor  # (B,)
+    # (B,)  0 where the episode terminated; a time limit keeps 1, so the bootstrap stays
+    continuation: Tensor
+    next_observation: Tensor  # (B, C, H, W)
+    priority: Tensor  # (B,)  the weight each was drawn with
+    slot: Tensor  # (B,)  where replay keeps it
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(tensor.to(device) for tensor in self))
+
+
+class GameBatch(NamedTuple):
+    """n-step transitions of discrete actions drawn from replay, of one run; of S runs each field
+    has S in front."""
+
+    observation: Tensor  # (B, F, H, W) uint8
+    action: Tensor  # (B,) int64
+    reward: Tensor  # (B,)  of the first step
+    n_step_return: Tensor  # (B,)  of the n steps, cut at the end of the episode
+    continuation: Tensor  # (B,)  0 where the episode ended within them
+    # (B, F, H, W) uint8  n steps later; blank from the end of the episode on
+    next_observation: Tensor
+    priority: Tensor  # (B,)
+    slot: Tensor  # (B,) int64
+
+
+class EnvSpec(NamedTuple):
+    frame_shape: tuple[int, int, int]  # (C, H, W), uint8
+    action_dim: int  # continuous, each in [-1, 1]; 1 where actions are discrete
+    action_repeat: int
+    max_episode_agent_steps: int | None
+    num_actions: int | None = None  # discrete: an action is an integer below this
+
+
+class EnvStep(NamedTuple):
+    frame: np.ndarray  # (C, H, W)  the newest frame; at the end of an episode its true last one
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class VectorStep(NamedTuple):
+    observation: np.ndarray  # (N, ...)  where an episode ended: the first of the next one
+    reward: np.ndarray  # (N,)
+    terminated: np.ndarray  # (N,)
+    truncated: np.ndarray  # (N,)
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+class Env(Stateful, Protocol):
+    """One environment. An agent step repeats the action and renders once."""
+
+    spec: EnvSpec
+
+    def reset(self, seed: int | None = None) -> np.ndarray: ...  # the first frame
+    def step(self, action: np.ndarray) -> EnvStep: ...
+    def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class RemoteEnv(Protocol):
+    """An environment that works elsewhere: asked now, it answers when it is called for."""
+
+    def begin_step(self, action: np.ndarray) -> Callable[[], EnvStep]: ...
+
+
+class Game(Stateful, Protocol):
+    """An environment with discrete actions that keeps the stack of frames to act on."""
+
+    spec: EnvSpec
+    stack: np.ndarray  # (F, H, W) uint8, oldest frame first
+    raw_reward: float  # of the last step, before any clipping
+
+    @property
+    def game_over(self) -> bool: ...  # the game itself, not an episode that ended with a life
+    def reset(self, seed: int | None = None) -> np.ndarray: ...  # the first frame
+    def step(self, action: int) -> EnvStep: ...
+    def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
+    def close(self) -> None: ...
+
+
+# How build makes environments for a room: by config and seed, in evaluation perhaps by other rules;
+# several grids as one.
+MakeEnv = Callable[..., Any]
+MakeGrids = Callable[..., Any]
+
+
+class Policy(Protocol):
+    """What evaluation needs: the deterministic action for one stack of frames."""
+
+    def evaluation_action(self, observation: Tensor) -> Tensor: ...
+
+
+class Answers(NamedTuple):
+    """A policy as a module that other programs can run, and what the run's own code answers to some
+    observations."""
+
+    module: nn.Module
+    observations: np.ndarray  # (n, ...) uint8
+    answers: np.ndarray  # (n, ...)
+    name: str  # of what it answers: action, logits, q_values
+
+
+class UpdateResult(NamedTuple):
+    metrics: Metrics
+    priority: Tensor | None  # (B,)  new replay weights, None where replay is uniform
+
+
+class OffPolicyAlgorithm(Policy, Stateful, Protocol):
+    """A base algorithm that learns from replayed batches. `noise` holds every random number of one
+    update."""
+
+    metric_names: tuple[str, ...]
+
+    @property
+    def networks(self) -> nn.Module: ...  # evaluation takes a copy of them
+
+    def draw_noise(
+        self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
+    ) -> Any: ...
+    def update(self, batch: Batch, noise: Any, env_steps: Tensor) -> UpdateResult: ...
+    def count_updates(self, value: int | None = None) -> int: ...  # reads the count, or sets it
+    def collection_action(
+        self,
+        observation: Tensor,
+        augment_generator: torch.Generator,
+        policy_generator: torch.Generator,
+    ) -> Tensor: ...
+
+
+class VectorEnv(Stateful, Protocol):
+    """Several environments stepped as one, each reset by itself when its episode ends."""
+
+    num_envs: int
+    num_actions: int
+    observation_shape: tuple[int, int, int]  # of one of them
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray: ...  # (N, ...)
+    def step(self, actions: np.ndarray) -> VectorStep: ...
+    def render(self, index: int) -> np.ndarray: ...  # (H, W, 3) for people
+    def picture(self, observation: np.ndarray) -> np.ndarray: ...  # the same of any observation
+    def close(self) -> None: ...
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments. `observation` has one entry more: what followed the last step."""
+
+    observation: np.ndarray  # (T + 1, N, ...)
+    action: np.ndarray  # (T, N) int64
+    reward: np.ndarray  # (T, N) float32
+    ended: np.ndarray  # (T, N) bool  terminated or truncated
+
+
+class OnPolicyAlgorithm(Stateful, Protocol):
+    """A base algorithm that learns from what its own policy just did."""
+
+    metric_names: tuple[str, ...]
+
+    @property
+    def networks(self) -> nn.Module: ...
+
+    def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray: ...
+    def update(self, rollout: Rollout, env_steps: Tensor) -> Metrics: ...
+
+
+class Advance(NamedTuple):
+    """What came of one turn of a learner."""
+
+    agent_steps: int
+    metrics: Metrics | None
+    finished_returns: list[float]
+
+
+Turn = Generator[None, None, Advance]
+
+
+class Learner(Stateful, Protocol):
+    """What the loop drives: it acts in its environment, and learns.
+
+    Its state holds all that changes, its environment and random generators too, as tensors, arrays,
+    numbers, text, lists and dicts. It has the names `algorithm` and `updates`.
+    """
+
+    algorithm: Any  # what is evaluated: `Stateful`; with `networks` if a part of it is enough
+    metric_names: tuple[str, ...]  # columns of train.csv: of turns and of `slow_metrics`
+    updates: int
+
+    # yields where it would wait, so that other runs can go on meanwhile
+    def turn(self, env_steps: int) -> Turn: ...
+    def slow_metrics(self) -> dict[str, float]: ...  # asked for once a row
+    def close(self) -> None: ...

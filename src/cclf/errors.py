@@ -1,0 +1,27 @@
+"""The errors that people see, and help with names."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """Bad input from the user: shown as one line, exit code 2."""
+
+
+class WorkerError(ValueError):
+    """An environment failed for good in its process: shown as one line and, below it, the details;
+    exit code 1."""
+
+    def __init__(self, line: str, details: str = ""):
+        super().__init__(line)
+        self.details = details
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing.
+
+    >>> nearest("ccfl", ["cclf", "drq"]), nearest("xyz", ["cclf"])
+    ('; did you mean cclf?', '')
+    """
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,52 @@
+"""When an option acts. A rule says of a run's values what keeps an option from acting; empty where
+it acts."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Values = Mapping[str, Any]  # all that decides what a run learns, by the names of fields
+Rule = Callable[[Values], str]
+
+
+def needs(switch: str) -> Rule:
+    return lambda values: "" if values[switch] else f"{switch}=False"
+
+
+def needs_off(switch: str) -> Rule:
+    return lambda values: f"{switch}=True" if values[switch] else ""
+
+
+def where(name: str, value: Any) -> Rule:
+    return lambda values: "" if values[name] == value else f"{name}={values[name]}"
+
+
+def unless(name: str, value: Any) -> Rule:
+    return lambda values: f"{name}={value}" if values[name] == value else ""
+
+
+def never(reason: str) -> Rule:
+    return lambda _: reason
+
+
+def all_of(*rules: Rule) -> Rule:
+    """Acts where all say so; the first clash is named."""
+    return lambda values: next(filter(None, (rule(values) for rule in rules)), "")
+
+
+def any_of(*rules: Rule) -> Rule:
+    """Acts where one of them says so."""
+    return lambda values: (
+        " and ".join(clashes) if all(clashes := [rule(values) for rule in rules]) else ""
+    )
+
+
+# Of the options that every base algorithm shares.
+OF_METHOD: dict[str, Rule] = {
+    "bonus_temperature": needs("reward"),
+    "bonus_decay_per_env_step": needs("reward"),
+    "bonus_maxima": needs("reward"),
+    "priority_momentum": needs("prioritisation"),
+    "contrastive_reduction": needs("contrastive"),
+    "negatives": needs("contrastive"),
+}
+OF_GRIDS_ALONE = never("pixels, of which no two observations are the same: it is made for grids")

@@ -1,0 +1,214 @@
+"""A run's folder: whose it is, what is written there about config, code and machine, and what is
+read back from it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cclf import __version__, presets
+from cclf.config import Config
+from cclf.data.from_disk import read_text, refuse_unlike, refused_as
+from cclf.data.types import Learner
+from cclf.errors import ConfigError
+from cclf.runtime import checkpoint, machine
+from cclf.runtime.files import only_process, replace_file
+
+PACKAGE = Path(__file__).resolve().parents[1]
+MEASURED_FACTS = ("ms_per_frame",)  # of a manifest: another value is no other machine
+
+
+@contextmanager
+def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
+    """The run's folder, made or found, for this process alone, with its config in it. Refuses what
+    `found_folder` refuses."""
+    folder = out / config.run_name()
+    with _usable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with found_folder(config, out):
+        with _usable(folder):
+            write_config(config, folder)
+        yield folder
+
+
+@contextmanager
+def found_folder(config: Config, out: Path) -> Iterator[Path]:
+    """A run's folder that is there, for this process alone; but for its lock nothing is written.
+    Refuses one that holds another config, one that another process works in, and one that cannot
+    be written."""
+    folder = out / config.run_name()
+    with ExitStack() as held:
+        with _usable(folder):
+            held.enter_context(only_process(folder))
+            _refuse_other_config(config, folder)
+        yield folder
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
+        raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
+
+
+def write_config(config: Config, folder: Path) -> None:
+    """Where there is none yet."""
+    if not (folder / "config.json").exists():
+        replace_file(
+            folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode()
+        )
+
+
+def _refuse_other_config(config: Config, folder: Path) -> None:
+    known = folder / "config.json"
+    if not known.exists():
+        return
+    before = read_config(folder).learning_values()
+    now = config.learning_values()
+    differing = [
+        f"{key} ({before.get(key)} there, {now[key]} now)"
+        for key in now
+        if before.get(key) != now[key]
+    ]
+    if differing:
+        raise ConfigError(
+            f"{folder} holds a run of another config: {', '.join(differing)}; use another --out"
+        )
+
+
+def read_config(folder: Path) -> Config:
+    known = folder / "config.json"
+    if not known.exists():
+        raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
+    try:
+        with refused_as(f"cannot read {known}"):
+            return presets.from_dict(json.loads(read_text(known)))
+    except ConfigError as error:  # what a config refuses does not name its file
+        line = str(error)
+        raise ConfigError(line if str(known) in line else f"cannot read {known}: {line}") from error
+
+
+def playable_config(folder: Path, trust_imports: bool) -> Config:
+    """The config of a run folder whose environments are to be made. A task gym/MODULE:ID makes
+    Gymnasium import MODULE, and with that run its code: a file from a stranger may not ask for
+    it, unless the user says so (`trust_imports`)."""
+    config = read_config(folder)
+    module, colon, _ = str(config.task).removeprefix("gym/").partition(":")
+    if colon and not trust_imports:
+        raise ConfigError(
+            f"{folder} asks for the task {config.task!r}, which imports the Python module "
+            f"{module!r} and runs its code: "
+            "add --trust-imports if you trust it"
+        )
+    return config
+
+
+def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
+    """The newest good state of a run; without `frames` those of a replay, nearly all of its bytes,
+    are not read."""
+    saved = checkpoint.load(folder / "checkpoint", frames)
+    if saved is None:
+        raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
+    with refused_as(f"the checkpoint in {folder} is not that of a run"):
+        refuse_unlike(0, saved["agent_steps"], "agent_steps")
+        refuse_unlike(0, saved["learner"]["updates"], "updates")
+    return saved
+
+
+def record(
+    config: Config, learner: Learner, device: torch.device, folder: Path, env_steps: int
+) -> None:
+    """Write down what runs in `folder` from this moment on, and where."""
+    facts = with_history(_read_manifest(folder), manifest(config, learner, device), env_steps)
+    for name, content in (("config.json", config.to_dict()), ("manifest.json", facts)):
+        replace_file(folder / name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def with_history(
+    before: dict[str, Any] | None, now: dict[str, Any], env_steps: int
+) -> dict[str, Any]:
+    """A manifest that keeps what it said of earlier rows: where code or machine changed at
+    `env_steps`, `history` says so.
+
+    Each entry there holds all facts, and counts for rows after its `from_env_steps`. Without a
+    readable manifest from before, the commit of earlier rows is not known.
+
+    >>> with_history({"commit": "a"}, {"commit": "b"}, 60)
+    {'commit': 'a', 'history': [{'from_env_steps': 60, 'commit': 'b'}]}
+    """
+    if env_steps == 0:
+        return now
+    first = (
+        now | {"commit": None}
+        if before is None
+        else {key: value for key, value in before.items() if key != "history"}
+    )
+    history = (
+        []
+        if before is None
+        else [entry for entry in before.get("history", []) if entry["from_env_steps"] < env_steps]
+    )
+    last = history[-1] if history else first
+    if any(last.get(key) != value for key, value in now.items() if key not in MEASURED_FACTS):
+        history.append({"from_env_steps": env_steps, **now})
+    return first | ({"history": history} if history else {})
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    """None where there is none that can be read."""
+    try:
+        facts = json.loads(read_text(folder / "manifest.json"))
+        steps = [entry["from_env_steps"] + 0 for entry in facts.get("history", [])]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return facts if isinstance(facts, dict) and steps == sorted(steps) else None
+
+
+def manifest(config: Config, learner: Learner, device: torch.device) -> dict[str, Any]:
+    """The facts about code and machine that a result must carry."""
+    renderer = getattr(getattr(learner, "env", None), "renderer", None)
+    return {
+        "commit": code_version(),
+        **machine.facts(),
+        # with the build's +cu or +cpu, which the package's metadata leaves out
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        **(renderer(frames=5) if renderer else {"renderer": None}),
+        "env_steps_per_agent_step": config.env.action_repeat,
+    }
+
+
+def code_version(package: Path = PACKAGE) -> str:
+    """The commit this code runs from, `-dirty` where files differ; CCLF_COMMIT says it where code
+    travels without its history.
+
+    Only of a repository that holds this code: an environment may lie inside another one. Else the
+    version of the package.
+    """
+    if "CCLF_COMMIT" in os.environ:
+        return os.environ["CCLF_COMMIT"]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(package), *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return f"cclf {__version__}"
+
+
+def load_part(target: Any, saved: Any, name: str) -> None:
+    """Into a part of a learner; a ValueError where it is not the state of such a part."""
+    refuse_unlike(target.state_dict(), saved, name)
+    target.load_state_dict(saved)

@@ -1,0 +1,350 @@
+"""Figures from tidy rows. Colours belong to methods, so that a method looks the same in every
+figure."""
+
+import io
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cclf.envs.registry import known_tasks
+from cclf.study.load import Row, lowest_returns, runs
+from cclf.study.statistics import Interval, mean_interval
+
+COLOURS = {
+    "cclf": "#d1495b",
+    "cclf-distinct": "#e58a2b",
+    "re3+cclf": "#8f3f97",
+    "re3+cclf-distinct": "#c57bd0",
+    "curl": "#3f8f8f",
+    "a2c": "#4c72a4",
+    "re3": "#3a9272",
+    "drq": "#4c72a4",
+    "rad": "#8a7a3f",
+    "sac-pixel": "#7a7a7a",
+    "rainbow": "#7a7a7a",
+}
+OTHER_COLOURS = (
+    "#b07d2b",
+    "#5b6fc0",
+    "#6d9a3a",
+    "#a8577e",
+    "#2f8fb3",
+    "#937053",
+    "#7d5ba6",
+    "#4f9d84",
+)
+LINE_COLOURS = ("#d1495b", "#4c72a4", "#3a9272", "#b07d2b", "#8f3f97")  # of quantities of one run
+PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
+ENV_STEPS = "environment steps (thousands)"
+_INK = "#010203"  # replaced by the page's own text colour in SVG
+
+
+def colour(method: str) -> str:
+    """The method's own colour, or one that its name picks."""
+    return COLOURS.get(method) or OTHER_COLOURS[zlib.crc32(method.encode()) % len(OTHER_COLOURS)]
+
+
+class Curve(NamedTuple):
+    """The runs of one method on one task, on the clock readings that all of them have."""
+
+    env_steps: np.ndarray  # (P,)
+    returns: np.ndarray  # (seeds, P)
+    seeds: list[int]
+
+
+def curves(rows: Sequence[Row]) -> dict[str, Curve]:
+    """By method. Rows of several tasks or profiles are an error: their clocks and returns do not
+    belong in one panel.
+
+    A failed run goes on at the lowest return of the task; one that is still on its way joins only
+    where no other is further.
+    """
+    kinds = {(row.task, row.profile) for row in rows}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"one panel shows one task and profile, got {sorted(kinds)}: select rows first"
+        )
+    lowest = lowest_returns(rows)
+    by_method: dict[str, dict[int, list[Row]]] = {}
+    for name, readings in runs(rows).items():
+        by_method.setdefault(name.method, {})[name.seed] = readings
+    result = {}
+    for method, seeds in by_method.items():
+        ended = {
+            seed: readings for seed, readings in seeds.items() if readings[-1].state != "unfinished"
+        } or seeds
+        points = {
+            seed: {row.env_steps: row.return_mean for row in readings if row.episodes}
+            for seed, readings in ended.items()
+        }
+        whole = [set(points[seed]) for seed in ended if ended[seed][-1].state != "failed"]
+        common = sorted(
+            set.intersection(*whole)
+            if whole
+            else set.union(*(set(reached) for reached in points.values()))
+        )
+        floor = lowest[ended[min(ended)][0].task]
+        values = np.array(
+            [[reached.get(step, floor) for step in common] for _, reached in sorted(points.items())]
+        )
+        result[method] = Curve(np.array(common), values, sorted(points))
+    return result
+
+
+def panels(rows: Sequence[Row], methods: Sequence[str] = ()) -> dict[str, dict[str, Curve]]:
+    """Curves of each task under each profile, titled by both; only `methods`, in their order, where
+    given."""
+    result = {}
+    known = list(known_tasks())
+    kinds = {(row.task, row.profile) for row in rows}
+    for task, profile in sorted(
+        kinds,
+        key=lambda kind: (
+            len(kind[1]),
+            kind[1],
+            known.index(kind[0]) if kind[0] in known else 0,
+            kind[0],
+        ),
+    ):
+        found = curves([row for row in rows if (row.task, row.profile) == (task, profile)])
+        chosen = (
+            {method: found[method] for method in methods if method in found} if methods else found
+        )
+        result[f"{task}, {profile}"] = chosen
+    return result
+
+
+def learning_curves(
+    panels: Mapping[str, Mapping[str, Curve]],
+    optimum: Mapping[str, float] | None = None,
+    legend: bool = True,
+) -> Any:
+    """One panel per entry: mean over seeds with a 95 % bootstrap interval. Each method is named
+    once, in the legend above.
+
+    Panels of one task, titled "task, profile", have the same scale: they are there to be compared.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    width, height = (
+        (9.0 if columns == 1 else 4.6 * columns, 3.1 * rows + 0.5) if legend else PANEL_INCHES
+    )
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    handles: dict[str, Any] = {}
+    for axis, (title, methods) in zip(axes, panels.items(), strict=False):
+        for method, curve in methods.items():
+            interval = mean_interval(curve.returns)
+            thousands = curve.env_steps / 1e3
+            point = "o" if len(thousands) == 1 else ""
+            handles[plain(method)] = axis.plot(
+                thousands, interval.estimate, color=colour(method), lw=1.8, marker=point
+            )[0]
+            axis.fill_between(
+                thousands, interval.low, interval.high, color=colour(method), alpha=0.18, lw=0
+            )
+        if optimum and title in optimum:
+            axis.axhline(optimum[title], color="#888888", lw=0.8, ls=(0, (4, 3)))
+        _style(axis, ENV_STEPS, "return", title)
+    tasks = [title.partition(", ")[0] for title in panels]
+    for task in set(tasks):
+        same = [axis for axis, other in zip(axes, tasks, strict=False) if other == task]
+        lows, highs = zip(*(axis.get_ylim() for axis in same), strict=True)
+        for axis in same:
+            axis.set_ylim(min(lows), max(highs))
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    if legend:
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside upper left",
+            ncols=len(handles),
+            frameon=False,
+            fontsize=9,
+        )
+    return figure
+
+
+def intervals(values: Mapping[str, Interval], xlabel: str, even: float | None = None) -> Any:
+    """One line per method: its estimate as a dot, its interval as a bar; `even` marks where two
+    methods are alike."""
+    figure, axis = _panel((PANEL_INCHES[0], 0.28 * len(values) + 0.75))
+    for place, (method, interval) in enumerate(values.items()):
+        axis.plot(
+            [interval.low, interval.high],
+            [place, place],
+            color=colour(method),
+            lw=5,
+            alpha=0.35,
+            solid_capstyle="butt",
+        )
+        axis.plot([interval.estimate], [place], "o", color=colour(method), ms=5)
+    if even is not None:
+        axis.axvline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
+    axis.set_yticks(range(len(values)), [plain(method) for method in values])
+    axis.invert_yaxis()
+    _style(axis, xlabel)
+    return figure
+
+
+def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
+    """Side by side, one panel per quantity: a bar per method with its figure at the end."""
+    from matplotlib.figure import Figure
+
+    longest = max(len(values) for values in panels.values())
+    figure = Figure(figsize=(4.6 * len(panels), 0.34 * longest + 0.9), layout="constrained")
+    for axis, (quantity, values) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        drawn = axis.barh(
+            [plain(method) for method in values],
+            values.values(),
+            color=[colour(method) for method in values],
+        )
+        ends = [f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}" for value in values.values()]
+        axis.bar_label(drawn, ends, padding=3, fontsize=8)
+        axis.invert_yaxis()
+        axis.margins(x=0.14)
+        _style(axis, "", title=quantity)
+        axis.grid(False, axis="y")
+    return figure
+
+
+def profiles(thresholds: np.ndarray, shares: Mapping[str, Interval], xlabel: str) -> Any:
+    """The share of runs above each score, with bands: a curve further up and right is better."""
+    figure, axis = _panel()
+    for method, share in shares.items():
+        axis.step(thresholds, share.estimate, where="post", color=colour(method), lw=1.6)
+        axis.fill_between(
+            thresholds, share.low, share.high, step="post", color=colour(method), alpha=0.14, lw=0
+        )
+    axis.set_ylim(-0.02, 1.02)
+    _style(axis, xlabel, "share of runs above")
+    return figure
+
+
+def over_training(
+    series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], title: str, ylabel: str
+) -> Any:
+    """A logged quantity on one task, a thin line per run in its method's colour: (env_steps,
+    values) by method."""
+    figure, axis = _panel()
+    for method, lines in series.items():
+        for env_steps, values in lines:
+            axis.plot(env_steps / 1e3, values, color=colour(method), lw=1.2, alpha=0.75)
+    axis.set_ylim(bottom=0.0)
+    axis.ticklabel_format(axis="y", scilimits=(-3, 4))
+    axis.yaxis.get_offset_text().set_fontsize(8)
+    _style(axis, ENV_STEPS, ylabel, title)
+    return figure
+
+
+def lines(
+    series: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, even: float | None = None
+) -> Any:
+    """Logged quantities of one run, (env_steps, values) by name; shares lie around `even`, what no
+    preference would give."""
+    figure, axis = _panel()
+    for number, (name, (env_steps, values)) in enumerate(series.items()):
+        axis.plot(
+            env_steps / 1e3,
+            values,
+            color=LINE_COLOURS[number % len(LINE_COLOURS)],
+            lw=1.4,
+            label=plain(name),
+        )
+    if even is not None:
+        axis.axhline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
+        axis.set_ylim(0.0, 2.0 * even)
+    axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
+    axis.yaxis.get_offset_text().set_fontsize(8)
+    if len(series) > 1:
+        axis.legend(frameon=False, fontsize=8, ncols=2)
+    _style(axis, ENV_STEPS, title=title)
+    return figure
+
+
+def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
+    figure, axis = _panel()
+    axis.hist(values, bins=40, color=LINE_COLOURS[0], alpha=0.75)
+    _style(axis, xlabel, ylabel, title)
+    return figure
+
+
+def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
+    """Points, as a picture inside the figure, and the median of y along x with the middle half
+    around it."""
+    figure, axis = _panel(dpi=150)
+    order = np.argsort(x, kind="stable")
+    shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
+    axis.plot(x[shown], y[shown], ".", ms=2.5, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
+    groups = _groups(x[order])
+    if len(groups) > 1:
+        middles = [float(np.median(x[order][group])) for group in groups]
+        low, median, high = np.array(
+            [np.quantile(y[order][group], (0.25, 0.5, 0.75)) for group in groups]
+        ).T
+        axis.fill_between(middles, low, high, color=LINE_COLOURS[0], alpha=0.2, lw=0)
+        axis.plot(middles, median, color=LINE_COLOURS[0], lw=1.6)
+    _style(axis, xlabel, ylabel, title)
+    return figure
+
+
+def _groups(ordered: np.ndarray) -> list[slice]:
+    """About twelve groups of like size, none of which parts equal values."""
+    wanted = np.linspace(0, len(ordered), 13).astype(int)[1:-1]
+    edges = sorted({0, len(ordered), *np.searchsorted(ordered, ordered[wanted]).tolist()})
+    return [slice(start, end) for start, end in pairwise(edges)]
+
+
+def plain(text: str) -> str:
+    """A name as it is: matplotlib takes what stands between dollar signs for mathematics. A very
+    long one is cut."""
+    return (text if len(text) <= 48 else f"{text[:47]}…").replace("$", r"\$")
+
+
+def _panel(inches: tuple[float, float] = PANEL_INCHES, dpi: float | None = None) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=inches, layout="constrained", dpi=dpi)
+    return figure, figure.subplots()
+
+
+def _style(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
+    axis.set_title(plain(title), fontsize=10, loc="left")
+    axis.set_xlabel(xlabel, fontsize=8)
+    axis.set_ylabel(ylabel, fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.18, lw=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def inline_svg(figure: Any, label: str) -> str:
+    """The figure as an SVG element whose text takes the colour and font of the page around it."""
+    import matplotlib
+
+    from cclf.study.page import escape
+
+    # text stays text, and the same figure gives the same bytes
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "cclf"}
+    buffer = io.StringIO()
+    for artist in figure.findobj():
+        if hasattr(artist, "get_color") and hasattr(artist, "set_text"):
+            artist.set_color(_INK)
+    for axis in figure.axes:
+        axis.tick_params(colors=_INK)
+        axis.set_facecolor("none")
+        for spine in axis.spines.values():
+            spine.set_edgecolor(_INK)
+    with matplotlib.rc_context(style):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)

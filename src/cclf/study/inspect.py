@@ -1,0 +1,52 @@
+"""A run folder becomes a gallery. Nothing is written there, and a run that is still going on is not
+disturbed."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cclf import build
+from cclf.config import Config
+from cclf.data.from_disk import refused_as
+from cclf.errors import ConfigError
+from cclf.gallery.record import About, Gallery
+from cclf.runtime.run_folder import read_checkpoint, read_config
+
+
+def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
+    """What the newest checkpoint of a run is curious about, from `samples` transitions or a few
+    more, in whole batches."""
+    config = read_config(folder)
+    if not config.method.needs_curiosity:
+        raise ConfigError(
+            f"{config.method_name} has no curiosity to look at: none of its pieces uses one; "
+            "inspect a run of cclf, or of one of "
+            "its pieces (see: cclf methods)"
+        )
+    saved = read_checkpoint(folder)
+    with refused_as(f"the checkpoint in {folder} cannot be looked at"):
+        return _gallery(folder, config, saved, samples, device)
+
+
+def _gallery(
+    folder: Path, config: Config, saved: dict[str, Any], samples: int, device: torch.device
+) -> Gallery:
+    env_steps = saved["agent_steps"] * config.env.action_repeat
+    origin = {
+        "task": config.task,
+        "method": config.method_name,
+        "profile": config.profile,
+        "seed": config.seed,
+        "env_steps": env_steps,
+        "updates": saved["learner"]["updates"],
+        "folder": folder.resolve().name,
+    }
+    heading = f"{config.task}, {config.method_name}, seed {config.seed}, after {env_steps:,} environment steps"
+    clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
+    about = About(folder, heading, origin)
+    room = build.base_of(config).part("gallery")
+    gallery: Gallery = room.gallery(
+        about, config, saved["learner"], samples, clock, build.maker(config)
+    )
+    return gallery

@@ -1,0 +1,122 @@
+"""The paper's tables and figures as runs: which methods on which tasks, how long, with how many
+seeds.
+
+`paper` is the size of the paper's own experiment; `small` the least that can decide some of its
+claims, hence five seeds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cclf.bases.base import ABLATIONS, PIECES
+from cclf.envs.registry import known_tasks
+from cclf.errors import ConfigError, nearest
+
+Budget = Literal["small", "paper"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    summary: str
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    options: tuple[str, ...] = ()
+    """Further words of each `cclf train`."""
+
+
+def _seeds(count: int) -> tuple[int, ...]:
+    return tuple(range(1, count + 1))
+
+
+_DMC_TASKS = tuple(name for name in known_tasks() if name.startswith("dmc/"))
+_ATARI_TASKS = tuple(name for name in known_tasks() if name.startswith("atari/"))
+_ATARI_SMALL = tuple(f"atari/{game}" for game in ("Alien", "Freeway", "Krull", "RoadRunner"))
+_ATARI_METHODS = ("rainbow", "otrainbow", "efficient-dqn", "curl", "drq", "cclf")
+_CONTROL_METHODS = ("sac-pixel", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
+_GRID_METHODS = ("a2c", "re3", "cclf", "re3+cclf")
+_COMBINATIONS = (*(method.name for method in ABLATIONS), "cclf")
+_REMOVE_ONE = tuple(name for name in _COMBINATIONS if name.count("+") == len(PIECES) - 2)
+_FAST = ("--no-video", "--no-tensorboard")
+
+TABLES: dict[str, dict[Budget, Experiment]] = {
+    "table1": {
+        "small": Experiment(
+            "DeepMind Control at 100K: one task, all baselines",
+            ("dmc/cartpole-swingup",),
+            _CONTROL_METHODS,
+            _seeds(5),
+            ("--env-steps", "100000", *_FAST),
+        ),
+        "paper": Experiment(
+            "DeepMind Control at 100K and 500K, all baselines",
+            _DMC_TASKS,
+            _CONTROL_METHODS,
+            _seeds(6),
+            ("--env-steps", "500000", *_FAST),
+        ),
+    },
+    "ablation": {
+        "small": Experiment(
+            "cartpole-swingup at 100K: CCLF and CCLF without each of its four pieces",
+            ("dmc/cartpole-swingup",),
+            (*_REMOVE_ONE, "cclf"),
+            _seeds(5),
+            ("--env-steps", "100000", *_FAST),
+        ),
+        "paper": Experiment(
+            "cartpole-swingup at 100K and 500K: all 15 combinations of the four pieces",
+            ("dmc/cartpole-swingup",),
+            _COMBINATIONS,
+            _seeds(6),
+            ("--env-steps", "500000", *_FAST),
+        ),
+    },
+    "minigrid": {
+        "small": Experiment(
+            "MiniGrid: the two tasks of 400K steps",
+            ("minigrid/Empty-16x16", "minigrid/DoorKey-6x6"),
+            _GRID_METHODS,
+            _seeds(5),
+            ("--eval-every-env-steps", "25600", "--log-every-agent-steps", "12800", *_FAST),
+        ),
+        "paper": Experiment(
+            "MiniGrid: all three tasks, evaluated as often as the paper does",
+            ("minigrid/Empty-16x16", "minigrid/DoorKey-6x6", "minigrid/DoorKey-8x8"),
+            _GRID_METHODS,
+            _seeds(5),
+            _FAST,
+        ),
+    },
+    "atari": {
+        "small": Experiment(
+            "four games at 100K agent steps",
+            _ATARI_SMALL,
+            ("curl", "drq", "cclf"),
+            _seeds(5),
+            _FAST,
+        ),
+        "paper": Experiment(
+            "26 games at 100K agent steps", _ATARI_TASKS, _ATARI_METHODS, _seeds(4), _FAST
+        ),
+    },
+}
+
+
+def find_table(name: str, budget: Budget, also: Sequence[str] = ()) -> Experiment:
+    """`also` are names that the command takes though they are no table of runs; its error lists
+    them."""
+    if name not in TABLES:
+        known = (*TABLES, *also)
+        raise ConfigError(
+            f"unknown table {name!r}{nearest(name, known)}: use one of {', '.join(known)}"
+        )
+    table = TABLES[name][budget]
+    if not _known(table.tasks):
+        raise ConfigError(f"the tasks of {name} are not in this version of cclf (see: cclf tasks)")
+    return table
+
+
+def _known(tasks: Sequence[str]) -> bool:
+    return bool(tasks) and all(task in known_tasks() for task in tasks)

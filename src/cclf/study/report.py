@@ -1,0 +1,375 @@
+"""`cclf report`: runs or results as one page, and its figures and tables as files of their own."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cclf.errors import ConfigError
+from cclf.study import figures, load, page, statistics, tables, tabular, verdict
+from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
+from cclf.study.load import Row, RunName
+from cclf.study.tabular import Table
+
+FEW_SEEDS = 5
+LOGGED = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "intrinsic reward, Eq. (9)"}
+
+
+class Drawing(NamedTuple):
+    """Panels for the page, which a phone stacks; `files` are what papers print."""
+
+    caption: str
+    methods: Sequence[str]
+    panels: Sequence[tuple[str, Callable[[], Any]]]  # label, and what draws it
+    files: Mapping[str, Callable[[], Any]]
+
+
+class Section(NamedTuple):
+    title: str
+    text: str
+    items: Sequence[Table | Drawing]
+
+
+class Report(NamedTuple):
+    title: str
+    facts: Sequence[tuple[str, str, str]]
+    sections: Sequence[Section]
+
+    @property
+    def tables(self) -> list[Table]:
+        return [
+            item for section in self.sections for item in section.items if isinstance(item, Table)
+        ]
+
+    @property
+    def drawings(self) -> list[Drawing]:
+        return [
+            item for section in self.sections for item in section.items if isinstance(item, Drawing)
+        ]
+
+
+def compose(source: Path) -> Report:
+    """Everything a report says about the runs or results at `source`."""
+    rows = load.read(source)
+    folders = {} if not source.is_dir() else _folders(source)
+    judged = {table: _judge_all(table, rows) for table in verdict.TABLES}
+    groups = group_rows(rows)
+    states = [
+        judgement.state
+        for pairs in judged.values()
+        for found in pairs.values()
+        for _, judgement in found
+    ]
+    runs = load.runs(rows)
+    failed = sum(readings[-1].state == "failed" for readings in runs.values())
+    facts = [
+        (str(len(runs)), "runs", ""),
+        (str(len({name.method for name in runs})), "methods", ""),
+        (str(len({name.task for name in runs})), "tasks", ""),
+        (str(failed), "failed runs", "not-held" if failed else ""),
+        *(
+            (str(sum(found == state for found in states)), state, kind)
+            for state, kind in tables.KINDS.items()
+            if states
+        ),
+    ]
+    sections = [
+        _verdict_section(judged),
+        _curves_section(rows),
+        _scores_section(groups),
+        _across_section(groups),
+        _curiosity_section(folders),
+        Section("Cost", "", [table for table in map(tables.cost_table, groups) if table.rows]),
+        _runs_section(rows, folders),
+        _origin_section(rows, folders),
+    ]
+    return Report(
+        f"Report on {source.resolve().name}",
+        facts,
+        [section for section in sections if section.items],
+    )
+
+
+def _folders(source: Path) -> dict[RunName, Path]:
+    found = {}
+    for run in load.run_folders(source):
+        found[load.run_name(load.read_run_config(run))] = run
+    return found
+
+
+def _judge_all(
+    table: str, rows: Sequence[Row]
+) -> dict[str, list[tuple[verdict.Claim, verdict.Verdict]]]:
+    """By profile: the claims of which at least one profile has all methods."""
+    claims = verdict.claims(table)
+    judged = {}
+    for profile in sorted({row.profile for row in rows}, key=profile_order):
+        part = [row for row in rows if row.profile == profile]
+        if any(
+            row.task in claim.tasks and row.method in claim.methods
+            for claim in claims
+            for row in part
+        ):
+            judged[profile] = [(claim, verdict.judge(claim, part)) for claim in claims]
+    seen = {
+        claim.name for found in judged.values() for claim, judgement in found if judgement.seeds
+    }
+    return {
+        profile: [pair for pair in found if pair[0].name in seen]
+        for profile, found in judged.items()
+        if seen
+    }
+
+
+def _verdict_section(
+    judged: Mapping[str, Mapping[str, Sequence[tuple[verdict.Claim, verdict.Verdict]]]],
+) -> Section:
+    items = [tables.verdict_table(table, pairs) for table, pairs in judged.items() if pairs]
+    missing = [
+        f"{len(verdict.claims(table)) - len(next(iter(pairs.values()), []))} on "
+        f"{tables.TABLE_TITLES[table]}"
+        for table, pairs in judged.items()
+        if len(verdict.claims(table)) > len(next(iter(pairs.values()), []))
+    ]
+    text = (
+        "The paper says it; do these runs? Held: the whole 95 % interval lies on the claimed side, "
+        "and reaches "
+        "a claimed size. Did not hold: it lies on the other side, or falls short of that size. "
+        "Undecided: neither."
+    )
+    if missing:
+        text += f" Claims that need runs which are not here: {', '.join(missing)}."
+    return Section("Did the claims hold?", text, items)
+
+
+def _curves_section(rows: Sequence[Row]) -> Section:
+    panels = {
+        title: curves
+        for title, curves in figures.panels(rows).items()
+        if any(len(c.env_steps) > 1 for c in curves.values())
+    }
+    few = sorted({name.method for name in load.runs(rows) if _seeds(rows, name) < FEW_SEEDS})
+    caption = "Mean over seeds; the band is its 95 % bootstrap interval."
+    if few:
+        caption += f" Fewer than {FEW_SEEDS} seeds somewhere, so that bands are too narrow: {', '.join(few)}."
+    if not panels:
+        return Section("Learning curves", "", [])
+    single = [
+        (title, lambda t=title, c=curves: figures.learning_curves({t: c}, legend=False))
+        for title, curves in panels.items()
+    ]
+    methods = _in_order(load.runs(rows))
+    drawing = Drawing(
+        caption, methods, single, {"learning-curves": lambda: figures.learning_curves(panels)}
+    )
+    return Section("Learning curves", "", [drawing])
+
+
+def _in_order(names: Iterable[RunName]) -> list[str]:
+    by_suite: dict[str, list[str]] = {}
+    for name in names:
+        by_suite.setdefault(name.task.split("/")[0], []).append(name.method)
+    return list(
+        dict.fromkeys(
+            method for suite, methods in by_suite.items() for method in in_order(suite, methods)
+        )
+    )
+
+
+def _seeds(rows: Sequence[Row], name: RunName) -> int:
+    return len({row.seed for row in rows if row[:3] == name[:3]})
+
+
+def _scores_section(groups: Sequence[Group]) -> Section:
+    items = [
+        table
+        for group in groups
+        for table in (*tables.score_tables(group), tables.steps_table(group))
+    ]
+    return Section(
+        "Returns and steps, beside the paper's", "", [item for item in items if item.rows]
+    )
+
+
+def _across_section(groups: Sequence[Group]) -> Section:
+    items: list[Table | Drawing] = []
+    for aggregate in (aggregate for group in groups for aggregate in aggregates(group)):
+        table = tables.aggregate_table(aggregate)
+        items += [table, _across_drawing(aggregate, table.name)]
+    text = (
+        "Scores of all tasks together. IQM is the mean of the middle half of all runs; the "
+        "optimality gap is what is missing to "
+        "1; a performance profile shows how many runs are above each score."
+    )
+    return Section("Across tasks", text, items)
+
+
+def _across_drawing(aggregate: Aggregate, name: str) -> Drawing:
+    """IQM, profiles and chances to win, of methods with two seeds or more; where there are none, of
+    all, with intervals over tasks. Beside intervals over seeds those would look like the same
+    thing."""
+    scores = {
+        method: values for method, values in aggregate.scores.items() if len(values) > 1
+    } or aggregate.scores
+    single = [method for method in aggregate.scores if method not in scores]
+    top = max(1.0, *(float(values.max()) for values in scores.values()))
+    thresholds = np.linspace(
+        min(0.0, *(float(values.min()) for values in scores.values())), top, 101
+    )
+    ours = "cclf" if "cclf" in scores else next(iter(scores))
+    iqms = {
+        method: statistics.interval(values, statistics.iqm) for method, values in scores.items()
+    }
+    better = {
+        m: statistics.probability_of_improvement(scores[ours], v)
+        for m, v in scores.items()
+        if m != ours
+    }
+    shares = {
+        method: statistics.performance_profile(values, thresholds)
+        for method, values in scores.items()
+    }
+    panels: dict[str, Callable[[], Any]] = {
+        "IQM": lambda: figures.intervals(iqms, "IQM of scores"),
+        "performance profiles": lambda: figures.profiles(thresholds, shares, "score"),
+    }
+    if better:
+        words = f"chance that a run of {ours} beats one of the method"
+        panels["probability of improvement"] = lambda: figures.intervals(better, words, even=0.5)
+    files = {f"{name} {label}": draw for label, draw in panels.items()}
+    caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}: {', '.join(panels)}, with 95 % intervals."
+    if statistics.over(list(scores.values())) == "tasks":
+        caption += " One seed of each: the intervals redraw the tasks, not the seeds."
+    if single:
+        caption += f" One seed, so not drawn: {', '.join(single)}."
+    return Drawing(caption, list(scores), list(panels.items()), files)
+
+
+def _curiosity_section(folders: Mapping[RunName, Path]) -> Section:
+    """What train.csv holds of curiosity, by task and profile; nothing where results files are
+    reported."""
+    series: dict[tuple[str, str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+    for name, run in folders.items():
+        for column in LOGGED:
+            log = load.read_train(run, (column,))
+            if len(log["env_steps"]) and np.any(log[column]):
+                lines = series.setdefault((name.task, name.profile, column), {}).setdefault(
+                    name.method, []
+                )
+                lines.append((log["env_steps"], log[column]))
+    ordered = sorted(series.items(), key=lambda item: item[0][:2])
+    panels = [
+        (
+            f"{LOGGED[column]} on {task}",
+            lambda t=f"{task}, {profile}", m=methods, c=column: figures.over_training(
+                m, t, LOGGED[c]
+            ),
+        )
+        for (task, profile, column), methods in ordered
+    ]
+    names = [f"{column} {task} {profile}" for (task, profile, column), _ in ordered]
+    files = {name: draw for name, (_, draw) in zip(names, panels, strict=True)}
+    methods = _in_order(
+        name for name in folders if any(name.method in lines for lines in series.values())
+    )
+    text = "Curiosity is how badly the agent recognises its own observations; the intrinsic reward pays it for that, and fades."
+    drawing = Drawing(
+        "Means over the batches between two log lines, one line per run.", methods, panels, files
+    )
+    return Section("Curiosity", text, [drawing] if panels else [])
+
+
+def _runs_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Section:
+    reasons = {}
+    for name, run in folders.items():
+        if (run / "failure" / "failure.json").exists():
+            facts = load.read_json(run / "failure" / "failure.json")
+            reasons[name] = f"{facts.get('metric')} was {facts.get('value')}"
+    table = tables.runs_table(rows, reasons)
+    runs = load.runs(rows)
+    failed = sum(readings[-1].state == "failed" for readings in runs.values())
+    rate = statistics.rate_interval(failed, len(runs))
+    share, low, high = (f"{float(value):.1%}" for value in rate)
+    text = f"{failed} of {len(runs)} runs failed: {share}, 95 % interval {low} to {high}."
+    return Section("Runs that are not done", text, [table] if table.rows else [])
+
+
+def _origin_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Section:
+    """Machines, commits and versions; more than a few different values are counted."""
+    facts: dict[str, set[str]] = {
+        "device": {row.device for row in rows},
+        "commit": {row.commit for row in rows},
+    }
+    for run in folders.values():
+        manifest = load.read_manifest(run)
+        for entry in (manifest, *manifest.get("history", [])):
+            for key, value in entry.items():
+                if isinstance(value, (str, int, float)) and key not in (
+                    "device",
+                    "commit",
+                    "from_env_steps",
+                ):
+                    facts.setdefault(str(key), set()).add(str(value))
+    lines = [
+        (key, ", ".join(sorted(values)) if len(values) <= 6 else f"{len(values)} different")
+        for key, values in facts.items()
+    ]
+    shown = [(page.Cell(key), page.Cell(value, kind="word")) for key, value in lines]
+    return Section(
+        "Where this comes from",
+        "",
+        [Table("origin", "", ("fact", ""), shown, ("fact", "value"), lines, stacked=True)],
+    )
+
+
+def html(report: Report) -> str:
+    parts = [f"<h1>{page.escape(report.title)}</h1>", page.tiles(report.facts)]
+    for section in report.sections:
+        parts.append(f"<h2>{page.escape(section.title)}</h2>")
+        if section.text:
+            parts.append(f"<p>{page.escape(section.text)}</p>")
+        for item in section.items:
+            if isinstance(item, Table):
+                parts.append(page.table(item.header, item.rows, item.stacked))
+                parts.append(
+                    f'<p class="soft">{page.escape(item.caption)}</p>' if item.caption else ""
+                )
+            else:
+                parts.append(
+                    page.legend({method: figures.colour(method) for method in item.methods})
+                )
+                parts.append(
+                    page.panels(
+                        [figures.inline_svg(draw(), label) for label, draw in item.panels],
+                        item.caption,
+                    )
+                )
+    return page.page(report.title, parts)
+
+
+def write(
+    report: Report, out: Path, pdf: Path | None, png: Path | None, table_folder: Path | None
+) -> list[Path]:
+    """The page, and what else was asked for; returns the files written."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(html(report), encoding="utf-8")
+        written = [out]
+        for folder, suffix in ((pdf, "pdf"), (png, "png")):
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                for drawing in report.drawings:
+                    for name, draw in drawing.files.items():
+                        written.append(folder / f"{tabular.file_name(name)}.{suffix}")
+                        draw().savefig(written[-1], dpi=200)
+        if table_folder is not None:
+            table_folder.mkdir(parents=True, exist_ok=True)
+            for table in report.tables:
+                written += [
+                    tabular.write_csv(table, table_folder),
+                    tabular.write_latex(table, table_folder),
+                ]
+    except OSError as error:
+        raise ConfigError(f"cannot write the report: {error}") from error
+    return written

@@ -1,0 +1,114 @@
+"""Works through calls with a backend. On a deadline or a signal each run is asked to save; none is
+killed."""
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from cclf.runtime.stop import SIGNALS, Stop
+from cclf.study.sweep.plan import (
+    DONE,
+    FAILED,
+    STOPPED,
+    Call,
+    Job,
+    Outcome,
+    RunStatus,
+    is_finished,
+    jobs_of,
+    mark,
+)
+from cclf.study.sweep.screen import Screen
+
+POLL_SECONDS = 0.1
+# How a process ends that a signal killed before it could listen, or that was signalled twice and
+# quit at once.
+ENDED_BY_SIGNAL = {code for number in SIGNALS for code in (-number, 128 + number)}
+
+
+class StartedJob(Protocol):
+    """A job that was started."""
+
+    def poll(self) -> list[RunStatus]: ...  # one for each of its calls
+    def ask_to_stop(self) -> None: ...
+
+
+class Backend(Protocol):
+    def start(self, job: Job) -> StartedJob | None: ...  # None where there is no room for it now
+
+
+def run_all(
+    calls: Sequence[Call],
+    backend: Backend,
+    stop: Stop,
+    stop_after_seconds: float | None = None,
+    seeds_per_process: int = 1,
+    games_per_process: int = 1,
+) -> list[Outcome]:
+    """One outcome per call, in their order. Finished runs are skipped; `cclf train` itself resumes
+    what was stopped."""
+    deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
+    outcomes: dict[Call, Outcome] = {
+        call: Outcome(call, DONE, "finished before") for call in calls if is_finished(call)
+    }
+    for outcome in outcomes.values():
+        mark(outcome)
+    waiting = jobs_of(
+        [call for call in calls if call not in outcomes], seeds_per_process, games_per_process
+    )
+    running: dict[Job, StartedJob] = {}
+    reports: dict[Call, RunStatus] = {}
+    stopping = False
+    with Screen(calls) as screen:
+        while waiting or running:
+            if not stopping and (
+                stop.requested or (deadline is not None and time.monotonic() > deadline)
+            ):
+                stopping = True
+                outcomes |= {
+                    call: Outcome(call, STOPPED, "not started")
+                    for job in waiting
+                    for call in job.calls
+                }
+                waiting = []
+                for run in running.values():
+                    run.ask_to_stop()
+            for job in list(waiting):
+                started = backend.start(job)
+                if started is not None:
+                    waiting.remove(job)
+                    running[job] = started
+            for job, run in list(running.items()):
+                reports |= zip(job.calls, run.poll(), strict=True)
+                if reports[job.first].exit_code is not None:
+                    del running[job]
+                    outcomes |= {
+                        call: _outcome(call, reports[call], asked=stopping) for call in job.calls
+                    }
+            screen.show(outcomes, [call for job in running for call in job.calls], reports)
+            time.sleep(POLL_SECONDS)
+        screen.show(outcomes, set(), reports)
+    return [outcomes[call] for call in calls]
+
+
+def _outcome(call: Call, report: RunStatus, asked: bool) -> Outcome:
+    """What a run came to: done is what its folder proves. `asked`: the sweep had asked it to
+    stop."""
+    assert report.exit_code is not None, "the process has ended"
+    if is_finished(call):
+        outcome = Outcome(call, DONE, str(call.folder))
+    elif report.exit_code == DONE:
+        steps = f"{report.env_steps:,} of {call.config.run.env_steps:,} env steps"
+        outcome = Outcome(
+            call,
+            FAILED,
+            f"its process left with exit code 0 before its end, after {steps}: {report.last_line}",
+        )
+    elif asked and report.exit_code in ENDED_BY_SIGNAL:
+        outcome = Outcome(
+            call, STOPPED, "stopped before it could save; what was saved before is kept"
+        )
+    else:
+        outcome = Outcome(call, report.exit_code, report.last_line)
+    mark(outcome)
+    return outcome

@@ -1,0 +1,376 @@
+"""The tables of a report, made from tidy rows and set beside what was published."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cclf.errors import ConfigError
+from cclf.study import load, statistics
+from cclf.study.groups import Aggregate, Group, Moment, clocks_of, in_order, moments
+from cclf.study.load import Row
+from cclf.study.page import Cell
+from cclf.study.published import Published, published
+from cclf.study.tabular import Table, number
+from cclf.study.verdict import Claim, Verdict
+
+NEAR_BEST = 0.9
+PUBLISHED_COLUMNS = ("published_mean", "published_std", "published_source")
+
+
+def score_tables(group: Group) -> list[Table]:
+    """Mean ± std at each moment, its interval, and what was published for it; best evaluations in a
+    table of their own."""
+    found = moments(group)
+    last, best = (
+        [line for line in found if (line.clock[0] == "best") == flag] for flag in (False, True)
+    )
+    kind = f"{group.suite}, {group.profile}"
+    words = "mean return ± deviation over seeds, 95 % interval of the mean; bold: best mean."
+    flattering = "the best evaluation of each run during training, as CURL's paper reports it, ± deviation over seeds."
+    tables = [
+        _score_table(group, f"returns-{group.suite}-{group.profile}", last, f"{kind}: {words}"),
+        _score_table(
+            group, f"best-evaluations-{group.suite}-{group.profile}", best, f"{kind}: {flattering}"
+        ),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str) -> Table:
+    failed = {
+        (name.method, name.task)
+        for name, readings in load.runs(group.rows).items()
+        if readings[-1].state == "failed"
+    }
+    methods = list(
+        dict.fromkeys([*group.methods, *(method for line in lines for method in line.told)])
+    )
+    shown, data = [], []
+    for line in lines:
+        found = {method: scores for method, scores in line.scores.items() if len(scores)}
+        # one seed may be luck
+        several = {method: scores for method, scores in found.items() if len(scores) > 1} or found
+        best = (
+            max(several, key=lambda method: float(statistics.mean(found[method])))
+            if len(found) > 1
+            else None
+        )
+        cells = [Cell(_short(line.task), (line.label,))]
+        for method in methods:
+            paper = line.told.get(method)
+            notes = () if paper is None else (f"published {_plus_minus(paper.mean, paper.std)}",)
+            if method not in found:
+                cells.append(Cell("–", notes))
+                continue
+            scores = found[method]
+            interval = statistics.interval(scores, statistics.mean)
+            low, high = float(interval.low), float(interval.high)
+            mean, std = float(interval.estimate), float(statistics.std(scores))
+            seeds = _seeds(len(scores)) + (", some failed" if (method, line.task) in failed else "")
+            several_seeds = len(scores) > 1
+            small = (f"[{number(low)}, {number(high)}]", seeds) if several_seeds else (seeds,)
+            text = _plus_minus(mean, std if several_seeds else None)
+            cells.append(Cell(text, small + notes, "best" if method == best else ""))
+            told = ("", "", "") if paper is None else (paper.mean, paper.std, paper.source)
+            spread = (std, low, high) if several_seeds else ("", "", "")
+            data.append(
+                (line.task, group.profile, *line.clock, method, len(scores), mean, *spread, *told)
+            )
+        shown.append(tuple(cells))
+    columns = (
+        "task",
+        "profile",
+        "clock",
+        "steps",
+        "method",
+        "seeds",
+        "mean",
+        "std",
+        "low",
+        "high",
+        *PUBLISHED_COLUMNS,
+    )
+    return Table(name, caption, ("task", *methods), shown, columns, data)
+
+
+def _short(task: str) -> str:
+    """Without its suite, which the table is about anyway."""
+    return task.partition("/")[2] or task
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count > 1)}"
+
+
+def _plus_minus(mean: float, std: float | None) -> str:
+    return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
+
+
+ESTIMATORS = {
+    "IQM": statistics.iqm,
+    "median": statistics.median,
+    "mean": statistics.mean,
+    "optimality gap": statistics.optimality_gap,
+}
+
+
+def aggregate_table(aggregate: Aggregate) -> Table:
+    shown, data = [], []
+    over = {method: statistics.over([scores]) for method, scores in aggregate.scores.items()}
+    for method, scores in aggregate.scores.items():
+        cells = [Cell(method, (f"{_seeds(len(scores))} × {scores.shape[1]} tasks",))]
+        for name, estimator in ESTIMATORS.items():
+            interval = statistics.interval(scores, estimator)
+            estimate, low, high = (float(value) for value in interval)
+            cells.append(Cell(number(estimate), (f"[{number(low)}, {number(high)}]",)))
+            group = (aggregate.suite, aggregate.profile, aggregate.when)
+            data.append((*group, method, name, len(scores), estimate, low, high, over[method]))
+        shown.append(tuple(cells))
+    caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}. {_scale(aggregate.suite)}"
+    if aggregate.suite == "atari":
+        shown += _published_aggregates(best="best" in aggregate.when)
+        caption += " Published lines are of all 26 games."
+    if "tasks" in over.values():
+        single = ", ".join(method for method, redrawn in over.items() if redrawn == "tasks")
+        caption += f" One seed, so intervals redraw the tasks and say nothing of the spread of seeds: {single}."
+    if aggregate.left_out:
+        caption += f" Not on every task, so left out: {', '.join(aggregate.left_out)}."
+    columns = (
+        "suite",
+        "profile",
+        "when",
+        "method",
+        "estimator",
+        "seeds",
+        "estimate",
+        "low",
+        "high",
+        "interval_over",
+    )
+    name = f"across {aggregate.suite} {aggregate.profile} {aggregate.when}"
+    return Table(name, caption, ("method", *ESTIMATORS), shown, columns, data)
+
+
+def _published_aggregates(best: bool) -> list[tuple[Cell, ...]]:
+    """Those of the best evaluations of training, or those of the last."""
+    told: dict[str, dict[str, Published]] = {}
+    for row in (row for row in published("atari_aggregates") if ("best" in row.source) == best):
+        told.setdefault(row.method, {})[row.quantity] = row
+    lines = []
+    for method, quantities in told.items():
+        source = "re-run" if quantities["hns-mean"].source.startswith("re-run") else "published"
+        values = [
+            number(quantities[key].mean) if key in quantities else "–"
+            for key in ("hns-iqm", "hns-median", "hns-mean")
+        ]
+        lines.append((Cell(method, (source,)), *(Cell(value) for value in values), Cell("–")))
+    return lines
+
+
+def _scale(suite: str) -> str:
+    scales = {"atari": "0 is a random agent, 1 a human.", "dmc": "Returns over 1,000."}
+    return scales.get(suite, "Returns as they are.")
+
+
+def steps_table(group: Group) -> Table:
+    """Median steps until a run is near the best, how many got there, and how many lost it again."""
+    rows, methods, profile = group.rows, group.methods, group.profile
+    lowest = load.lowest_returns(rows)
+    shown, data = [], []
+    for task in group.tasks:
+        clocks = clocks_of(rows, task)
+        if not clocks:
+            continue
+        part = [row for row in rows if row.task == task]
+        if all(len(readings) == 1 for readings in load.runs(part).values()):
+            continue  # evaluated at the end alone: nothing was reached on the way
+        try:
+            load.refuse_other_spacing(part)
+        except ConfigError as error:
+            shown.append((Cell(_short(task), (str(error),), "word"), *(Cell("–") for _ in methods)))
+            continue
+        finals = load.scores(part, methods, {task: clocks[-1]})
+        best = max(float(statistics.mean(scores)) for scores in finals.values() if len(scores))
+        near, half = (lowest[task] + share * (best - lowest[task]) for share in (NEAR_BEST, 0.5))
+        cells = [Cell(_short(task), (f"to a return of {number(near)}",))]
+        for method in methods:
+            runs = [
+                readings
+                for name, readings in load.runs(part).items()
+                if name.method == method
+                and (load.at(readings, clocks[-1]) or readings[-1].state == "failed")
+            ]
+            if not runs:
+                cells.append(Cell("–"))
+                continue
+            steps = [load.steps_to(readings, near) for readings in runs]
+            reached = sum(np.isfinite(steps))
+            ended_low = [
+                readings[-1].state == "failed" or readings[-1].return_mean < half
+                for readings in runs
+            ]
+            lost = sum(low for low, step in zip(ended_low, steps, strict=True) if np.isfinite(step))
+            median = float(np.median(steps))
+            share = statistics.rate_interval(int(reached), len(runs))
+            notes = [f"{reached} of {len(runs)} runs"] + [f"{lost} lost it again"] * bool(lost)
+            cells.append(Cell(number(median), tuple(notes)))
+            data.append(
+                (
+                    task,
+                    profile,
+                    near,
+                    method,
+                    len(runs),
+                    median,
+                    reached,
+                    float(share.low),
+                    float(share.high),
+                    lost,
+                )
+            )
+        shown.append(tuple(cells))
+    columns = (
+        "task",
+        "profile",
+        "threshold",
+        "method",
+        "runs",
+        "median_env_steps",
+        "reached",
+        "reached_low",
+        "reached_high",
+        "lost",
+    )
+    caption = (
+        f"{group.suite}, {profile}: median environment steps to nine tenths of the way from the "
+        "task's lowest return to the best "
+        "method's final mean; a run that never got there counts as infinity. Lost: ended below "
+        "half of that way."
+    )
+    return Table(
+        f"steps-{group.suite}-{profile}", caption, ("task", *methods), shown, columns, data
+    )
+
+
+def cost_table(group: Group) -> Table:
+    """Wall seconds of whole runs, evaluation included, and what they did in them."""
+    by_machine: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for name, readings in load.runs(group.rows).items():
+        if readings[-1].state == "done" and readings[-1].wall_seconds > 0:
+            by_machine.setdefault((name.task, readings[-1].device), {}).setdefault(
+                name.method, []
+            ).append(readings[-1])
+    methods = in_order(group.suite, (method for found in by_machine.values() for method in found))
+    shown, data = [], []
+    for (task, device), found in sorted(
+        by_machine.items(), key=lambda item: (group.tasks.index(item[0][0]), item[0][1])
+    ):
+        cells = [Cell(_short(task), (device,))]
+        for method in methods:
+            ends = found.get(method, [])
+            if not ends:
+                cells.append(Cell("–"))
+                continue
+            seconds, steps, updates = (
+                float(np.median(values))
+                for values in (
+                    [row.wall_seconds for row in ends],
+                    [row.env_steps / row.wall_seconds for row in ends],
+                    [row.updates / row.wall_seconds for row in ends],
+                )
+            )
+            cells.append(
+                Cell(
+                    f"{number(seconds)} s",
+                    (f"{number(updates)} updates/s", f"{number(steps)} env steps/s"),
+                )
+            )
+            data.append((task, group.profile, device, method, len(ends), seconds, updates, steps))
+        shown.append(tuple(cells))
+    columns = (
+        "task",
+        "profile",
+        "device",
+        "method",
+        "runs",
+        "median_wall_seconds",
+        "updates_per_second",
+        "env_steps_per_second",
+    )
+    caption = f"{group.suite}, {group.profile}: median of finished runs, evaluation included; a row is one kind of machine."
+    return Table(
+        f"cost-{group.suite}-{group.profile}", caption, ("task", *methods), shown, columns, data
+    )
+
+
+TABLE_TITLES = {
+    "table1": "DeepMind Control",
+    "ablation": "the four pieces",
+    "atari": "Atari",
+    "minigrid": "MiniGrid",
+    "cost": "training time",
+}
+KINDS = {"held": "held", "did not hold": "not-held", "undecided": "open"}
+
+
+def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict]]]) -> Table:
+    """Claims down, profiles across."""
+    by_claim: dict[str, dict[str, tuple[Claim, Verdict]]] = {}
+    for profile, pairs in judged.items():
+        for claim, verdict in pairs:
+            by_claim.setdefault(claim.name, {})[profile] = (claim, verdict)
+    shown, data = [], []
+    for verdicts in by_claim.values():
+        claim = next(iter(verdicts.values()))[0]
+        cells = [Cell(claim.text, (claim.source,), "word")]
+        for profile in judged:
+            verdict = verdicts[profile][1]
+            cells.append(Cell(verdict.state, (verdict.text,), KINDS[verdict.state]))
+            values = (verdict.estimate, verdict.low, verdict.high, verdict.seeds, verdict.text)
+            data.append(
+                (table, claim.name, profile, verdict.state, *values, claim.text, claim.source)
+            )
+        shown.append(tuple(cells))
+    columns = (
+        "table",
+        "claim",
+        "profile",
+        "verdict",
+        "estimate",
+        "low",
+        "high",
+        "seeds",
+        "why",
+        "text",
+        "source",
+    )
+    return Table(
+        f"verdicts-{table}", "", (TABLE_TITLES[table], *judged), shown, columns, data, stacked=True
+    )
+
+
+def runs_table(rows: Sequence[Row], reasons: Mapping[load.RunName, str]) -> Table:
+    """The runs that are not done."""
+    shown, data = [], []
+    for name, readings in load.runs(rows).items():
+        last = readings[-1]
+        if last.state != "done":
+            told = (*name, last.state, last.env_steps, reasons.get(name, ""))
+            shown.append(
+                (
+                    Cell(f"{name.task} {name.method}", (f"{name.profile}, seed {name.seed}",)),
+                    *(Cell(f"{v}") for v in told[4:]),
+                )
+            )
+            data.append(told)
+    columns = ("task", "method", "profile", "seed", "state", "env_steps", "reason")
+    caption = "Failed runs count in every statistic, as the lowest return of their task; unfinished ones where they got to."
+    return Table(
+        "not-done",
+        caption,
+        ("run", "state", "env steps", "reason"),
+        shown,
+        columns,
+        data,
+        stacked=True,
+    )

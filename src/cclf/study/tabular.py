@@ -1,0 +1,112 @@
+"""A table, once for people (cells with small print) and once as plain data; as CSV and LaTeX
+files."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cclf.study.load import FORMULA_SIGNS
+from cclf.study.page import Cell
+
+
+class Table(NamedTuple):
+    name: str
+    caption: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[Cell, ...]]
+    columns: tuple[str, ...]  # of the CSV file
+    data: Sequence[tuple[object, ...]]
+    stacked: bool = False  # few columns of words: on a phone a list
+
+
+def number(value: float) -> str:
+    """Three digits that matter, or whole numbers.
+
+    >>> number(0.9412), number(-17.31), number(4228.6), number(float("inf"))
+    ('0.941', '-17.3', '4,229', 'never')
+    """
+    if np.isinf(value):
+        return "never"
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
+    return f"{value:,.{digits}f}"
+
+
+def file_name(words: str) -> str:
+    """A name for a file from words that others may have written: it cannot leave its folder.
+
+    >>> file_name("returns of ../../x: 1,000")
+    'returns-of-x-1000'
+    """
+    kept = (
+        character
+        for character in words.replace(" ", "-").replace("/", "-")
+        if character.isalnum() or character in "-_+."
+    )
+    return re.sub(r"[-.]*\.[-.]+|-{2,}", "-", "".join(kept)).strip(".-") or "unnamed"
+
+
+def write_csv(table: Table, folder: Path) -> Path:
+    path = folder / f"{file_name(table.name)}.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.columns)
+        writer.writerows([_inert(value) for value in row] for row in table.data)
+    return path
+
+
+def _inert(value: object) -> object:
+    """Words that a spreadsheet would obey as a formula get an apostrophe before them; numbers stay
+    as they are.
+
+    >>> _inert("=1+1"), _inert("-1.5"), _inert(-1.5), _inert("re3+cclf")
+    ("'=1+1", "'-1.5", -1.5, 're3+cclf')
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
+
+
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+    }
+    | {"±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
+)
+
+
+def latex(text: str) -> str:
+    r"""Text that TeX prints and never obeys.
+
+    >>> print(latex(r"\input{x} 50% a_b ± $1"))
+    \textbackslash{}input\{x\} 50\% a\_b $\pm$ \$1
+    """
+    return text.translate(_LATEX)
+
+
+def write_latex(table: Table, folder: Path) -> Path:
+    """A tabular that needs no package: small print stands below its number."""
+    lines = [
+        f"% {latex(table.caption)}",
+        r"\begin{tabular}{l" + "c" * (len(table.header) - 1) + "}",
+        r"\hline",
+    ]
+    lines += [" & ".join(latex(name) for name in table.header) + r" \\", r"\hline"]
+    for row in table.rows:
+        lines.append(" & ".join(_latex_cell(cell) for cell in row) + r" \\")
+    lines += [r"\hline", r"\end{tabular}"]
+    path = folder / f"{file_name(table.name)}.tex"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "best" else latex(cell.text)
+    small = "".join(rf"\\ \scriptsize {latex(note)}" for note in cell.notes)
+    return rf"\shortstack{{{text}{small}}}" if small else text

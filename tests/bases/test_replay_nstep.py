@@ -1,0 +1,339 @@
+"""n-step replay against a plain list of steps: borders, returns, what may be drawn, how often, and
+saving."""
+
+import numpy as np
+import pytest
+import torch
+
+from cclf.bases.rainbow.replay import NStepReplay
+
+CPU = torch.device("cpu")
+STACK, N, DISCOUNT = 4, 3, 0.5
+
+
+def make(runs=1, capacity=50, n=N, slip=False):
+    return NStepReplay(runs, capacity, (2, 2), STACK, n, DISCOUNT, slip, CPU)
+
+
+def step(replay, number, reward=0.0, ended=False, age=0, action=0):
+    """Frame number `number` is filled with number + 1: a blank one is 0."""
+    runs = len(replay.max_priority)
+    frame = torch.full((runs, 2, 2), (number + 1) % 256, dtype=torch.uint8)
+    replay.add(frame, torch.full((runs,), action), torch.full((runs,), age))
+    replay.add_outcome(torch.full((runs,), reward), torch.full((runs,), ended))
+
+
+def play(replay, lengths, reward=lambda number: float(number)):
+    """Episodes of these lengths; the last one goes on."""
+    number = 0
+    for which, length in enumerate(lengths):
+        for age in range(length):
+            step(
+                replay,
+                number,
+                reward(number),
+                ended=age == length - 1 and which < len(lengths) - 1,
+                age=age,
+                action=number % 5,
+            )
+            number += 1
+
+
+def frames_of(stack):
+    return stack[..., 0, 0].tolist()
+
+
+def at(replay, slot):
+    return type(batch := replay.gather(torch.tensor([[slot]])))(*(part[0, 0] for part in batch))
+
+
+def test_inside_an_episode_by_hand():
+    replay = make()
+    play(replay, [12])
+    found = at(replay, 5)
+    assert frames_of(found.observation) == [3, 4, 5, 6]
+    assert frames_of(found.next_observation) == [6, 7, 8, 9]
+    assert (found.reward.item(), found.n_step_return.item()) == (5.0, 5 + 0.5 * 6 + 0.25 * 7)
+    assert (found.continuation.item(), found.action.item(), found.slot.item()) == (1.0, 0, 5)
+
+
+def test_history_before_the_episode_is_blank():
+    replay = make()
+    play(replay, [4, 10])
+    assert frames_of(at(replay, 4).observation) == [0, 0, 0, 5]
+    assert frames_of(at(replay, 5).observation) == [0, 0, 5, 6]
+    assert frames_of(at(replay, 4).next_observation) == [5, 6, 7, 8]
+    assert frames_of(at(replay, 0).observation) == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("slip", [False, True])
+def test_what_follows_the_end_is_blank_and_pays_nothing(slip):
+    """An episode of six steps: slots 3, 4, 5 see its end within three; the slip takes the bootstrap
+    of slot 2 as well."""
+    replay = make(slip=slip)
+    play(replay, [6, 10])
+    found = [at(replay, slot) for slot in range(6)]
+    assert [one.continuation.item() for one in found] == [1, 1, 0 if slip else 1, 0, 0, 0]
+    assert found[2].n_step_return.item() == 2 + 1.5 + 1.0
+    assert found[3].n_step_return.item() == 3 + 2 + 1.25
+    assert found[4].n_step_return.item() == 4 + 2.5
+    assert found[5].n_step_return.item() == 5.0
+    assert frames_of(found[2].next_observation) == [3, 4, 5, 6]
+    assert [frames_of(late.next_observation) for late in found[3:]] == [
+        [4, 5, 6, 0],
+        [5, 6, 0, 0],
+        [6, 0, 0, 0],
+    ]
+
+
+class Model:
+    """The same rules on a list, one step at a time, as the sheet tells them."""
+
+    def __init__(self, lengths, n):
+        self.steps, self.n = [], n
+        for which, length in enumerate(lengths):
+            for age in range(length):
+                number = len(self.steps)
+                self.steps.append(
+                    (
+                        number + 1,
+                        float(number % 7),
+                        age == length - 1 and which < len(lengths) - 1,
+                        age,
+                    )
+                )
+
+    def transition(self, t):
+        history, reaching = [], True
+        for back in range(STACK):  # backwards, until the episode's first step
+            history.insert(0, self.steps[t - back][0] if reaching else 0)
+            reaching = reaching and self.steps[t - back][3] > 0
+        window, going = {}, True
+        total = 0.0
+        for k in range(self.n):
+            if going:
+                total += DISCOUNT**k * self.steps[t + k][1]
+                going = not self.steps[t + k][2]
+        for back in range(STACK):
+            at = t + self.n - back  # seen where it belongs to the episode of step t
+            window[back] = (
+                self.steps[at][0]
+                if at >= 0 and self.steps[at][3] == self.steps[t][3] + self.n - back
+                else 0
+            )
+        return history, total, going, [window.get(back, 0) for back in range(STACK - 1, -1, -1)]
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_against_the_model_for_many_episodes(n):
+    lengths = [int(length) for length in np.random.default_rng(n).integers(1, 9, 18)] + [20]
+    model, replay = Model(lengths, n), make(capacity=200, n=n)
+    play(replay, lengths, reward=lambda number: float(number % 7))
+    for t in range(len(model.steps) - n):
+        history, total, going, following = model.transition(t)
+        found = at(replay, t)
+        assert frames_of(found.observation) == history, t
+        assert found.n_step_return.item() == pytest.approx(total)
+        assert bool(found.continuation) == going
+        assert frames_of(found.next_observation) == following, t
+
+
+def drawn(replay, count=4000):
+    uniform = (torch.arange(count)[None] * 0.618034 + 0.5) % 1.0
+    return replay.sample(uniform.double()).slot[0]
+
+
+def test_only_steps_with_n_newer_ones_are_drawn():
+    replay = make()
+    play(replay, [10])
+    assert set(drawn(replay).tolist()) == set(range(10 - N))
+
+
+def test_in_a_full_ring_the_oldest_are_spared_and_the_rest_is_right():
+    replay = make(capacity=20)
+    play(replay, [7] * 9 + [4])  # 67 steps in 24 slots
+    newest = 66
+    numbers = {
+        newest - (replay.written - 1 - slot) % replay.slots for slot in drawn(replay).tolist()
+    }
+    assert numbers == set(range(newest - 19, newest - N + 1))
+    model = Model([7] * 9 + [4], N)
+    for number in numbers:
+        found = at(replay, number % replay.slots)
+        history, _total, going, following = model.transition(number)
+        assert frames_of(found.observation) == history
+        assert frames_of(found.next_observation) == following
+        assert bool(found.continuation) == going
+
+
+def test_draws_are_in_proportion_to_priority_one_from_each_part():
+    replay = make()
+    play(replay, [11])
+    replay.priorities[0, :8] = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 4.0])
+    counts = torch.bincount(drawn(replay, 20_000), minlength=8).double() / 20_000
+    torch.testing.assert_close(counts, replay.priorities[0, :8] / 20.0, atol=1e-3, rtol=0)
+    # Twenty parts of equal weight: whatever is drawn within them, each transition comes as often as
+    # it has parts.
+    for seed in range(5):
+        uniform = (
+            torch.rand(1, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+            * 0.999
+        )
+        assert torch.bincount(replay.sample(uniform).slot[0], minlength=8).tolist() == [
+            1,
+            2,
+            3,
+            4,
+            5,
+            0,
+            1,
+            4,
+        ]
+
+
+def test_draws_over_many_blocks_are_those_of_one_running_sum():
+    """Blocks without any weight, the last one cut short, and a ring that has come round."""
+    replay = make(runs=2, capacity=1000)
+    play(replay, [50] * 25)
+    random = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, replay.slots, dtype=torch.float64, generator=random)
+    weights[0, 256:512] = 0.0
+    replay.priorities[:, : replay.slots] = weights * (weights > 0.3)
+    uniform = torch.rand(2, 5_000, dtype=torch.float64, generator=random)
+    ends = replay.drawable().cumsum(1)
+    draws = (torch.arange(5_000) + uniform) / 5_000 * ends[:, -1:]
+    expected = torch.searchsorted(ends, draws, right=True)
+    assert (expected // 256).unique().tolist() == [0, 1, 2, 3]
+    assert torch.equal(replay.sample(uniform).slot, expected)
+
+
+def test_equal_priorities_are_uniform_replay():
+    replay = make(capacity=40)
+    play(replay, [40])
+    counts = torch.bincount(drawn(replay, 40_000))
+    assert counts.max() - counts.min() <= 2
+
+
+def test_new_steps_enter_with_the_largest_priority_so_far():
+    replay = make(runs=2)
+    step(replay, 0)
+    assert replay.priorities[:, 0].tolist() == [1.0, 1.0]
+    replay.set_priorities(torch.tensor([[0], [0]]), torch.tensor([[3.0], [0.25]]))
+    step(replay, 1, age=1)
+    assert replay.priorities[:, :2].tolist() == [[3.0, 3.0], [0.25, 1.0]]
+    replay.set_priorities(torch.tensor([[0], [0]]), torch.tensor([[0.5], [0.5]]))
+    step(replay, 2, age=2)
+    assert replay.priorities[:, 2].tolist() == [3.0, 1.0], "the maximum never falls"
+
+
+def test_the_last_place_of_a_duplicate_wins():
+    replay = make(runs=2)
+    play(replay, [10])
+    replay.set_priorities(
+        torch.tensor([[2, 5, 2, 2], [1, 1, 3, 4]]),
+        torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]),
+    )
+    assert replay.priorities[0, [2, 5]].tolist() == pytest.approx([0.4, 0.2])
+    assert replay.priorities[1, [1, 3, 4]].tolist() == pytest.approx([0.6, 0.7, 0.8])
+
+
+def test_runs_keep_to_themselves():
+    replay = make(runs=2)
+    for number in range(10):
+        replay.add(
+            torch.stack([torch.full((2, 2), number), torch.full((2, 2), 100 + number)]).to(
+                torch.uint8
+            ),
+            torch.tensor([number, 2 * number]),
+            torch.tensor([number, number % 5]),
+        )
+        replay.add_outcome(torch.tensor([1.0, 2.0]), torch.tensor([False, number == 4]))
+    batch = replay.gather(torch.tensor([[5, 2], [5, 2]]))
+    assert frames_of(batch.observation[0, 0]) == [2, 3, 4, 5]
+    assert frames_of(batch.observation[1, 0]) == [0, 0, 0, 105]
+    assert batch.continuation.tolist() == [[1, 1], [1, 0]]
+    assert batch.n_step_return[1].tolist() == [3.5, 3.5]
+    assert batch.action.tolist() == [[5, 2], [10, 4]]
+
+
+@pytest.mark.parametrize("slip", [False, True])
+def test_what_can_be_drawn_does_not_look_at_how_the_newest_step_ended(slip):
+    """So that an update may begin before the games have answered; the slip does look, at the step
+    after the n-th."""
+    replay = make(capacity=20, slip=slip)
+    play(replay, [6, 40])  # the ring has wrapped
+    replay.add(torch.full((1, 2, 2), 9, dtype=torch.uint8), torch.tensor([1]), torch.tensor([40]))
+    slots = replay.drawable()[0].nonzero().T
+    answers = []
+    for reward, ended in ((3.0, False), (-7.0, True)):
+        replay.add_outcome(torch.tensor([reward]), torch.tensor([ended]))
+        answers.append(replay.gather(slots))
+    assert 15 < slots.numel() <= 20
+    differing = [
+        name
+        for name, one, two in zip(answers[0]._fields, *answers, strict=True)
+        if not torch.equal(one, two)
+    ]
+    assert differing == (["continuation"] if slip else [])
+
+
+@pytest.mark.parametrize("steps", [15, 67])
+@pytest.mark.parametrize("larger", [0, 30])
+def test_a_run_is_saved_and_loaded_by_itself(steps, larger):
+    """Into another place of another stack, and into a larger ring, also when this one has
+    wrapped."""
+    old = make(runs=3, capacity=20)
+    play(old, [7] * (steps // 7) + [steps % 7])
+    old.set_priorities(
+        torch.tensor([[3, 4]] * 3), torch.tensor([[2.0, 0.5], [3.0, 0.1], [4.0, 0.2]])
+    )
+    new = make(runs=2, capacity=20 + larger)
+    new.load_run_state(
+        1,
+        {
+            name: value.clone() if hasattr(value, "shape") else value
+            for name, value in old.run_state(2).items()
+        },
+    )
+    assert new.max_priority[1] == old.max_priority[2] == 4.0
+
+    def drawable(replay, run):
+        found = {}
+        for slot in replay.drawable()[run].nonzero().flatten().tolist():
+            one = replay.gather(torch.full((len(replay.max_priority), 1), slot))
+            parts = (part[run, 0] for part in one[:-1])
+            found[int(one.observation[run, 0, -1, 0, 0])] = [part.tolist() for part in parts]
+        return found
+
+    if larger and steps > 24:
+        assert drawable(old, 2).items() <= drawable(new, 1).items(), (
+            "and the oldest, whose history is safe now"
+        )
+    else:
+        assert drawable(old, 2) == drawable(new, 1)
+    for replay in (old, new):
+        step(replay, steps, age=steps % 7)
+    assert len(set(drawable(old, 2)) - set(drawable(new, 1))) == 0
+
+
+def test_a_smaller_replay_refuses_a_larger_state():
+    old = make(capacity=50)
+    play(old, [40])
+    with pytest.raises(ValueError, match="40 slots"):
+        make(capacity=20).load_run_state(0, old.run_state(0))
+
+
+def test_the_forecast_is_what_is_allocated():
+    replay = make(capacity=30)
+    tensors = (
+        replay.frames,
+        replay.actions,
+        replay.rewards,
+        replay.ended,
+        replay.ages,
+        replay.priorities,
+    )
+    assert sum(t.numel() * t.element_size() for t in tensors) == NStepReplay.bytes_needed(
+        30, (2, 2), STACK
+    )
+    assert NStepReplay.bytes_needed(100_000, (84, 84), 4) == pytest.approx(0.71e9, rel=0.01)

@@ -1,0 +1,372 @@
+"""Frame-once replay against the usual buffer, which stores every stack twice. The reward of
+transition n is n: its name."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from cclf.data.replay import Replay, slots_needed
+
+CPU = torch.device("cpu")
+FRAME = (2, 3, 3)
+ACTIONS = 2
+
+
+def make_replay(capacity, frame_stack=3, max_episode=None, frame=FRAME, actions=ACTIONS):
+    return Replay(capacity, frame, actions, frame_stack, max_episode, CPU)
+
+
+class NaiveReplay:
+    """Every transition ever, as stacked observation and next observation, by number."""
+
+    def __init__(self, frame_stack):
+        self.transitions = []
+        self.frames = deque(maxlen=frame_stack)
+
+    def begin_episode(self, frame):
+        self.frames.extend([frame] * self.frames.maxlen)
+
+    def add(self, action, reward, terminated, next_frame):
+        observation = self.observation()
+        self.frames.append(next_frame)
+        self.transitions.append(
+            (observation, action, reward, 0.0 if terminated else 1.0, self.observation())
+        )
+
+    def observation(self):
+        return np.concatenate(self.frames)
+
+
+class Player:
+    """Plays the same random episodes into both replays."""
+
+    def __init__(self, replay, seed):
+        self.replay, self.naive = replay, NaiveReplay(replay.frame_stack)
+        self.random = np.random.default_rng(seed)
+
+    def frame(self):
+        return self.random.integers(0, 256, self.replay.frames.shape[1:], dtype=np.uint8)
+
+    def episode(self, length, terminated=False, check=lambda: None):
+        first = self.frame()
+        for replay in (self.replay, self.naive):
+            replay.begin_episode(first)
+        for step in range(length):
+            action = self.random.uniform(-1, 1, self.replay.actions.shape[1]).astype(np.float32)
+            frame, number = self.frame(), float(len(self.naive.transitions))
+            for replay in (self.replay, self.naive):
+                replay.add(action, number, terminated and step == length - 1, frame)
+            check()
+
+
+def live_slots(replay):
+    return torch.from_numpy(np.flatnonzero(replay.live))
+
+
+def live_numbers(replay):
+    return sorted(replay.rewards[live_slots(replay)].long().tolist())
+
+
+def assert_same(batch, naive):
+    for row, number in enumerate(batch.reward.long().tolist()):
+        observation, action, reward, continuation, next_observation = naive.transitions[number]
+        assert np.array_equal(batch.observation[row].numpy(), observation), (
+            f"observation of transition {number}"
+        )
+        assert np.array_equal(batch.next_observation[row].numpy(), next_observation), (
+            f"next observation of transition {number}"
+        )
+        assert np.array_equal(batch.action[row].numpy(), action), f"action of transition {number}"
+        assert batch.reward[row] == reward
+        assert batch.continuation[row] == continuation, f"continuation of transition {number}"
+
+
+episodes = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    frame_stack=st.integers(1, 4),
+    capacity=st.integers(1, 24),
+    max_episode=st.sampled_from([None, 9]),
+    plays=episodes,
+    seed=st.integers(0, 99),
+)
+def test_every_live_transition_equals_the_naive_buffers(
+    frame_stack, capacity, max_episode, plays, seed
+):
+    replay = make_replay(capacity, frame_stack, max_episode)
+    player = Player(replay, seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def check():
+        numbers = live_numbers(replay)
+        count = len(player.naive.transitions)
+        assert numbers == list(range(count - len(numbers), count)), (
+            "the live ones are the newest, without a hole"
+        )
+        assert 1 <= len(numbers) <= capacity
+        assert replay.size == len(numbers)
+        assert_same(replay.gather(live_slots(replay)), player.naive)
+        assert np.array_equal(replay.observation()[0].numpy(), player.naive.observation())
+        drawn = replay.sample(8, generator)
+        assert replay.live[drawn.slot.numpy()].all(), "a dead transition was drawn"
+
+    for length, terminated in plays:
+        player.episode(length, terminated, check)
+
+
+@pytest.mark.parametrize("frame_stack", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("capacity", "length"), [(30, 10), (37, 10), (5, 10), (1, 3), (10, 1), (64, 1)]
+)
+def test_the_newest_capacity_transitions_are_live_when_episodes_have_full_length(
+    frame_stack, capacity, length
+):
+    replay = make_replay(capacity, frame_stack, max_episode=length)
+    player = Player(replay, seed=1)
+
+    def check():
+        count = len(player.naive.transitions)
+        assert live_numbers(replay) == list(range(max(0, count - capacity), count))
+
+    while replay.written < 4 * replay.slots:  # several times round the ring
+        player.episode(length, check=check)
+
+
+def test_one_endless_episode_keeps_the_whole_capacity_live():
+    replay = make_replay(capacity=20, frame_stack=4)
+    player = Player(replay, seed=2)
+    player.episode(length=200)
+    assert live_numbers(replay) == list(range(180, 200))
+    assert_same(replay.gather(live_slots(replay)), player.naive)
+
+
+def test_a_stack_repeats_the_first_frame_of_its_episode_and_ends_in_the_newest():
+    replay = make_replay(capacity=20, frame_stack=3, frame=(1, 1, 1))
+    frames = [np.full((1, 1, 1), n, np.uint8) for n in range(10)]
+
+    def stack():
+        return replay.observation().flatten().tolist()
+
+    replay.begin_episode(frames[7])
+    replay.add(np.zeros(ACTIONS), 0.0, True, frames[8])
+    replay.begin_episode(frames[1])
+    seen = [stack()]
+    for n in (2, 3, 4):
+        replay.add(np.zeros(ACTIONS), 0.0, False, frames[n])
+        seen.append(stack())
+    assert seen == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
+    assert replay.observation().shape == (1, 3, 1, 1)
+    assert replay.observation().dtype == torch.uint8
+    batch = replay.gather(live_slots(replay))
+    assert batch.observation.flatten(1).tolist() == [[7, 7, 7], [1, 1, 1], [1, 1, 2], [1, 2, 3]]
+    assert batch.next_observation.flatten(1).tolist() == [
+        [7, 7, 8],
+        [1, 1, 2],
+        [1, 2, 3],
+        [2, 3, 4],
+    ]
+
+
+def test_termination_stops_the_bootstrap_and_truncation_keeps_it():
+    player = Player(make_replay(capacity=50), seed=3)
+    player.episode(4, terminated=True)
+    player.episode(4, terminated=False)
+    assert player.replay.gather(live_slots(player.replay)).continuation.tolist() == [
+        1,
+        1,
+        1,
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
+
+
+def filled(capacity=40, count=40, seed=4):
+    player = Player(make_replay(capacity), seed)
+    while count > 0:
+        player.episode(min(count, 10))
+        count -= 10
+    return player
+
+
+def test_draws_follow_the_priorities():
+    replay = filled(count=120).replay
+    slots = live_slots(replay)
+    weights = (
+        torch.rand(len(slots), generator=torch.Generator().manual_seed(5), dtype=torch.float64) ** 2
+        + 1e-3
+    )
+    replay.set_priorities(slots, weights)
+    draws = replay.sample(200_000, torch.Generator().manual_seed(6)).slot
+    counts = torch.bincount(draws, minlength=replay.slots)
+    dead = torch.from_numpy(~replay.live)
+    assert counts[dead].sum() == 0
+    expected = weights / weights.sum() * len(draws)
+    assert chisquare(counts[slots].numpy(), expected.numpy()).pvalue > 1e-3
+
+
+def test_new_transitions_are_drawn_evenly():
+    replay = filled().replay
+    counts = torch.bincount(
+        replay.sample(100_000, torch.Generator().manual_seed(7)).slot, minlength=replay.slots
+    )
+    assert chisquare(counts[live_slots(replay)].numpy()).pvalue > 1e-3
+
+
+def test_draws_depend_on_the_generator_alone():
+    replay = filled().replay
+    one, two, other = (
+        replay.sample(64, torch.Generator().manual_seed(seed)).slot for seed in (8, 8, 9)
+    )
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_of_duplicate_slots_the_last_place_wins():
+    replay = filled().replay
+    a, b, c = live_slots(replay)[:3].tolist()
+    replay.set_priorities(
+        torch.tensor([a, b, a, c, b, a]), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    )
+    assert replay.priorities[[a, b, c]].tolist() == pytest.approx([0.6, 0.5, 0.4])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.01, 1.0)), min_size=1, max_size=60))
+def test_setting_priorities_equals_setting_them_one_by_one(pairs):
+    replay = filled().replay
+    expected = replay.priorities.clone()
+    for slot, priority in pairs:
+        expected[slot] = torch.tensor(priority).double()
+    replay.set_priorities(
+        torch.tensor([slot for slot, _ in pairs]), torch.tensor([priority for _, priority in pairs])
+    )
+    assert torch.equal(replay.priorities, expected)
+
+
+def test_new_transitions_have_priority_one_also_in_a_reused_slot():
+    player = filled()
+    replay = player.replay
+    replay.set_priorities(live_slots(replay), torch.full((replay.size,), 0.25))
+    for _ in range(8):  # round the ring and on
+        before = len(player.naive.transitions)
+        player.episode(10)
+        batch = replay.gather(live_slots(replay))
+        assert (batch.priority[batch.reward >= before] == 1.0).all()
+    assert (replay.gather(live_slots(replay)).priority == 1.0).all()
+
+
+def test_dead_slots_weigh_nothing():
+    player = filled(count=200)
+    dead = torch.from_numpy(~player.replay.live)
+    assert dead.any()
+    assert (player.replay.priorities[dead] == 0.0).all()
+
+
+def test_entropy_share_is_one_for_uniform_replay_and_falls_with_it():
+    replay = filled().replay
+    assert replay.priority_entropy_share() == pytest.approx(1.0)
+    slots = live_slots(replay)
+    priorities = torch.full((len(slots),), 1e-12)
+    priorities[:2] = 0.5
+    replay.set_priorities(slots, priorities)
+    assert replay.priority_entropy_share() == pytest.approx(np.log(2) / np.log(40), abs=1e-6)
+
+
+@pytest.mark.parametrize("max_episode", [125, 250, 500, None])
+def test_a_hundred_thousand_transitions_of_100x100_rgb_need_3_gigabytes(max_episode):
+    needed = Replay.bytes_needed(100_000, (3, 100, 100), 6, 3, max_episode)
+    assert 3.0e9 < needed <= 3.1e9
+    assert slots_needed(100_000, max_episode, 3) < 1.01 * 100_000
+
+
+def test_the_forecast_is_what_a_replay_takes():
+    shape = (50, (3, 10, 10), 4, 3, 7)
+    replay = Replay(*shape, CPU)
+    tensors = [value for value in vars(replay).values() if isinstance(value, torch.Tensor)]
+    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors) + replay.live.nbytes
+    assert taken == Replay.bytes_needed(*shape)
+
+
+def assert_twins(one, two, naive):
+    """The same live transitions, with the same priorities; every one as the naive buffer has it."""
+    assert live_numbers(one) == live_numbers(two)
+    batches = []
+    for replay in (one, two):
+        batch = replay.gather(live_slots(replay))
+        assert_same(batch, naive)
+        batches.append(batch.priority[batch.reward.argsort()])
+    assert torch.equal(*batches)
+    assert torch.equal(one.observation(), two.observation())
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_state_round_trip_at_any_moment(frame_stack):
+    """At each of 90 transitions, four times round the ring, what is loaded is what was saved."""
+    replay = make_replay(capacity=16, frame_stack=frame_stack)
+    player = Player(replay, seed=10)
+
+    def check():
+        slots = live_slots(replay)
+        replay.set_priorities(
+            slots,
+            torch.rand(len(slots), generator=torch.Generator().manual_seed(replay.written)) + 0.1,
+        )
+        copy = make_replay(capacity=16, frame_stack=frame_stack)
+        copy.load_state_dict(replay.state_dict())
+        assert_twins(replay, copy, player.naive)
+        draws = [r.sample(16, torch.Generator().manual_seed(11)).slot for r in (replay, copy)]
+        assert torch.equal(*draws)
+
+    for length in (1, 5, 12, 2, 40, 3, 27):
+        player.episode(length, check=check)
+    assert replay.written > 4 * replay.slots
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3, 4])
+def test_a_smaller_replays_state_goes_on_in_a_larger_one(frame_stack):
+    """A run may be given a larger budget. Saved at any moment, also when the small ring has
+    wrapped."""
+    small = make_replay(capacity=12, frame_stack=frame_stack)
+    player = Player(small, seed=12)
+    for length in (1, 4, 9, 2, 33, 3, 8, 1, 1, 20):
+        player.episode(length)
+        large = make_replay(capacity=60, frame_stack=frame_stack)
+        large.load_state_dict(small.state_dict())
+        assert_twins(small, large, player.naive)
+        # It goes on, in the middle of the episode as in the next one.
+        going_on = Player(large, seed=13)
+        going_on.naive.transitions = list(player.naive.transitions)
+        going_on.naive.frames = player.naive.frames.copy()
+        first = large.size
+        for step in range(100):
+            frame, number = going_on.frame(), float(len(going_on.naive.transitions))
+            for replay in (large, going_on.naive):
+                if step in (30, 35, 36):
+                    replay.begin_episode(frame)
+                replay.add(np.zeros(ACTIONS, np.float32), number, False, frame)
+            # Before it is full: one slot extra per short episode, of which the small one brought a
+            # few.
+            assert large.size >= min(first + step + 1, 60 - 20)
+            assert_same(large.gather(live_slots(large)), going_on.naive)
+
+
+def test_a_larger_replays_state_is_refused_by_a_smaller_one():
+    player = filled(capacity=40)
+    with pytest.raises(ValueError, match="at least as large"):
+        make_replay(capacity=10).load_state_dict(player.replay.state_dict())
+
+
+def test_a_young_replay_saves_only_what_was_written():
+    replay = make_replay(capacity=1_000)
+    assert len(replay.state_dict()["frames"]) == 0
+    Player(replay, seed=14).episode(7)
+    assert len(replay.state_dict()["frames"]) == 8

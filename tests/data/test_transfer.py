@@ -1,0 +1,95 @@
+"""Copies between host and GPU: what arrives, and that nothing but the action is waited for."""
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cclf import build
+from cclf.data.replay import Replay
+from cclf.data.transfer import ToHost, to_device
+from rainbow_inputs import game_stack, tiny
+from tiny_runs import CPU, tiny_config
+
+CUDA = torch.device("cuda")
+
+
+@contextlib.contextmanager
+def nothing_waits():
+    """PyTorch raises where an operation would wait for the GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_on_a_cpu_they_are_there_at_once():
+    tensor = torch.arange(3)
+    assert to_device(tensor, CPU) is tensor
+    copy = ToHost(tensor)
+    assert copy.arrived()
+    assert copy.numpy().tolist() == [0, 1, 2]
+
+
+@pytest.mark.gpu
+def test_what_comes_to_the_host_is_what_was_there_when_it_was_asked_for():
+    tensor = to_device(torch.arange(4), CUDA)
+    assert tensor.is_cuda
+    copy = ToHost(tensor)
+    tensor.add_(100)
+    assert copy.numpy().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.gpu
+def test_an_assigned_number_would_wait():
+    """Why replay fills numbers in."""
+    rewards = torch.zeros(5, device=CUDA)
+    with nothing_waits(), pytest.raises(RuntimeError, match="synchroniz"):
+        rewards[2] = 1.5
+    with nothing_waits():
+        rewards[2].fill_(1.5)
+
+
+@pytest.mark.gpu
+def test_storing_a_step_waits_for_nothing():
+    replay = Replay(3, (3, 8, 8), 2, 3, 4, CUDA)
+    replay.begin_episode(np.zeros((3, 8, 8), np.uint8))
+    with nothing_waits():
+        for number in range(6):  # beyond its capacity
+            replay.add(
+                np.zeros(2, np.float32),
+                float(number),
+                number == 2,
+                np.full((3, 8, 8), number, np.uint8),
+            )
+
+
+@pytest.mark.gpu
+def test_a_turn_of_sac_waits_for_its_action_alone():
+    config = tiny_config(env_steps=200)
+    learner = build.make_learner(
+        replace(config, run=replace(config.run, device="cuda", compile=False)), CUDA
+    )
+    for agent_steps in range(40):  # beyond the warm-up and the capture of CUDA graphs
+        learner.advance(agent_steps)
+    assert learner.in_episode
+    with nothing_waits():
+        learner.advance(40)
+
+
+@pytest.mark.gpu
+def test_a_turn_of_a_stack_waits_for_its_actions_alone():
+    config = tiny("cclf")
+    configs = [
+        replace(config, seed=seed, run=replace(config.run, compile=False, env_steps=200))
+        for seed in (1, 2)
+    ]
+    stack = game_stack(configs, CUDA)
+    for turn in range(30):
+        stack.turn(turn)
+    with nothing_waits():
+        stack.turn(30)
+    stack.tables.close()

@@ -1,0 +1,102 @@
+"""SAC's update in the plainest words: every image is encoded where its features are needed, in the
+paper's order.
+
+Slow, and read for its simplicity: tests hold the update that trains, `cclf.bases.sac.update`, to
+it.
+"""
+
+import torch
+from torch import Tensor
+
+from cclf.bases.sac.update import Sac, SacNoise, actor_loss, critic_loss, q_target
+from cclf.data import augment
+from cclf.data.augment import Views
+from cclf.data.types import Batch, Metrics, UpdateResult
+from cclf.framework import Appraisal
+
+
+def update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
+    """Appraise, critic, actor and temperature, target, contrastive."""
+    encoder, target_encoder = sac.critic.encoder, sac.target.encoder
+    appraisal = appraise(sac, batch, noise, env_steps)
+    priority = sac.framework.priority(batch.priority, appraisal)
+    metrics: Metrics = {"reward_mean": batch.reward.mean()}
+    metrics |= sac.framework.metrics(appraisal, sac.method.drawn_views)
+    metrics |= {} if priority is None else {"priority_mean": priority.mean()}
+
+    with torch.no_grad():
+        images = appraisal.next_views.flatten(0, 1)
+        target = q_target(
+            sac,
+            appraisal,
+            batch,
+            encoder.convolutions(images),
+            target_encoder(images),
+            noise.target,
+        )
+    features = encoder(appraisal.views.flatten(0, 1))
+    loss, found = critic_loss(sac, features, target, appraisal.weights, batch.action)
+    metrics |= found
+    descend(sac, loss, "critic")
+
+    anchor = appraisal.views[0]
+    if sac.updates % sac.settings.actor_every_updates == 0:
+        with torch.no_grad():
+            conv_features = encoder.convolutions(anchor)
+            features = encoder.head(conv_features)
+        loss, found = actor_loss(sac, conv_features, features, noise.actor)
+        descend(sac, loss, "actor", "temperature")
+        metrics |= found | {"temperature": sac.temperature.detach()}
+    if sac.updates % sac.settings.target_every_updates == 0:
+        move_target(sac)
+    if sac.method.contrastive:
+        with torch.no_grad():
+            key = target_encoder(appraisal.key_view)
+        loss = sac.framework.contrastive_loss(encoder(anchor), key, appraisal.curiosity)
+        descend(sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimisers))
+        metrics["contrastive_loss"] = loss.detach()
+    sac.updates += 1
+    return UpdateResult(metrics, priority)
+
+
+def views(sac: Sac, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
+    """K crops of each o_t and of each o_(t+1), as pixels."""
+    pairs = ((batch.observation, noise.origins), (batch.next_observation, noise.next_origins))
+    now, following = (
+        augment.crop(frames, origins, sac.env.crop_pixels) for frames, origins in pairs
+    )
+    return now, following
+
+
+def appraise(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraisal:
+    encoders = (sac.critic.encoder, sac.target.encoder)
+    return sac.framework.appraise(*views(sac, batch, noise), batch.reward, env_steps, *encoders)
+
+
+def descend(sac: Sac, loss: Tensor, *names: str) -> None:
+    """One backward for all; then each optimiser steps with the gradients of its own parameters."""
+    owned = [
+        parameter
+        for name in names
+        for group in sac.optimisers[name].param_groups
+        for parameter in group["params"]
+    ]
+    parameters = list(dict.fromkeys(owned))
+    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        parameter.grad = gradient
+    for name in names:
+        sac.optimisers[name].step()
+    for parameter in parameters:
+        parameter.grad = None
+
+
+@torch.no_grad()
+def move_target(sac: Sac) -> None:
+    for name, rate in (("q1", "q_ema_rate"), ("q2", "q_ema_rate"), ("encoder", "encoder_ema_rate")):
+        pairs = zip(
+            getattr(sac.target, name).parameters(),
+            getattr(sac.critic, name).parameters(),
+            strict=True,
+        )
+        for slow, fast in pairs:
+            slow.lerp_(fast, getattr(sac.settings, rate))

@@ -1,0 +1,282 @@
+"""Tables that refuse what cannot be compared, and keep what failed."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cclf.errors import ConfigError
+from cclf.study import load
+from cclf.study.load import Clock, Row
+from tiny_rows import TASK, row, runs_of, write_run
+
+END = Clock("env_steps", 400_000)
+
+
+def test_results_survive_the_way_to_disk_and_back(tmp_path: Path) -> None:
+    rows = sorted([row("cclf", 1), row("cclf", 2, 200, 1 / 3, state="failed"), row("a2c", 1)])
+    paths = load.write_results(rows, tmp_path)
+    assert [path.name for path in paths] == ["a2c.csv", "cclf.csv"]
+    assert sorted(load.read(tmp_path)) == rows
+    assert load.read(paths[0]) == [row("a2c", 1)]
+
+
+def test_runs_are_read_with_clocks_machine_commit_and_state(tmp_path: Path) -> None:
+    write_run(tmp_path, "re3", 3, evaluations={12800: 0.25})
+    (tmp_path / "not-a-run").mkdir()
+    (tmp_path / "not-a-run" / "config.json").write_text("{}")
+    expected = Row(
+        TASK,
+        "re3",
+        "entropy-0.01",
+        3,
+        12800,
+        12800,
+        100,
+        0.25,
+        0.1,
+        10,
+        1.28,
+        "cpu x1",
+        "abc",
+        "unfinished",
+    )
+    assert load.read(tmp_path) == [expected]
+
+
+@pytest.mark.parametrize("task", ["dmc/cartpole-swingup", "toy/reach"])
+def test_other_base_algorithms_are_read_by_their_profile(tmp_path: Path, task: str) -> None:
+    write_run(tmp_path, "cclf", 1, task=task, evaluations={8_000: 1.0})
+    assert load.read(tmp_path)[0].profile == "released"
+
+
+def test_the_state_of_a_run_is_read_off_its_folder(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=1, evaluations={400_000: 0.9})
+    write_run(tmp_path, seed=2, evaluations={12_800: 0.1})
+    write_run(tmp_path, seed=3, evaluations={12_800: 0.1}, failed=True)
+    write_run(tmp_path, seed=4, failed=True)
+    write_run(tmp_path, seed=5)
+    rows = load.read(tmp_path)
+    assert {row.seed: row.state for row in rows} == {
+        1: "done",
+        2: "unfinished",
+        3: "failed",
+        4: "failed",
+    }
+    assert math.isnan(rows[-1].return_mean)
+    assert rows[-1].env_steps == 0
+
+
+def test_a_run_without_its_manifest_stays_with_an_unknown_origin(tmp_path: Path) -> None:
+    (write_run(tmp_path, evaluations={400_000: 0.9}) / "manifest.json").unlink()
+    [found] = load.read(tmp_path)
+    assert (found.return_mean, found.state, found.device, found.commit) == (
+        0.9,
+        "done",
+        "unknown",
+        "unknown",
+    )
+
+
+def test_a_failed_run_counts_as_the_lowest_return_of_its_task() -> None:
+    rows = [
+        row("cclf", 1, value=0.8),
+        row("cclf", 2, 12_800, 0.6, state="failed"),
+        row("a2c", 1, 12_800, 0.05),
+        row("a2c", 1),
+    ]
+    rows.append(row("cclf", 3, 0, math.nan, state="failed"))
+    found = load.scores(rows, ["cclf", "a2c"], {TASK: END})
+    assert found["cclf"].tolist() == [[0.8], [0.05], [0.05]]
+    assert found["a2c"].tolist() == [[0.5]]
+
+
+def test_an_unfinished_run_is_not_taken_for_a_failed_one() -> None:
+    rows = [row("cclf", 1), row("cclf", 2, 12_800, 0.0, state="unfinished")]
+    assert load.scores(rows, ["cclf"], {TASK: END})["cclf"].tolist() == [[0.5]]
+
+
+def test_scores_take_the_seeds_that_every_task_has() -> None:
+    other = "minigrid/Empty-16x16"
+    rows = [*runs_of("cclf", [0.1, 0.2, 0.3]), *runs_of("cclf", [0.7, 0.8], task=other)]
+    assert load.scores(rows, ["cclf"], {TASK: END, other: END})["cclf"].tolist() == [
+        [0.1, 0.7],
+        [0.2, 0.8],
+    ]
+    assert load.scores(rows, ["re3"], {TASK: END, other: END})["re3"].shape == (0, 2)
+
+
+def test_a_moment_may_be_passed_by_a_turn_but_not_missed() -> None:
+    readings = [row(env_steps=90_000), row(env_steps=100_096), row(env_steps=110_000)]
+    assert load.at(readings, Clock("env_steps", 100_000)) == readings[1]
+    assert load.at(readings, Clock("env_steps", 95_000)) is None
+    atari = [row(env_steps=400_000, repeat=4, task="atari/Pong")]
+    assert load.at(atari, Clock("agent_steps", 100_000)) == atari[0]
+    assert load.at(atari, Clock("agent_steps", 400_000)) is None
+
+
+def test_of_two_evaluations_at_one_moment_the_longer_stays() -> None:
+    short, long = row(episodes=10, value=0.9), row(episodes=100, value=0.4)
+    assert list(load.runs([long, short]).values()) == [[long]]
+
+
+def refused(rows: list[Row], words: str, tmp_path: Path) -> None:
+    load.write_results(rows, tmp_path)
+    with pytest.raises(ConfigError, match=words) as error:
+        load.read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_one_task_on_two_clocks_is_refused(tmp_path: Path) -> None:
+    cartpole = "dmc/cartpole-swingup"
+    refused(
+        [row("cclf", task=cartpole, repeat=8), row("drq", task=cartpole, repeat=4)],
+        "4 in .*drq.* but 8 in .*cclf",
+        tmp_path,
+    )
+
+
+def test_two_runs_with_one_name_are_refused(tmp_path: Path) -> None:
+    refused([row("cclf", value=0.1), row("cclf", value=0.2)], "two runs are called", tmp_path)
+
+
+def test_different_tasks_have_clocks_of_their_own(tmp_path: Path) -> None:
+    load.write_results(
+        [row(task="dmc/finger-spin", repeat=2), row(task="dmc/cartpole-swingup", repeat=8)],
+        tmp_path,
+    )
+    assert len(load.read(tmp_path)) == 2
+
+
+def test_evaluations_of_different_length_are_refused_where_they_are_compared() -> None:
+    rows = [row("cclf", episodes=100), row("a2c", episodes=10)]
+    with pytest.raises(ConfigError, match="evaluations of 10 and 100 episodes"):
+        load.scores(rows, ["cclf", "a2c"], {TASK: END})
+
+
+def test_where_a_run_lacks_the_longer_evaluation_all_are_compared_in_the_shorter(
+    tmp_path: Path, capsys
+) -> None:
+    both = [*atari(1, -20.0, -3.0, final=-4.0), *atari(2, -19.0, -18.0, final=-18.5)]
+    load.write_results([*both, *atari(3, -9.0, -8.0)], tmp_path)
+    found = load.scores(load.read(tmp_path), ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})
+    assert found["curl"].tolist() == [[-3.0], [-18.0], [-8.0]]
+    assert (
+        "atari/Pong at 80,000 env steps: not every run has its evaluation in 100 episodes"
+        in capsys.readouterr().err
+    )
+    assert load.of_shared_length(both) == both
+    assert not capsys.readouterr().err
+
+
+def test_seeds_with_different_settings_are_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=1, evaluations={400_000: 0.9})
+    write_run(
+        tmp_path, seed=2, evaluations={400_000: 0.9}, changes={"algorithm": {"learning_rate": 0.5}}
+    )
+    with pytest.raises(ConfigError, match=r"learning_rate=0\.001 and .* learning_rate=0\.5"):
+        load.read(tmp_path)
+
+
+def test_the_same_run_in_two_places_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", evaluations={400_000: 0.9})
+    write_run(tmp_path / "b", evaluations={400_000: 0.8})
+    with pytest.raises(ConfigError, match="are the same run"):
+        load.read(tmp_path)
+
+
+def test_a_field_that_only_one_version_knows_is_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=1, evaluations={400_000: 0.9})
+    write_run(
+        tmp_path,
+        seed=2,
+        evaluations={400_000: 0.9},
+        changes={"algorithm": {"a_field_of_tomorrow": 1}},
+    )
+    assert len(load.read(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "holds neither runs"),
+        ({"a.csv": "task,method\n"}, "column .* is missing"),
+        ({"a.csv": ",".join(Row._fields) + "\n" + ",".join(["x"] * 14) + "\n"}, "a.csv, line 2"),
+        ({"config.json": "{", "eval.csv": "", "manifest.json": "{}"}, "cannot read .*config.json"),
+        ({"config.json": "[]", "eval.csv": "", "manifest.json": "{}"}, "holds no facts"),
+        (
+            {"config.json": "{}", "eval.csv": "", "manifest.json": "{}"},
+            "not a run folder of this version",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=words) as error:
+        load.read(tmp_path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="does not exist"):
+        load.read(tmp_path / "nowhere")
+
+
+def test_lowest_return_of_a_task_where_nothing_was_evaluated_is_zero() -> None:
+    assert load.lowest_returns([row("cclf", 1, 0, np.nan, state="failed")]) == {TASK: 0.0}
+
+
+def atari(seed: int, *values: float, final: float | None = None, state: str = "done") -> list[Row]:
+    """Evaluations of 10 episodes every 10K agent steps, and a longer one of the last agent."""
+    rows = [
+        row("curl", seed, 40_000 * n, value, task="atari/Pong", repeat=4, episodes=10)
+        for n, value in enumerate(values, 1)
+    ]
+    if final is not None:
+        rows.append(rows[-1]._replace(return_mean=final, episodes=100))
+    return [row._replace(state=state) for row in rows]
+
+
+def test_the_best_evaluation_is_of_training_and_not_the_longer_last_one() -> None:
+    rows = [
+        *atari(1, -20.0, -3.0, -15.0, final=-1.0),
+        *atari(2, -19.0, -18.0, final=-18.5),
+        *atari(3, -5.0, state="failed"),
+    ]
+    assert load.best_scores(rows, ["curl"], ["atari/Pong"])["curl"].tolist() == [
+        [-3.0],
+        [-18.0],
+        [-20.0],
+    ]
+    once = [*atari(1, -20.0, -3.0), *atari(2, -1.0, final=-1.5)]
+    assert load.best_scores(once, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0]], (
+        "a single evaluation is no best"
+    )
+    done = atari(1, -20.0, -3.0, final=-4.0)
+    assert load.scores(done, ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})[
+        "curl"
+    ].tolist() == [[-4.0]]
+
+
+def test_a_longer_last_evaluation_is_read_with_the_clock_of_its_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, evaluations={200_000: 0.4, 400_000: 0.5})
+    header = (folder / "eval.csv").read_text().splitlines()[0]
+    (folder / "final.csv").write_text(f"{header}\n400000,400000,3125,0.7,0.1,100,9999,0.7\n")
+    last = next(iter(load.runs(load.read(tmp_path)).values()))[-1]
+    assert (last.return_mean, last.episodes, last.wall_seconds, last.state) == (
+        0.7,
+        100,
+        40.0,
+        "done",
+    )
+
+
+def test_a_run_in_less_than_float32_says_so_in_its_name():
+    config = {
+        "task": "dmc/walker-walk",
+        "method_name": "cclf",
+        "profile": "paper",
+        "seed": 2,
+        "algorithm": {"precision": "bf16"},
+    }
+    assert load.run_name(config).profile == "paper-bf16"
+    assert load.run_name(config | {"algorithm": {"precision": "fp32"}}).profile == "paper"

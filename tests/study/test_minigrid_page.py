@@ -1,0 +1,139 @@
+"""The figures in docs/minigrid.md and the README are those of results/minigrid: made again from it
+and compared.
+
+Where a test fails, its message holds the table as it should stand.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cclf.study import load, statistics, verdict
+
+ROOT = Path(__file__).parents[2]
+TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
+METHODS = ("a2c", "curl", "cclf", "re3", "re3+cclf", "cclf-distinct", "re3+cclf-distinct")
+PROFILES = ("entropy-0.01", "entropy-0.001")
+SOLVED, LOST = 0.9, 0.3
+
+
+@cache
+def rows():
+    return load.read(ROOT / "results" / "minigrid")
+
+
+def runs(profile, task, method):
+    named = load.runs(rows()).items()
+    return [found for name, found in named if name[:3] == (f"minigrid/{task}", method, profile)]
+
+
+def finals(profile, task, method):
+    return np.array([[readings[-1].return_mean] for readings in runs(profile, task, method)])
+
+
+def written(interval):
+    estimate, low, high = (float(value) for value in interval)
+    return f"{estimate:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def words_of(name):
+    return " ".join((ROOT / name).read_text().replace("**", "").split())
+
+
+def cell(profile, task, method):
+    """Mean final return with interval; median steps to 0.9 (how many reached it); how many lost
+    it."""
+    found = runs(profile, task, method)
+    if not found:
+        return "–"
+    scores, steps = (
+        finals(profile, task, method),
+        [load.steps_to(readings, SOLVED) for readings in found],
+    )
+    median, reached = float(np.median(steps)), int(np.isfinite(steps).sum())
+    when = f"{median / 1000:.0f}K" if np.isfinite(median) else "never"
+    if len(found) == 1:
+        return f"one seed: {float(scores[0, 0]):.2f}; {when}"
+    last = zip(steps, scores[:, 0], strict=True)
+    lost = sum(np.isfinite(step) and score < LOST for step, score in last)
+    text = (
+        f"{written(statistics.interval(scores, statistics.mean))}; {when} ({reached}/{len(found)})"
+    )
+    return text + f"; {lost} lost" * bool(lost)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_tables_of_returns_and_steps(profile):
+    lines = [
+        f"| `{method}` | {' | '.join(cell(profile, task, method) for task in TASKS)} |"
+        for method in METHODS
+    ]
+    table = "\n".join(lines)
+    assert table in (ROOT / "docs" / "minigrid.md").read_text(), (
+        f"docs/minigrid.md should hold:\n{table}"
+    )
+
+
+def test_the_table_of_claims_says_what_the_report_says():
+    lines = []
+    for claim in verdict.claims("minigrid"):
+        found = [
+            verdict.judge(claim, [row for row in rows() if row.profile == profile])
+            for profile in PROFILES
+        ]
+        states = ["**held**" if one.state == "held" else one.state for one in found]
+        cells = [f"{state}: {one.text}" for state, one in zip(states, found, strict=True)]
+        lines.append(f"| {claim.text} | {' | '.join(cells)} |")
+    table = "\n".join(lines)
+    assert table in (ROOT / "docs" / "minigrid.md").read_text(), (
+        f"docs/minigrid.md should hold:\n{table}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "task", "method", "rival"),
+    [
+        ("entropy-0.01", "DoorKey-6x6", "re3+cclf", "re3"),
+        ("entropy-0.01", "DoorKey-8x8", "re3+cclf", "re3"),
+        ("entropy-0.001", "DoorKey-6x6", "re3+cclf", "re3"),
+        ("entropy-0.001", "DoorKey-8x8", "re3+cclf", "re3"),
+        ("entropy-0.01", "DoorKey-6x6", "cclf", "curl"),
+        ("entropy-0.01", "DoorKey-8x8", "cclf", "curl"),
+        ("entropy-0.01", "Empty-16x16", "cclf", "curl"),
+    ],
+)
+def test_ratios_of_final_returns_in_the_text(profile, task, method, rival):
+    ratio = statistics.ratio_of_means(finals(profile, task, method), finals(profile, task, rival))
+    assert f"{written(ratio)} on {task}" in words_of("docs/minigrid.md")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_first_scores_on_the_larger_door_in_the_text(profile):
+    curves = {method: runs(profile, "DoorKey-8x8", method) for method in ("re3", "re3+cclf")}
+    medians = [
+        np.median([load.steps_to(one, 0.1) for one in found]) / 1000 for found in curves.values()
+    ]
+    assert "after {:,.0f}K and {:,.0f}K".format(*medians) in words_of("docs/minigrid.md")
+    means = [
+        np.mean([[row.return_mean for row in one] for one in found], axis=0)
+        for found in curves.values()
+    ]
+    clock = [row.env_steps for row in curves["re3"][0]]
+    firsts = [clock[int(np.argmax(mean >= 0.1))] / 1000 for mean in means]
+    assert "at {:,.0f}K and {:,.0f}K".format(*firsts) in words_of("docs/minigrid.md")
+
+
+def test_the_readmes_sentence():
+    ends = {
+        m: float(finals("entropy-0.01", "DoorKey-6x6", m).mean()) for m in ("cclf", "re3", "a2c")
+    }
+    words = words_of("README.md")
+    assert "{cclf:.2f} against {re3:.2f} for RE3 and {a2c:.2f} for A2C".format(**ends) in words
+    claim = next(claim for claim in verdict.claims("minigrid") if claim.name == "empty-above-re3")
+    found = verdict.judge(claim, [row for row in rows() if row.profile == "entropy-0.01"])
+    assert found.state == "held"
+    assert f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}] above RE3" in words
+    solved = [load.steps_to(one, SOLVED) for one in runs("entropy-0.01", "DoorKey-8x8", "re3+cclf")]
+    assert np.isfinite(solved).all(), "the README says: solves it every time"

@@ -1,0 +1,151 @@
+"""The paper's numbers: complete, on the right clock, and adding up to what paper and fact sheet say
+of them."""
+
+import numpy as np
+import pytest
+
+from cclf import presets
+from cclf.bases.base import ABLATIONS
+from cclf.bases.sac.methods import METHODS as SAC_METHODS
+from cclf.envs.registry import known_tasks
+from cclf.study import verdict
+from cclf.study.published import Published, published, score_range
+from cclf.study.statistics import iqm, mean, median
+
+FILES = ("dmc", "ablation", "atari", "atari_reruns", "atari_aggregates", "minigrid", "cost")
+GAMES = sorted({row.task for row in published("atari")})
+
+
+def by_task(file: str, method: str, steps: int) -> dict[str, float]:
+    found = [
+        row
+        for row in published(file)
+        if row.method == method and (row.clock is None or row.clock.steps == steps)
+    ]
+    return {row.task: row.mean for row in found}
+
+
+def test_tables_are_complete() -> None:
+    counts = {name: len(published(name)) for name in FILES}
+    assert counts == {
+        "dmc": 6 * 8 * 2,
+        "ablation": (5 + 7 + 5) * 2,
+        "atari": 26 * 9,
+        "atari_reruns": 26 * 7,
+        "atari_aggregates": 55,
+        "minigrid": 6,
+        "cost": 6,
+    }
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_number_has_a_source_and_no_row_stands_twice(file: str) -> None:
+    rows = published(file)
+    assert all(row.source for row in rows)
+    assert len({(row.table, row.task, row.method, row.quantity, row.clock) for row in rows}) == len(
+        rows
+    )
+
+
+def test_a_game_without_a_human_score_has_no_scale() -> None:
+    assert score_range("atari/Pong") == (-20.7, 14.6)
+    assert score_range("atari/SpaceInvaders") is None
+    assert score_range("dmc/walker-walk") == (0.0, 1000.0)
+
+
+def test_clocks_are_environment_steps_on_control_and_agent_steps_on_atari() -> None:
+    assert {row.clock and row.clock.unit for row in published("dmc")} == {"env_steps"}
+    assert {
+        (row.clock.unit, row.clock.steps) for row in published("atari_reruns") if row.clock
+    } == {("agent_steps", 100_000)}
+    unclocked = {row.method for row in published("atari") if row.clock is None}
+    assert unclocked == {"human", "random"}
+
+
+def test_names_are_those_of_the_presets() -> None:
+    assert {row.method for row in published("dmc")} < set(SAC_METHODS)
+    assert {row.method for row in published("ablation")} == {*(m.name for m in ABLATIONS), "cclf"}
+    assert {row.task for row in published("dmc")} <= set(known_tasks())
+    for table in ("table1", "ablation", "minigrid"):
+        for claim in verdict.claims(table):
+            assert set(claim.tasks) <= set(known_tasks()), claim.name
+            for method in claim.methods:
+                presets.resolve(claim.tasks[0], method)
+
+
+def test_single_numbers_as_read_in_the_paper() -> None:
+    def one(file: str, task: str, method: str, steps: int) -> Published:
+        (row,) = (
+            r
+            for r in published(file)
+            if (r.task, r.method) == (task, method) and r.clock and r.clock.steps == steps
+        )
+        return row
+
+    swingup = one("dmc", "dmc/cartpole-swingup", "cclf", 100_000)
+    assert (swingup.mean, swingup.std, swingup.seeds) == (799, 61, 6)
+    assert one("dmc", "dmc/ball_in_cup-catch", "select+", 500_000)[5:7] == (949, 24)
+    assert one("atari", "atari/Pong", "cclf", 100_000).mean == -17.3
+    assert one("atari_reruns", "atari/Freeway", "curl-rliable-final", 100_000)[5:8] == (
+        28.3,
+        1.4,
+        100,
+    )
+    assert (
+        one(
+            "ablation", "dmc/cartpole-swingup", "prioritisation+regularisation+reward", 100_000
+        ).mean
+        == 536
+    )
+
+
+def normalised(file: str, method: str) -> np.ndarray:
+    """(1, 26): a published mean per game, as one run."""
+    table = by_task(file, method, 100_000)
+    low, high = np.transpose([score_range(game) or (np.nan, np.nan) for game in GAMES])
+    return ((np.array([table[game] for game in GAMES]) - low) / (high - low))[None]
+
+
+@pytest.mark.parametrize(
+    "method", ["simple", "otrainbow", "rainbow", "efficient-dqn", "curl", "drq", "cclf"]
+)
+def test_human_normalised_aggregates_follow_from_the_games(method: str) -> None:
+    told = {row.quantity: row.mean for row in published("atari_aggregates") if row.method == method}
+    scores = normalised("atari", method)
+    assert float(mean(scores)) == pytest.approx(told["hns-mean"], abs=6e-4)
+    assert float(median(scores)) == pytest.approx(told["hns-median"], abs=6e-4)
+    assert float(iqm(scores)) == pytest.approx(told["hns-iqm"], abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["curl-rliable-final", "drq-eps-rliable", "spr-rliable", "efficientzero", "dreamerv3", "bbf"],
+)
+def test_re_runs_add_up_too(method: str) -> None:
+    told = {row.quantity: row.mean for row in published("atari_aggregates") if row.method == method}
+    scores = normalised("atari_reruns", method)
+    assert float(mean(scores)) == pytest.approx(told["hns-mean"], abs=2e-3)
+    assert float(median(scores)) == pytest.approx(told["hns-median"], abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [c for table in ("table1", "ablation", "atari") for c in verdict.claims(table)],
+    ids=lambda c: c.name,
+)
+def test_claims_follow_from_the_papers_own_tables(claim: verdict.Claim) -> None:
+    """The paper rounds down: 1.149 becomes 1.14."""
+    file = {"table1": "dmc"}.get(claim.table, claim.table)
+    means = {
+        m: np.array([by_task(file, m, claim.clock.steps)[task] for task in claim.tasks])
+        for m in claim.methods
+    }
+    ours, theirs = means[claim.method], [means[rival] for rival in claim.rivals]
+    if claim.measure == "above":
+        assert ours.mean() > claim.threshold
+    elif claim.measure == "wins":
+        assert (ours > np.max(theirs, axis=0)).sum() >= claim.factor
+    elif claim.factor is None:
+        assert ours.mean() > max(t.mean() for t in theirs)
+    else:
+        assert ours.mean() / max(t.mean() for t in theirs) == pytest.approx(claim.factor, abs=0.011)

@@ -1,0 +1,308 @@
+"""`cclf report`, opened in a real browser: what it shows, on any screen, and that text from runs
+stays text."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from browser import Page, browser
+from cclf import cli
+from cclf.errors import ConfigError
+from cclf.study import load, report
+from cclf.study.page import Cell
+from tiny_rows import TASK, row, runs_of, write_run
+
+CARTPOLE = "dmc/cartpole-swingup"
+TRAIN = "env_steps,curiosity_mean,bonus_mean\n" + "".join(
+    f"{s},{1 - s / 5e5},{0.1 / s}\n" for s in range(10_000, 400_001, 10_000)
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MiniGrid and DeepMind Control, five seeds each, one of them failed and one unfinished."""
+    out = tmp_path_factory.mktemp("reported") / "my runs"
+    for seed in range(1, 6):
+        for method, value in (("re3", 0.3), ("cclf", 0.9)):
+            evaluations = {
+                steps: value * steps / 400_000 + 0.01 * seed
+                for steps in (100_000, 200_000, 300_000, 400_000)
+            }
+            if (method, seed) == ("re3", 5):
+                evaluations = {100_000: 0.1}
+            for task in (TASK, "minigrid/Empty-16x16"):
+                log = TRAIN if method == "cclf" else ""
+                write_run(
+                    out,
+                    method,
+                    seed,
+                    task=task,
+                    evaluations=evaluations,
+                    failed=(method, seed) == ("re3", 5),
+                    train=log,
+                )
+        write_run(
+            out,
+            "cclf",
+            seed,
+            task=CARTPOLE,
+            evaluations={50_000: 300.0, 100_000: 700.0 + 10 * seed},
+        )
+    write_run(out, "drq", 1, task=CARTPOLE, evaluations={50_000: 300.0})
+    return out
+
+
+@pytest.fixture(scope="module")
+def shown(runs: Path) -> Path:
+    out = runs.parent / "report.html"
+    assert cli.main(["report", str(runs), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Page]:
+    with browser() as page:
+        yield page
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1100, 390])
+def test_the_page_works_on_any_screen(tab: Page, shown: Path, width: int, dark: bool) -> None:
+    tab.open(shown, width, dark=dark)
+    assert tab.problems == []
+    assert tab.requests == [shown.as_uri()], "a report asks for nothing but itself"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width, (
+        "the page must not scroll sideways"
+    )
+    boxes = "[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect())"
+    sizes = tab.evaluate(f"{boxes}.map(r => [r.width, r.height])")
+    assert len(sizes) == 3 + 3 + 4, (
+        "learning curves, panels across MiniGrid, curiosity and bonus on each of its tasks"
+    )
+    assert all(200 < across <= width and across / 5 < down for across, down in sizes), sizes
+    background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    ink = tab.evaluate("getComputedStyle(document.querySelector('svg text')).fill")
+    assert background == ("rgb(22, 24, 29)" if dark else "rgb(251, 250, 247)")
+    assert ink == ("rgb(230, 228, 222)" if dark else "rgb(29, 35, 48)"), (
+        "figures take the colour of the page"
+    )
+
+
+def text_of(tab: Page, selector: str = "body") -> str:
+    return " ".join(tab.evaluate(f"document.querySelector({selector!r}).innerText").split())
+
+
+def test_the_page_holds_verdicts_tables_and_what_failed(tab: Page, shown: Path) -> None:
+    tab.open(shown, 1100)
+    headings = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
+    assert headings == [
+        "Did the claims hold?",
+        "Learning curves",
+        "Returns and steps, beside the paper's",
+        "Across tasks",
+        "Curiosity",
+        "Cost",
+        "Runs that are not done",
+        "Where this comes from",
+    ]
+    text = text_of(tab)
+    assert "Report on my runs" in text
+    assert (
+        "DoorKey-6x6: CCLF's final return is 1.63 times RE3's CCLF (IJCAI 2022) section on "
+        "MiniGrid held" in text
+    )
+    assert "730 ± 15.8 [718, 742] 5 seeds published 799 ± 61.0" in text
+    assert "5 seeds, some failed" in text
+    assert "2 of 26 runs failed: 7.7%" in text
+    assert "value_loss was nan" in text
+    assert "unfinished" in text
+    labels = tab.evaluate(
+        "[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))"
+    )
+    assert all(labels)
+
+
+def test_verdicts_can_be_read_on_a_phone_without_scrolling(tab: Page, shown: Path) -> None:
+    tab.open(shown, 390)
+    cells = "[...document.querySelectorAll('td.held, td.open, td.not-held')]"
+    edges = tab.evaluate(f"{cells}.map(cell => cell.getBoundingClientRect().right)")
+    assert len(edges) > 3
+    assert max(edges) <= 390
+
+
+HOSTILE = '$\\frac$"><img src=x onerror="window.hacked=1"><b>{x}'
+
+
+def test_a_hostile_run_stays_text(
+    tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(
+        tmp_path / "runs",
+        evaluations={200: 0.5, 400: 0.7},
+        train="env_steps,curiosity_mean,bonus_mean\n200,0.5,0.1\n400,0.4,0.1\n",
+        manifest={
+            "commit": HOSTILE,
+            "device": HOSTILE,
+            f"</td><script>window.hacked=2</script>{HOSTILE}": HOSTILE,
+        },
+        failed=True,
+        name='a "run" <svg onload=window.hacked=3>',
+    )
+    config = load.read_json(folder / "config.json")
+    config |= {
+        "task": f"minigrid/{HOSTILE}</svg><script>window.hacked=4</script>",
+        "method_name": f"{HOSTILE}<i>",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "failure" / "failure.json").write_text(
+        json.dumps({"metric": HOSTILE, "value": "<script>"})
+    )
+    out = tmp_path / "<b>.html"
+    command = [
+        "report",
+        str(tmp_path / "runs"),
+        "--out",
+        str(out),
+        "--tables",
+        str(tmp_path / "t"),
+        "--png",
+        str(tmp_path / "p"),
+    ]
+    assert cli.main(command) == 0
+    tab.open(out, 1100)
+    assert tab.problems == []
+    assert tab.requests == [out.as_uri()]
+    assert tab.evaluate("window.hacked === undefined")
+    assert (
+        tab.evaluate(
+            "document.querySelectorAll('script, img, [onerror], [onload], main > b, td b, td "
+            "i').length"
+        )
+        == 0
+    )
+    assert tab.evaluate("document.querySelectorAll('svg').length") == 3, (
+        "its curve, its curiosity and its bonus are drawn"
+    )
+    assert HOSTILE in tab.evaluate("document.body.innerText")
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert {path.parent for path in written} == {tmp_path, tmp_path / "t", tmp_path / "p"}
+    tex = next(
+        path for path in written if path.name.startswith("returns") and path.suffix == ".tex"
+    ).read_text()
+    assert "\\textbackslash{}frac" in tex
+    assert "\\frac" not in tex
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("method_name", "../../up"), ("method_name", ""), ("task", "a\nb"), ("task", "\ud800")],
+)
+def test_names_that_cannot_be_shown_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    folder = write_run(tmp_path, evaluations={200: 0.5})
+    (folder / "config.json").write_text(
+        json.dumps(load.read_json(folder / "config.json") | {key: value})
+    )
+    with pytest.raises(ConfigError, match="cannot be"):
+        report.compose(tmp_path)
+
+
+def test_figures_and_tables_are_written_as_files(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {name: tmp_path / name for name in ("pdf", "png", "tables")}
+    options = [word for name, folder in places.items() for word in (f"--{name}", str(folder))]
+    assert cli.main(["report", str(runs), "--out", str(tmp_path / "r.html"), *options]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(path.stat().st_size > 0 for path in written)
+    assert (places["pdf"] / "learning-curves.pdf").read_bytes().startswith(b"%PDF")
+    assert (places["png"] / "learning-curves.png").read_bytes().startswith(b"\x89PNG")
+    with (places["tables"] / "returns-dmc-released.csv").open(newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert (line["task"], line["method"], line["mean"], line["published_mean"]) == (
+        CARTPOLE,
+        "cclf",
+        "730.0",
+        "799.0",
+    )
+    assert (line["clock"], line["steps"], line["seeds"]) == ("env_steps", "100000", "5")
+    tex = (places["tables"] / "returns-dmc-released.tex").read_text()
+    assert r"730 $\pm$ 15.8" in tex
+    assert tex.count("{") == tex.count("}")
+
+
+def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
+    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5, 0.4, 0.5, 0.4, 0.5])
+    load.write_results(rows, tmp_path)
+    titles = [section.title for section in report.compose(tmp_path).sections]
+    assert "Learning curves" not in titles, "one evaluation makes no curve"
+    load.write_results(
+        [*rows, *(row._replace(env_steps=200_000, agent_steps=200_000) for row in rows)], tmp_path
+    )
+    composed = report.compose(tmp_path)
+    assert [section.title for section in composed.sections] == [
+        "Did the claims hold?",
+        "Learning curves",
+        "Returns and steps, beside the paper's",
+        "Cost",
+        "Where this comes from",
+    ]
+    assert ("2", "held", "held") in composed.facts
+
+
+def test_a_game_that_was_evaluated_once_is_in_no_table_of_best_evaluations(tmp_path: Path) -> None:
+    load.write_results(
+        [row("curl", 1, 400_000, 2.0, task="atari/Breakout", repeat=4, episodes=10)], tmp_path
+    )
+    assert not [table.name for table in report.compose(tmp_path).tables if "best" in table.name]
+
+
+def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path) -> None:
+    """CURL's published column is the best evaluation of training, so it stands with ours and not
+    with the last agents."""
+    rows = []
+    for game in ("atari/Pong", "atari/Freeway", "atari/SpaceInvaders"):
+        for seed, best in ((1, 9.0), (2, 7.0)):
+            halfway, end = (
+                row("curl", seed, n, v, task=game, repeat=4, episodes=10)
+                for n, v in ((200_000, best), (400_000, 5.0))
+            )
+            rows += [halfway, end, end._replace(return_mean=4.0, episodes=100)]
+    load.write_results(rows, tmp_path)
+    found = {table.name: table for table in report.compose(tmp_path).tables}
+
+    def cell(table: str, task: str, method: str) -> Cell:
+        (line,) = (line for line in found[table].rows if line[0].text == task)
+        return line[found[table].header.index(method)]
+
+    last, best_ones = "returns-atari-entropy-0.01", "best-evaluations-atari-entropy-0.01"
+    assert cell(last, "Freeway", "curl") == Cell("4.00 ± 0.000", ("[4.00, 4.00]", "2 seeds"))
+    assert cell(last, "Freeway", "curl-rliable-final").notes == ("published 28.3 ± 1.40",)
+    assert cell(best_ones, "Freeway", "curl") == Cell(
+        "8.00 ± 1.41", ("[7.00, 9.00]", "2 seeds", "published 26.7")
+    )
+    assert cell(best_ones, "Freeway", "curl-rliable-best-of-10").notes == ("published 28.5",)
+    across = "across atari entropy-0.01 at 100,000 agent steps"
+    assert found[across].rows[0][0].notes == ("2 seeds × 2 tasks",), (
+        "a game without a human score is not averaged"
+    )
+    assert {line[0].text for line in found[across].rows} >= {"cclf", "curl-rliable-final"}
+    assert "curl-rliable-final" not in {
+        line[0].text for line in found["across atari entropy-0.01 best evaluation of each run"].rows
+    }
+
+
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").write_text("")
+    load.write_results(runs_of("cclf", [0.9]), tmp_path / "results")
+    for arguments, words in (
+        ([str(tmp_path / "nowhere")], "does not exist"),
+        ([str(tmp_path / "results"), "--out", str(tmp_path / "r.txt")], "must end in .html"),
+        ([str(tmp_path / "results"), "--out", str(tmp_path / "taken" / "r.html")], "cannot write"),
+    ):
+        assert cli.main(["report", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1

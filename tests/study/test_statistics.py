@@ -1,0 +1,102 @@
+"""Estimators: equal to rliable's on shared inputs; worked by hand in the doctests of the module
+itself."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cclf.study import statistics
+from cclf.study.statistics import mean_interval, steps_to_threshold
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "rliable.json").read_text())
+X, Y = np.array(GOLDEN["x"]), np.array(GOLDEN["y"])
+MONTE_CARLO = 0.006  # two bootstraps of 50,000 resamples each: intervals here are 0.28 to 0.46 wide
+
+
+def agrees(ours: statistics.Interval, theirs: dict[str, object], ends: float = MONTE_CARLO) -> None:
+    np.testing.assert_allclose(ours.estimate, np.asarray(theirs["estimate"]), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours.low, np.asarray(theirs["low"]), rtol=0, atol=ends)
+    np.testing.assert_allclose(ours.high, np.asarray(theirs["high"]), rtol=0, atol=ends)
+
+
+@pytest.mark.parametrize("name", ["mean", "median", "iqm", "optimality_gap"])
+def test_estimates_and_intervals_equal_rliables(name: str) -> None:
+    agrees(statistics.interval(X, getattr(statistics, name), resamples=50_000), GOLDEN[name])
+
+
+def test_probability_of_improvement_equals_rliables() -> None:
+    agrees(
+        statistics.probability_of_improvement(X, Y, resamples=50_000),
+        GOLDEN["probability_of_improvement"],
+    )
+
+
+def test_performance_profile_equals_rliables() -> None:
+    """Shares of 30 runs are whole thirtieths: two bootstraps agree on the band's edge, or are a run
+    apart."""
+    ours = statistics.performance_profile(X, np.array(GOLDEN["thresholds"]), resamples=50_000)
+    agrees(ours, GOLDEN["performance_profile"], ends=1 / 30 + 1e-9)
+
+
+def test_runs_are_redrawn_within_their_task() -> None:
+    scores = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
+    draws = statistics.resample(scores, 500, np.random.default_rng(0))
+    assert draws.shape == (500, 3, 2)
+    assert set(draws[..., 0].ravel()) == {1.0, 2.0, 3.0}
+    assert set(draws[..., 1].ravel()) == {10.0, 20.0, 30.0}
+    assert (draws[..., 1] != 10 * draws[..., 0]).any(), "tasks must not be redrawn together"
+
+
+def test_methods_are_redrawn_apart_from_each_other() -> None:
+    x = np.array([[1.0], [3.0]])
+    ratio = statistics.ratio_of_means(x, x)
+    assert (float(ratio.estimate), float(ratio.low), float(ratio.high)) == pytest.approx(
+        (1.0, 1 / 3, 3.0)
+    )
+
+
+def test_no_number_makes_the_interval_wide_instead_of_hiding() -> None:
+    """0 / 0 in some resamples: the ratio could be anything there. Never / never is such a case."""
+    zero_or_one = np.array([[0.0], [1.0]])
+    ratio = statistics.ratio_of_means(zero_or_one, zero_or_one)
+    assert (float(ratio.low), float(ratio.high)) == (-np.inf, np.inf)
+
+
+def test_interval_covers_the_mean_of_many_samples_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(1)
+    hits = 0
+    for trial in range(200):
+        interval = mean_interval(random.normal(3.0, 1.0, (30, 1)), resamples=400, seed=trial)
+        hits += bool(interval.low[0] <= 3.0 <= interval.high[0])
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_interval_is_per_column_and_narrows_with_runs() -> None:
+    random = np.random.default_rng(2)
+    few, many = (mean_interval(random.normal(0.0, 1.0, (runs, 2))) for runs in (5, 500))
+    assert few.estimate.shape == (2,)
+    assert (many.high - many.low < few.high - few.low).all()
+
+
+def test_steps_to_threshold_is_the_first_reading_or_never() -> None:
+    steps = np.array([100, 200, 300])
+    assert steps_to_threshold(steps, np.array([0.0, 0.9, 0.5]), 0.9) == 200
+    assert steps_to_threshold(steps, np.array([0.0, 0.1, 0.5]), 0.9) == float("inf")
+
+
+def test_one_run_on_several_tasks_has_an_interval_over_tasks_that_methods_share() -> None:
+    x, y = np.array([[0.0, 1.0, 100.0]]), np.array([[0.5, 1.5, 100.5]])
+    alone = statistics.interval(x, statistics.mean)
+    assert (float(alone.low), float(alone.high)) == (0.0, 100.0), (
+        "all three draws may be the same task: 1 in 27 each"
+    )
+    gap = statistics.compare(
+        [x, y], lambda parts: statistics.mean(parts[1]) - statistics.mean(parts[0])
+    )
+    assert (float(gap.low), float(gap.high)) == pytest.approx((0.5, 0.5)), "the same tasks for both"
+    better = statistics.probability_of_improvement(y, x)
+    assert (float(better.low), float(better.high)) == (1.0, 1.0)
+    band = statistics.performance_profile(x, np.array([0.5]))
+    assert (float(band.low[0]), float(band.high[0])) == (0.0, 1.0)

@@ -1,0 +1,291 @@
+"""Sweeps and the demo: real runs, tiny ones."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cclf import cli
+from cclf.commands.options import EXIT_STOPPED
+from cclf.study import demo
+from cclf.study.load import read_runs
+from tiny_runs import tiny_config, tiny_options
+
+TINY = [
+    "--env-steps",
+    "512",
+    "--eval-every-env-steps",
+    "256",
+    "--eval-episodes",
+    "2",
+    "--no-tensorboard",
+    "--no-video",
+]
+LONG = ["--env-steps", "3000000", "--eval-every-env-steps", "3000000", *TINY[4:]]
+TASK = "minigrid/DoorKey-5x5"
+
+
+def test_a_sweep_trains_every_run_and_a_second_one_skips_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "sweep",
+        "--tasks",
+        TASK,
+        "--methods",
+        "a2c",
+        "cclf",
+        "--seeds",
+        "1",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--jobs",
+        "2",
+    ]
+    assert cli.main([*arguments, "--", *TINY]) == 0
+    assert "4 of 4 runs done" in capsys.readouterr().err
+    rows = read_runs(tmp_path)
+    assert {(row.method, row.seed, row.env_steps) for row in rows} == {
+        (m, s, e) for m in ("a2c", "cclf") for s in (1, 2) for e in (256, 512)
+    }
+    before = {path: path.read_bytes() for path in tmp_path.rglob("train.csv")}
+    assert cli.main([*arguments, "--", *TINY]) == 0
+    assert {path: path.read_bytes() for path in tmp_path.rglob("train.csv")} == before
+
+
+def test_a_deadline_stops_a_sweep_which_then_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "sweep",
+        "--tasks",
+        TASK,
+        "--methods",
+        "a2c",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path),
+        "--jobs",
+        "1",
+    ]
+    assert cli.main([*arguments, "--stop-after-seconds", "8", "--", *LONG]) == EXIT_STOPPED
+    assert "1 stopped" in capsys.readouterr().err
+    assert list(tmp_path.rglob("state.json"))
+
+
+def test_a_signal_to_a_sweep_lets_its_runs_save(tmp_path: Path) -> None:
+    arguments = [
+        "sweep",
+        "--tasks",
+        TASK,
+        "--methods",
+        "a2c",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path),
+        "--jobs",
+        "1",
+        "--",
+        *LONG,
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cclf.cli", *arguments], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("train.csv")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == EXIT_STOPPED, errors
+    assert list(tmp_path.rglob("state.json")), "the run was asked to save, not left running"
+
+
+def test_bad_names_end_a_sweep_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "runs"
+    assert cli.main(["sweep", "--tasks", TASK, "--methods", "a2c", "cclv", "--out", str(out)]) == 2
+    assert "did you mean cclf" in capsys.readouterr().err
+    assert (
+        cli.main(
+            [
+                "sweep",
+                "--tasks",
+                TASK,
+                "--methods",
+                "a2c",
+                "--out",
+                str(out),
+                "--",
+                "--num-env",
+                "3",
+            ]
+        )
+        == 2
+    )
+    assert not out.exists()
+
+
+def test_results_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["results", str(tmp_path)]) == 2
+    assert "holds neither runs" in capsys.readouterr().err
+
+
+def test_the_demo_writes_a_page_with_curves_curiosity_and_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "TASK", TASK)
+    monkeypatch.setattr(demo, "SEEDS", (1,))
+    monkeypatch.setattr(
+        demo, "OPTIONS", (*TINY[:-1], "--no-video", "--log-every-agent-steps", "128")
+    )
+    call_of = demo.call_of  # of configs that say what OPTIONS say
+    short = lambda config: replace(config, run=replace(config.run, env_steps=512))  # noqa: E731
+    monkeypatch.setattr(demo, "call_of", lambda config, *words: call_of(short(config), *words))
+    assert cli.main(["demo", "--out", str(tmp_path)]) == 0
+    path = Path(capsys.readouterr().out.strip().splitlines()[-1])
+    text = path.read_text()
+    assert path == (tmp_path / "index.html").resolve()
+    assert text.count("<svg") == 3
+    assert text.count("data:image/png") >= 1
+    assert "data:video/mp4" in text
+    assert "a2c, seed 1" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["minigrid", "--seconds", "0.2", "--processes", "1", "--methods", "a2c", "--json"]],
+)
+def test_the_benchmark_prints_one_json_document(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    assert cli.main(["bench", *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["a2c"]["frames_per_second"] > 0
+    assert set(report) >= {"device", "commit", "command"}
+
+
+@pytest.mark.parametrize("worker", ["--env-worker", "--no-env-worker"])
+def test_the_loop_benchmark_counts_the_steps_of_all_runs(
+    worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    arguments = [
+        "--task",
+        "toy/reach-1d",
+        "--method",
+        "rad",
+        "--seeds",
+        "1",
+        "2",
+        "--seconds",
+        "0.3",
+        "--device",
+        "cpu",
+        worker,
+    ]
+    assert cli.main(["bench", "loop", *arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [report[name]["runs"] for name in ("rad x 1", "rad x 2")] == [1, 2]
+    assert report["rad x 2"]["host_ms_per_step"].keys() == {
+        "act",
+        "update",
+        "environment",
+        "wait_and_store",
+    }
+    assert min(report["rad x 2"]["host_ms_per_step"].values()) >= 0.0
+    assert all(report[name]["agent_steps_per_second"] > 0 for name in ("rad x 1", "rad x 2"))
+    assert cli.main(["bench", "loop", "--seeds", "0"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["update --pairs 1", "loop --seconds 0", "parity runs --batches 0", "parity runs --updates 0"],
+)
+def test_a_benchmark_of_nothing_is_refused_in_one_line(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *words.split()]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "nothing to measure" in err
+
+
+def test_views_that_are_all_the_chosen_one_leave_nothing_to_choose() -> None:
+    import torch
+
+    from cclf.bases.sac.parity import _nothing_to_choose
+
+    origins = torch.arange(12).view(3, 2, 2)  # three views of two samples
+    held = _nothing_to_choose(origins, torch.tensor([2, 1]))
+    assert torch.equal(held[0], origins[0])
+    assert torch.equal(held[1], held[2])
+    assert held[1].tolist() == [origins[2, 0].tolist(), origins[1, 1].tolist()]
+
+
+def test_parity_on_a_trained_run_names_every_tensor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    config = tiny_config()
+    assert cli.main(["train", *tiny_options(config), "--out", str(tmp_path)]) == 0
+    folder = capsys.readouterr().out.strip()
+    arguments = [
+        "bench",
+        "parity",
+        folder,
+        "--precision",
+        "fp32",
+        "--device",
+        "cpu",
+        "--batches",
+        "2",
+        "--updates",
+        "3",
+    ]
+    assert cli.main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert min(report["gradient_cosine"].values()) == pytest.approx(1.0, abs=1e-4)
+    assert report["gradient_cosine_on_the_same_crops"].keys() == report["gradient_cosine"].keys()
+    losses = {name.split(":")[0] for name in report["gradient_cosine"]}
+    assert losses == {"critic", "actor", "temperature", "contrastive"}
+    assert report["same_crop_share"] == 1.0
+    assert report["belief_mean_absolute_error"] < 1e-5
+    assert set(report["after_updates"]) == {"fp32", "fp32 (1)", "fp32 (2)", "fp32 (3)"}
+
+
+def test_the_update_benchmark_checks_parity_first(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    assert (
+        cli.main(
+            [
+                "bench",
+                "update",
+                "--task",
+                "toy/reach-1d",
+                "--methods",
+                "drq",
+                "--pairs",
+                "2",
+                "--device",
+                "cpu",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["drq"]["median_ms"] > 0
+    assert report["drq"]["parity"]["step_cosine"] == pytest.approx(1.0, abs=1e-3)

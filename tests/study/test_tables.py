@@ -1,0 +1,150 @@
+"""Tables of a report against numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from cclf.study import tables
+from cclf.study.groups import Group, aggregates, clocks_of, group_rows, in_order
+from cclf.study.load import Clock, Row
+from cclf.study.tabular import Table
+from tiny_rows import TASK, row, runs_of
+
+EMPTY = "minigrid/Empty-16x16"
+
+
+def group(rows: list[Row]) -> Group:
+    (found,) = group_rows(rows)
+    return found
+
+
+def line(table: Table, task: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """A row as {column: (text, small print)}."""
+    (cells,) = (cells for cells in table.rows if cells[0].text == task)
+    return {name: cell[:2] for name, cell in zip(table.header, cells, strict=True)}
+
+
+def curve(method: str, seed: int, *values: float, state: str = "done") -> list[Row]:
+    return [
+        row(method, seed, 100_000 * number, value, state=state)
+        for number, value in enumerate(values, 1)
+    ]
+
+
+def test_moments_are_the_ends_of_runs_and_published_ones_on_the_way() -> None:
+    steps = (50_000, 100_000, 150_000)
+    control = [row(task="dmc/cartpole-swingup", repeat=8, env_steps=n) for n in steps]
+    assert clocks_of(control, "dmc/cartpole-swingup") == [
+        Clock("env_steps", 100_000),
+        Clock("env_steps", 150_000),
+    ]
+    on_their_way = [
+        row(seed=seed, env_steps=n, state="unfinished")
+        for seed, n in ((1, 100), (1, 200), (2, 100))
+    ]
+    assert clocks_of(on_their_way, TASK) == [Clock("env_steps", 100)]
+    assert clocks_of([row(env_steps=0, value=math.nan, state="failed")], TASK) == []
+
+
+def test_rows_are_grouped_by_suite_and_profile_in_the_order_of_the_presets() -> None:
+    rows = [
+        row(task=TASK),
+        row(task=EMPTY),
+        row(profile="entropy-0.001"),
+        row(task="dmc/walker-walk", profile="released"),
+    ]
+    assert [(g.suite, g.profile, g.tasks) for g in group_rows(rows)] == [
+        ("dmc", "released", ["dmc/walker-walk"]),
+        ("minigrid", "entropy-0.01", [EMPTY, TASK]),
+        ("minigrid", "entropy-0.001", [TASK]),
+    ]
+    assert in_order("minigrid", ["zzz", "cclf", "a2c"]) == ["a2c", "cclf", "zzz"]
+    assert in_order("dmc", ["cclf", "curl", "sac-pixel"]) == ["sac-pixel", "curl", "cclf"]
+
+
+def test_steps_count_who_never_got_there_and_who_lost_it_again() -> None:
+    """Lowest 0, best final mean 1: near is 0.9, and below 0.5 at the end is lost."""
+    rows = [
+        *curve("cclf", 1, 0.0, 1.0, 1.0),
+        *curve("cclf", 2, 0.0, 0.5, 1.0),
+        *curve("cclf", 3, 1.0, 1.0, 1.0),
+    ]
+    rows += [
+        *curve("re3", 1, 0.0, 1.0, 0.2),
+        *curve("re3", 2, 0.0, 0.1, 0.1),
+        *curve("re3", 3, 0.95, state="failed"),
+    ]
+    found = line(tables.steps_table(group(rows)), "DoorKey-6x6")
+    assert found["task"] == ("DoorKey-6x6", ("to a return of 0.900",))
+    assert found["cclf"] == ("200,000", ("3 of 3 runs",))
+    assert found["re3"] == ("200,000", ("2 of 3 runs", "2 lost it again"))
+
+
+def test_steps_are_left_out_where_evaluations_fall_on_other_moments() -> None:
+    table = tables.steps_table(group([*curve("cclf", 1, 0.1, 0.9), row("re3", 1, 200_000, 0.4)]))
+    assert table.data == []
+    assert "cannot be compared" in table.rows[0][0].notes[0]
+
+
+def test_cost_is_the_median_of_finished_runs_by_machine() -> None:
+    rows = [
+        row("cclf", seed, seconds=seconds) for seed, seconds in ((1, 100.0), (2, 200.0), (3, 400.0))
+    ]
+    rows += [
+        row("cclf", 4, seconds=1.0, state="unfinished"),
+        row("re3", 1, seconds=50.0, device="cpu x2"),
+    ]
+    table = tables.cost_table(group(rows))
+    assert [cells[0].notes for cells in table.rows] == [("cpu x1",), ("cpu x2",)]
+    assert table.data[0][3:] == ("cclf", 3, 200.0, pytest.approx(3125 / 200), 2000.0)
+    assert table.data[1][3:6] == ("re3", 1, 50.0)
+
+
+def test_the_best_mean_is_not_a_single_lucky_seed() -> None:
+    (table,) = tables.score_tables(
+        group([*runs_of("cclf", [0.6, 0.8]), *runs_of("re3", [0.5, 0.5]), *runs_of("a2c", [0.9])])
+    )
+    kinds = {name: cell.kind for name, cell in zip(table.header, table.rows[0], strict=True)}
+    assert kinds == {"task": "", "a2c": "", "re3": "", "cclf": "best"}
+
+
+def test_one_seed_has_no_spread_and_across_tasks_an_interval_over_tasks() -> None:
+    rows = [*runs_of("cclf", [0.2]), *runs_of("cclf", [0.6], task=EMPTY)]
+    (table,) = tables.score_tables(group(rows))
+    assert [dict(zip(table.columns, line, strict=True))["low"] for line in table.data] == ["", ""]
+    across = tables.aggregate_table(aggregates(group(rows))[0])
+    mean = next(line for line in across.data if line[4] == "mean")
+    assert across.columns[5:] == ("seeds", "estimate", "low", "high", "interval_over")
+    assert mean[5:] == (1, pytest.approx(0.4), 0.2, 0.6, "tasks")
+    assert "One seed, so intervals redraw the tasks" in across.caption
+
+
+def test_across_tasks_only_methods_with_every_task_are_compared() -> None:
+    rows = [
+        *runs_of("cclf", [0.2, 0.4]),
+        *runs_of("cclf", [0.6, 0.8], task=EMPTY),
+        *runs_of("re3", [0.9, 0.9]),
+    ]
+    (aggregate,) = aggregates(group(rows))
+    assert aggregate.when == "at 400,000 env steps"
+    assert aggregate.left_out == ["re3"]
+    assert aggregate.scores["cclf"].tolist() == [[0.6, 0.2], [0.8, 0.4]]
+    table = tables.aggregate_table(aggregate)
+    assert [cell.text for cell in table.rows[0]] == ["cclf", "0.500", "0.500", "0.500", "0.500"]
+    assert "left out: re3" in table.caption
+
+
+def test_control_scores_are_out_of_a_thousand() -> None:
+    rows = [
+        r
+        for task in ("dmc/walker-walk", "dmc/finger-spin")
+        for r in runs_of("cclf", [500.0, 700.0], task=task, repeat=2)
+    ]
+    (aggregate,) = aggregates(
+        group([r._replace(env_steps=100_000, agent_steps=50_000) for r in rows])
+    )
+    assert aggregate.scores["cclf"].tolist() == [[0.5, 0.5], [0.7, 0.7]]
+
+
+def test_one_task_needs_no_average() -> None:
+    assert aggregates(group(runs_of("cclf", [0.2, 0.4]))) == []

@@ -1,0 +1,209 @@
+"""Verdicts on made-up results whose answer is plain, and on the ones committed here."""
+
+from pathlib import Path
+
+import pytest
+
+from cclf.errors import ConfigError
+from cclf.study import load, verdict
+from cclf.study.load import Clock, Row
+from cclf.study.verdict import Claim, Verdict, judge
+from tiny_rows import TASK, row, runs_of
+
+HIGH, LOW = [0.9, 0.91, 0.92, 0.93, 0.94], [0.4, 0.45, 0.5, 0.55, 0.6]
+SIX = tuple(f"minigrid/Made-Up-{number}" for number in range(6))
+
+
+def claim(
+    measure: str = "return",
+    *rivals: str,
+    factor: float | None = None,
+    threshold: float | None = None,
+) -> Claim:
+    end = Clock("env_steps", 400_000)
+    return Claim(
+        "made-up",
+        "c",
+        "a claim",
+        measure,
+        "cclf",
+        rivals,
+        (TASK,),
+        end,
+        threshold,
+        factor,
+        "nowhere",
+    )
+
+
+def two(ours: list[float], theirs: list[float], factor: float | None = None) -> Verdict:
+    return judge(
+        claim("return", "re3", factor=factor), runs_of("cclf", ours) + runs_of("re3", theirs)
+    )
+
+
+def test_a_clear_difference_holds_one_way_and_not_the_other() -> None:
+    better, worse = two(HIGH, LOW), two(LOW, HIGH)
+    assert better.state == "held"
+    assert better.estimate == pytest.approx(0.42)
+    assert 0 < better.low < better.estimate < better.high
+    assert better.seeds == 5
+    assert worse.state == "did not hold"
+
+
+def test_an_interval_that_covers_both_sides_decides_nothing() -> None:
+    verdict_ = two([0.1, 0.9, 0.1, 0.9, 0.5], [0.2, 0.8, 0.3, 0.7, 0.5])
+    assert verdict_.state == "undecided"
+    assert verdict_.low < 0 < verdict_.high
+
+
+def test_a_claimed_size_must_be_reached() -> None:
+    """0.92 / 0.5 = 1.84: enough for 1.6, and less than 3 whatever the seeds."""
+    assert two(HIGH, LOW, factor=1.6).state == "held"
+    assert two(HIGH, LOW, factor=1.2).state == "held", "more than was claimed is no failure"
+    short = two(HIGH, LOW, factor=3.0)
+    assert short.state == "did not hold"
+    assert "short of 3" in short.text
+
+
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_few_seeds_decide_nothing(seeds: int) -> None:
+    verdict_ = two(HIGH[:seeds], LOW)
+    assert verdict_.state == "undecided"
+    assert verdict_.seeds == seeds
+    assert "at least 5" in verdict_.text
+
+
+def test_one_run_of_each_has_no_interval_to_show() -> None:
+    assert two(HIGH[:1], LOW[:1]).text == "difference 0.500, 1 seed: at least 5 are needed"
+    assert "[" in two(HIGH[:2], LOW[:2]).text
+
+
+def test_several_tasks_need_fewer_seeds_each() -> None:
+    rows = [
+        r
+        for task in SIX
+        for r in runs_of("cclf", HIGH[:3], task=task) + runs_of("re3", LOW[:3], task=task)
+    ]
+    assert judge(claim("return", "re3")._replace(tasks=SIX), rows).state == "held"
+
+
+def test_what_was_not_run_is_named() -> None:
+    verdict_ = judge(claim("return", "re3"), runs_of("cclf", HIGH))
+    assert verdict_ == Verdict(
+        "undecided", "no results of re3 at 400,000 env steps", None, None, None, 0
+    )
+
+
+def test_several_rivals_are_met_by_the_best_of_them() -> None:
+    rows = runs_of("cclf", [0.7] * 5) + runs_of("re3", LOW) + runs_of("a2c", HIGH)
+    assert judge(claim("return", "re3"), rows).state == "held"
+    assert judge(claim("return", "re3", "a2c"), rows).state == "did not hold"
+
+
+def test_failed_runs_weigh_on_their_method() -> None:
+    """One failed seed of five scores the task's lowest return, and what held no longer does."""
+    rivals = [*runs_of("re3", [0.85] * 5), row("re3", 1, 12_800, 0.0)]
+    failed = [*runs_of("cclf", HIGH[:4]), row("cclf", 5, 12_800, 0.9, state="failed")]
+    assert judge(claim("return", "re3"), rivals + runs_of("cclf", HIGH)).state == "held"
+    verdict_ = judge(claim("return", "re3"), rivals + failed)
+    assert verdict_.state == "undecided"
+    assert verdict_.seeds == 5
+
+
+def curve(
+    method: str, seed: int, reached_at: int | None, episodes_every: int = 100_000
+) -> list[Row]:
+    steps = range(episodes_every, 400_001, episodes_every)
+    return [
+        row(method, seed, s, 1.0 if reached_at is not None and s >= reached_at else 0.0)
+        for s in steps
+    ]
+
+
+def test_steps_to_a_return_count_never_as_infinity() -> None:
+    about = claim("steps", "re3", threshold=0.9, factor=0.5)
+    quick = [r for seed in range(1, 6) for r in curve("cclf", seed, 100_000)]
+    slow = [r for seed in range(1, 6) for r in curve("re3", seed, 300_000)]
+    never = [r for seed in range(1, 6) for r in curve("re3", seed, None)]
+    assert judge(about, quick + slow).state == "held"
+    assert judge(about, quick + slow).estimate == pytest.approx(1 / 3)
+    assert judge(about, quick + never).estimate == 0.0
+    neither = [r._replace(method="cclf") for r in never] + never
+    assert judge(about, neither).state == "undecided"
+
+
+def test_a_ratio_of_never_to_never_is_anything_but_negative() -> None:
+    rows = [
+        r
+        for method in ("cclf", "re3")
+        for seed in range(1, 6)
+        for r in curve(method, seed, 200_000 if seed < 3 else None)
+    ]
+    verdict_ = judge(claim("steps", "re3", threshold=0.9), rows)
+    assert (verdict_.state, verdict_.low, verdict_.high) == ("undecided", 0.0, float("inf"))
+
+
+def test_steps_on_other_schedules_decide_nothing() -> None:
+    rows = [
+        r
+        for seed in range(1, 6)
+        for r in curve("cclf", seed, 100_000) + curve("re3", seed, 300_000, 200_000)
+    ]
+    verdict_ = judge(claim("steps", "re3", threshold=0.9), rows)
+    assert verdict_.state == "undecided"
+    assert "evaluated every 100,000 env steps in cclf and every 200,000 in re3" in verdict_.text
+
+
+def test_wins_are_counted_by_task() -> None:
+    rows = [
+        r for n, task in enumerate(SIX) for r in runs_of("cclf", HIGH if n < 4 else LOW, task=task)
+    ]
+    rows += [r for task in SIX for r in runs_of("re3", [0.7] * 5, task=task)]
+    about = claim("wins", "re3")._replace(tasks=SIX)
+    assert judge(about._replace(factor=4.0), rows).state == "held"
+    assert judge(about._replace(factor=5.0), rows).state == "did not hold"
+    assert judge(about._replace(factor=4.0), rows).estimate == 4
+
+
+def test_fixed_scores_and_seconds() -> None:
+    rows = runs_of("cclf", HIGH, seconds=50.0) + runs_of("re3", LOW, seconds=100.0)
+    assert judge(claim("above", threshold=0.8), rows).state == "held"
+    assert judge(claim("above", threshold=0.99), rows).state == "did not hold"
+    assert judge(claim("below", threshold=0.99), rows).state == "held"
+    assert judge(claim("below", threshold=0.8), rows).state == "did not hold"
+    assert judge(claim("seconds", "re3", factor=0.6), rows).state == "held"
+    assert judge(claim("seconds", "re3", factor=0.4), rows).state == "did not hold"
+    elsewhere = judge(
+        claim("seconds", "re3"), runs_of("cclf", HIGH, device="cpu x2") + runs_of("re3", LOW)
+    )
+    assert elsewhere.state == "undecided"
+    assert "different machines" in elsewhere.text
+
+
+def test_profiles_are_not_mixed() -> None:
+    with pytest.raises(ConfigError, match="one profile"):
+        judge(
+            claim("return", "re3"),
+            runs_of("cclf", HIGH) + runs_of("re3", LOW, profile="entropy-0.001"),
+        )
+
+
+def test_unknown_tables_are_refused() -> None:
+    with pytest.raises(ConfigError, match="table2"):
+        verdict.claims("table2")
+
+
+def test_the_committed_minigrid_results_say_what_the_docs_say() -> None:
+    rows = load.read(Path(__file__).parents[2] / "results" / "minigrid")
+    states = {
+        (profile, about.name): judge(about, [row for row in rows if row.profile == profile]).state
+        for profile in ("entropy-0.01", "entropy-0.001")
+        for about in verdict.claims("minigrid")
+    }
+    assert states["entropy-0.01", "doorkey6-re3"] == "held"
+    assert states["entropy-0.001", "doorkey6-re3"] == "did not hold"
+    assert states["entropy-0.01", "doorkey8-re3"] == "undecided"
+    assert states["entropy-0.01", "doorkey8-a2c"] == "held"
+    assert states["entropy-0.001", "doorkey8-a2c"] == "did not hold"
+    assert states["entropy-0.01", "empty-steps-re3"] == "did not hold"

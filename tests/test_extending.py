@@ -1,0 +1,477 @@
+"""Packages of others: the example of docs/extending.md, and entry points that cannot be used."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cclf
+from cclf import build, cli, presets
+from cclf.bases.registry import bases
+from cclf.config import EnvConfig
+from cclf.data.types import Game
+from cclf.envs import toy
+from cclf.envs.make import make_env, make_grids
+from cclf.envs.registry import suites
+from cclf.runtime.agent import plain_agent
+from cclf.runtime.run_folder import read_checkpoint
+from cclf.study.load import run_name
+from tiny_runs import CPU, tiny_config
+
+SOURCE = Path(cclf.__file__).parents[1]
+PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+BLOCKS = re.findall(
+    r"^<!-- test: (\S+) -->\n```\w+\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
+)
+FILES = {name: text for name, text in BLOCKS if name != "commands"}
+COMMANDS = [text for name, text in BLOCKS if name == "commands"]
+# In the middle of an episode, after half of them.
+QUICK = [
+    "--env-steps",
+    "626",
+    "--eval-every-env-steps",
+    "313",
+    "--log-every-agent-steps",
+    "50",
+    "--no-tensorboard",
+]
+
+
+def install(site: Path, name: str, entry_points: str, files: dict[str, str]) -> None:
+    """As pip leaves a package behind: its modules, and a folder that says what it adds."""
+    for path, text in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text)
+    facts = site / f"{name.replace('-', '_')}-0.1.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (facts / "entry_points.txt").write_text(entry_points)
+
+
+def install_from_page(site: Path, folder: str) -> None:
+    """What pip makes of the files that the page shows under `folder`."""
+    files = {
+        name.removeprefix(f"{folder}/"): text
+        for name, text in FILES.items()
+        if name.startswith(f"{folder}/")
+    }
+    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    install(site, project["name"], "\n".join(lines), files)
+
+
+def in_shell(commands: str, site: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Words of the page, typed in `folder` where the packages of `site` are installed."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(site)])}
+    script = f'set -e\ncclf() {{ "{sys.executable}" -P -m cclf.cli "$@"; }}\n{commands}'
+    return subprocess.run(
+        ["sh", "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def run_in(folder: Path, path: str) -> Path:
+    (found,) = folder.glob(f"{path}/seed-1-*")
+    return found
+
+
+def rows(table: Path) -> list[dict[str, str]]:
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def final_return(run: Path) -> float:
+    return float(rows(run / "eval.csv")[-1]["return_mean"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    for folder in ("base", "suite"):
+        install_from_page(site, folder)
+    return site
+
+
+@pytest.fixture(scope="module")
+def base_runs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("base")
+    done = in_shell(COMMANDS[0], site, folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def random_return(make: Callable[[int], Game], episodes: int = 50) -> float:
+    random, returns = np.random.default_rng(0), []
+    for seed in range(episodes):
+        game, over = make(seed), False
+        game.reset(seed)
+        returns.append(0.0)
+        while not over:
+            step = game.step(int(random.integers(game.spec.num_actions or 0)))
+            returns[-1] += step.reward
+            over = step.terminated or step.truncated
+    return float(np.mean(returns))
+
+
+def test_the_base_algorithm_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> None:
+    folder, said = base_runs
+    assert final_return(run_in(folder, "runs/toy/catch/q-learning")) == toy.CATCH_BALLS
+    catch = EnvConfig(frame_pixels=50, crop_pixels=50, frame_stack=2, action_repeat=1)
+    chance = random_return(lambda seed: toy.Catch(catch.frame_pixels, catch.frame_stack, seed))
+    assert chance < -1.0
+    assert f"(return {toy.CATCH_BALLS})" in PAGE.read_text()
+    assert "return 3 ± 0 over 10 episodes at 2,000 env steps" in said
+
+
+def test_its_code_is_about_sixty_lines() -> None:
+    code = [
+        line
+        for name in ("__init__", "learner")
+        for line in FILES[f"base/q_table/{name}.py"].splitlines()
+        if line.strip()
+    ]
+    assert len(code) <= 75
+
+
+def test_a_base_without_cclf_lists_what_its_methods_change_from_the_first(
+    base_runs: tuple[Path, str],
+) -> None:
+    _, said = base_runs
+    assert "difference from q-learning" in said
+    assert re.search(r"q-learning +- *\n", said)
+    assert re.search(r"short-sighted +discount=0.0 *\n", said)
+
+
+def test_results_of_a_foreign_base_are_collected(base_runs: tuple[Path, str]) -> None:
+    folder, _ = base_runs
+    assert {path.stem for path in (folder / "results").glob("*.csv")} == {
+        "q-learning",
+        "short-sighted",
+    }
+    assert rows(folder / "results" / "q-learning.csv")[-1]["profile"] == "released"
+
+
+def test_runs_of_a_package_that_is_not_installed_can_still_be_collected(
+    base_runs: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = base_runs
+    assert cli.main(["results", str(folder / "runs"), "--out", str(tmp_path)]) == 0
+    assert rows(tmp_path / "q-learning.csv") == rows(folder / "results" / "q-learning.csv")
+    assert cli.main(["evaluate", str(run_in(folder, "runs/toy/catch/q-learning"))]) == 2
+    said = capsys.readouterr().err
+    assert "unknown base algorithm 'q-table'" in said
+    assert "install the package that adds it" in said
+
+
+def test_two_base_algorithms_with_a_method_of_the_same_name_are_not_mixed(
+    base_runs: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fields that only one of them has are not compared, so the settings alone would not tell."""
+    shutil.copytree(
+        base_runs[0] / "runs" / "toy" / "catch" / "q-learning", tmp_path / "runs" / "first"
+    )
+    shutil.copytree(tmp_path / "runs" / "first", tmp_path / "runs" / "second")
+    (path,) = (tmp_path / "runs" / "second").glob("*/config.json")
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"base": "another", "seed": 2}))
+    assert cli.main(["results", str(tmp_path / "runs"), "--out", str(tmp_path / "results")]) == 2
+    assert "base=another: report them apart" in capsys.readouterr().err
+
+
+def test_the_plain_agent_evaluates_continuous_actions_as_a_room_of_its_own_does() -> None:
+    config = tiny_config(eval_episodes=3)
+    own = build.make_agent(config, CPU)
+    env = make_env(config, 0)
+    plain = plain_agent(env, own.policy, config.env.frame_stack, CPU)
+    assert plain.evaluate([1, 2, 3]).returns == own.evaluate([1, 2, 3]).returns
+    for agent in (own, plain):
+        agent.close()
+
+
+def test_a_table_names_runs_whose_suite_is_not_installed() -> None:
+    foreign = {
+        "task": "corridor/short",
+        "method_name": "m",
+        "profile": "released",
+        "seed": 1,
+        "base": "gone",
+        "algorithm": {},
+    }
+    assert run_name(foreign).profile == "released"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose packages are installed for this process, as long as a test runs."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    for known in (bases, suites):
+        known.cache_clear()
+    yield tmp_path
+    for known in (bases, suites):
+        known.cache_clear()
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("broken", "q_table", "corridor"):
+            del sys.modules[name]
+
+
+REFUSED = {
+    "toy/reach --base q-table": "--base q-table clashes with toy/reach, which is continuous",
+    "toy/catch --base q-table --method cclf": "unknown method 'cclf'",
+    "toy/catch --base q-table --reward": "reward",
+    "toy/catch --base q-table --negatives distinct": "negatives=distinct clashes with q-table",
+    "toy/catch --base q-table --frame-stack 3": "clashes with q-table, which looks at the newest",
+    "toy/catch --base q-table --eval-workers 2": "eval_workers=2 clashes with q-table",
+    "toy/catch --base q-table --epsilon 2": "epsilon=2.0 must lie in [0, 1]",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_options_that_do_nothing_for_a_foreign_base_are_refused(
+    words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install_from_page(here, "base")
+    assert cli.main(["train", *words.split(), "--dry-run"]) == 2
+    assert REFUSED[words] in capsys.readouterr().err
+
+
+def test_what_a_foreign_base_does_not_offer_is_refused(
+    base_runs: tuple[Path, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install_from_page(here, "base")
+    run = str(run_in(base_runs[0], "runs/toy/catch/q-learning"))
+    assert cli.main(["export", run, "--out", str(here / "policy.pt")]) == 2
+    assert "q-table has no export" in capsys.readouterr().err
+
+
+def test_a_foreign_base_learns_a_foreign_task_and_resumes_exactly(site: Path, here: Path) -> None:
+    """In two processes as in one."""
+    half = ["313" if word == "626" else word for word in QUICK]
+    words = "train corridor/short --base q-table"
+    done = in_shell(f"cclf {words} {' '.join(half)}\ncclf {words} {' '.join(QUICK)}", site, here)
+    assert done.returncode == 0, done.stderr
+    assert "resuming at 313 env steps" in done.stderr
+    for folder in ("base", "suite"):
+        install_from_page(here, folder)
+    assert cli.main([*words.split(), *QUICK, "--out", str(here / "whole")]) == 0
+    resumed, whole = (run_in(here, f"{out}/corridor/short/q-learning") for out in ("runs", "whole"))
+    assert (resumed / "train.csv").read_bytes() == (whole / "train.csv").read_bytes()
+    for ours, theirs in zip(rows(resumed / "eval.csv"), rows(whole / "eval.csv"), strict=True):
+        assert ours | {"wall_seconds": ""} == theirs | {"wall_seconds": ""}
+    state, same = (read_checkpoint(run)["learner"] for run in (resumed, whole))
+    assert state["algorithm"].pop("values").equal(same["algorithm"].pop("values"))
+    assert np.array_equal(state["env"].pop("stack"), same["env"].pop("stack"))
+    assert state == same
+    assert final_return(resumed) > 0.3, "straight to the end"
+
+
+def test_a_foreign_suite_is_listed_and_its_own_base_is_the_one_that_plays_such_tasks(
+    site: Path, tmp_path: Path
+) -> None:
+    done = in_shell("cclf tasks\ncclf train corridor/short --dry-run", site, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"corridor/short +1 +walk right to the end", done.stdout)
+    assert '"base": "rainbow"' in done.stdout
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_works_with_a_foreign_suite(site: Path, tmp_path: Path) -> None:
+    done = in_shell(COMMANDS[1], site, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4 runs done" in done.stderr
+    report = (tmp_path / "report.html").read_text()
+    assert "corridor/short" in report
+    assert "short-sighted" in report
+
+
+BASE = FILES["base/q_table/__init__.py"]
+SUITE = FILES["suite/corridor/__init__.py"]
+BAD = {
+    "no Base": ("bases", "BASE = 3\n", "no Base but 3"),
+    "a name that is taken": (
+        "bases",
+        BASE.replace('"q-table"', '"sac"'),
+        "name sac is taken already",
+    ),
+    "an import that fails": (
+        "bases",
+        "import nowhere_at_all\n",
+        "cannot be imported: ModuleNotFoundError: No module named",
+    ),
+    "code that fails": ("bases", "BASE = 1 / 0\n", "cannot be imported: ZeroDivisionError"),
+    "code that leaves": (
+        "bases",
+        "raise SystemExit('planted')\n",
+        "cannot be imported: SystemExit: planted",
+    ),
+    "nothing of that name": ("bases", "\n", "cannot be imported: AttributeError"),
+    "no updates_at": (
+        "bases",
+        BASE.replace("updates_at", "updates"),
+        "whose settings lack updates_at",
+    ),
+    "no check": ("bases", BASE.replace("def check(", "def chek("), "whose settings lack check"),
+    "no rules": (
+        "bases",
+        BASE.replace("rules: ClassVar", "ruled: ClassVar"),
+        "whose settings lack rules",
+    ),
+    "no base": (
+        "bases",
+        BASE.replace("base: ClassVar", "bass: ClassVar"),
+        "whose settings lack base",
+    ),
+    "settings that are no dataclass": (
+        "bases",
+        BASE.replace("@dataclass(frozen=True)\n", ""),
+        "@dataclass(frozen=True)",
+    ),
+    "another name in its settings": (
+        "bases",
+        BASE.replace('base: ClassVar = "q-table"', 'base: ClassVar = "q"'),
+        "say base='q'",
+    ),
+    "no such play": (
+        "bases",
+        BASE.replace('("discrete",)', '("discreet",)'),
+        "plays discreet: use some of",
+    ),
+    "no Suite": ("suites", "SUITE = 'corridor'\n", "no Suite but 'corridor'"),
+    "a suite that is taken": (
+        "suites",
+        SUITE.replace("corridor", "toy"),
+        "name toy is taken already",
+    ),
+    "a suite that fails": (
+        "suites",
+        "raise RuntimeError('no licence')\n",
+        "cannot be imported: RuntimeError: no licence",
+    ),
+    "no such play of a suite": (
+        "suites",
+        SUITE.replace('"discrete"', '"discreet"'),
+        "which is 'discreet' to a learner: use one of",
+    ),
+    "a task of another suite": (
+        "suites",
+        SUITE.replace("corridor/short", "hall/short"),
+        "'hall/short' is not called corridor/",
+    ),
+    "no task": (
+        "suites",
+        SUITE.replace('(Task("corridor/short", "walk right to the end"),)', "()"),
+        "has no task",
+    ),
+    "no maker": (
+        "suites",
+        SUITE.replace("corridor.game:make", "corridor.game"),
+        "is not module:function",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_an_entry_point_that_cannot_be_used_is_named_in_one_line(
+    case: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, code, expected = BAD[case]
+    name = {"bases": "BASE", "suites": "SUITE"}[kind]
+    install(
+        here, "their-package", f"[cclf.{kind}]\nx = broken:{name}\n", {"broken/__init__.py": code}
+    )
+    assert cli.main(["methods"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert f"the package their-package adds broken:{name} to cclf.{kind}" in line
+    assert expected in line
+    assert "uninstall their-package" in line
+
+
+def test_a_learner_part_that_lacks_a_function_is_named_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install_from_page(here, "base")
+    learner = here / "q_table" / "learner.py"
+    learner.write_text(learner.read_text().replace("def make_learner(", "def make_lerner("))
+    words = [
+        "train",
+        "toy/catch",
+        "--base",
+        "q-table",
+        "--no-tensorboard",
+        "--out",
+        str(here / "runs"),
+    ]
+    assert cli.main(words) == 2
+    assert (
+        "q_table.learner of the base algorithm q-table lacks make_learner"
+        in capsys.readouterr().err
+    )
+    learner.unlink()
+    shutil.rmtree(here / "q_table" / "__pycache__", ignore_errors=True)
+    for name in [name for name in sys.modules if name.startswith("q_table")]:
+        del sys.modules[name]
+    assert cli.main(words) == 2
+    assert "q-table has no learner" in capsys.readouterr().err
+
+
+def test_a_maker_that_is_not_there_is_named_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("base", "suite"):
+        install_from_page(here, folder)
+    game = here / "corridor" / "game.py"
+    game.write_text(game.read_text().replace("def make(", "def make_it("))
+    words = [
+        "train",
+        "corridor/short",
+        "--base",
+        "q-table",
+        "--no-tensorboard",
+        "--out",
+        str(here / "runs"),
+    ]
+    assert cli.main(words) == 2
+    assert (
+        "the suite corridor is made by corridor.game:make, which is not there"
+        in capsys.readouterr().err
+    )
+
+
+def test_tasks_are_listed_whatever_their_own_base_would_say_to_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Frames of 8 pixels are too small for the first base algorithm that plays discrete actions."""
+    install_from_page(here, "suite")
+    suite = here / "corridor" / "__init__.py"
+    suite.write_text(suite.read_text().replace("32", "8"))
+    assert cli.main(["tasks"]) == 0
+    assert "corridor/short" in capsys.readouterr().out
+    assert cli.main(["train", "corridor/short", "--dry-run"]) == 2
+    assert "frame_pixels=8: use 25 or more" in capsys.readouterr().err
+
+
+def test_a_base_that_plays_grids_and_games_gets_the_environments_of_its_task(here: Path) -> None:
+    files = {"q_table/__init__.py": BASE.replace('("discrete",)', '("grid", "discrete")')}
+    install(here, "their-package", "[cclf.bases]\nx = q_table:BASE\n", files)
+    made = {
+        task: build.maker(presets.resolve(task, base_name="q-table"))
+        for task in ("toy/catch", "minigrid/DoorKey-6x6")
+    }
+    assert made == {"toy/catch": make_env, "minigrid/DoorKey-6x6": make_grids}
