@@ -260,6 +260,7 @@ def test_what_a_foreign_base_does_not_offer_is_refused(
     assert "q-table has no export" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_foreign_base_learns_a_foreign_task_and_resumes_exactly(site: Path, here: Path) -> None:
     """In two processes as in one."""
     half = ["313" if word == "626" else word for word in QUICK]

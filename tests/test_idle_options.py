@@ -33,7 +33,7 @@ RAINBOW_SIZES = {
 DECAY_AGENT_STEPS = 8  # where exploration fades at all
 TASKS = {"sac": "toy/reach-1d", "a2c": "minigrid/Empty-5x5", "rainbow": "toy/catch"}
 AGENT_STEPS = {"sac": 26, "a2c": 48, "rainbow": 30}
-EVAL_EPISODES = {"sac": 1, "a2c": 2, "rainbow": 8}
+EVAL_EPISODES = {"sac": 1, "a2c": 2, "rainbow": 5}
 # Where neither another choice, nor the double, nor the half of a value can show in so short a run.
 OTHER_VALUES = {
     "replay_capacity_transitions": 12,

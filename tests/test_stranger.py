@@ -75,6 +75,7 @@ def as_installed(tmp_path: Path, folder: Path, *words: str) -> "subprocess.Compl
     )
 
 
+@pytest.mark.slow
 def test_evaluation_workers_do_not_see_the_run_folder(
     tmp_path: Path, marks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,6 +254,7 @@ def test_a_config_does_not_import_modules_without_a_yes(
     assert "--trust-imports" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trusted_module_is_imported_also_in_workers(
     tmp_path: Path,
     imported: Path,
