@@ -104,6 +104,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line(finished, results, tmp_path):
     name = "export"  # PyTorch's own writer ended the process
     words = [str(word) for word in commands(finished, results)[name]]
