@@ -1,9 +1,10 @@
-"""Saving and loading what optimisers remember."""
+"""One step of several optimisers; saving and loading what they remember."""
 
 import copy
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cclf.data.from_disk import refuse_unless, refuse_unlike
 
@@ -11,6 +12,20 @@ _MOMENTS: dict[type, tuple[str, ...]] = {
     torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
     torch.optim.RMSprop: ("square_avg",),
 }
+
+
+def descend(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
+    """One backward; then each optimiser moves its own parameters, and none else moves."""
+    lists = [group["params"] for optimiser in optimisers for group in optimiser.param_groups]
+    moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
+    for parameter, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
+        # Convolutions give gradients in their own layout; a fused step wants the parameter's.
+        same_layout = gradient.stride() == parameter.stride()
+        parameter.grad = gradient if same_layout else torch.empty_like(parameter).copy_(gradient)
+    for optimiser in optimisers:
+        optimiser.step()
+    for parameter in moved:
+        parameter.grad = None
 
 
 def moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
