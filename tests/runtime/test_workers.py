@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.bases.sac import learner as sac_learner
 from cclf.bases.pixel_learner import eval_workers
+from cclf.bases.sac import learner as sac_learner
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import checkpoint, loop
