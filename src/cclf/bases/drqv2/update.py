@@ -282,9 +282,9 @@ def appraise(
     rows = rows.view(2, views, batch_size)
     query = next_query = keys = None  # nobody asks for them without curiosity
     if encoded.others is not None:
+        anchors = (encoded.first[:batch_size].detach(), encoded.next_first[:batch_size])
         with torch.no_grad():
-            query = agent.critic.trunk(encoded.first[:batch_size])
-            next_query = agent.critic.trunk(encoded.next_first[:batch_size])
+            query, next_query = (agent.critic.trunk(features) for features in anchors)
             keys = agent.target.trunk(encoded.others)
 
     def look_up(key_rows: Tensor) -> Tensor:
