@@ -44,6 +44,7 @@ _TOY: Overrides = {
     "update_every_agent_steps": 1,
     "replay_capacity_transitions": 10_000,
     "learning_rate": 3e-4,
+    "n_steps": 1,
     "shift_pixels": 1,
     "noise_agent_steps": 1_000,
 }
