@@ -105,7 +105,7 @@ def appraise(
     with kept_maxima(sac.framework):
         encoders = (sac.critic.encoder, sac.target.encoder)
         return (now, following), sac.framework.appraise(
-            now, following, batch.reward, env_steps, *encoders
+            now, following, batch.reward, env_steps, *encoders, noise.order
         )
 
 
