@@ -43,6 +43,7 @@ def appraise(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -
         env_steps,
         lambda views: agent.critic.trunk(encode(agent, views)),
         lambda views: agent.target.trunk(encode(agent, views)),
+        noise.order,
     )
 
 

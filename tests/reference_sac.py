@@ -70,7 +70,9 @@ def views(sac: Sac, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
 
 def appraise(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraisal:
     encoders = (sac.critic.encoder, sac.target.encoder)
-    return sac.framework.appraise(*views(sac, batch, noise), batch.reward, env_steps, *encoders)
+    return sac.framework.appraise(
+        *views(sac, batch, noise), batch.reward, env_steps, *encoders, noise.order
+    )
 
 
 def descend(sac: Sac, loss: Tensor, *names: str) -> None:

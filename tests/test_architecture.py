@@ -36,7 +36,8 @@ MAY_SEE = {
     "equations": set(),
     "data": {"equations"},
     "kernels": {"equations", "data"},
-    "framework": {"equations", "data"},
+    "curiosity": {"equations"},
+    "framework": {"equations", "curiosity", "data"},
     "gallery": {"equations", "data", "framework"},
     "runtime": {"data"},  # protocols only: things are handed in
     "envs": {"data", "runtime"},

@@ -267,6 +267,21 @@ def test_the_run_name_does_not_depend_on_what_cannot_act():
     assert with_field(BASE, "method", "bonus_temperature", 0.7).run_name() != BASE.run_name()
 
 
+def test_the_names_of_runs_are_those_they_had_before_curiosity_could_be_exchanged():
+    """Of version 0.2: a folder that was begun then is found again."""
+    assert BASE.run_name() == "dmc/cartpole-swingup/cclf/seed-1-70bb76d7"
+    doorkey = presets.resolve("minigrid/DoorKey-6x6", "re3+cclf", seed=7)
+    assert doorkey.run_name() == "minigrid/DoorKey-6x6/re3+cclf/seed-7-273a788a"
+
+
+def test_a_config_from_before_curiosity_could_be_exchanged_has_the_papers():
+    for config in (BASE, presets.resolve("minigrid/DoorKey-6x6", "cclf")):
+        written = config.to_dict()
+        del written["method"]["curiosity"]
+        assert presets.from_dict(written) == config
+        assert config.method.curiosity == "belief"
+
+
 def test_the_run_name_holds_task_method_and_seed():
     assert BASE.run_name().startswith("dmc/cartpole-swingup/cclf/seed-1-")
     names = {

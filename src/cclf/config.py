@@ -23,6 +23,11 @@ Precision = Literal["fp32", "tf32", "bf16"]
 Play = Literal["continuous", "discrete", "grid"]
 
 
+# Options that are younger than the first runs, with the value that those ran by. Names leave it out,
+# so that older folders are found again.
+_AS_BEFORE = {"method.curiosity": "belief"}
+
+
 def check_fields(config: Any) -> None:
     """Every field holds a value of its type and range: what a command line gives, and what a file
     says."""
@@ -89,6 +94,11 @@ class MethodConfig:
     negatives: Literal["all", "distinct"] = "all"
     """Keys a belief competes with: the whole batch as in the paper, or each distinct observation
     once."""
+    curiosity: Literal[
+        "belief", "shuffled", "even", "ranks", "debiased", "cancelled", "particles"
+    ] = "belief"
+    """What stands in the place of curiosity, see `cclf.curiosity`: the paper's; two controls, its
+    permutation over the batch and its batch mean; or a candidate."""
 
     @property
     def learned_views(self) -> int:
@@ -283,6 +293,7 @@ class Config:
             name: value
             for name, value in self.learning_values().items()
             if not self.clash(name.rpartition(".")[2])
+            and not (name in _AS_BEFORE and value == _AS_BEFORE[name])
         }
         digest = hashlib.sha256(json.dumps(acting, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.task}/{self.method_name}/seed-{self.seed}-{digest}"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cclf import equations
 from cclf.config import MethodConfig
+from cclf.curiosity import MEASURES, draw_order
 from cclf.data.augment import Views
 
 Encode = Callable[[Tensor], Tensor]
@@ -60,6 +61,9 @@ class Framework(nn.Module):
         self.method, self.logit_scale = method, logit_scale
         self.learned_views, self.selection = method.learned_views, method.selection
         self.needs_curiosity = method.needs_curiosity
+        self.measure = MEASURES[method.curiosity]
+        # whether `appraise` must be given a permutation of the batch
+        self.needs_order = method.needs_curiosity and self.measure.needs_order
 
     @torch.no_grad()
     def appraise(
@@ -70,11 +74,13 @@ class Framework(nn.Module):
         env_steps: Tensor,
         encode_query: Encode,
         encode_key: Encode,
+        order: Tensor | None = None,
     ) -> Appraisal:
         """Curiosity (3), selection (4)(5), weights (7) and bonus (9) for a batch; `env_steps` is
-        the t of Eq. (9)."""
-        chosen, curiosity, keys = self._choose(views, reward, encode_query, encode_key)
-        next_chosen, next_curiosity, _ = self._choose(next_views, reward, encode_query, encode_key)
+        the t of Eq. (9), `order` (B,) a permutation where `needs_order`."""
+        encode = (encode_query, encode_key)
+        chosen, curiosity, pay, keys = self._choose(views, reward, *encode, order)
+        next_chosen, next_curiosity, next_pay, _ = self._choose(next_views, reward, *encode, order)
         key_view = _take(views.inputs, chosen) if views.inputs.shape[0] > 1 else views.inputs[0]
         return Appraisal(
             views=self._learned(views.inputs, chosen),
@@ -84,11 +90,15 @@ class Framework(nn.Module):
             key_view=key_view,
             curiosity=curiosity,
             next_curiosity=next_curiosity,
-            bonus=self._bonus(curiosity, next_curiosity, reward, env_steps),
+            bonus=self._bonus(pay, next_pay, reward, env_steps),
             chosen=chosen,
             next_chosen=next_chosen,
             key=None if keys is None else _take(keys, chosen - 1),
         )
+
+    def draw_order(self, batch: int, generator: torch.Generator) -> Tensor | None:
+        """A permutation of the batch where `appraise` needs one; else nothing is drawn."""
+        return draw_order(batch, generator) if self.needs_order else None
 
     @torch.no_grad()
     def matches(self, views: Views, encode_query: Encode, encode_key: Encode) -> Tensor:
@@ -109,7 +119,9 @@ class Framework(nn.Module):
         """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B,
         D), which do not."""
         logits = equations.similarity_logits(query * self.logit_scale, key.detach(), self.bilinear)
-        weights = curiosity if self.method.regularisation else torch.ones_like(curiosity)
+        weights = torch.ones_like(curiosity)
+        if self.method.regularisation:
+            weights = self.measure.contrast(curiosity)
         return equations.contrastive_loss(logits, weights, self.method.contrastive_reduction, same)
 
     def metrics(self, appraisal: Appraisal, drawn_views: int) -> dict[str, Tensor]:
@@ -140,9 +152,8 @@ class Framework(nn.Module):
         """Eq. (6) for the transitions of an appraised batch; None where replay stays uniform."""
         if not self.method.prioritisation:
             return None
-        return equations.priority(
-            previous, appraisal.curiosity, appraisal.next_curiosity, self.method.priority_momentum
-        )
+        now, following = map(self.measure.priority, (appraisal.curiosity, appraisal.next_curiosity))
+        return equations.priority(previous, now, following, self.method.priority_momentum)
 
     def _features(
         self, views: Views, encode_query: Encode, encode_key: Encode
@@ -152,22 +163,26 @@ class Framework(nn.Module):
         others, batch = views.inputs.shape[0] - 1, views.inputs.shape[1]
         query = encode_query(views.inputs[0]) if views.query is None else views.query
         keys = encode_key(views.inputs[1:].flatten(0, 1)).view(others, batch, -1)
-        return (
-            query * self.logit_scale,
-            keys,
-            views.same if self.method.negatives == "distinct" else None,
-        )
+        same = views.same if self.method.negatives == "distinct" else None
+        return query * self.logit_scale, keys, same
 
     def _choose(
-        self, views: Views, reward: Tensor, encode_query: Encode, encode_key: Encode
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Number of the chosen view and curiosity about it, for each sample; and the features (K-1,
-        B, D) it chose from."""
+        self,
+        views: Views,
+        reward: Tensor,
+        encode_query: Encode,
+        encode_key: Encode,
+        order: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Number of the chosen view, curiosity about it and what the bonus pays for, for each
+        sample; and the features (K-1, B, D) it chose from."""
         batch = views.inputs.shape[1]
-        beliefs, keys = torch.ones(1, batch, dtype=reward.dtype, device=reward.device), None
+        beliefs = torch.ones(1, batch, dtype=reward.dtype, device=reward.device)
+        query = keys = None
         if self.needs_curiosity:
             query, keys, same = self._features(views, encode_query, encode_key)
-            beliefs = equations.belief(query, keys, self.bilinear, same)
+            beliefs = self.measure.beliefs(query, keys, self.bilinear, same)
+            beliefs = self.measure.arranged(beliefs, order)
         if self.selection == "curiosity":
             chosen = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":
@@ -178,7 +193,11 @@ class Framework(nn.Module):
         else:
             chosen = torch.zeros(batch, dtype=torch.int64, device=reward.device)
         belief = beliefs.gather(0, chosen[None])[0] if self.needs_curiosity else beliefs[0]
-        return chosen + 1, equations.curiosity(belief), keys
+        curiosity = equations.curiosity(belief)
+        pay = curiosity
+        if query is not None and self.method.reward:
+            pay = self.measure.pay(curiosity, query)
+        return chosen + 1, curiosity, pay, keys
 
     def _learned(self, images: Tensor, chosen: Tensor) -> Tensor:
         if self.selection == "all":
@@ -187,28 +206,19 @@ class Framework(nn.Module):
 
     def _weights(self, curiosity: Tensor) -> Tensor:
         if self.method.regularisation and self.learned_views == 2:
-            return equations.curiosity_weights(curiosity)
+            return equations.curiosity_weights(self.measure.weight(curiosity))
         return equations.even_weights(self.learned_views, like=curiosity)
 
-    def _bonus(
-        self, curiosity: Tensor, next_curiosity: Tensor, reward: Tensor, env_steps: Tensor
-    ) -> Tensor:
+    def _bonus(self, pay: Tensor, next_pay: Tensor, reward: Tensor, env_steps: Tensor) -> Tensor:
         if not self.method.reward:
-            return torch.zeros_like(curiosity)
+            return torch.zeros_like(pay)
         if self.method.bonus_maxima == "of-curiosity":  # the paper: both maxima include this step
-            self.bonus_max.copy_(
-                torch.maximum(self.bonus_max, ((curiosity + next_curiosity) / 2.0).max())
-            )
+            self.bonus_max.copy_(torch.maximum(self.bonus_max, ((pay + next_pay) / 2.0).max()))
             self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
-        bonus = equations.intrinsic_reward(
-            curiosity,
-            next_curiosity,
-            env_steps,
-            self.method.bonus_temperature,
-            self.method.bonus_decay_per_env_step,
-            self.reward_max,
-            self.bonus_max,
-        ).to(reward.dtype)
+        scale = (self.method.bonus_temperature, self.method.bonus_decay_per_env_step)
+        maxima = (self.reward_max, self.bonus_max)
+        bonus = equations.intrinsic_reward(pay, next_pay, env_steps, *scale, *maxima)
+        bonus = bonus.to(reward.dtype)
         # the released code: used before they are updated
         if self.method.bonus_maxima == "of-paid-bonus":
             self.bonus_max.copy_(torch.maximum(self.bonus_max, bonus.max()))

@@ -40,6 +40,20 @@ def any_of(*rules: Rule) -> Rule:
     )
 
 
+_USES = (
+    where("selection", "curiosity"),
+    needs("prioritisation"),
+    needs("regularisation"),
+    needs("reward"),
+)
+
+
+def _curiosity(values: Values) -> str:
+    """It acts where it is used; two of its choices leave some of the uses as they are."""
+    of_choice = {"ranks": any_of(*_USES[1:]), "particles": needs("reward")}
+    return of_choice.get(values["curiosity"], any_of(*_USES))(values)
+
+
 # Of the options that every base algorithm shares.
 OF_METHOD: dict[str, Rule] = {
     "bonus_temperature": needs("reward"),
@@ -48,5 +62,6 @@ OF_METHOD: dict[str, Rule] = {
     "priority_momentum": needs("prioritisation"),
     "contrastive_reduction": needs("contrastive"),
     "negatives": needs("contrastive"),
+    "curiosity": _curiosity,
 }
 OF_GRIDS_ALONE = never("pixels, of which no two observations are the same: it is made for grids")

@@ -213,9 +213,10 @@ def test_every_method_updates_with_finite_metrics_of_known_names_and_resumes_exa
     method: str,
 ) -> None:
     one, other = make_a2c(method), make_a2c(method, seed=2)
-    one.update(make_rollout(0), MOMENT)
+    order = torch.arange(make_rollout().action.size).flip(0) if one.needs_order else None
+    one.update(make_rollout(0), MOMENT, order)
     other.load_state_dict(one.state_dict())
-    metrics, same = one.update(make_rollout(1), MOMENT), other.update(make_rollout(1), MOMENT)
+    metrics, same = (a2c.update(make_rollout(1), MOMENT, order) for a2c in (one, other))
     assert set(metrics) <= set(A2c.metric_names)
     assert all(torch.isfinite(value) for value in metrics.values())
     assert all(torch.equal(metrics[name], same[name]) for name in metrics)

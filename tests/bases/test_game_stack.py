@@ -180,7 +180,7 @@ def test_a_run_is_not_saved_in_the_middle_of_its_turn():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "drq"])
+@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "cclf-shuffled", "drq"])
 def test_on_a_gpu_graphs_and_the_compiler_change_nothing_but_the_last_bits(method):
     device, ends = torch.device("cuda"), []
     for fast in (False, True):
@@ -198,7 +198,7 @@ def test_on_a_gpu_graphs_and_the_compiler_change_nothing_but_the_last_bits(metho
 # Resume
 
 
-@pytest.mark.parametrize("method", ["rainbow", "cclf", "drq"])
+@pytest.mark.parametrize("method", ["rainbow", "cclf", "cclf-shuffled", "drq"])
 def test_a_run_that_stops_and_goes_on_ends_as_one_that_did_not(tmp_path, method):
     config = tiny(method)
     straight, finished = run(config, tmp_path / "straight")

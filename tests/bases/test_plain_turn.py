@@ -11,6 +11,7 @@ import torch
 from cclf import build
 from cclf.bases.rainbow.games import GameRun
 from cclf.bases.rainbow.learner import make_rainbow_run, make_rainbow_stack
+from cclf.bases.rainbow.methods import METHODS
 from cclf.bases.rainbow.turn import RainbowLearner
 from cclf.data.types import GameBatch
 from cclf.envs.make import make_env
@@ -21,6 +22,7 @@ from rainbow_inputs import CPU, batch_of, game_stack, plain, stack_of_one, tiny
 from tiny_runs import differing, flat
 
 MAKERS = (plain, stack_of_one)
+BY_CURIOSITY = [name for name, method in METHODS.items() if "curiosity" in method.overrides]
 
 
 def longer(method="rainbow", env_steps=48):
@@ -227,7 +229,7 @@ def exactly_alike(one, two):
 
 
 @pytest.mark.parametrize("hidden", [8, 64])
-@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "drq", "otrainbow"])
+@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "cclf-shuffled", "drq", "otrainbow"])
 def test_a_plain_turn_is_that_of_a_stack_of_one_to_the_last_bit(method, hidden):
     """`drq` has products of few columns, where a plain one rounds otherwise than a batched one."""
     config = tiny(method, hidden_dim=hidden)
@@ -242,7 +244,10 @@ def test_a_plain_turn_is_that_of_a_stack_of_one_to_the_last_bit(method, hidden):
     assert alone.slow_metrics() == stacked.slow_metrics()
 
 
-@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "drq", "otrainbow", "efficient-dqn"])
+@pytest.mark.parametrize(
+    "method",
+    ["rainbow", "curl", "cclf", *BY_CURIOSITY, "drq", "otrainbow", "efficient-dqn"],
+)
 def test_a_stack_learns_what_plain_runs_learn(method):
     """Four updates in float64, games of 3, 18 and 6 actions: all that is saved to 1e-9."""
     configs, actions = [tiny(method, seed=seed) for seed in (1, 2, 3)], (3, 18, 6)

@@ -251,8 +251,9 @@ def forced(curiosity):
         choose = module.framework._choose
 
         def chosen(views, *rest):
-            number, c, keys = choose(views, *rest)
-            return number, torch.full_like(c, curiosity), keys
+            number, c, _, keys = choose(views, *rest)
+            c = torch.full_like(c, curiosity)
+            return number, c, c, keys
 
         module.framework._choose = chosen
 

@@ -116,7 +116,7 @@ def noise_of(update: int) -> RainbowNoise:
     shifts = ((places.double() + 0.5) / 5)[None]  # the uniform numbers that lead to these places
     none = torch.zeros(1, 1)
     return RainbowNoise(
-        head_noise("online", update), head_noise("target", update), shifts, shifts, none, none
+        head_noise("online", update), head_noise("target", update), shifts, shifts, none, none, none
     )
 
 

@@ -151,7 +151,7 @@ def test_a_stop_at_any_step_changes_nothing(undisturbed, tmp_path, stops):
     assert tables(tmp_path) == undisturbed[1]
 
 
-@pytest.mark.parametrize("method", ["drq", "curl", "select"])
+@pytest.mark.parametrize("method", ["drq", "curl", "select", "cclf-shuffled"])
 def test_other_methods_resume_exactly_too(tmp_path, method):
     whole, parts = undisturbed_and_stopped(tiny_config(method=method), tmp_path, [33])
     assert differing(whole.state_dict(), parts.state_dict()) == []
@@ -180,7 +180,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
-@pytest.mark.parametrize("method", ["a2c", "re3+cclf"])
+@pytest.mark.parametrize("method", ["a2c", "re3+cclf", "cclf-shuffled"])
 def test_minigrid_resumes_exactly(tmp_path, method):
     pytest.importorskip("minigrid")
     config = tiny_config("minigrid/Empty-16x16", method, env_steps=320, eval_every_env_steps=160)

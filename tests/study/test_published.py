@@ -76,7 +76,7 @@ def test_names_are_those_of_the_presets() -> None:
     assert {row.method for row in published("dmc")} < set(SAC_METHODS)
     assert {row.method for row in published("ablation")} == {*(m.name for m in ABLATIONS), "cclf"}
     assert {row.task for row in published("dmc")} <= set(known_tasks())
-    for table in ("table1", "ablation", "minigrid"):
+    for table in ("table1", "ablation", "minigrid", "curiosity"):
         for claim in verdict.claims(table):
             assert set(claim.tasks) <= set(known_tasks()), claim.name
             for method in claim.methods:

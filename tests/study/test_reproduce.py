@@ -302,8 +302,12 @@ def test_an_unknown_table_is_told_of_all_that_the_command_takes(
     assert cli.main(["reproduce", "table7"]) == 2
     said = capsys.readouterr().err
     assert "did you mean table1?" in said
-    assert said.rstrip().endswith("use one of table1, ablation, minigrid, atari, cost")
+    assert said.rstrip().endswith("use one of table1, ablation, minigrid, atari, curiosity, cost")
     assert cli.main(["reproduce", "costs"]) == 2
     assert "did you mean cost?" in capsys.readouterr().err
     assert cli.main(["sweep", "--table", "cost"]) == 2, "nothing of it is a run"
-    assert capsys.readouterr().err.rstrip().endswith("use one of table1, ablation, minigrid, atari")
+    assert (
+        capsys.readouterr()
+        .err.rstrip()
+        .endswith("use one of table1, ablation, minigrid, atari, curiosity")
+    )

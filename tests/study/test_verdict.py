@@ -189,6 +189,35 @@ def test_profiles_are_not_mixed() -> None:
         )
 
 
+def test_an_average_is_of_all_evaluations_until_the_clock_and_a_failed_run_has_the_lowest() -> None:
+    # Both end at 0.9, and have 0 half-way or 0.5; what comes after the clock does not count.
+    def curve(method: str, half_way: float, seed: int) -> list[Row]:
+        moments = ((200_000, half_way), (400_000, 0.9), (800_000, 1.0))
+        return [
+            row(method=method, seed=seed, env_steps=steps, value=value) for steps, value in moments
+        ]
+
+    rows = [
+        one for seed in range(5) for one in (*curve("cclf", 0.5, seed), *curve("re3", 0.0, seed))
+    ]
+    found = judge(claim("average", "re3"), rows)
+    assert (found.state, found.estimate) == ("held", pytest.approx(0.25))
+    assert found.text.startswith("difference 0.25")
+    failed = row(method="re3", seed=9, env_steps=200_000, value=0.2, state="failed")
+    assert judge(claim("average", "re3"), [*rows, failed]).estimate == pytest.approx(0.7 - 0.375)
+
+
+def test_the_claims_of_this_package_say_that_they_are_its_own() -> None:
+    for about in verdict.claims("curiosity"):
+        assert about.source.startswith("this package")
+        assert about.method == "cclf"
+        assert set(about.rivals) <= {"cclf-shuffled", "cclf-even"}
+    suites = {about.tasks[0].split("/")[0] for about in verdict.claims("curiosity")}
+    assert suites == {"minigrid", "dmc", "atari"}
+    for table in set(verdict.TABLES) - {"curiosity"}:
+        assert all(about.source.startswith("CCLF (IJCAI 2022)") for about in verdict.claims(table))
+
+
 def test_unknown_tables_are_refused() -> None:
     with pytest.raises(ConfigError, match="table2"):
         verdict.claims("table2")

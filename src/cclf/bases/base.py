@@ -28,7 +28,7 @@ bench:   `cclf bench NAME`, and its options.
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from typing import Any
 
@@ -152,6 +152,32 @@ ABLATIONS = tuple(
     for count in (1, 2, 3)
     for pieces in combinations(PIECES, count)
 )
+
+
+# What may stand in the place of curiosity (`MethodConfig.curiosity`), and what a method with it is.
+CONTROLS = {
+    "shuffled": "control: {name} whose curiosity is permuted over the batch",
+    "even": "control: {name} whose curiosity is its batch mean",
+}
+CANDIDATES = {
+    "ranks": "{name} by ranks of curiosity, which keep half of every weight",
+    "debiased": "{name} whose belief takes a share of false negatives off",
+    "cancelled": "{name} whose belief leaves out keys as similar as the own",
+    "particles": "{name} whose bonus pays distance to the nearest of the batch",
+}
+
+
+def by_curiosity(method: Method, *measures: str) -> tuple[Method, ...]:
+    """A method once more with each of these in the place of curiosity, named after it."""
+    return tuple(
+        replace(
+            method,
+            name=f"{method.name}-{measure}",
+            summary=(CONTROLS | CANDIDATES)[measure].format(name=method.name),
+            overrides=method.overrides | {"curiosity": measure},
+        )
+        for measure in measures
+    )
 
 
 def by_name(*methods: Method) -> dict[str, Method]:

@@ -107,7 +107,7 @@ def appraise(
     with kept_maxima(looks.framework):
         encoders = (looks.encode_query, looks.encode_key)
         return (now, following), looks.framework.appraise(
-            now, following, batch.reward, env_steps, *encoders
+            now, following, batch.reward, env_steps, *encoders, noise.order
         )
 
 

@@ -30,7 +30,8 @@ class Reproduce:
     """
 
     table: tyro.conf.Positional[str]
-    """table1, ablation, atari, minigrid or cost."""
+    """table1, ablation, atari, minigrid, cost, or curiosity, which is not of the paper: CCLF against
+    its controls."""
     where: Annotated[Where, tyro.conf.arg(name="")]
     budget: Literal["small", "paper"] = "small"
     seeds: tuple[int, ...] = ()

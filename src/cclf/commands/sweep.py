@@ -72,8 +72,8 @@ class Sweep:
 
     where: Annotated[Where, tyro.conf.arg(name="")]
     table: str | None = None
-    """table1, ablation, minigrid or atari: the methods, tasks, seeds and options of the paper's;
-    those given here win."""
+    """table1, ablation, minigrid or atari: the methods, tasks, seeds and options of the paper's; or
+    curiosity: CCLF and its controls. Those given here win."""
     tasks: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()

@@ -78,12 +78,17 @@ def clocks_of(rows: Sequence[Row], task: str) -> list[Clock]:
     )
 
 
+PAPER_AND_RERUNS = {"dmc": ("dmc", "ablation"), "atari": ("atari", "atari_reruns")}
+OTHER_STUDIES = {"dmc": ("drqv2",)}  # they count where one of their methods was run
+
+
 def _published(task: str, methods: Collection[str]) -> list[Published]:
-    """Of a task, the files that have one of the methods: others are about something else."""
     suite = task.split("/")[0]
-    files = {"dmc": ("dmc", "ablation", "drqv2"), "atari": ("atari", "atari_reruns")}.get(suite, ())
-    tables = [[row for row in published(name) if row.task == task] for name in files]
-    return [row for rows in tables if any(row.method in methods for row in rows) for row in rows]
+    found = [row for name in PAPER_AND_RERUNS.get(suite, ()) for row in published(name)]
+    for name in OTHER_STUDIES.get(suite, ()):
+        rows = published(name)
+        found += rows if any(row.method in methods for row in rows) else []
+    return [row for row in found if row.task == task]
 
 
 class Moment(NamedTuple):

@@ -133,7 +133,7 @@ def _verdict_section(
         if len(verdict.claims(table)) > len(next(iter(pairs.values()), []))
     ]
     text = (
-        "The paper says it; do these runs? Held: the whole 95 % interval lies on the claimed side, "
+        "The paper says it, or this package asks it; do these runs? Held: the whole 95 % interval lies on the claimed side, "
         "and reaches "
         "a claimed size. Did not hold: it lies on the other side, or falls short of that size. "
         "Undecided: neither."

@@ -309,6 +309,7 @@ TABLE_TITLES = {
     "atari": "Atari",
     "minigrid": "MiniGrid",
     "cost": "training time",
+    "curiosity": "curiosity and its controls (asked by this package)",
 }
 KINDS = {"held": "held", "did not hold": "not-held", "undecided": "open"}
 

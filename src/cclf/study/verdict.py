@@ -1,4 +1,4 @@
-"""Claims of the paper as data, and what results say of each: held, did not hold, or undecided, with
+"""Claims of the paper, and a few of this package, as data, and what results say of each: held, did not hold, or undecided, with
 the interval that says so.
 
     held           the whole 95 % interval lies on the claimed side; where a size is claimed, it also reaches that size
@@ -23,10 +23,11 @@ from cclf.study.statistics import Interval
 from cclf.study.tabular import number
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
-TABLES = ("table1", "ablation", "atari", "minigrid", "cost")
+# of the paper, and last the question whether its curiosity carries information, which is our own
+TABLES = ("table1", "ablation", "atari", "minigrid", "cost", "curiosity")
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
-Measure = Literal["return", "wins", "steps", "seconds", "above", "below"]
+Measure = Literal["return", "average", "wins", "steps", "seconds", "above", "below"]
 Judgement = Literal["held", "did not hold", "undecided"]
 
 
@@ -34,6 +35,7 @@ class Claim(NamedTuple):
     """`method` does better than every one of `rivals` on `tasks` at `clock`, by `measure`:
 
     return    mean return over seeds and tasks; by its difference, or by its ratio where a factor is claimed
+    average   the same of the mean over all evaluations of training until then, on one task
     wins      on how many tasks its mean return is above all rivals'; `factor` of them are claimed
     steps     median steps to a return of `threshold`, as a ratio; a run that never gets there needs infinitely many
     seconds   mean training time, as a ratio
@@ -141,16 +143,21 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
 
 def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
     """One (runs, tasks) matrix per method of what the measure looks at."""
-    if claim.measure in ("steps", "seconds"):
+    if claim.measure in ("steps", "seconds", "average"):
         by_method: dict[str, list[list[float]]] = {method: [] for method in claim.methods}
-        if claim.measure == "steps":
+        if claim.measure != "seconds":
             load.refuse_other_spacing(rows)
+        lowest = load.lowest_returns(rows)
         for name, readings in load.runs(rows).items():
             last = load.at(readings, claim.clock)
             if claim.measure == "seconds" and last is not None:
                 by_method[name.method].append([last.wall_seconds])
             elif claim.measure == "steps" and (last is not None or readings[-1].state == "failed"):
                 by_method[name.method].append([_steps(readings, claim)])
+            elif claim.measure == "average" and last is not None:
+                by_method[name.method].append([_average(readings, last)])
+            elif claim.measure == "average" and readings[-1].state == "failed":
+                by_method[name.method].append([lowest[name.task]])
         return [np.array(by_method[method]).reshape(-1, 1) for method in claim.methods]
     matrices = load.scores(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
     return [matrices[method] for method in claim.methods]
@@ -160,6 +167,10 @@ def _steps(readings: Sequence[Row], claim: Claim) -> float:
     assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
     seen = [row for row in readings if getattr(row, claim.clock.unit) <= claim.clock.steps * 1.01]
     return load.steps_to(seen, claim.threshold, claim.clock.unit)
+
+
+def _average(readings: Sequence[Row], last: Row) -> float:
+    return float(np.mean([row.return_mean for row in readings if row.env_steps <= last.env_steps]))
 
 
 def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
@@ -184,7 +195,7 @@ def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
 
 def _words(claim: Claim) -> str:
     """What the number of a verdict is."""
-    if claim.measure == "return":
+    if claim.measure in ("return", "average"):
         return "difference" if claim.factor is None else "ratio"
     words = {
         "wins": "tasks won:",
@@ -208,7 +219,7 @@ def _even(claim: Claim) -> float:
     if claim.measure == "wins":
         assert claim.factor is not None, f"the claim {claim.name} lacks its count"
         return claim.factor - 0.5  # tasks are whole: a count of `factor` is on the claimed side
-    return 0.0 if claim.measure == "return" and claim.factor is None else 1.0
+    return 0.0 if _words(claim) == "difference" else 1.0
 
 
 def _state(claim: Claim, interval: Interval) -> Judgement:

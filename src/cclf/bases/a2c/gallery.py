@@ -42,7 +42,8 @@ def gallery(
     parts = []
     for _ in range(math.ceil(samples / batch)):
         rollout, _ = learner.collect()
-        parts.append(columns(a2c, rollout, env_steps.cpu(), steps))
+        order = learner.draw_order(batch)
+        parts.append(columns(a2c, rollout, env_steps.cpu(), steps, order))
     learner.close()
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     identity = first_equal(table["observation"]).numpy()
@@ -92,7 +93,11 @@ def gallery(
 
 
 def columns(
-    a2c: A2c, rollout: Rollout, env_steps: Tensor, steps: np.ndarray
+    a2c: A2c,
+    rollout: Rollout,
+    env_steps: Tensor,
+    steps: np.ndarray,
+    order: Tensor | None = None,
 ) -> dict[str, np.ndarray]:
     """All numbers about a rollout, row after row. `steps` (N,) is where each episode stands, and is
     moved on."""
@@ -100,7 +105,7 @@ def columns(
     reward = torch.from_numpy(rollout.reward).flatten()
     with torch.no_grad(), kept_maxima(a2c.framework):
         appraisal, _ = a2c.appraise(
-            a2c.framework, a2c.features(rollout), rollout, reward, env_steps
+            a2c.framework, a2c.features(rollout), rollout, reward, env_steps, order
         )
     where = np.empty(rollout.action.shape)
     for t, ended in enumerate(rollout.ended):

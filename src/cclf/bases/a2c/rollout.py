@@ -34,9 +34,8 @@ class RolloutLearner:
     def turn(self, env_steps: int) -> Turn:
         rollout, finished = self.collect()
         yield
-        metrics = self.algorithm.update(
-            rollout, torch.tensor(float(env_steps), dtype=torch.float64)
-        )
+        moment = torch.tensor(float(env_steps), dtype=torch.float64)
+        metrics = self.algorithm.update(rollout, moment, self.draw_order(rollout.action.size))
         self.updates += 1
         return Advance(rollout.action.size, metrics, finished)
 
@@ -60,6 +59,12 @@ class RolloutLearner:
                 self.episode_returns[ended[t]] = 0.0
         observation[steps] = self.observation = now
         return Rollout(observation, action, reward, ended), finished
+
+    def draw_order(self, batch: int) -> torch.Tensor | None:
+        """A permutation of the batch where the algorithm needs one; else nothing is drawn."""
+        if not self.algorithm.needs_order:
+            return None
+        return torch.from_numpy(self.random.permutation(batch))
 
     def slow_metrics(self) -> dict[str, float]:
         return {}

@@ -104,7 +104,12 @@ class A2c:
         ).numpy()
         return (logits - np.log(-np.log(uniform))).argmax(1)  # type: ignore[no-any-return]
 
-    def update(self, rollout: Rollout, env_steps: Tensor) -> Metrics:
+    @property
+    def needs_order(self) -> bool:
+        """Whether an update must be given a permutation of its batch."""
+        return self.framework is not None and self.framework.needs_order
+
+    def update(self, rollout: Rollout, env_steps: Tensor, order: Tensor | None = None) -> Metrics:
         steps, environments = rollout.action.shape
         batch = steps * environments
         features = self.features(rollout)
@@ -115,7 +120,7 @@ class A2c:
         paid, contrastive = reward, None
         if self.framework is not None:
             appraisal, contrastive = self.appraise(
-                self.framework, features, rollout, reward.flatten(), env_steps
+                self.framework, features, rollout, reward.flatten(), env_steps, order
             )
             paid = reward + appraisal.bonus.view_as(reward)
             metrics["contrastive_loss"] = contrastive.detach()
@@ -170,6 +175,7 @@ class A2c:
         rollout: Rollout,
         reward: Tensor,
         env_steps: Tensor,
+        order: Tensor | None = None,
     ) -> tuple[Appraisal, Tensor]:
         """Curiosity about each observation and the next, and the contrastive loss that trains the
         belief.
@@ -195,6 +201,7 @@ class A2c:
             env_steps,
             encode_query=lambda row: detached[row],
             encode_key=lambda row: key[row],
+            order=order,
         )
         return appraisal, framework.contrastive_loss(
             query[:batch], key[:batch], appraisal.curiosity, same[0]

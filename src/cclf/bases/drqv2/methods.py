@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from cclf.bases.base import ABLATIONS, Defaults, Method, Overrides, by_name, with_pieces
+from cclf.bases.base import (
+    ABLATIONS,
+    CANDIDATES,
+    CONTROLS,
+    Defaults,
+    Method,
+    Overrides,
+    by_curiosity,
+    by_name,
+    with_pieces,
+)
 
 DEFAULTS = Defaults(
     env={"frame_pixels": 84, "crop_pixels": 84, "frame_stack": 3, "action_repeat": 2},
@@ -10,14 +20,16 @@ DEFAULTS = Defaults(
 )
 
 _PLAIN = with_pieces() | {"views": 1}
+_CCLF = Method("drq-v2+cclf", "with all four pieces of CCLF", {})
 METHODS = by_name(
     Method("drq-v2", "DrQ-v2 as published: one shifted view", _PLAIN | {"contrastive": False}),
     Method("drq-v2+curl", "with a second view as the key of a contrastive loss", _PLAIN),
-    Method("drq-v2+cclf", "with all four pieces of CCLF", {}),
+    _CCLF,
     *(
         replace(ablation, name=f"drq-v2+{ablation.name}", summary=f"DrQ-v2, {ablation.summary}")
         for ablation in ABLATIONS
     ),
+    *by_curiosity(_CCLF, *CONTROLS, *CANDIDATES),
 )
 
 # Its authors' three classes of tasks: how long noise fades, in agent steps, and the budget.

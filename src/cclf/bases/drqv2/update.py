@@ -36,6 +36,7 @@ class Drqv2Noise(NamedTuple):
     next_origins: Tensor  # (K, B, 2)
     target: Tensor  # (V, B, A)  standard normal: noise on actions in the target
     actor: Tensor  # (B, A)
+    order: Tensor | None = None  # (B,)  a permutation, where the framework needs one
 
 
 class Encoded(NamedTuple):
@@ -128,7 +129,8 @@ class Drqv2:
 
         now, following = origins(), origins()
         target, actor = normal(self.framework.learned_views, batch_size), normal(batch_size)
-        return Drqv2Noise(now, following, target, actor)
+        order = self.framework.draw_order(batch_size, augment_generator)
+        return Drqv2Noise(now, following, target, actor, order)
 
     def update(self, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> UpdateResult:
         """One update: appraise, critic and encoder, actor, target."""
@@ -299,6 +301,7 @@ def appraise(
         env_steps,
         look_up,
         look_up,
+        noise.order,
     )
     priority = agent.framework.priority(batch.priority, appraisal)
     metrics = {"reward_mean": batch.reward.mean()} | agent.framework.metrics(

@@ -38,6 +38,7 @@ class Draws:
             next_shifts=uniform.get("next_shifts", none),
             intensity=normals.get("intensity", none),
             next_intensity=normals.get("next_intensity", none),
+            order=uniform["order"].argsort() if "order" in uniform else none,
         )
 
     def of_first(self, moment: int) -> tuple[Uniform, RainbowNoise]:
@@ -47,9 +48,8 @@ class Draws:
         def first(head: HeadNoise) -> HeadNoise:
             return tuple(LayerNoise(layer.inputs[0], layer.outputs[0]) for layer in head)
 
-        views = (noise.shifts, noise.next_shifts, noise.intensity, noise.next_intensity)
         own = RainbowNoise(
-            first(noise.online), first(noise.target), *(numbers[0] for numbers in views)
+            first(noise.online), first(noise.target), *(numbers[0] for numbers in noise[2:])
         )
         return {name: numbers[0] for name, numbers in uniform.items()}, own
 
@@ -61,7 +61,7 @@ class Draws:
 def _shapes(module: Rainbow) -> dict[str, tuple[int, ...]]:
     """Uniform numbers of one turn of one run, by name.
 
-    Those of the views come last: methods share the others.
+    Those of the views, and after them an order, come last: methods share the others.
     """
     settings, method, batch = module.settings, module.method, module.settings.batch_size
     shapes: dict[str, tuple[int, ...]] = {"replay": (batch,), "explore": (2,)}
@@ -75,4 +75,6 @@ def _shapes(module: Rainbow) -> dict[str, tuple[int, ...]]:
         shapes |= {"shifts": axes, "next_shifts": axes}
         if settings.intensity_scale:
             shapes |= {"intensity": axes[:2], "next_intensity": axes[:2]}
+    if module.framework.needs_order:
+        shapes |= {"order": (batch,)}
     return shapes

@@ -117,7 +117,7 @@ def appraise(
     )
     with torch.no_grad(), kept_maxima(rainbow.framework):
         return pair, rainbow.framework.appraise(
-            *pair, batch.reward, env_steps, rainbow.query, rainbow.key
+            *pair, batch.reward, env_steps, rainbow.query, rainbow.key, noise.order
         )
 
 

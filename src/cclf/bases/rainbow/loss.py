@@ -32,6 +32,7 @@ class RainbowNoise(NamedTuple):
     next_shifts: Tensor
     intensity: Tensor  # (K, B) standard normal
     next_intensity: Tensor
+    order: Tensor  # (B,)  a permutation, where the framework needs one
 
 
 class RainbowNet(nn.Module):
@@ -171,7 +172,7 @@ class Rainbow(nn.Module):
                 next_views._replace(query=self._project(next_first)),
             )
         appraisal = self.framework.appraise(
-            views, next_views, batch.reward, env_steps, self.query, self.key
+            views, next_views, batch.reward, env_steps, self.query, self.key, noise.order
         )
         learned = self._original(appraisal, batch) if original else appraisal
 

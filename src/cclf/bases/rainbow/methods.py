@@ -2,7 +2,16 @@
 
 from dataclasses import replace
 
-from cclf.bases.base import ABLATIONS, Defaults, Method, Overrides, by_name, with_pieces
+from cclf.bases.base import (
+    ABLATIONS,
+    CONTROLS,
+    Defaults,
+    Method,
+    Overrides,
+    by_curiosity,
+    by_name,
+    with_pieces,
+)
 from cclf.bases.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
 
 DEFAULTS = Defaults(
@@ -15,6 +24,7 @@ DEFAULTS = Defaults(
 )
 
 _PLAIN = with_pieces()
+_CCLF = Method("cclf", "all four pieces", {})
 # On Rainbow the contrastive loss may stand beside a Q loss that never sees an augmented frame:
 # CURL's does.
 _NOTHING = _PLAIN | {"augmentation": "none", "views": 1, "contrastive": False}
@@ -80,9 +90,10 @@ METHODS = by_name(
     Method("curl", "Rainbow with a contrastive loss on two augmented views", _PLAIN | {"views": 1}, _CURL),
     Method("curl-cclf-list", "control: CURL with the CCLF paper's coefficients", _PLAIN | {"views": 1},
            _CURL | {"contrastive_list": "cclf"}),
-    Method("cclf", "all four pieces", {}),
+    _CCLF,
     Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
     *(_on_rainbow(method) for method in ABLATIONS),
+    *by_curiosity(_CCLF, *CONTROLS, "ranks", "debiased", "cancelled"),
 )  # fmt: skip
 
 # CCLF on Rainbow was never released: here "released" is CURL's Rainbow, with the pieces of the

@@ -1,8 +1,19 @@
 """The methods of the paper on SAC, its two profiles and what it sets for a task."""
 
-from cclf.bases.base import ABLATIONS, Defaults, Method, Overrides, by_name, with_pieces
+from cclf.bases.base import (
+    ABLATIONS,
+    CANDIDATES,
+    CONTROLS,
+    Defaults,
+    Method,
+    Overrides,
+    by_curiosity,
+    by_name,
+    with_pieces,
+)
 
 _PLAIN = with_pieces()
+_CCLF = Method("cclf", "all four pieces", {})
 METHODS = by_name(
     Method(
         "sac-pixel",
@@ -33,8 +44,9 @@ METHODS = by_name(
         _PLAIN | {"views": 5, "selection": "overlap"},
     ),
     Method("select+", "two of five crops by curiosity, Eq. (5)", with_pieces("selection")),
-    Method("cclf", "all four pieces", {}),
+    _CCLF,
     *ABLATIONS,
+    *by_curiosity(_CCLF, *CONTROLS, *CANDIDATES),
 )
 
 # Each disagreement between the paper and the released code is one field; see docs/deviations.md.

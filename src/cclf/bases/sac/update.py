@@ -37,6 +37,7 @@ class SacNoise(NamedTuple):
     next_origins: Tensor  # (K, B, 2)
     target: Tensor  # (V, B, A)  policy noise in the target
     actor: Tensor  # (B, A)
+    order: Tensor | None = None  # (B,)  a permutation, where the framework needs one
 
 
 class Encoded(NamedTuple):
@@ -145,7 +146,8 @@ class Sac:
 
         now, following = origins(), origins()
         target, actor = normal(self.framework.learned_views, batch_size), normal(batch_size)
-        return SacNoise(now, following, target, actor)
+        order = self.framework.draw_order(batch_size, augment_generator)
+        return SacNoise(now, following, target, actor, order)
 
     def update(self, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
         """One update: appraise, critic, target, actor and temperature, contrastive."""
@@ -352,6 +354,7 @@ def appraise(
         env_steps,
         look_up,
         look_up,
+        noise.order,
     )
     priority = sac.framework.priority(batch.priority, appraisal)
     metrics = {"reward_mean": batch.reward.mean()} | sac.framework.metrics(
