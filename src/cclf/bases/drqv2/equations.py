@@ -1,6 +1,5 @@
 """What DrQ-v2 computes beside the equations of the paper, each on tensors alone."""
 
-import torch
 from torch import Tensor
 
 EDGE = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
@@ -33,15 +32,3 @@ def noisy_action(
         offset = offset.clamp(-noise_clip, noise_clip)
     action = mean + offset
     return action - action.detach() + action.detach().clamp(-EDGE, EDGE)
-
-
-def shifted_pixels(pixels: int, shift_pixels: int, device: torch.device) -> Tensor:
-    """Where each row (or column) of a frame with repeated borders comes from.
-
-        p[i] = clamp(i − s, 0, pixels − 1)        i = 0 … pixels + 2 s − 1
-
-    >>> shifted_pixels(3, 2, torch.device("cpu"))
-    tensor([0, 0, 0, 1, 2, 2, 2])
-    """
-    places = torch.arange(-shift_pixels, pixels + shift_pixels, device=device)
-    return places.clamp(0, pixels - 1)

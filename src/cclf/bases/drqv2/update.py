@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.bases.drqv2.equations import noise_std, noisy_action, shifted_pixels
+from cclf.bases.drqv2.equations import noise_std, noisy_action
 from cclf.bases.drqv2.networks import Actor, Critic, initialise
 from cclf.bases.pixel_encoder import Convolutions, plain_convolutions
 from cclf.config import Config, Precision
 from cclf.data.augment import Crops, Views, draw_origins
-from cclf.data.optimisers import descend, load_moments, moments
+from cclf.data.optimisers import Move, adam_step, descend, load_moments, moments
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
-from cclf.kernels.first_convolution import pack
+from cclf.kernels.first_convolution import pack, repeated_border
 from cclf.kernels.paired_convolutions import Layers, backward, paired_convolutions, prepare
 
 PIXEL_CENTRE = 0.5  # pixels enter as x / 255 - 0.5
@@ -60,6 +60,7 @@ class Compute(NamedTuple):
     q_target: Callable[..., Tensor]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
     actor_loss: Callable[..., tuple[Tensor, Metrics]]
+    move: Move | None  # a step of Adam; None is PyTorch's own
 
 
 def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part: part) -> Compute:
@@ -70,8 +71,10 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
     convolutions, join = wrap(plain_convolutions), wrap(join_planes)
     if precision == "bf16":
         convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
-        join = wrap(join_packed)
-    return Compute(convolutions, join, *map(wrap, (appraise, q_target, critic_loss, actor_loss)))
+        join = join_packed
+    parts = map(wrap, (appraise, q_target, critic_loss, actor_loss))
+    compiles = wrap(adam_step) is not adam_step
+    return Compute(convolutions, join, *parts, wrap(adam_step) if compiles else None)
 
 
 class Drqv2:
@@ -139,7 +142,7 @@ class Drqv2:
         metrics |= self._learn_values(encoded, appraisal, batch, noise.target, std)
         anchors = encoded.first[: len(batch.reward)].detach()
         loss, more = self.compute.actor_loss(self, anchors, noise.actor, std)
-        descend(loss, self.optimisers["actor"])
+        descend(loss, self.optimisers["actor"], move=self.compute.move)
         self._move_target()
         self.updates += 1
         return UpdateResult(metrics | more | {"noise_std": std}, priority)
@@ -200,7 +203,7 @@ class Drqv2:
         loss, metrics = self.compute.critic_loss(
             self, features, target, appraisal.weights, batch.action, key, appraisal.curiosity
         )
-        descend(loss, self.optimisers["critic"])
+        descend(loss, self.optimisers["critic"], move=self.compute.move)
         return metrics
 
     def _key(self, encoded: Encoded, appraisal: Appraisal) -> Tensor:
@@ -263,15 +266,13 @@ Appraised = tuple[Appraisal, Tensor | None, Metrics]
 def join_planes(shift_pixels: int, *frames: Tensor) -> Tensor:
     """Batches of frames (B, C, H, W) as one, with repeated borders."""
     joined = torch.cat(frames)
-    place = shifted_pixels(joined.shape[-1], shift_pixels, joined.device)
+    place = repeated_border(joined.shape[-1], shift_pixels, joined.device)
     return joined[:, :, place][:, :, :, place]
 
 
 def join_packed(shift_pixels: int, *frames: Tensor) -> Tensor:
     """The same with channels last and packed, as the fast first convolution wants them."""
-    packed = pack(*frames)
-    place = shifted_pixels(packed.shape[1], shift_pixels, packed.device)
-    return packed[:, place][:, :, place]
+    return pack(*frames, border=shift_pixels)
 
 
 def appraise(

@@ -73,7 +73,7 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
     convolutions, join = wrap(plain_convolutions), _join
     if precision == "bf16":
         convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
-        join = wrap(pack)
+        join = pack
     rest = map(wrap, (appraise, q_target, critic_loss, actor_loss, contrastive_loss))
     return Compute(convolutions, join, *rest)
 
