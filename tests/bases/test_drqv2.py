@@ -11,15 +11,19 @@ from torch import Tensor
 import drqv2_inputs as golden
 import reference_drqv2
 from cclf import build, presets
-from cclf.bases.drqv2 import methods
+from cclf.bases import pixel_gallery
+from cclf.bases.drqv2 import gallery, methods
 from cclf.bases.drqv2.equations import noise_std
 from cclf.bases.drqv2.learner import make_drqv2
 from cclf.bases.drqv2.update import Drqv2, Drqv2Noise, compute_with
 from cclf.bases.registry import bases
+from cclf.cli import main
 from cclf.data.replay import Replay
 from cclf.data.types import Batch
 from cclf.envs.registry import play_of
-from tiny_runs import CPU, flat, tiny_config
+from cclf.runtime import checkpoint, run_folder
+from cclf.runtime.seeding import Generators
+from tiny_runs import CPU, flat, run, tiny_config
 
 METHODS = list(bases()["drqv2"].methods)
 BATCH, ACTIONS = 6, 2
@@ -306,6 +310,27 @@ def test_bfloat16_makes_nearly_the_same_step(method):
         after = torch.cat([p.detach().flatten() for p in agent.networks.parameters()])
         steps.append(after - before)
     assert float(torch.cosine_similarity(*steps, dim=0)) > 0.9
+
+
+def test_the_gallery_sees_what_an_update_sees(tmp_path):
+    config = tiny_config("toy/reach-1d", "drq-v2+cclf", base="drqv2", algorithm={"n_steps": 3})
+    with run_folder.claimed_folder(config, tmp_path) as folder:
+        run(config, folder)
+    saved = checkpoint.load(folder / "checkpoint")["learner"]
+    agent, replay = gallery.load(config, saved, CPU)
+    batch = replay.sample(BATCH, torch.Generator().manual_seed(0))
+    now = torch.tensor(60.0, dtype=torch.float64)
+    _, shown = pixel_gallery.appraise(gallery.looks_of(agent), batch, Generators(1, CPU, CPU), now)
+    streams = Generators(1, CPU, CPU)
+    noise = agent.draw_noise(BATCH, streams["augment"], streams["policy"])
+    agent.networks.double()
+    expected = reference_drqv2.appraise(agent, batch, noise, now)
+    for name in ("curiosity", "next_curiosity", "chosen", "next_chosen", "weights"):
+        ours, theirs = getattr(shown, name), getattr(expected, name)
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=0.0, atol=1e-5)
+    page = tmp_path / "page.html"
+    assert main(["inspect", str(folder), "--out", str(page), "--samples", "16"]) == 0
+    assert "shifts" in page.read_text()
 
 
 def test_every_metric_has_a_column():

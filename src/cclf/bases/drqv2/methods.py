@@ -55,7 +55,7 @@ _TOY: Overrides = {
     "warmup_agent_steps": 200,
     "update_every_agent_steps": 1,
     "replay_capacity_transitions": 10_000,
-    "learning_rate": 3e-4,
+    "learning_rate": 1e-3,
     "n_steps": 1,
     "shift_pixels": 1,
     "noise_agent_steps": 1_000,
