@@ -20,6 +20,7 @@ from cclf.config import MethodConfig
 from cclf.curiosity import MEASURES
 from cclf.data.augment import Views
 from cclf.framework import Appraisal, Framework
+from cclf.rules import UNWEIGHTED_CONTRAST
 from tiny_runs import CPU, tiny_config
 
 VIEWS, BATCH, FEATURES = 4, 6, 3
@@ -255,6 +256,11 @@ def test_every_choice_of_the_option_is_a_measure() -> None:
     assert set(choices) == set(MEASURES)
     assert next(f.default for f in fields(MethodConfig) if f.name == "curiosity") == "belief"
     assert set(CONTROLS | CANDIDATES) == set(MEASURES) - {"belief"}
+
+
+def test_the_rules_know_which_measures_leave_the_contrastive_loss_alone() -> None:
+    unweighted = {name for name, measure in MEASURES.items() if measure.contrast is curiosity.ones}
+    assert unweighted == set(UNWEIGHTED_CONTRAST)
 
 
 @pytest.mark.parametrize("base", ["sac", "rainbow", "a2c"])
