@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 import cclf
-from cclf import build, curiosity, presets
+from cclf import build, curiosity
 from cclf.bases.base import CANDIDATES, CONTROLS
 from cclf.bases.registry import bases
 from cclf.config import MethodConfig
@@ -267,19 +267,22 @@ def test_the_rules_know_which_measures_leave_the_contrastive_loss_alone() -> Non
     assert unweighted == set(UNWEIGHTED_CONTRAST)
 
 
-@pytest.mark.parametrize("base", ["sac", "rainbow", "a2c"])
+@pytest.mark.parametrize("base", bases())
 def test_methods_are_named_after_the_measure_they_change(base: str) -> None:
-    methods = bases()[base].methods
-    assert {"cclf-shuffled", "cclf-even"} <= set(methods)
+    methods, found = bases()[base].methods, set()
     for name, method in methods.items():
         measure = method.overrides.get("curiosity", "belief")
-        changes = presets.differences_from_cclf(method, bases()[base])
         if measure != "belief":
-            assert name.endswith(f"cclf-{measure}")
-            assert set(changes) - {"re3", "bonus_temperature"} == {"curiosity"}
+            own, _, last = name.rpartition("-")
+            assert last == measure
+            changed = method.overrides.items() - methods[own].overrides.items()
+            assert {option for option, _ in changed} - {"bonus_temperature"} == {"curiosity"}
+            assert method.settings == methods[own].settings
+            found.add(measure)
+    assert set(CONTROLS) <= found
 
 
-@pytest.mark.parametrize("base", ["sac", "rainbow", "a2c"])
+@pytest.mark.parametrize("base", bases())
 def test_no_base_names_a_measure_where_it_learns(base: str) -> None:
     """Only its list of methods may: an update that asks which one is running is no base."""
     room = Path(cclf.__file__).parent / "bases" / base

@@ -15,6 +15,7 @@ from PIL import Image
 
 from browser import browser
 from cclf import build, cli
+from cclf.bases import pixel_gallery
 from cclf.bases.a2c.networks import grid_windows
 from cclf.bases.rainbow.learner import make_rainbow, make_rainbow_stack
 from cclf.bases.registry import bases
@@ -568,7 +569,8 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
         maximum.fill_(1e-5)
     generators = Generators(1, CPU, CPU)
     batch = replay.sample(8, generators["replay"])
-    views, first = gallery_sac.appraise(sac, batch, generators, torch.tensor(60.0))
+    looks = gallery_sac.looks_of(sac)
+    views, first = pixel_gallery.appraise(looks, batch, generators, torch.tensor(60.0))
     assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
     assert first.bonus.max() > 1e-5
     encoders = (sac.critic.encoder, sac.target.encoder)

@@ -31,9 +31,14 @@ RAINBOW_SIZES = {
     "learning_rate": 0.1,  # so that the target network soon prefers other actions
 }
 DECAY_AGENT_STEPS = 8  # where exploration fades at all
-TASKS = {"sac": "toy/reach-1d", "a2c": "minigrid/Empty-5x5", "rainbow": "toy/catch"}
-AGENT_STEPS = {"sac": 26, "a2c": 48, "rainbow": 30}
-EVAL_EPISODES = {"sac": 1, "a2c": 2, "rainbow": 5}
+TASKS = {
+    "sac": "toy/reach-1d",
+    "a2c": "minigrid/Empty-5x5",
+    "rainbow": "toy/catch",
+    "drqv2": "toy/reach-1d",
+}
+AGENT_STEPS = {"sac": 26, "a2c": 48, "rainbow": 30, "drqv2": 26}
+EVAL_EPISODES = {"sac": 1, "a2c": 2, "rainbow": 5, "drqv2": 1}
 # Where neither another choice, nor the double, nor the half of a value can show in so short a run.
 OTHER_VALUES = {
     "replay_capacity_transitions": 12,
@@ -63,7 +68,7 @@ def the_config(base: str, method: str) -> Config:
     ):
         sizes = sizes | {"epsilon_decay_agent_steps": DECAY_AGENT_STEPS}
     return tiny_config(
-        TASKS[base], method, env=env, algorithm=sizes, eval_episodes=EVAL_EPISODES[base]
+        TASKS[base], method, base=base, env=env, algorithm=sizes, eval_episodes=EVAL_EPISODES[base]
     )
 
 
@@ -105,7 +110,7 @@ def fingerprint(config: Config) -> str:
     torch.set_num_threads(1)
     learner, agent = build.make_learner(config, CPU), build.make_agent(config, CPU)
     agent_steps, seen = 0, hashlib.sha256()
-    while agent_steps < AGENT_STEPS[presets.base_of(config.task).name]:
+    while agent_steps < AGENT_STEPS[config.base]:
         advance = whole(learner.turn(agent_steps * config.env.action_repeat))
         agent_steps += advance.agent_steps
         seen.update(repr(advance.finished_returns).encode())
@@ -167,17 +172,19 @@ def refused_needlessly(base: str, method: str) -> list[str]:
 
 
 PAIRS = [(base, method) for base in TASKS for method in bases()[base].methods]
+WITH_ALL_PIECES = [pair for pair in PAIRS if pair[1] in ("cclf", "drq-v2+cclf")]
 
 
-@pytest.mark.parametrize("base", TASKS)
-def test_every_option_of_cclf_acts_or_is_refused(base):
+@pytest.mark.parametrize(("base", "method"), WITH_ALL_PIECES)
+def test_every_option_of_cclf_acts_or_is_refused(base, method):
     """Of Rainbow, whose runs take longest, all options are changed in the slow lane."""
-    walk(base, "cclf", ruled_alone=base == "rainbow")
+    walk(base, method, ruled_alone=base == "rainbow")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("base", "method"), [pair for pair in PAIRS if pair[1] != "cclf" or pair[0] == "rainbow"]
+    ("base", "method"),
+    [pair for pair in PAIRS if pair not in WITH_ALL_PIECES or pair[0] == "rainbow"],
 )
 def test_every_option_of_every_method_acts_or_is_refused(base, method):
     walk(base, method)

@@ -25,6 +25,13 @@ RUNS = {
         "toy/reach-1d", "cclf", algorithm={"replay_capacity_transitions": 100}, **OFTEN
     ),
     "sac, workers": tiny_config("toy/reach-1d", "cclf", **OFTEN, eval_workers=1),
+    "drqv2": tiny_config(
+        "toy/reach-1d",
+        "drq-v2+cclf",
+        base="drqv2",
+        algorithm={"replay_capacity_transitions": 70, "update_every_agent_steps": 2},
+        **OFTEN,
+    ),
     "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", **OFTEN | {"eval_every_env_steps": 128}),
     "rainbow": tiny_cclf(**OFTEN),
     "rainbow, workers": tiny_cclf(**OFTEN, eval_workers=2),
@@ -39,6 +46,7 @@ ENV_STEPS = {
     "default lane": {
         "sac": 160,
         "sac, workers": 60,
+        "drqv2": 160,
         "a2c": 640,
         "rainbow, a stack": 40,
         "rainbow, Q*bert": 160,
@@ -46,6 +54,7 @@ ENV_STEPS = {
     "slow lane": {
         "sac": 600,
         "sac, workers": 600,
+        "drqv2": 600,
         "a2c": 3_200,
         "rainbow": 400,
         "rainbow, workers": 100,

@@ -27,6 +27,14 @@ _SIZES = {
         "re3_window_observations": 40,
     },
     "rainbow": {},
+    "drqv2": {
+        "batch_size": 4,
+        "hidden_dim": 16,
+        "conv_filters": 4,
+        "feature_dim": 8,
+        "warmup_agent_steps": 20,
+        "noise_agent_steps": 40,
+    },
 }
 _RUN = {
     "env_steps": 60,
@@ -37,10 +45,12 @@ _RUN = {
 _RUN |= {"device": "cpu", "threads": 1, "video": False, "tensorboard": False}
 
 
-def tiny_config(task="toy/reach-1d", method="cclf", *, seed=1, env=None, algorithm=None, **run):
+def tiny_config(
+    task="toy/reach-1d", method="cclf", *, base=None, seed=1, env=None, algorithm=None, **run
+):
     """The preset with its sizes cut down; further keywords go to `run`."""
-    config = presets.resolve(task, method, seed=seed)
-    sizes = _SIZES[presets.base_of(task).name] | (algorithm or {})
+    config = presets.resolve(task, method, seed=seed, base_name=base)
+    sizes = _SIZES[config.base] | (algorithm or {})
     return replace(
         config,
         env=replace(config.env, **env or {}),
@@ -51,8 +61,9 @@ def tiny_config(task="toy/reach-1d", method="cclf", *, seed=1, env=None, algorit
 
 def tiny_options(config):
     """The same as words of a command line."""
-    defaults = presets.resolve(config.task, config.method_name)
-    words = [config.task, "--method", config.method_name, "--seed", str(config.seed)]
+    defaults = presets.resolve(config.task, config.method_name, base_name=config.base)
+    words = [config.task, "--base", config.base, "--method", config.method_name]
+    words += ["--seed", str(config.seed)]
     for group in ("env", "method", "algorithm", "run"):
         ours, theirs = getattr(config, group), getattr(defaults, group)
         for name, value in vars(ours).items():

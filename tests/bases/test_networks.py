@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from cclf.bases.a2c.networks import GridEncoder, grid_windows
-from cclf.bases.sac.networks import Actor, Convolutions, Critic, Encoder, Head, PolicySample
+from cclf.bases.pixel_encoder import Convolutions, Head
+from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
 
 FEATURES, ACTIONS, HIDDEN = 50, 2, 64
 

@@ -66,15 +66,9 @@ def make_batch(seed: int = 0) -> Batch:
     continuation = torch.ones(BATCH)
     continuation[2] = 0.0
     action = 2.0 * uniform(BATCH, ACTIONS) - 1.0
-    return Batch(
-        frames(),
-        action,
-        uniform(BATCH),
-        continuation,
-        frames(),
-        0.5 + 0.5 * uniform(BATCH),
-        torch.arange(BATCH),
-    )
+    observation, reward, following = frames(), uniform(BATCH), frames()
+    priority, slot = 0.5 + 0.5 * uniform(BATCH), torch.arange(BATCH)
+    return Batch(observation, action, reward, continuation, following, priority, slot, reward)
 
 
 def draw_noise(sac: Sac, seed: int = 0) -> SacNoise:
@@ -188,6 +182,7 @@ def golden_batch(number: int, priorities: Tensor, dtype: torch.dtype) -> tuple[B
         next_observation=contents["next_observation"][index],
         priority=priorities[index].to(dtype),
         slot=index,
+        n_step_return=contents["reward"][index].to(dtype),
     )
     noise = (golden.target_noise(number).to(dtype), golden.actor_noise(number).to(dtype))
     return batch, SacNoise(*golden.crop_origins(number), *noise)
@@ -836,7 +831,9 @@ def test_paper_profile_collects_on_random_crops_and_the_released_on_the_centre()
         assert len(expected) == len(corners)
         crops, drawn = torch.Generator().manual_seed(0), set()
         for _ in range(300):
-            action = sac.collection_action(observation, crops, torch.Generator().manual_seed(7))
+            action = sac.collection_action(
+                observation, STEPS, crops, torch.Generator().manual_seed(7)
+            )
             drawn.add(tuple(action[0].tolist()))
         assert drawn == expected
 

@@ -288,6 +288,57 @@ def test_a_hundred_thousand_transitions_of_100x100_rgb_need_3_gigabytes(max_epis
     assert slots_needed(100_000, max_episode, 3) < 1.01 * 100_000
 
 
+class Walker:
+    """Plays random episodes, and knows of each start what n steps from there bring."""
+
+    def __init__(self, n_steps, discount):
+        self.n_steps, self.discount, self.starts = n_steps, discount, {}
+        self.number = 0
+
+    def episode(self, player, length, terminated):
+        first = self.number
+        player.episode(length, terminated)
+        self.number += length
+        for start in range(first, self.number):
+            whole = start + self.n_steps <= self.number
+            if not whole and not terminated:
+                continue
+            last = min(start + self.n_steps, self.number)
+            total = sum(self.discount ** (k - start) * k for k in range(start, last))
+            goes_on = not (terminated and last == self.number)
+            self.starts[start] = (total, float(goes_on), last - 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_steps=st.integers(1, 4),
+    frame_stack=st.integers(1, 4),
+    capacity=st.integers(4, 24),
+    plays=episodes,
+    seed=st.integers(0, 99),
+)
+def test_n_steps_end_with_their_episode(n_steps, frame_stack, capacity, plays, seed):
+    """A reward is its transition's number, so a return names the steps that are in it."""
+    replay = Replay(capacity, FRAME, ACTIONS, frame_stack, None, CPU, n_steps, discount=0.9)
+    player, walker = Player(replay, seed), Walker(n_steps, 0.9)
+    for length, terminated in plays:
+        walker.episode(player, length, terminated)
+        numbers = live_numbers(replay)
+        newest = sorted(walker.starts)[-len(numbers) :] if numbers else []
+        assert numbers == newest, "the live ones are the newest of those that may be drawn"
+        if not numbers:
+            continue
+        batch = replay.gather(live_slots(replay))
+        for row, number in enumerate(batch.reward.long().tolist()):
+            total, goes_on, last = walker.starts[number]
+            assert batch.n_step_return[row] == pytest.approx(total, rel=1e-5)
+            assert batch.continuation[row] == goes_on
+            naive = player.naive.transitions
+            assert np.array_equal(batch.observation[row].numpy(), naive[number][0])
+            if goes_on:
+                assert np.array_equal(batch.next_observation[row].numpy(), naive[last][4])
+
+
 def test_the_forecast_is_what_a_replay_takes():
     shape = (50, (3, 10, 10), 4, 3, 7)
     replay = Replay(*shape, CPU)

@@ -100,6 +100,28 @@ def test_linear_layer_rounds_operands_and_not_its_result() -> None:
     torch.testing.assert_close(for_bias, direction.sum(0))
 
 
+@pytest.mark.parametrize("border", [0, 3])
+def test_packed_frames_repeat_their_border(border: int) -> None:
+    torch.manual_seed(0)
+    frames = torch.randint(256, (4, 9, 12, 12), dtype=torch.uint8)
+    packed = first_convolution.pack(frames[:3, :6], frames[3:, 3:], border=border)
+    wide = torch.nn.functional.pad(frames.float(), (border,) * 4, mode="replicate")
+    expected = torch.cat([wide[:3, :6], wide[3:, 3:]]).permute(0, 2, 3, 1)
+    assert torch.equal(packed[..., :6].float(), expected)
+    assert (packed[..., 6:] == 0).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("border", [0, 3, 4])
+def test_frames_packed_on_a_gpu_are_the_same(border: int) -> None:
+    torch.manual_seed(0)
+    stacks = torch.randint(256, (5, 18, 84, 84), dtype=torch.uint8)
+    parts = (stacks[:, :9], stacks[:, 9:])
+    plain = first_convolution.pack(*parts, border=border)
+    there = first_convolution.pack(*(part for part in stacks.cuda().split(9, 1)), border=border)
+    assert torch.equal(there.cpu(), plain)
+
+
 @pytest.mark.gpu
 def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from cclf.bases.sac.networks import Convolutions
+from cclf.bases.pixel_encoder import Convolutions
 from cclf.data import augment
 from cclf.kernels.paired_convolutions import paired_convolutions
 from cclf.runtime import compile as compiling

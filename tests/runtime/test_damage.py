@@ -16,6 +16,7 @@ from tiny_runs import differing, run, tables, tiny_config
 
 CONFIGS = {
     "sac": tiny_config(),
+    "drqv2": tiny_config(method="drq-v2+cclf", base="drqv2"),
     "rainbow": tiny_cclf(env_steps=60, eval_every_env_steps=30, final_eval_episodes=0),
 }
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.bases.sac import learner as sac_learner
+from cclf.bases import pixel_learner
 from cclf.data.types import Advance
 from cclf.runtime import loop
 from cclf.runtime.evaluate import Evaluation
@@ -174,7 +174,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
         "dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sac_learner, "evaluate", mean)  # it would render 250 frames
+        patch.setattr(pixel_learner, "evaluate", mean)  # it would render 250 frames
         whole, parts = undisturbed_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
@@ -267,7 +267,7 @@ def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, m
     )
     at_once, _ = run(config, tmp_path / "at once")
     assert rounds == []
-    monkeypatch.setattr(sac_learner, "plays_between_turns", lambda *_: True)
+    monkeypatch.setattr(pixel_learner, "plays_between_turns", lambda *_: True)
     between, finished = run(config, tmp_path / "between")
     assert finished
     assert len(rounds) > 40, "a round of the evaluation after a turn of the training"

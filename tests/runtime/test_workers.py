@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.bases.sac import learner as sac_learner
-from cclf.bases.sac.learner import eval_workers
+from cclf.bases import pixel_learner
+from cclf.bases.pixel_learner import eval_workers
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import checkpoint, loop
@@ -412,7 +412,7 @@ def assert_same_folder(folder, undisturbed):
 def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
     make = partial(Faulty, fault, place, at_call, once)
     monkeypatch.setattr(
-        sac_learner,
+        pixel_learner,
         "EnvWorkers",
         lambda makes, *words: EnvWorkers([make] * len(makes), *words, timeout_seconds),
     )
@@ -481,7 +481,7 @@ def test_of_several_runs_the_one_that_fails_leaves_alone(tmp_path, undisturbed, 
     words = ["train", *tiny_options(BESIDE), "--with-seeds", "2", "--out", tmp_path]
     with monkeypatch.context() as patch:
         patch.setattr(
-            sac_learner,
+            pixel_learner,
             "EnvWorkers",
             lambda makes, *rest: EnvWorkers([next(faulty, makes[0])] * len(makes), *rest),
         )
@@ -577,7 +577,7 @@ def test_training_in_a_worker_changes_nothing(tmp_path, undisturbed, monkeypatch
     """Also not where it stops and resumes."""
     once = str(tmp_path / "struck")
     monkeypatch.setattr(
-        sac_learner,
+        pixel_learner,
         "WorkerEnv",
         lambda make, name: WorkerEnv(partial(Faulty, *fault, once=once, make=make), name, SECONDS),
     )

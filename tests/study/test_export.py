@@ -22,6 +22,7 @@ from tiny_runs import CPU, run, tiny_config
 
 CONFIGS = {
     "sac": tiny_config("toy/reach-1d", env={"frame_stack": 3}),
+    "drqv2": tiny_config("toy/reach-1d", "drq-v2", base="drqv2", env={"frame_stack": 3}),
     "a2c": tiny_config("minigrid/DoorKey-6x6"),
     "rainbow": tiny("cclf"),
 }
@@ -43,11 +44,12 @@ def read(path):
     return policy, json.loads(metadata[export.METADATA_FILE])
 
 
-def test_torchscript_of_sac_is_the_mean_action_on_whole_frames(folders, tmp_path):
-    done = export.export(folders["sac"], tmp_path / "policy.pt")
+@pytest.mark.parametrize("base", ["sac", "drqv2"])
+def test_torchscript_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_path, base):
+    done = export.export(folders[base], tmp_path / "policy.pt")
     assert done.largest_difference <= 1e-5
     policy, metadata = read(done.path)
-    agent, config, _ = build.load_agent(folders["sac"], CPU, 1)
+    agent, config, _ = build.load_agent(folders[base], CPU, 1)
     pixels = config.env.frame_pixels
     frames = torch.from_numpy(
         np.random.default_rng(0).integers(0, 256, (5, 9, pixels, pixels), dtype=np.uint8)
@@ -58,7 +60,7 @@ def test_torchscript_of_sac_is_the_mean_action_on_whole_frames(folders, tmp_path
     agent.close()
     assert (metadata["task"], metadata["method"], metadata["env_steps"]) == (
         "toy/reach-1d",
-        "cclf",
+        CONFIGS[base].method_name,
         60,
     )
     assert (metadata["frame_stack"], metadata["frame_pixels"], metadata["crop_pixels"]) == (

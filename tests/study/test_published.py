@@ -9,10 +9,19 @@ from cclf.bases.base import ABLATIONS
 from cclf.bases.sac.methods import METHODS as SAC_METHODS
 from cclf.envs.registry import known_tasks
 from cclf.study import verdict
-from cclf.study.published import Published, published, score_range
+from cclf.study.published import Published, published, rows_of, score_range
 from cclf.study.statistics import iqm, mean, median
 
-FILES = ("dmc", "ablation", "atari", "atari_reruns", "atari_aggregates", "minigrid", "cost")
+FILES = (
+    "dmc",
+    "drqv2",
+    "ablation",
+    "atari",
+    "atari_reruns",
+    "atari_aggregates",
+    "minigrid",
+    "cost",
+)
 GAMES = sorted({row.task for row in published("atari")})
 
 
@@ -29,6 +38,7 @@ def test_tables_are_complete() -> None:
     counts = {name: len(published(name)) for name in FILES}
     assert counts == {
         "dmc": 6 * 8 * 2,
+        "drqv2": 304,
         "ablation": (5 + 7 + 5) * 2,
         "atari": 26 * 9,
         "atari_reruns": 26 * 7,
@@ -149,3 +159,17 @@ def test_claims_follow_from_the_papers_own_tables(claim: verdict.Claim) -> None:
         assert ours.mean() > max(t.mean() for t in theirs)
     else:
         assert ours.mean() / max(t.mean() for t in theirs) == pytest.approx(claim.factor, abs=0.011)
+
+
+def test_drqv2_has_every_seed_and_they_add_up() -> None:
+    lines = rows_of("drqv2")
+    assert len({line["task"] for line in lines}) == 23
+    for line in lines:
+        returns = np.array([float(text) for text in line["returns"].split()])
+        assert len(returns) == int(line["seeds"]) >= 8
+        summary = (returns.mean(), returns.std(ddof=1), returns.min(), returns.max())
+        told = [float(line[column]) for column in ("mean", "std", "min", "max")]
+        assert told == pytest.approx(summary, abs=0.11), (line["task"], line["steps"])
+    at_500k = by_task("drqv2", "drq-v2", 500_000)
+    assert at_500k["dmc/cartpole-swingup"] == pytest.approx(846, abs=0.5)
+    assert at_500k["dmc/ball_in_cup-catch"] == pytest.approx(844, abs=0.5)

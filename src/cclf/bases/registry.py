@@ -11,7 +11,7 @@ from cclf.errors import ConfigError, nearest
 from cclf.plugins import add_from_packages
 
 # A new base algorithm is a line here. The first that plays a task is its default.
-BUILT_IN = ("cclf.bases.sac", "cclf.bases.rainbow", "cclf.bases.a2c")
+BUILT_IN = ("cclf.bases.sac", "cclf.bases.rainbow", "cclf.bases.a2c", "cclf.bases.drqv2")
 ENTRY_POINTS = "cclf.bases"  # group of entry points, each of which names a `Base`
 
 

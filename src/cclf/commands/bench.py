@@ -31,11 +31,14 @@ class BenchMinigrid:
 
 @dataclass(frozen=True)
 class BenchUpdate:
-    """Milliseconds per update of SAC methods, everything but the environment included, after a
-    check of its parity."""
+    """Milliseconds per update of methods on pixels with continuous actions, everything but the
+    environment included, after a check of its parity."""
 
     task: str = "dmc/cartpole-swingup"
-    methods: tuple[str, ...] = ("cclf", "drq", "curl")
+    base: str | None = None
+    """The base algorithm; unless told the task's own (see: cclf methods)."""
+    methods: tuple[str, ...] = ()
+    """Unless told: cclf, drq and curl, or the first method of a base without them."""
     precision: Precision = "fp32"
     device: str = "auto"
     pairs: int = 100
@@ -46,11 +49,14 @@ class BenchUpdate:
 
 @dataclass(frozen=True)
 class BenchLoop:
-    """Agent steps per second of whole SAC training: acting, updates, environment and rendering;
-    evaluation is left out."""
+    """Agent steps per second of whole training on pixels with continuous actions: acting, updates,
+    environment and rendering; evaluation is left out."""
 
     task: str = "dmc/cartpole-swingup"
-    method: str = "cclf"
+    base: str | None = None
+    """The base algorithm; unless told the task's own (see: cclf methods)."""
+    method: str | None = None
+    """Unless told: cclf, or the first method of a base without it."""
     precision: Precision = "fp32"
     device: str = "auto"
     seeds: tuple[int, ...] = (1,)
@@ -134,9 +140,8 @@ def _update(arguments: list[str]) -> int:
     options = _bench_options(BenchUpdate, "update", arguments)
     from cclf.measure import bench as benchmarks
 
-    report = benchmarks.update(
-        options.methods, options.task, options.precision, options.device, options.pairs
-    )
+    configs = benchmarks.configs_of(options.task, options.base, options.methods, options.precision)
+    report = benchmarks.update(configs, options.device, options.pairs)
     return _show(report, options.json, f"{options.task}, ", "median_ms", "ms per update")
 
 
@@ -148,14 +153,10 @@ def _loop(arguments: list[str]) -> int:
         )
     from cclf.measure import bench as benchmarks
 
+    methods = (options.method,) if options.method else ()
+    configs = benchmarks.configs_of(options.task, options.base, methods, options.precision)
     report = benchmarks.loop(
-        options.task,
-        options.method,
-        options.precision,
-        options.device,
-        options.seeds,
-        options.seconds,
-        options.env_worker,
+        configs[0], options.device, options.seeds, options.seconds, options.env_worker
     )
     return _show(
         report, options.json, f"{options.task}, ", "agent_steps_per_second", "agent steps/s in all"

@@ -14,6 +14,8 @@ class Doctor:
 
     task: str | None = None
     """Forecast memory and disk of a run of this task."""
+    base: str | None = None
+    """The base algorithm of that run; unless told the task's own (see: cclf methods)."""
     stress: int = 0
     """Render in this many processes at once, a few seconds, each watched: some drivers hang."""
     strict: bool = False
@@ -28,7 +30,9 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"--stress {options.stress} must be 0 to 256 processes")
     from cclf.measure import doctor
 
-    facts = doctor.examine(options.task, options.stress)
+    if options.base is not None and options.task is None:
+        raise ConfigError(f"--base {options.base} forecasts nothing alone: name a --task")
+    facts = doctor.examine(options.task, options.stress, options.base)
     if options.json:
         print(json.dumps(facts, indent=2))
     else:

@@ -3,7 +3,7 @@ transitions of 100x100 RGB, not 18.
 
 One ring of slots. A slot holds a frame and, once the next frame is known, the transition that
 starts there: an episode of T transitions fills T + 1 slots. Slots whose transition can be drawn are
-`live`.
+`live`. With n steps that is once the n-th frame after it is known, or the end of the task.
 """
 
 from typing import Any
@@ -18,16 +18,19 @@ from cclf.data.types import Batch
 
 
 def slots_needed(
-    capacity_transitions: int, max_episode_agent_steps: int | None, frame_stack: int
+    capacity_transitions: int,
+    max_episode_agent_steps: int | None,
+    frame_stack: int,
+    n_steps: int = 1,
 ) -> int:
-    """Slots that keep `capacity_transitions` live when episodes have full length: one extra per
-    episode, and a stack's width."""
+    """Slots that keep `capacity_transitions` live when episodes have full length: those of the last
+    n steps of each, and a stack's width."""
     episodes = (
         1
         if max_episode_agent_steps is None
         else -(-capacity_transitions // max_episode_agent_steps)
     )
-    return capacity_transitions + episodes + frame_stack + 2
+    return capacity_transitions + episodes * n_steps + frame_stack + 2
 
 
 class Replay:
@@ -42,10 +45,15 @@ class Replay:
         frame_stack: int,
         max_episode_agent_steps: int | None,
         device: torch.device,
+        n_steps: int = 1,
+        discount: float = 1.0,
     ):
+        """`discount` is that of the rewards within the `n_steps` of a transition."""
         self.capacity = capacity_transitions
-        self.frame_stack = frame_stack
-        self.slots = slots_needed(capacity_transitions, max_episode_agent_steps, frame_stack)
+        self.frame_stack, self.n_steps, self.discount = frame_stack, n_steps, discount
+        self.slots = slots_needed(
+            capacity_transitions, max_episode_agent_steps, frame_stack, n_steps
+        )
         self.device = device
         self.frames = torch.zeros(self.slots, *frame_shape, dtype=torch.uint8, device=device)
         self.actions = torch.zeros(self.slots, action_dim, device=device)
@@ -69,9 +77,11 @@ class Replay:
         action_dim: int,
         frame_stack: int,
         max_episode_agent_steps: int | None,
+        n_steps: int = 1,
     ) -> int:
         per_slot = int(np.prod(frame_shape)) + 4 * action_dim + 4 + 4 + 8 + 8 + 1
-        return slots_needed(capacity_transitions, max_episode_agent_steps, frame_stack) * per_slot
+        slots = slots_needed(capacity_transitions, max_episode_agent_steps, frame_stack, n_steps)
+        return slots * per_slot
 
     def begin_episode(self, frame: np.ndarray) -> None:
         self._write_frame(frame, age=0)
@@ -79,17 +89,24 @@ class Replay:
     def add(
         self, action: np.ndarray, reward: float, terminated: bool, next_frame: np.ndarray
     ) -> None:
-        """The transition from the newest frame to `next_frame`."""
+        """The step from the newest frame to `next_frame`. A time limit may cut an episode anywhere:
+        what is then short of its n steps can never be drawn."""
         start = self.head
         self._write_frame(next_frame, age=self.head_age + 1)
-        if self.size == self.capacity:
-            self._retire_oldest()
         self.actions[start] = to_device(torch.as_tensor(action), self.device)
-        # filled, not assigned: a number assigned to a GPU's tensor waits for the GPU
+        # filled, not assigned: item assignment forces a host-device sync
         self.rewards[start].fill_(reward)
         self.continuations[start].fill_(0.0 if terminated else 1.0)
-        self.priorities[start].fill_(1.0)
-        self.live[start] = True
+        # Nothing follows the end of a task, so fewer steps are whole there.
+        fewest = 1 if terminated else self.n_steps
+        for back in range(min(self.n_steps, self.head_age), fewest - 1, -1):
+            self._go_live((self.head - back) % self.slots)
+
+    def _go_live(self, slot: int) -> None:
+        if self.size == self.capacity:
+            self._retire_oldest()
+        self.priorities[slot].fill_(1.0)
+        self.live[slot] = True
         self.size += 1
 
     def observation(self) -> Tensor:
@@ -115,17 +132,30 @@ class Replay:
 
     def gather(self, index: Tensor) -> Batch:
         """The transitions that start in the slots `index` (B,)."""
-        stacks = self._stacks(index, following=1)
-        channels = self.frames.shape[1]
+        stacks = self._stacks(index, following=self.n_steps)
+        channels, reward = self.frames.shape[1], self.rewards[index]
+        n_step_return, continuation = reward, self.continuations[index]
+        if self.n_steps > 1:
+            n_step_return, continuation = self._n_step_outcome(index)
         return Batch(
             observation=stacks[:, : channels * self.frame_stack],
             action=self.actions[index],
-            reward=self.rewards[index],
-            continuation=self.continuations[index],
-            next_observation=stacks[:, channels:],
+            reward=reward,
+            continuation=continuation,
+            next_observation=stacks[:, channels * self.n_steps :],
             priority=self.priorities[index].float(),
             slot=index,
+            n_step_return=n_step_return,
         )
+
+    def _n_step_outcome(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the transitions that start in the slots `index` (B,): the sum of the discounted
+        rewards of their n steps, up to the end of the task, and whether it goes on after them."""
+        later = torch.arange(self.n_steps, device=self.device)
+        steps = (index[:, None] + later) % self.slots
+        after = self.continuations[steps].cumprod(1)  # (B, n)  1 while the task goes on
+        before = torch.cat([torch.ones_like(after[:, :1]), after[:, :-1]], dim=1)
+        return (self.rewards[steps] * before * self.discount**later).sum(1), after[:, -1]
 
     def set_priorities(self, index: Tensor, priority: Tensor) -> None:
         """Where a transition stands in the batch more than once its last place wins, as in the

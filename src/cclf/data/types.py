@@ -19,17 +19,18 @@ Metrics = dict[str, "Tensor"]
 
 
 class Batch(NamedTuple):
-    """Transitions drawn from replay. Observations are stacks of whole uint8 frames, channels
-    first."""
+    """Transitions of n steps drawn from replay, n = 1 unless a base algorithm asks for more.
+    Observations are stacks of whole uint8 frames, channels first."""
 
     observation: Tensor  # (B, C, H, W)
     action: Tensor  # (B, A)
-    reward: Tensor  # (B,)
+    reward: Tensor  # (B,)  of the first step
     # (B,)  0 where the episode terminated; a time limit keeps 1, so the bootstrap stays
     continuation: Tensor
-    next_observation: Tensor  # (B, C, H, W)
+    next_observation: Tensor  # (B, C, H, W)  n steps later
     priority: Tensor  # (B,)  the weight each was drawn with
     slot: Tensor  # (B,)  where replay keeps it
+    n_step_return: Tensor  # (B,)  discounted rewards of the n steps, cut where it terminated
 
     def to(self, device: torch.device) -> Batch:
         return Batch(*(tensor.to(device) for tensor in self))
@@ -154,6 +155,7 @@ class OffPolicyAlgorithm(Policy, Stateful, Protocol):
     def collection_action(
         self,
         observation: Tensor,
+        env_steps: Tensor,
         augment_generator: torch.Generator,
         policy_generator: torch.Generator,
     ) -> Tensor: ...

@@ -15,7 +15,7 @@ from cclf.data.types import EnvSpec, EnvStep
 from cclf.errors import ConfigError, nearest
 from cclf.runtime.machine import GL_HELP
 
-CAMERA = 0
+CAMERAS = {"quadruped": 2}  # by domain, the others 0: as DrQ-v2 sees them
 PICTURE_PIXELS = 256
 
 
@@ -53,6 +53,7 @@ class DeepMindControl:
         self._mujoco = mujoco
         self._env = suite.load(domain, task, task_kwargs={"random": seed % 2**32})
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
+        self._camera = CAMERAS.get(domain, 0)
         self._renderers: dict[int, Any] = {}
         self._finalise = weakref.finalize(self, _close_renderers, self._renderers)
         self._pristine = {name: value.copy() for name, value in _float_arrays(self._model)}
@@ -147,7 +148,7 @@ class DeepMindControl:
             # while the display is open.
             atexit.register(self._finalise)
         renderer = self._renderers[pixels]
-        renderer.update_scene(self._data, camera=CAMERA)
+        renderer.update_scene(self._data, camera=self._camera)
         image: np.ndarray = renderer.render()
         return image
 

@@ -20,17 +20,32 @@ CHANNELS = 16  # of a packed pixel
 TAPS = 9
 
 
-def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) -> Tensor:
     """Batches of uint8 frames (B, C, H, W) as one batch of packed frames (sum of B, H, W, 16);
-    bfloat16 holds 0..255 exactly."""
+    bfloat16 holds 0..255 exactly. A `border` of so many pixels repeats the outermost ones."""
     channels = images[0].shape[1]
     if channels > CHANNELS:
         raise ValueError(
             f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a "
             "smaller --frame-stack"
         )
+    if triton := triton_kernels("pack_triton", images[0]):
+        packed: Tensor = triton.pack(images, dtype, border)
+        return packed
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
-    return F.pad(frames, (0, CHANNELS - channels))
+    place = repeated_border(frames.shape[1], border, frames.device)
+    return F.pad(frames[:, place][:, :, place], (0, CHANNELS - channels))
+
+
+def repeated_border(pixels: int, border: int, device: torch.device) -> Tensor:
+    """Where each row (or column) of a square frame with repeated borders comes from.
+
+        p[i] = clamp(i - s, 0, pixels - 1)        i = 0 ... pixels + 2 s - 1
+
+    >>> repeated_border(3, 2, torch.device("cpu"))
+    tensor([0, 0, 0, 1, 2, 2, 2])
+    """
+    return torch.arange(-border, pixels + border, device=device).clamp(0, pixels - 1)
 
 
 def prepare_weight(weight: Tensor) -> Tensor:

@@ -71,9 +71,7 @@ def _frames_per_second(task: str, method: str, seed: int, seconds: float) -> flo
     return counted / (time.perf_counter() - started)
 
 
-def update(
-    methods: Sequence[str], task: str, precision: Precision, device_name: str, pairs: int
-) -> dict[str, Any]:
+def update(configs: Sequence[Config], device_name: str, pairs: int) -> dict[str, Any]:
     """Milliseconds per update of off-policy methods, with replay sampling, crops, priorities,
     optimisers and targets.
 
@@ -87,12 +85,11 @@ def update(
     from cclf.runtime.provenance import finish, header
 
     device = devices.choose_device(device_name)
-    report = header(task, precision, device)
+    report = header(configs[0].task, configs[0].algorithm.precision, device)
     if device.type == "cuda":
         report["ceilings"] = _ceilings(device)
     frames = None
-    for method in methods:
-        config = _config(task, method, precision)
+    for config in configs:
         devices.set_up(config, device)
         learner = _off_policy(build.make_learner(config, device), config)
         frames = _real_frames(learner) if frames is None else frames
@@ -123,16 +120,14 @@ def update(
             figures["share_of_matrix_rate"] = (
                 rate / report["ceilings"]["bf16_matrix_teraflop_per_second"]
             )
-        report[method] = figures
-        print(f"{method}: {figures['median_ms']:.2f} ms", file=sys.stderr, flush=True)
+        report[config.method_name] = figures
+        print(f"{config.method_name}: {figures['median_ms']:.2f} ms", file=sys.stderr, flush=True)
         learner.close()
     return report
 
 
 def loop(
-    task: str,
-    method: str,
-    precision: Precision,
+    asked: Config,
     device_name: str,
     seeds: Sequence[int],
     seconds: float,
@@ -150,15 +145,10 @@ def loop(
     from cclf.runtime.provenance import finish, header
 
     device = devices.choose_device(device_name)
-    report = header(task, precision, device)
+    report, method = header(asked.task, asked.algorithm.precision, device), asked.method_name
+    algorithm = replace(asked.algorithm, warmup_agent_steps=300, replay_capacity_transitions=20_000)
+    config = replace(asked, algorithm=algorithm, run=replace(asked.run, env_worker=env_worker))
     for count in seeds:
-        config = _config(task, method, precision)
-        algorithm = replace(
-            config.algorithm, warmup_agent_steps=300, replay_capacity_transitions=20_000
-        )
-        config = replace(
-            config, algorithm=algorithm, run=replace(config.run, env_worker=env_worker)
-        )
         devices.set_up(config, device)
         make = build.maker(config) if env_worker else _timed_env
         runs = [
@@ -248,13 +238,26 @@ class TimedEnv:
             self.seconds_in_step += time.perf_counter() - started
 
 
-def _config(task: str, method: str, precision: Precision) -> Config:
-    config = presets.resolve(task, method)
+USUAL_METHODS = ("cclf", "drq", "curl")
+
+
+def configs_of(
+    task: str, base_name: str | None, methods: Sequence[str], precision: Precision
+) -> list[Config]:
+    """The runs to measure. Unless methods are named: the usual ones, or the base's first."""
+    base = presets.base_of(task, base_name)
+    usual = [name for name in USUAL_METHODS if name in base.methods] or [base.default_method.name]
+    return [_config(task, base.name, method, precision) for method in methods or usual]
+
+
+def _config(task: str, base_name: str, method: str, precision: Precision) -> Config:
+    config = presets.resolve(task, method, base_name=base_name)
     if not hasattr(config.algorithm, "precision"):
         raise ConfigError(
             f"{task} is learned with {config.base}, which has no precision to choose: use another "
             "task"
         )
+    # a budget that lets the replay have its whole capacity
     return replace(
         config,
         algorithm=replace(config.algorithm, precision=precision),

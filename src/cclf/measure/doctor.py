@@ -43,10 +43,10 @@ class Finding(NamedTuple):
     do: str = ""
 
 
-def examine(task: str | None, stress_processes: int) -> Facts:
+def examine(task: str | None, stress_processes: int, base_name: str | None = None) -> Facts:
     """Everything the doctor knows, as one JSON-like document; `findings` say what it means."""
     # a bad name ends it here, before the slow part
-    config = presets.resolve(task) if task is not None else None
+    config = presets.resolve(task, base_name=base_name) if task is not None else None
     facts: Facts = {
         **machine.facts(),
         "torch": machine.torch_facts(),

@@ -44,6 +44,7 @@ class OffPolicyLearner:
         batch_size: int,
         warmup_agent_steps: int,
         graph_cycle: int | None = None,
+        update_every_agent_steps: int = 1,
     ):
         """With `graph_cycle` an update runs in that many CUDA graphs."""
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
@@ -52,7 +53,10 @@ class OffPolicyLearner:
         self._run_update = self._draw_and_update
         acting = generators["act"]
         self._collect: Callable[[Tensor], Tensor] = partial(
-            algorithm.collection_action, augment_generator=acting, policy_generator=acting
+            algorithm.collection_action,
+            env_steps=self._moment,
+            augment_generator=acting,
+            policy_generator=acting,
         )
         if graph_cycle is not None:
             self._collect = GraphedPolicy(self._collect, [acting])
@@ -62,6 +66,7 @@ class OffPolicyLearner:
             )
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
         self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
+        self.update_every_agent_steps = update_every_agent_steps
         self.agent_steps = 0
         self.updates = 0
         self.in_episode = False
@@ -74,12 +79,13 @@ class OffPolicyLearner:
         if not self.in_episode:
             self.replay.begin_episode(self.env.reset())
             self.in_episode, self.episode_return = True, 0.0
-        chosen = self.act()
+        chosen = self.act(env_steps)
         # a GPU works in order: actions of all runs first, so that no environment waits for another
         # run's update
         yield
         # before the action is waited for: a GPU goes on with it while the environment steps
-        metrics = self.update(env_steps)
+        updates_now = self.agent_steps % self.update_every_agent_steps == 0
+        metrics = self.update(env_steps) if updates_now else None
         yield
         action = chosen.numpy()
         if isinstance(self.env, RemoteEnv):
@@ -96,7 +102,9 @@ class OffPolicyLearner:
     def warming_up(self) -> bool:
         return self.agent_steps < self.warmup_agent_steps
 
-    def act(self) -> ToHost:
+    def act(self, env_steps: int) -> ToHost:
+        # time reaches a graph as a tensor: a number would be frozen in it
+        self._moment.fill_(env_steps)
         generator = self.generators["act"]
         if self.warming_up:
             uniform = torch.rand(
@@ -109,7 +117,6 @@ class OffPolicyLearner:
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:
             return None
-        # time reaches a graph as a tensor: a number would be frozen in it
         self._moment.fill_(env_steps)
         metrics = self._run_update()
         self.updates += 1

@@ -1,7 +1,7 @@
 """What is set beside what: rows of one suite and profile, at moments that were published or
 reached, alone and across tasks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -69,19 +69,26 @@ def clocks_of(rows: Sequence[Row], task: str) -> list[Clock]:
     ends = {getattr(readings[-1], unit) for readings in by_run if readings[-1].state == "done"}
     if not ends:  # nothing is finished: where all of them are by now
         ends = {min(getattr(readings[-1], unit) for readings in by_run)}
+    methods = {name.method for name in load.runs(rows) if name.task == task}
     moments = {Clock(unit, steps) for steps in ends if steps} | {
-        row.clock for row in _published(task) if row.clock
+        row.clock for row in _published(task, methods) if row.clock
     }
     return sorted(
         moment for moment in moments if any(load.at(readings, moment) for readings in by_run)
     )
 
 
-def _published(task: str) -> list[Published]:
-    files = {"dmc": ("dmc", "ablation"), "atari": ("atari", "atari_reruns")}.get(
-        task.split("/")[0], ()
-    )
-    return [row for name in files for row in published(name) if row.task == task]
+PAPER_AND_RERUNS = {"dmc": ("dmc", "ablation"), "atari": ("atari", "atari_reruns")}
+OTHER_STUDIES = {"dmc": ("drqv2",)}  # they count where one of their methods was run
+
+
+def _published(task: str, methods: Collection[str]) -> list[Published]:
+    suite = task.split("/")[0]
+    found = [row for name in PAPER_AND_RERUNS.get(suite, ()) for row in published(name)]
+    for name in OTHER_STUDIES.get(suite, ()):
+        rows = published(name)
+        found += rows if any(row.method in methods for row in rows) else []
+    return [row for row in found if row.task == task]
 
 
 class Moment(NamedTuple):
@@ -100,7 +107,7 @@ def moments(group: Group) -> list[Moment]:
     found = []
     for task in group.tasks:
         told: dict[Clock | str | None, dict[str, Published]] = {}
-        for row in _published(task):
+        for row in _published(task, group.methods):
             told.setdefault("best" if "best" in row.source else row.clock, {})[row.method] = row
         for clock in clocks_of(group.rows, task):
             scores = load.scores(group.rows, group.methods, {task: clock})

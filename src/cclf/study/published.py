@@ -36,7 +36,7 @@ def clock_of(line: dict[str, str]) -> Clock | None:
 
 
 def published(file_name: str) -> list[Published]:
-    """One of: dmc, ablation, atari, atari_reruns, atari_aggregates, minigrid, cost."""
+    """One of: dmc, drqv2, ablation, atari, atari_reruns, atari_aggregates, minigrid, cost."""
     return [
         Published(
             line["table"],

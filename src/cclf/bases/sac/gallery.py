@@ -1,40 +1,20 @@
-"""The gallery of SAC on pixels: transitions drawn from replay as training draws them, with views
-cropped as it crops them."""
+"""What `cclf inspect` shows of SAC on pixels."""
 
-import math
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cclf import equations
+from cclf.bases import pixel_gallery
+from cclf.bases.pixel_gallery import Looks, load_replay
 from cclf.bases.sac.learner import make_sac
 from cclf.bases.sac.update import Sac
 from cclf.config import Config
-from cclf.data.augment import crop
 from cclf.data.replay import Replay
-from cclf.data.types import Batch, MakeEnv
-from cclf.errors import ConfigError
-from cclf.framework import Appraisal
-from cclf.gallery.record import About, Gallery, Measure
-from cclf.gallery.samples import (
-    NEIGHBOURS,
-    SIDES,
-    Frames,
-    Pair,
-    Row,
-    again_remark,
-    common_columns,
-    kept_maxima,
-    of_chosen,
-    of_transitions,
-    transition_curiosity,
-)
+from cclf.data.types import MakeEnv
+from cclf.gallery.record import About, Gallery
 from cclf.runtime.run_folder import load_part
-from cclf.runtime.seeding import Generators, derive
 
 
 def gallery(
@@ -46,158 +26,25 @@ def gallery(
     make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
     sac, replay = load(config, learner, env_steps.device)
-    batch_size = config.algorithm.batch_size
-    generators = Generators(derive(config.seed, "inspect"), env_steps.device, replay.device)
-    parts = []
-    for _ in range(math.ceil(samples / batch_size)):
-        batch = replay.sample(batch_size, generators["replay"]).to(env_steps.device)
-        views, appraisal = appraise(sac, batch, generators, env_steps)
-        # with other crops: what is luck of the crops?
-        _, again = appraise(sac, batch, generators, env_steps)
-        second = {"again": transition_curiosity(again), "reading_again": again.paid_for}
-        parts.append(columns(sac, batch, views, appraisal) | second)
-    table = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
-    live = np.flatnonzero(replay.live)
-    return of_transitions(
-        about,
-        sac.framework,
-        table,
-        stacks=partial(_stacks, replay),
-        pictures=partial(_crops, sac.env.crop_pixels),
-        facts=partial(_facts, replay),
-        priorities=replay.priorities.numpy()[live],
-        ages=_age(replay, live),
-        drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training draws them, in batches of "
-        f"{batch_size}.",
-        measures=_measures(table, replay),
-        remarks=_remarks(sac, table),
-    )
+    return pixel_gallery.gallery(about, config, looks_of(sac), replay, samples, env_steps)
 
 
 def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Sac, Replay]:
-    """Networks and replay of a checkpoint, without its environment; in float32, whatever the run
-    trained with."""
-    state = learner["replay"]
-    slots, action_dim = state["actions"].shape
-    if not state["live"].any():
-        raise ConfigError("the replay of this run is still empty: train it first")
+    """Networks and replay of a checkpoint; in float32, whatever the run trained with."""
+    replay = load_replay(config, learner)
     config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
-    sac = make_sac(config, action_dim, device)
+    sac = make_sac(config, replay.actions.shape[1], device)
     load_part(sac.networks, learner["algorithm"]["networks"], "networks")
-    replay = Replay(
-        slots,
-        tuple(state["frames"].shape[1:]),
-        action_dim,
-        config.env.frame_stack,
-        None,
-        torch.device("cpu"),
-    )
-    load_part(replay, state, "replay")
     return sac, replay
 
 
-def appraise(
-    sac: Sac, batch: Batch, generators: Generators, env_steps: Tensor
-) -> tuple[Pair, Appraisal]:
-    """Views of o_t and o_(t+1) drawn as an update draws them, and what it would make of them."""
-    noise = sac.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
-    now = crop(batch.observation, noise.origins, sac.env.crop_pixels)
-    following = crop(batch.next_observation, noise.next_origins, sac.env.crop_pixels)
-    with kept_maxima(sac.framework):
-        encoders = (sac.critic.encoder, sac.target.encoder)
-        return (now, following), sac.framework.appraise(
-            now, following, batch.reward, env_steps, *encoders, noise.order
-        )
-
-
-def columns(sac: Sac, batch: Batch, pair: Pair, appraisal: Appraisal) -> dict[str, Tensor]:
-    """All numbers about a batch, samples first. Pictures are cut later, for the few that are
-    shown."""
-    found = common_columns(
-        sac.framework, batch, pair, appraisal, sac.critic.encoder, sac.target.encoder
+def looks_of(sac: Sac) -> Looks:
+    return Looks(
+        framework=sac.framework,
+        draw_noise=sac.draw_noise,
+        frames=lambda frames: frames,
+        view_pixels=sac.env.crop_pixels,
+        encode_query=sac.critic.encoder,
+        encode_key=sac.target.encoder,
+        views_name="crops",
     )
-    for side, views in zip(SIDES, pair, strict=True):
-        assert views.origins is not None, "SAC sees crops"
-        # (K-1, B)
-        overlaps = equations.overlap(views.origins[:1], views.origins[1:], sac.env.crop_pixels)
-        overlap = of_chosen(overlaps, found[f"{side}chosen"])
-        found |= {
-            f"{side}origins": views.origins.transpose(0, 1),
-            f"{side}overlap": overlap / sac.env.crop_pixels**2,
-            f"{side}overlaps_least": overlap == overlaps.min(0).values,
-        }
-    return found
-
-
-def _measures(table: dict[str, np.ndarray], replay: Replay) -> list[Measure]:
-    slot = table["slot"]
-    distance = f"distance in pixels to the {NEIGHBOURS} nearest observations of its batch"
-    overlap = (table["overlap"] + table["next_overlap"]) / 2.0
-    return [
-        Measure("rarity", table["rarity"], distance, novelty=1),
-        Measure(
-            "age", _age(replay, slot).astype(float), "agent steps since it happened", novelty=-1
-        ),
-        Measure(
-            "step in the episode",
-            replay.ages.numpy()[slot].astype(float),
-            "agent steps since its episode began",
-        ),
-        Measure("reward", table["reward"], "what the environment paid"),
-        Measure(
-            "overlap",
-            overlap,
-            "share of the anchor that the chosen crop shows too, mean of both observations",
-        ),
-        Measure(
-            "priority",
-            table["priority"],
-            "before this batch: a long memory of curiosity when it was drawn before",
-        ),
-    ]
-
-
-def _remarks(sac: Sac, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, "crops")
-    if sac.framework.selection == "curiosity":
-        least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
-        remarks.append(
-            f"The chosen crop overlaps least with its anchor in {100 * least:.0f} % of cases; a "
-            "blind choice would do so in "
-            f"about {100 / (sac.method.drawn_views - 1):.0f} %."
-        )
-    return remarks
-
-
-def _age(replay: Replay, slot: np.ndarray) -> np.ndarray:
-    return np.asarray((replay.head - slot) % replay.slots)
-
-
-def _facts(replay: Replay, found: Row) -> dict[str, Any]:
-    return {
-        "action": f"({', '.join(f'{value:.2f}' for value in found['action'])})".replace("-", "−"),
-        "step": int(replay.ages[int(found["slot"])]),
-        "age": int(_age(replay, found["slot"])),
-    }
-
-
-def _crops(
-    pixels: int, side: str, found: Row, frames: Frames
-) -> list[tuple[np.ndarray, tuple[int, int]]]:
-    corners = [(int(y), int(x)) for y, x in found[f"{side}origins"]]
-    return [(frames[-1][y : y + pixels, x : x + pixels], (y, x)) for y, x in corners]
-
-
-def _stacks(replay: Replay, slot: int) -> tuple[Frames, Frames]:
-    """The frames of o_t and of o_(t+1) as pictures (H, W, 3), the newest last."""
-    batch = replay.gather(torch.tensor([int(slot)]))
-    now, following = (
-        list(
-            stack.view(replay.frame_stack, -1, *stack.shape[2:])
-            .permute(0, 2, 3, 1)
-            .contiguous()
-            .numpy()
-        )
-        for stack in (batch.observation, batch.next_observation)
-    )
-    return now, following

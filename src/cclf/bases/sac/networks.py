@@ -2,18 +2,13 @@
 Q-functions."""
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from cclf.bases.pixel_encoder import Convolutions, Head, mlp
 from cclf.data.augment import Crops
-from cclf.kernels.bf16_linear import bf16_linear
-from cclf.kernels.paired_convolutions import Layers
-
-Kernel = Callable[[Tensor | Crops, Layers], Tensor]
 
 
 def initialise(module: nn.Module) -> None:
@@ -29,77 +24,6 @@ def initialise(module: nn.Module) -> None:
         )
         assert module.bias is not None, "convolutions here have a bias"
         nn.init.zeros_(module.bias)
-
-
-def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    layers = [
-        nn.Linear(inputs, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, outputs),
-    ]
-    return nn.Sequential(*layers)
-
-
-class Convolutions(nn.Module):
-    """uint8 pixels to a flat feature map, channels last: 3x3 filters, the first with stride 2, ReLU
-    after each.
-
-    `kernel` computes them: plainly, or in bfloat16 with float32 sums, see
-    `cclf.kernels.paired_convolutions`.
-    """
-
-    def __init__(
-        self, channels: int, pixels: int, layers: int, filters: int, kernel: "Kernel | None" = None
-    ):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Conv2d(
-                channels if i == 0 else filters, filters, kernel_size=3, stride=2 if i == 0 else 1
-            )
-            for i in range(layers)
-        )
-        side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
-        self.out_dim = filters * side * side
-        self.kernel: Kernel = kernel or plain_convolutions
-
-    def forward(self, images: Tensor | Crops) -> Tensor:
-        """(N, C, h, w), or crops yet to be cut."""
-        parameters = list(self.parameters())  # weight, bias, weight, bias, ...
-        return self.kernel(images, list(zip(parameters[::2], parameters[1::2], strict=True)))
-
-
-def _fastest_layout(pixels: Tensor) -> torch.memory_format:
-    """Channels last, but for true float32 on a GPU: without its matrix units cuDNN is a quarter
-    faster on whole planes."""
-    planes = pixels.is_cuda and not torch.backends.cudnn.allow_tf32
-    return torch.contiguous_format if planes else torch.channels_last
-
-
-def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
-    pixels = images.cut() if isinstance(images, Crops) else images
-    x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
-    for i, (weight, bias) in enumerate(layers):
-        x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
-    return x.permute(0, 2, 3, 1).flatten(1)
-
-
-class Head(nn.Module):
-    """The end of an encoder: fully connected, LayerNorm, and a tanh in the paper's reading."""
-
-    def __init__(self, inputs: int, feature_dim: int, tanh: bool):
-        super().__init__()
-        self.fc = nn.Linear(inputs, feature_dim)
-        self.norm = nn.LayerNorm(feature_dim)
-        self.tanh = tanh
-
-    def forward(self, conv_features: Tensor) -> Tensor:
-        if conv_features.dtype == torch.bfloat16:
-            z = self.norm(bf16_linear(conv_features, self.fc.weight, self.fc.bias))
-        else:
-            z = self.norm(self.fc(conv_features))
-        return torch.tanh(z) if self.tanh else z
 
 
 class Encoder(nn.Module):

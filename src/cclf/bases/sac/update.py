@@ -18,19 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.bases.sac.networks import (
-    Actor,
-    Convolutions,
-    Critic,
-    Encoder,
-    Head,
-    PolicySample,
-    plain_convolutions,
-)
+from cclf.bases.pixel_encoder import Convolutions, Head, plain_convolutions
+from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
 from cclf.config import Config, Precision
 from cclf.data import augment
 from cclf.data.augment import Crops, Views
-from cclf.data.optimisers import load_moments, moments
+from cclf.data.optimisers import descend, load_moments, moments
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
@@ -80,7 +73,7 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
     convolutions, join = wrap(plain_convolutions), _join
     if precision == "bf16":
         convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
-        join = wrap(pack)
+        join = pack
     rest = map(wrap, (appraise, q_target, critic_loss, actor_loss, contrastive_loss))
     return Compute(convolutions, join, *rest)
 
@@ -216,7 +209,7 @@ class Sac:
             features = torch.cat([features, encoder(encoded.crops.rows(appraisal.views[1]))])
         weights, action = appraisal.weights, batch.action
         loss, metrics = self.compute.critic_loss(self, features, target, weights, action)
-        self._descend(loss, "critic")
+        descend(loss, self.optimisers["critic"])
         return metrics
 
     @torch.no_grad()
@@ -241,13 +234,13 @@ class Sac:
         if acts:
             detached = (conv_features.detach(), query.detach())
             loss, metrics = self.compute.actor_loss(self, *detached, noise)
-            self._descend(loss, "actor", "temperature")
+            descend(loss, self.optimisers["actor"], self.optimisers["temperature"])
             metrics["temperature"] = self.temperature.detach()
         if contrasts:
             key = self._key(encoded, appraisal, target_moved)
             loss = self.compute.contrastive_loss(self, query, key, appraisal.curiosity)
-            movers = [name for name in ("encoder", "contrastive") if name in self.optimisers]
-            self._descend(loss, *movers)
+            names = [name for name in ("encoder", "contrastive") if name in self.optimisers]
+            descend(loss, *(self.optimisers[name] for name in names))
             metrics["contrastive_loss"] = loss.detach()
         return metrics
 
@@ -258,21 +251,6 @@ class Sac:
             key: Tensor = self.target.encoder(encoded.crops.rows(appraisal.key_view))
             return key
         return encoded.keys[appraisal.key_view]
-
-    def _descend(self, loss: Tensor, *names: str) -> None:
-        """One backward; then each named optimiser moves its own parameters, and none else moves."""
-        lists = [group["params"] for name in names for group in self.optimisers[name].param_groups]
-        moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
-        for parameter, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
-            # Convolutions give gradients in their own layout; a fused step wants the parameter's.
-            same_layout = gradient.stride() == parameter.stride()
-            parameter.grad = (
-                gradient if same_layout else torch.empty_like(parameter).copy_(gradient)
-            )
-        for name in names:
-            self.optimisers[name].step()
-        for parameter in moved:
-            parameter.grad = None
 
     def count_updates(self, value: int | None = None) -> int:
         """How many updates were made; sets it where a value is given."""
@@ -288,6 +266,7 @@ class Sac:
     def collection_action(
         self,
         observation: Tensor,
+        env_steps: Tensor,  # noqa: ARG002 (SAC explores alike at all times)
         augment_generator: torch.Generator,
         policy_generator: torch.Generator,
     ) -> Tensor:

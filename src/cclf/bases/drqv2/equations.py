@@ -1,0 +1,34 @@
+"""What DrQ-v2 computes beside the equations of the paper, each on tensors alone."""
+
+from torch import Tensor
+
+EDGE = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
+
+
+def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: int) -> Tensor:
+    """Standard deviation of the noise on actions at a moment of training.
+
+        σ(t) = σ_first + min(t / T, 1) (σ_last − σ_first)
+
+    >>> noise_std(torch.tensor([0.0, 50.0, 100.0, 200.0]), first=1.0, last=0.1, fade_agent_steps=100)
+    tensor([1.0000, 0.5500, 0.1000, 0.1000])
+    """
+    share = (agent_steps / fade_agent_steps).clamp(0.0, 1.0)
+    return (1.0 - share) * first + share * last
+
+
+def noisy_action(
+    mean: Tensor, noise: Tensor, std: Tensor, noise_clip: float | None = None
+) -> Tensor:
+    """An action around the policy's mean, inside [-1, 1]; the gradient passes where it was cut.
+
+        a = clamp(μ + clip(σ ε, −c, c), −1, 1)        ∂a/∂μ = 1
+
+    >>> noisy_action(torch.tensor([0.0, 0.5, 0.5]), torch.tensor([1.0, -1.0, 9.0]), torch.tensor(0.4), 0.25)
+    tensor([0.2500, 0.2500, 0.7500])
+    """
+    offset = noise * std
+    if noise_clip is not None:
+        offset = offset.clamp(-noise_clip, noise_clip)
+    action = mean + offset
+    return action - action.detach() + action.detach().clamp(-EDGE, EDGE)

@@ -1,0 +1,51 @@
+"""What `cclf inspect` shows of DrQ-v2."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclf.bases import pixel_gallery
+from cclf.bases.drqv2.learner import make_drqv2
+from cclf.bases.drqv2.update import Drqv2, join_planes
+from cclf.bases.pixel_gallery import Looks, load_replay
+from cclf.config import Config
+from cclf.data.replay import Replay
+from cclf.data.types import MakeEnv
+from cclf.gallery.record import About, Gallery
+from cclf.runtime.run_folder import load_part
+
+
+def gallery(
+    about: About,
+    config: Config,
+    learner: dict[str, Any],
+    samples: int,
+    env_steps: Tensor,
+    make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
+) -> Gallery:
+    agent, replay = load(config, learner, env_steps.device)
+    return pixel_gallery.gallery(about, config, looks_of(agent), replay, samples, env_steps)
+
+
+def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Drqv2, Replay]:
+    """Networks and replay of a checkpoint; in float32, whatever the run trained with."""
+    replay = load_replay(config, learner, config.algorithm.n_steps)
+    config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
+    agent = make_drqv2(config, replay.actions.shape[1], device)
+    load_part(agent.networks, learner["algorithm"]["networks"], "networks")
+    return agent, replay
+
+
+def looks_of(agent: Drqv2) -> Looks:
+    return Looks(
+        framework=agent.framework,
+        draw_noise=agent.draw_noise,
+        frames=partial(join_planes, agent.settings.shift_pixels),
+        view_pixels=agent.env.frame_pixels,
+        encode_query=lambda views: agent.critic.trunk(agent.encoder(views)),
+        encode_key=lambda views: agent.target.trunk(agent.encoder(views)),
+        views_name="shifts",
+    )

@@ -1,0 +1,57 @@
+"""DrQ-v2 as the rest of the package asks for it: learners, agents, and what its replay takes."""
+
+from functools import partial
+
+import torch
+
+from cclf.bases import pixel_learner
+from cclf.bases.drqv2.config import Drqv2Config
+from cclf.bases.drqv2.update import Compute, Drqv2, compute_with
+from cclf.bases.pixel_learner import compute_for, with_seeded_weights
+from cclf.config import Config
+from cclf.data.types import EnvSpec, MakeEnv
+from cclf.runtime.agent import Agent
+from cclf.runtime.evaluators import Evaluators
+from cclf.runtime.learner import OffPolicyLearner
+
+evaluates_beside_training = pixel_learner.evaluates_beside_training
+
+
+def make_drqv2(
+    config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
+) -> Drqv2:
+    return with_seeded_weights(config, lambda: Drqv2(config, action_dim, device, compute))
+
+
+def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> Drqv2:
+    """The algorithm alone, as a learner of this config has it."""
+    compute = compute_for(config, device, compute_with)
+    return make_drqv2(config, spec.action_dim, device, compute)
+
+
+def make_learner(config: Config, device: torch.device, make_env: MakeEnv) -> OffPolicyLearner:
+    settings: Drqv2Config = config.algorithm
+    return pixel_learner.make_learner(
+        config,
+        device,
+        make_env,
+        make_algorithm,
+        graph_cycle=1,
+        n_steps=settings.n_steps,
+        update_every_agent_steps=settings.update_every_agent_steps,
+    )
+
+
+def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
+    return pixel_learner.replay_forecast(config, spec, config.algorithm.n_steps)
+
+
+def make_agent(
+    config: Config,
+    device: torch.device,
+    make_env: MakeEnv,
+    runs: int = 1,
+    evaluators: Evaluators | None = None,  # noqa: ARG001 (it acts here, whoever steps the environments)
+) -> Agent:
+    make_policy = partial(make_drqv2, config, device=device)
+    return pixel_learner.make_agent(config, device, make_env, make_policy, runs)

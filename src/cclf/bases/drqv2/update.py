@@ -1,0 +1,374 @@
+"""DrQ-v2, learning from an appraisal: the update that trains.
+
+It never asks which method is running: with every piece off the appraisal holds one shifted view of
+each observation, and this is the published algorithm. There is no target encoder, so all views are
+encoded by the same convolutions, once: what the belief, the target, the critic and the actor read
+are the features from before this update's steps.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cclf import equations
+from cclf.bases.drqv2.equations import noise_std, noisy_action
+from cclf.bases.drqv2.networks import Actor, Critic, initialise
+from cclf.bases.pixel_encoder import Convolutions, plain_convolutions
+from cclf.config import Config, Precision
+from cclf.data.augment import Crops, Views, draw_origins
+from cclf.data.optimisers import Move, adam_step, descend, load_moments, moments
+from cclf.data.types import Batch, Metrics, UpdateResult
+from cclf.framework import Appraisal, Framework
+from cclf.kernels.first_convolution import pack, repeated_border
+from cclf.kernels.paired_convolutions import Layers, backward, paired_convolutions, prepare
+
+PIXEL_CENTRE = 0.5  # pixels enter as x / 255 - 0.5
+
+
+class Drqv2Noise(NamedTuple):
+    """Every random number of one update. K views are drawn, V of them enter the losses."""
+
+    origins: Tensor  # (K, B, 2)  corners of the views of o_t in its frame with repeated borders
+    next_origins: Tensor  # (K, B, 2)
+    target: Tensor  # (V, B, A)  standard normal: noise on actions in the target
+    actor: Tensor  # (B, A)
+    order: Tensor | None = None  # (B,)  a permutation, where the framework needs one
+
+
+class Encoded(NamedTuple):
+    """Convolution features of the views before any step of this update.
+
+    A view is known by its row: v B + b is view v of o_t in sample b; K B further, of o_(t+n).
+    """
+
+    crops: Crops  # (2 K B)
+    first: Tensor  # (F B, H)  views learned from whatever is chosen, with gradient
+    next_first: Tensor  # (F B, H)  their successors
+    others: Tensor | None  # (2 K B - B, H)  all but the anchors of o_t, where curiosity asks
+
+
+class Compute(NamedTuple):
+    """How the parts of an update are computed: as written below, or compiled for a GPU."""
+
+    convolutions: "Callable[[Tensor | Crops, Layers], Tensor]"
+    join_frames: Callable[..., Tensor]
+    appraise: "Callable[[Drqv2, Encoded, Batch, Drqv2Noise, Tensor], Appraised]"
+    q_target: Callable[..., Tensor]
+    critic_loss: Callable[..., tuple[Tensor, Metrics]]
+    actor_loss: Callable[..., tuple[Tensor, Metrics]]
+    move: Move | None  # a step of Adam; None is PyTorch's own
+
+
+def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part: part) -> Compute:
+    """The parts for a precision, each wrapped, by a compiler for example.
+
+    In bf16 the convolutions run in bfloat16 with float32 sums; all else is float32.
+    """
+    convolutions, join = wrap(plain_convolutions), wrap(join_planes)
+    if precision == "bf16":
+        convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
+        join = join_packed
+    parts = map(wrap, (appraise, q_target, critic_loss, actor_loss))
+    compiles = wrap(adam_step) is not adam_step
+    return Compute(convolutions, join, *parts, wrap(adam_step) if compiles else None)
+
+
+class Drqv2:
+    """Encoder, actor, critic and the critic's target, with the optimisers that move them."""
+
+    metric_names: tuple[str, ...] = (
+        *("critic_loss", "q_mean", "target_mean", "actor_loss", "noise_std"),
+        *("reward_mean", "reward_running_max", "bonus_mean", "bonus_max", "bonus_running_max"),
+        *("contrastive_loss", "curiosity_mean", "curiosity_std", "next_curiosity_mean"),
+        *("second_view_weight", "priority_mean"),
+        *("chosen_view_1", "chosen_view_2", "chosen_view_3", "chosen_view_4"),
+    )
+
+    def __init__(
+        self, config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
+    ):
+        settings, env = config.algorithm, config.env
+        self.settings, self.method, self.env = settings, config.method, env
+        self.action_dim = action_dim
+        self.compute = compute or compute_with(settings.precision)
+        self.framework = Framework(settings.feature_dim, config.method)
+        shape = (3 * env.frame_stack, env.frame_pixels, settings.conv_layers, settings.conv_filters)
+        self.encoder = Convolutions(*shape, self.compute.convolutions, PIXEL_CENTRE)
+        self.encoder.apply(initialise)
+        inputs = self.encoder.out_dim
+        sizes = (inputs, settings.feature_dim, action_dim, settings.hidden_dim)
+        self.actor, self.critic = Actor(*sizes), Critic(*sizes)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        parts = ("framework", "encoder", "actor", "critic", "target")
+        self.networks = nn.ModuleDict({part: getattr(self, part) for part in parts}).to(device)
+        # One kernel steps all parameters and counts its steps on the GPU: a CUDA graph can hold it.
+        on_gpu = partial(torch.optim.Adam, fused=True, capturable=True)
+        adam = on_gpu if device.type == "cuda" else torch.optim.Adam
+        learned = [*self.encoder.parameters(), *self.critic.parameters()]
+        if config.method.contrastive:
+            learned += self.framework.parameters()
+        self.optimisers = {
+            "critic": adam(learned, lr=settings.learning_rate),
+            "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
+        }
+        self.updates = 0
+
+    def draw_noise(
+        self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
+    ) -> Drqv2Noise:
+        def origins() -> Tensor:
+            pixels = self.env.frame_pixels
+            padded = pixels + 2 * self.settings.shift_pixels
+            views = self.method.drawn_views
+            return draw_origins(views, batch_size, padded, pixels, True, augment_generator)
+
+        def normal(*shape: int) -> Tensor:
+            shape = (*shape, self.action_dim)
+            return torch.randn(shape, generator=policy_generator, device=policy_generator.device)
+
+        now, following = origins(), origins()
+        target, actor = normal(self.framework.learned_views, batch_size), normal(batch_size)
+        order = self.framework.draw_order(batch_size, augment_generator)
+        return Drqv2Noise(now, following, target, actor, order)
+
+    def update(self, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> UpdateResult:
+        """One update: appraise, critic and encoder, actor, target."""
+        std, encoded = self.noise_std(env_steps), self.encode(batch, noise)
+        appraisal, priority, metrics = self.compute.appraise(self, encoded, batch, noise, env_steps)
+        metrics |= self._learn_values(encoded, appraisal, batch, noise.target, std)
+        anchors = encoded.first[: len(batch.reward)].detach()
+        loss, more = self.compute.actor_loss(self, anchors, noise.actor, std)
+        descend(loss, self.optimisers["actor"], move=self.compute.move)
+        self._move_target()
+        self.updates += 1
+        return UpdateResult(metrics | more | {"noise_std": std}, priority)
+
+    def noise_std(self, env_steps: Tensor) -> Tensor:
+        settings, agent_steps = self.settings, env_steps / self.env.action_repeat
+        bounds = (settings.first_noise_std, settings.last_noise_std)
+        return noise_std(agent_steps, *bounds, settings.noise_agent_steps)
+
+    def encode(self, batch: Batch, noise: Drqv2Noise) -> Encoded:
+        """K views of each o_t and o_(t+n); encodes those that are needed whatever is chosen."""
+        crops = self.crops(batch, noise)
+        views, batch_size = noise.origins.shape[:2]
+        known = batch_size * (
+            self.framework.learned_views if self.framework.selection == "all" else 1
+        )
+        next_anchor = views * batch_size
+        first = self.encoder(crops.rows(slice(known)))
+        with torch.no_grad():
+            if not self.framework.needs_curiosity:
+                rows = slice(next_anchor, next_anchor + known)
+                return Encoded(crops, first, self.encoder(crops.rows(rows)), None)
+            # One pass over all views but the anchors: large batches fill a GPU better.
+            others = self.encoder(crops.rows(slice(batch_size, None)))
+            begin = next_anchor - batch_size
+            return Encoded(crops, first, others[begin : begin + known], others)
+
+    def crops(self, batch: Batch, noise: Drqv2Noise) -> Crops:
+        """All views of the batch as rows, not yet cut out of their frames."""
+        observations = (batch.observation, batch.next_observation)
+        frames = self.compute.join_frames(self.settings.shift_pixels, *observations)
+        views, batch_size = noise.origins.shape[:2]
+        sample = torch.arange(2 * batch_size, device=frames.device).view(2, 1, batch_size)
+        sample = sample.expand(2, views, batch_size).flatten()
+        origins = torch.cat([noise.origins, noise.next_origins]).flatten(0, 1)
+        return Crops(frames, sample, origins, self.env.frame_pixels)
+
+    def _learn_values(
+        self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor, std: Tensor
+    ) -> Metrics:
+        """Target (2), Q loss (1), (7) and contrastive loss (8), over the learned views."""
+        views, batch_size = appraisal.views.shape
+        features, next_features = encoded.first, encoded.next_first
+        if views * batch_size > len(features):  # a view that was not known before
+            with torch.no_grad():
+                rows = appraisal.next_views[1]
+                chosen = (
+                    self.encoder(encoded.crops.rows(rows))
+                    if encoded.others is None
+                    else encoded.others[rows - batch_size]
+                )
+                next_features = torch.cat([next_features, chosen])
+            learned = self.encoder(encoded.crops.rows(appraisal.views[1]))
+            features = torch.cat([features, learned])
+        with torch.no_grad():
+            target = self.compute.q_target(self, appraisal, batch, next_features, noise, std)
+            key = self._key(encoded, appraisal) if self.method.contrastive else None
+        loss, metrics = self.compute.critic_loss(
+            self, features, target, appraisal.weights, batch.action, key, appraisal.curiosity
+        )
+        descend(loss, self.optimisers["critic"], move=self.compute.move)
+        return metrics
+
+    def _key(self, encoded: Encoded, appraisal: Appraisal) -> Tensor:
+        """Features of the key views by the target's trunk."""
+        if appraisal.key is not None:
+            return appraisal.key
+        key: Tensor = self.target.trunk(self.encoder(encoded.crops.rows(appraisal.key_view)))
+        return key
+
+    @torch.no_grad()
+    def _move_target(self) -> None:
+        ours, theirs = list(self.critic.parameters()), list(self.target.parameters())
+        torch._foreach_lerp_(theirs, ours, self.settings.q_ema_rate)
+
+    def count_updates(self, value: int | None = None) -> int:
+        """How many updates were made; sets it where a value is given."""
+        if value is not None:
+            self.updates = value
+        return self.updates
+
+    @torch.no_grad()
+    def collection_action(
+        self,
+        observation: Tensor,
+        env_steps: Tensor,
+        augment_generator: torch.Generator,  # noqa: ARG002 (acting sees whole frames)
+        policy_generator: torch.Generator,
+    ) -> Tensor:
+        """A noisy action for stacks of frames (B, C, H, W)."""
+        shape = (observation.shape[0], self.action_dim)
+        noise = torch.randn(shape, generator=policy_generator, device=policy_generator.device)
+        return noisy_action(self.evaluation_action(observation), noise, self.noise_std(env_steps))
+
+    @torch.no_grad()
+    def evaluation_action(self, observation: Tensor) -> Tensor:
+        """The mean action."""
+        action: Tensor = self.actor(self.encoder(observation))
+        return action
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "networks": self.networks.state_dict(),
+            "optimisers": {name: moments(optimiser) for name, optimiser in self.optimisers.items()},
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.networks.load_state_dict(state["networks"])
+        for name, optimiser in self.optimisers.items():
+            load_moments(optimiser, state["optimisers"].get(name, {}))
+        self.updates = int(state["updates"])
+
+
+# The parts of an update, as functions of the agent, so that each can be compiled by itself.
+
+# with new priorities, None where replay is uniform
+Appraised = tuple[Appraisal, Tensor | None, Metrics]
+
+
+def join_planes(shift_pixels: int, *frames: Tensor) -> Tensor:
+    """Batches of frames (B, C, H, W) as one, with repeated borders."""
+    joined = torch.cat(frames)
+    place = repeated_border(joined.shape[-1], shift_pixels, joined.device)
+    return joined[:, :, place][:, :, :, place]
+
+
+def join_packed(shift_pixels: int, *frames: Tensor) -> Tensor:
+    """The same with channels last and packed, as the fast first convolution wants them."""
+    return pack(*frames, border=shift_pixels)
+
+
+def appraise(
+    agent: Drqv2, encoded: Encoded, batch: Batch, noise: Drqv2Noise, env_steps: Tensor
+) -> Appraised:
+    """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over rows in
+    place of pixels. Queries are by the critic's trunk, keys by its target's."""
+    views, batch_size = noise.origins.shape[:2]
+    rows = torch.arange(2 * views * batch_size, device=batch.reward.device)
+    rows = rows.view(2, views, batch_size)
+    query = next_query = keys = None  # nobody asks for them without curiosity
+    if encoded.others is not None:
+        anchors = (encoded.first[:batch_size].detach(), encoded.next_first[:batch_size])
+        with torch.no_grad():
+            query, next_query = (agent.critic.trunk(features) for features in anchors)
+            keys = agent.target.trunk(encoded.others)
+
+    def look_up(key_rows: Tensor) -> Tensor:
+        assert keys is not None, "features are looked up where curiosity asks"
+        return keys[key_rows - batch_size]
+
+    pixels = agent.env.frame_pixels
+    appraisal = agent.framework.appraise(
+        Views(rows[0], noise.origins, crop_pixels=pixels, query=query),
+        Views(rows[1], noise.next_origins, crop_pixels=pixels, query=next_query),
+        batch.reward,
+        env_steps,
+        look_up,
+        look_up,
+        noise.order,
+    )
+    priority = agent.framework.priority(batch.priority, appraisal)
+    metrics = {"reward_mean": batch.reward.mean()} | agent.framework.metrics(
+        appraisal, agent.method.drawn_views
+    )
+    if priority is not None:
+        metrics["priority_mean"] = priority.mean()
+    return appraisal, priority, metrics
+
+
+def q_target(
+    agent: Drqv2,
+    appraisal: Appraisal,
+    batch: Batch,
+    features: Tensor,
+    noise: Tensor,
+    std: Tensor,
+) -> Tensor:
+    """y of Eq. (2) and (7) over n steps, (B,), from features (V B, H) of the next views."""
+    settings = agent.settings
+    mean = agent.actor(features)
+    action = noisy_action(mean, noise.flatten(0, 1), std, settings.update_noise_clip)
+    q1, q2 = agent.target.values(agent.target.trunk(features), action)
+    return equations.q_target(
+        batch.n_step_return,
+        appraisal.bonus,
+        batch.continuation,
+        settings.discount**settings.n_steps,
+        torch.minimum(q1, q2).view_as(appraisal.next_weights),
+        appraisal.next_weights,
+    )
+
+
+def critic_loss(
+    agent: Drqv2,
+    features: Tensor,
+    target: Tensor,
+    weights: Tensor,
+    action: Tensor,
+    key: Tensor | None,
+    curiosity: Tensor,
+) -> tuple[Tensor, Metrics]:
+    """Eq. (1) with even weights, Eq. (7) with curiosity's, on features (V B, H) of the views; and
+    with a key Eq. (8), which moves encoder, trunk and belief in the same step."""
+    z = agent.critic.trunk(features)
+    views = agent.critic.values(z, action.repeat(weights.shape[0], 1))
+    q1, q2 = (q.view_as(weights) for q in views)
+    loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
+    metrics = {
+        "critic_loss": loss.detach(),
+        "q_mean": q1.detach().mean(),
+        "target_mean": target.mean(),
+    }
+    if key is not None:
+        contrastive = agent.framework.contrastive_loss(z[: len(key)], key, curiosity)
+        loss = loss + agent.settings.contrastive_coefficient * contrastive
+        metrics["contrastive_loss"] = contrastive.detach()
+    return loss, metrics
+
+
+def actor_loss(
+    agent: Drqv2, features: Tensor, noise: Tensor, std: Tensor
+) -> tuple[Tensor, Metrics]:
+    """On the anchors' features (B, H) from before the critic's step; the critic is the one after
+    it."""
+    action = noisy_action(agent.actor(features), noise, std, agent.settings.update_noise_clip)
+    q1, q2 = agent.critic.values(agent.critic.trunk(features), action)
+    loss = -torch.minimum(q1, q2).mean()
+    return loss, {"actor_loss": loss.detach()}

@@ -1,0 +1,105 @@
+"""DrQ-v2's update with CCLF on it in its plainest form: each image is cut and encoded where its
+features are needed. The real one must equal it."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cclf.bases.drqv2.update import Drqv2, Drqv2Noise
+from cclf.data.augment import Views
+from cclf.data.types import Batch
+from cclf.framework import Appraisal
+
+
+def shifts(agent: Drqv2, frames: Tensor, origins: Tensor) -> Tensor:
+    """(K, B, C, H, W) as float64 pixels 0..255: edges repeated outwards, then cut."""
+    pad, side = agent.settings.shift_pixels, frames.shape[-1]
+    padded = F.pad(frames.double(), (pad,) * 4, mode="replicate")
+    views, batch = origins.shape[:2]
+    cut = torch.empty(views, *frames.shape, dtype=torch.float64)
+    for view in range(views):
+        for sample in range(batch):
+            y, x = origins[view, sample].tolist()
+            cut[view, sample] = padded[sample, :, y : y + side, x : x + side]
+    return cut
+
+
+def encode(agent: Drqv2, views: Tensor) -> Tensor:
+    """Features (B, H) of views (B, C, H, W): pixels in [-0.5, 0.5] through every convolution."""
+    x = views / 255.0 - 0.5
+    for number, layer in enumerate(agent.encoder.layers):
+        x = torch.relu(F.conv2d(x, layer.weight, layer.bias, stride=1 if number else 2))
+    return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def appraise(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> Appraisal:
+    now = shifts(agent, batch.observation, noise.origins)
+    following = shifts(agent, batch.next_observation, noise.next_origins)
+    pixels = agent.env.frame_pixels
+    return agent.framework.appraise(
+        Views(now, noise.origins, pixels),
+        Views(following, noise.next_origins, pixels),
+        batch.reward,
+        env_steps,
+        lambda views: agent.critic.trunk(encode(agent, views)),
+        lambda views: agent.target.trunk(encode(agent, views)),
+        noise.order,
+    )
+
+
+def act(agent: Drqv2, features: Tensor, noise: Tensor, std: float) -> Tensor:
+    clip = agent.settings.update_noise_clip
+    mean = agent.actor(features)
+    action = mean + (std * noise).clamp(-clip, clip)
+    inside = action.detach().clamp(-1.0 + 1e-6, 1.0 - 1e-6)
+    return mean + (inside - mean).detach()
+
+
+def update(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> dict[str, Tensor]:
+    settings, method = agent.settings, agent.method
+    share = min(1.0, float(env_steps) / agent.env.action_repeat / settings.noise_agent_steps)
+    std = settings.first_noise_std + share * (settings.last_noise_std - settings.first_noise_std)
+    appraisal = appraise(agent, batch, noise, env_steps)
+    priority = agent.framework.priority(batch.priority, appraisal)
+
+    value = torch.zeros_like(batch.reward)
+    with torch.no_grad():
+        for view, weight, eps in zip(
+            appraisal.next_views, appraisal.next_weights, noise.target, strict=True
+        ):
+            features = encode(agent, view)
+            action = act(agent, features, eps, std)
+            q1, q2 = agent.target.values(agent.target.trunk(features), action)
+            value += weight * torch.minimum(q1, q2)
+        discount = settings.discount**settings.n_steps
+        y = batch.n_step_return + appraisal.bonus + batch.continuation * discount * value
+        key = agent.target.trunk(encode(agent, appraisal.key_view))
+        before = encode(agent, appraisal.views[0])
+
+    loss = torch.zeros((), dtype=y.dtype)
+    for view, weight in zip(appraisal.views, appraisal.weights, strict=True):
+        z = agent.critic.trunk(encode(agent, view))
+        for q in agent.critic.values(z, batch.action):
+            loss = loss + (weight * (q - y) ** 2).mean()
+    critic_loss = loss.detach()
+    if method.contrastive:
+        query = agent.critic.trunk(encode(agent, appraisal.views[0]))
+        contrastive = agent.framework.contrastive_loss(query, key, appraisal.curiosity)
+        loss = loss + settings.contrastive_coefficient * contrastive
+    step(agent.optimisers["critic"], loss)
+
+    q1, q2 = agent.critic.values(agent.critic.trunk(before), act(agent, before, noise.actor, std))
+    actor_loss = -torch.minimum(q1, q2).mean()
+    step(agent.optimisers["actor"], actor_loss)
+    with torch.no_grad():
+        for ours, theirs in zip(agent.critic.parameters(), agent.target.parameters(), strict=True):
+            theirs += settings.q_ema_rate * (ours - theirs)
+    agent.updates += 1
+    found = {"critic_loss": critic_loss, "actor_loss": actor_loss.detach()}
+    return found if priority is None else found | {"priority": priority}
+
+
+def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
