@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.func import vmap
 
 import cclf
-from cclf import build, curiosity, presets
+from cclf import build, curiosity
 from cclf.bases.base import CANDIDATES, CONTROLS
 from cclf.bases.registry import bases
 from cclf.config import MethodConfig
 from cclf.curiosity import MEASURES
 from cclf.data.augment import Views
 from cclf.framework import Appraisal, Framework
+from cclf.rules import UNWEIGHTED_CONTRAST
 from tiny_runs import CPU, tiny_config
 
 VIEWS, BATCH, FEATURES = 4, 6, 3
@@ -171,15 +172,19 @@ def beliefs_of(measure: str, query: list[list[float]], keys: list[list[float]]) 
 
 
 def test_the_debiased_belief_by_hand() -> None:
-    # Cosines 1 or 0 whatever the lengths, t = 1/2: e^2 = 7.389 or 1. Two negatives, a tenth of
-    # them false: 0.2 e^2 = 1.478 comes off.
-    e2 = math.exp(2)
-    features = [[3.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 1.0]]
-    apart = (2.0 - 0.2 * e2) / 0.9
-    close(beliefs_of("debiased", features, features), [e2 / (e2 + apart)] * 3)
-    # One key against two opposite ones, e^-2 each: below the floor N e^-2, which then counts.
-    line = [[1.0], [-1.0], [-1.0]]
-    assert beliefs_of("debiased", line, line)[0] == pytest.approx(e2 / (e2 + 2.0 * math.exp(-2)))
+    # Four keys around the origin, t = 1/10. The queries are turned by a right angle: each has
+    # cosine 0 with its own key, so p = 1, and 1, 0, -1 with the others: e^10, 1 and e^-10. Of
+    # three negatives a tenth is false: 0.3 p comes off.
+    keys = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
+    turned = [keys[1], keys[2], keys[3], keys[0]]
+    rest = (math.exp(10) + 1.0 + math.exp(-10) - 0.3) / 0.9
+    close(beliefs_of("debiased", turned, keys), [1.0 / (1.0 + rest)] * 4)
+    # Unturned, 0.3 e^10 is more than all negatives together: the floor 3 e^-10 counts.
+    own, floor = math.exp(10), 3.0 * math.exp(-10)
+    close(beliefs_of("debiased", keys, keys), [own / (own + floor)] * 4)
+    # Neither lengths nor a common part of all features change it.
+    moved = [[5.0 + 3.0 * x, 7.0 + 3.0 * y] for x, y in keys]
+    close(beliefs_of("debiased", turned, moved), [1.0 / (1.0 + rest)] * 4)
 
 
 def test_copies_halve_the_papers_belief_and_cost_a_cancelled_one_nothing() -> None:
@@ -257,19 +262,27 @@ def test_every_choice_of_the_option_is_a_measure() -> None:
     assert set(CONTROLS | CANDIDATES) == set(MEASURES) - {"belief"}
 
 
-@pytest.mark.parametrize("base", ["sac", "rainbow", "a2c"])
+def test_the_rules_know_which_measures_leave_the_contrastive_loss_alone() -> None:
+    unweighted = {name for name, measure in MEASURES.items() if measure.contrast is curiosity.ones}
+    assert unweighted == set(UNWEIGHTED_CONTRAST)
+
+
+@pytest.mark.parametrize("base", bases())
 def test_methods_are_named_after_the_measure_they_change(base: str) -> None:
-    methods = bases()[base].methods
-    assert {"cclf-shuffled", "cclf-even"} <= set(methods)
+    methods, found = bases()[base].methods, set()
     for name, method in methods.items():
         measure = method.overrides.get("curiosity", "belief")
-        changes = presets.differences_from_cclf(method, bases()[base])
         if measure != "belief":
-            assert name.endswith(f"cclf-{measure}")
-            assert set(changes) - {"re3", "bonus_temperature"} == {"curiosity"}
+            own, _, last = name.rpartition("-")
+            assert last == measure
+            changed = method.overrides.items() - methods[own].overrides.items()
+            assert {option for option, _ in changed} - {"bonus_temperature"} == {"curiosity"}
+            assert method.settings == methods[own].settings
+            found.add(measure)
+    assert set(CONTROLS) <= found
 
 
-@pytest.mark.parametrize("base", ["sac", "rainbow", "a2c"])
+@pytest.mark.parametrize("base", bases())
 def test_no_base_names_a_measure_where_it_learns(base: str) -> None:
     """Only its list of methods may: an update that asks which one is running is no base."""
     room = Path(cclf.__file__).parent / "bases" / base

@@ -18,6 +18,7 @@ from cclf.fields import Count, Range, Share, Size, ZeroOrMore
 from cclf.rules import OF_METHOD, Rule
 
 Precision = Literal["fp32", "tf32", "bf16"]
+Curiosity = Literal["belief", "shuffled", "even", "ranks", "debiased", "cancelled", "particles"]
 # What an environment is to a learner: pixels with continuous or discrete actions, or grids stepped
 # as one.
 Play = Literal["continuous", "discrete", "grid"]
@@ -94,9 +95,7 @@ class MethodConfig:
     negatives: Literal["all", "distinct"] = "all"
     """Keys a belief competes with: the whole batch as in the paper, or each distinct observation
     once."""
-    curiosity: Literal[
-        "belief", "shuffled", "even", "ranks", "debiased", "cancelled", "particles"
-    ] = "belief"
+    curiosity: Curiosity = "belief"
     """What stands in the place of curiosity, see `cclf.curiosity`: the paper's; two controls, its
     permutation over the batch and its batch mean; or a candidate."""
 

@@ -22,7 +22,7 @@ RANK_SPREAD = 0.5  # kappa: weights of views by rank lie within 1/2 -+ kappa / 2
 RANK_SHARE = 0.5  # eta: the share of a priority that its rank decides
 LARGEST_SCORE = 2.0  # standard deviations above the mean that a bonus by rank counts
 POSITIVE_SHARE = 0.1  # tau+: of the other keys, the share thought to show the same
-TEMPERATURE = 0.5  # t: of the debiased estimate, over cosines
+TEMPERATURE = 0.1  # t: of the debiased estimate, over cosines; at 0.5 beliefs hardly differ
 ROUNDING = 1e-3  # logits of copies of one observation may differ by this much
 NEIGHBOURS = 12
 
@@ -47,21 +47,23 @@ def debiased_belief(
     same: Tensor | None,  # noqa: ARG001 (copies are among the false negatives it takes off)
 ) -> Tensor:
     """Eq. (3) without the share of negatives that are none: the debiased estimate of Chuang et al.
-    (2020). With N = B - 1 negatives, s the cosine of W^T q and k, and p = exp(s_own / t):
+    (2020). With N = B - 1 negatives, s the cosine of W^T q and k, each less its batch mean, and
+    p = exp(s_own / t):
 
         G = max((sum over others exp(s / t) - tau N p) / (1 - tau), N exp(-1 / t))
         belief = p / (p + G)
 
-    Three keys, of which the last two are copies: p = e^2, and each copy has e^2 and 1 to compete
-    with, so that G = (e^2 + 1 - 0.2 e^2) / 0.9.
+    Three keys, of which the last two are copies: s is 1 for copies and -1 for others, and each copy
+    has G = (e^10 + e^-10 - 0.2 e^10) / 0.9, where it would be e^10 + e^-10 without the debiasing.
 
     >>> same = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     >>> debiased_belief(same, same[None], torch.eye(2), None)
-    tensor([[0.9272, 0.4904, 0.4904]])
-    >>> belief(same, same[None], torch.eye(2) * 2, None)  # Eq. (3) by the same numbers
-    tensor([[0.7870, 0.4683, 0.4683]])
+    tensor([[1.0000, 0.5294, 0.5294]])
     """
-    cosines = F.normalize(query @ bilinear, dim=-1) @ F.normalize(keys, dim=-1).mT
+    # W begins with positive numbers alone: without centring, every cosine would be about the same
+    sides = (query @ bilinear, keys)
+    left, right = (F.normalize(z - z.mean(-2, keepdim=True), dim=-1) for z in sides)
+    cosines = left @ right.mT
     shares = (cosines / TEMPERATURE).exp()  # (K-1, B, B)
     own = shares.diagonal(dim1=-2, dim2=-1)
     others = query.shape[0] - 1

@@ -33,6 +33,7 @@ class Appraisal(NamedTuple):
     bonus: Tensor  # (B,)  intrinsic reward
     chosen: Tensor  # (B,)  number of the chosen view of o_t, 1..K-1
     next_chosen: Tensor  # (B,)  and of o_(t+1)
+    paid_for: Tensor  # (B,)  what the bonus is proportional to, (c + c') / 2 in the paper
     key: Tensor | None = None  # (B, D)  features of `key_view`, where curiosity asked for them
 
 
@@ -62,7 +63,6 @@ class Framework(nn.Module):
         self.learned_views, self.selection = method.learned_views, method.selection
         self.needs_curiosity = method.needs_curiosity
         self.measure = MEASURES[method.curiosity]
-        # whether `appraise` must be given a permutation of the batch
         self.needs_order = method.needs_curiosity and self.measure.needs_order
 
     @torch.no_grad()
@@ -93,6 +93,7 @@ class Framework(nn.Module):
             bonus=self._bonus(pay, next_pay, reward, env_steps),
             chosen=chosen,
             next_chosen=next_chosen,
+            paid_for=(pay + next_pay) / 2.0,
             key=None if keys is None else _take(keys, chosen - 1),
         )
 
@@ -119,9 +120,8 @@ class Framework(nn.Module):
         """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B,
         D), which do not."""
         logits = equations.similarity_logits(query * self.logit_scale, key.detach(), self.bilinear)
-        weights = torch.ones_like(curiosity)
-        if self.method.regularisation:
-            weights = self.measure.contrast(curiosity)
+        contrast = self.measure.contrast if self.method.regularisation else torch.ones_like
+        weights = contrast(curiosity)
         return equations.contrastive_loss(logits, weights, self.method.contrastive_reduction, same)
 
     def metrics(self, appraisal: Appraisal, drawn_views: int) -> dict[str, Tensor]:

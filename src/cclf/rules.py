@@ -54,6 +54,16 @@ def _curiosity(values: Values) -> str:
     return of_choice.get(values["curiosity"], any_of(*_USES))(values)
 
 
+# Choices of `curiosity` that keep it out of the contrastive loss.
+UNWEIGHTED_CONTRAST = ("ranks", "debiased", "cancelled")
+
+
+def weighs_contrast(values: Values) -> str:
+    """Of `regularisation`, where the contrastive loss is all that it weights."""
+    chosen = values["curiosity"]
+    return f"curiosity={chosen}" if chosen in UNWEIGHTED_CONTRAST else ""
+
+
 # Of the options that every base algorithm shares.
 OF_METHOD: dict[str, Rule] = {
     "bonus_temperature": needs("reward"),

@@ -63,9 +63,8 @@ def gallery(
         views, appraisal = appraise(looks, batch, generators, env_steps)
         # with other crops: what is luck of the crops?
         _, again = appraise(looks, batch, generators, env_steps)
-        parts.append(
-            columns(looks, batch, views, appraisal) | {"again": transition_curiosity(again)}
-        )
+        second = {"again": transition_curiosity(again), "reading_again": again.paid_for}
+        parts.append(columns(looks, batch, views, appraisal) | second)
     table = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     live = np.flatnonzero(replay.live)
     return of_transitions(

@@ -3,12 +3,14 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import tyro
 
 from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_output, parse
-from cclf.errors import ConfigError
+from cclf.config import Curiosity
+from cclf.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class Inspect:
     out: Path = Path("curiosity.html")
     samples: int = 2_048
     """Transitions to look at, rounded up to whole batches."""
+    curiosity: tuple[str, ...] = ()
+    """Two measures, e.g. belief debiased: the same transitions under both, side by side."""
     device: str = "auto"
     json: bool = False
     """One JSON document with the page's numbers on standard output."""
@@ -32,24 +36,43 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"--samples {options.samples} must be 1 or more")
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
+    measures = _two_measures(options.curiosity) if options.curiosity else None
     extras.refuse_missing("the page of cclf inspect", ("plots",))
     from cclf.runtime import devices, run_folder
-    from cclf.study import gallery_page
-    from cclf.study.inspect import curate
+    from cclf.study import comparison, gallery_page
+    from cclf.study.inspect import compare, curate
 
     extras.refuse_missing(
         "the page of cclf inspect", extras.to_draw(run_folder.read_config(options.run).task)
     )
     check_output(options.out)
-    gallery = curate(options.run, options.samples, devices.choose_device(options.device))
+    looked = (options.run, options.samples, devices.choose_device(options.device))
+    if measures is None:
+        gallery = curate(*looked)
+        text, facts = gallery_page.html(gallery), gallery_page.facts(gallery)
+    else:
+        compared = compare(*looked, measures)
+        text, facts = comparison.html(compared), comparison.facts(compared)
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(gallery_page.html(gallery), encoding="utf-8")
+        options.out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the page: {error}") from error
-    print(
-        json.dumps(gallery_page.facts(gallery) | {"page": str(options.out)})
-        if options.json
-        else options.out
-    )
+    print(json.dumps(facts | {"page": str(options.out)}) if options.json else options.out)
     return EXIT_DONE
+
+
+def _two_measures(names: tuple[str, ...]) -> tuple[Curiosity, Curiosity]:
+    known: tuple[Curiosity, ...] = get_args(Curiosity)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"--curiosity {name} is unknown{nearest(name, known)}: use two of "
+                f"{', '.join(known)}"
+            )
+    if len(names) != 2 or names[0] == names[1]:
+        raise ConfigError(
+            f"--curiosity {' '.join(names)} compares nothing: name two measures, e.g. belief even"
+        )
+    first, second = (known[known.index(name)] for name in names)  # type: ignore[arg-type]
+    return first, second

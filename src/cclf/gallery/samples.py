@@ -15,7 +15,7 @@ from cclf.data.augment import Views
 from cclf.data.types import Batch, GameBatch
 from cclf.framework import Appraisal, Encode, Framework
 from cclf.gallery import correlation
-from cclf.gallery.record import About, Gallery, ShownObservation, ShownSample, View
+from cclf.gallery.record import About, Gallery, Measure, ShownObservation, ShownSample, View
 
 SIDES = ("", "next_")  # what was seen and what came next, as they begin the names of columns
 NEIGHBOURS = 5
@@ -94,6 +94,8 @@ def common_columns(
         "curiosity": transition_curiosity(appraisal),
         "bonus": appraisal.bonus,
         "rarity": rarity(batch.observation),
+        "reading": appraisal.paid_for,
+        "copies": (batch.slot[:, None] == batch.slot).sum(1),
     }
     for side, views in zip(SIDES, pair, strict=True):
         chosen = getattr(appraisal, f"{side}chosen")
@@ -180,6 +182,17 @@ def of_transitions(
         ],
         priorities=priorities if framework.method.prioritisation else None,
         ages=ages if framework.method.prioritisation else None,
+        reading=table["reading"],
+        again=table["reading_again"],
+        also=[
+            Measure(
+                "copies",
+                table["copies"].astype(float),
+                "how often the same transition is in its batch",
+                novelty=-1,
+            )
+        ],
+        picture=lambda row: stacks(table["slot"][row])[0][-1],
         **own,
     )
 

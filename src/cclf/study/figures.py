@@ -17,6 +17,8 @@ from cclf.study.statistics import Interval, mean_interval
 COLOURS = {
     "cclf": "#d1495b",
     "cclf-distinct": "#e58a2b",
+    "cclf-shuffled": "#5b6fc0",
+    "cclf-even": "#b07d2b",
     "re3+cclf": "#8f3f97",
     "re3+cclf-distinct": "#c57bd0",
     "curl": "#3f8f8f",

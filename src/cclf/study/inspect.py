@@ -1,22 +1,46 @@
 """A run folder becomes a gallery. Nothing is written there, and a run that is still going on is not
 disturbed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from cclf import build
-from cclf.config import Config
+from cclf.config import Config, Curiosity
 from cclf.data.from_disk import refused_as
 from cclf.errors import ConfigError
 from cclf.gallery.record import About, Gallery
 from cclf.runtime.run_folder import read_checkpoint, read_config
+from cclf.study.comparison import Comparison
 
 
 def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
     """What the newest checkpoint of a run is curious about, from `samples` transitions or a few
     more, in whole batches."""
+    return _curated(folder, _config_with_curiosity(folder), samples, device)
+
+
+def compare(
+    folder: Path, samples: int, device: torch.device, names: tuple[Curiosity, Curiosity]
+) -> Comparison:
+    """The same transitions under two measures of curiosity, with the networks of the newest
+    checkpoint. Whatever the run itself learned by, its bonus is asked for too."""
+    config = _config_with_curiosity(folder)
+    galleries = [
+        _curated(
+            folder,
+            replace(config, method=replace(config.method, curiosity=name, reward=True)),
+            samples,
+            device,
+        )
+        for name in names
+    ]
+    return Comparison(names, (galleries[0], galleries[1]))
+
+
+def _config_with_curiosity(folder: Path) -> Config:
     config = read_config(folder)
     if not config.method.needs_curiosity:
         raise ConfigError(
@@ -24,6 +48,10 @@ def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
             "inspect a run of cclf, or of one of "
             "its pieces (see: cclf methods)"
         )
+    return config
+
+
+def _curated(folder: Path, config: Config, samples: int, device: torch.device) -> Gallery:
     saved = read_checkpoint(folder)
     with refused_as(f"the checkpoint in {folder} cannot be looked at"):
         return _gallery(folder, config, saved, samples, device)

@@ -8,13 +8,14 @@ from cclf.bases.base import refuse_unknown, refuse_workers
 from cclf.config import Config, check_fields
 from cclf.errors import ConfigError
 from cclf.fields import Count, Positive, Share, ShareBelowOne, Size, ZeroOrMore
-from cclf.rules import Rule, needs, never
+from cclf.rules import Rule, needs, never, weighs_contrast
 
 _NO_PIXELS = never("A2C on grids, which sees what the task shows: 7x7 cells, one at a time")
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "frame_pixels": _NO_PIXELS,
     "crop_pixels": _NO_PIXELS,
     "frame_stack": _NO_PIXELS,
+    "regularisation": weighs_contrast,  # its two views are the same: their weights do nothing
     "contrastive_coefficient": needs("contrastive"),
     "contrastive_hidden_dim": needs("contrastive"),
     "key_ema_rate": needs("contrastive"),

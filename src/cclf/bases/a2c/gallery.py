@@ -19,6 +19,7 @@ from cclf.gallery import correlation
 from cclf.gallery.record import About, Gallery, Measure, ShownObservation, ShownSample
 from cclf.gallery.samples import ends, kept_maxima, rungs
 from cclf.runtime.run_folder import load_part
+from cclf.runtime.seeding import derive
 
 Picture = Callable[[np.ndarray], np.ndarray]  # a grid observation for people
 ACTIONS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
@@ -39,10 +40,12 @@ def gallery(
     batch = learner.rollout_steps * learner.env.num_envs
     # since each episode began; unknown for those under way
     steps = np.full(learner.env.num_envs, math.nan)
+    random = np.random.default_rng(derive(config.seed, "inspect"))
     parts = []
     for _ in range(math.ceil(samples / batch)):
         rollout, _ = learner.collect()
-        order = learner.draw_order(batch)
+        # from a stream of its own: the same rollouts follow whatever the measure
+        order = torch.from_numpy(random.permutation(batch)) if a2c.needs_order else None
         parts.append(columns(a2c, rollout, env_steps.cpu(), steps, order))
     learner.close()
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -89,6 +92,8 @@ def gallery(
         remarks=_remarks(curiosity, floor, distinct),
         priorities=None,
         ages=None,
+        reading=table["reading"],
+        picture=lambda row: picture(table["observation"][row].reshape(7, 7, 3)),
     )
 
 
@@ -123,6 +128,7 @@ def columns(
         "curiosity": appraisal.curiosity.numpy(),
         "next_curiosity": appraisal.next_curiosity.numpy(),
         "bonus": appraisal.bonus.numpy(),
+        "reading": appraisal.paid_for.numpy(),
         "step": where.ravel(),
         "copies": np.bincount(same, minlength=len(same))[same],
     }

@@ -35,7 +35,10 @@ class RolloutLearner:
         rollout, finished = self.collect()
         yield
         moment = torch.tensor(float(env_steps), dtype=torch.float64)
-        metrics = self.algorithm.update(rollout, moment, self.draw_order(rollout.action.size))
+        order = None
+        if self.algorithm.needs_order:
+            order = torch.from_numpy(self.random.permutation(rollout.action.size))
+        metrics = self.algorithm.update(rollout, moment, order)
         self.updates += 1
         return Advance(rollout.action.size, metrics, finished)
 
@@ -59,12 +62,6 @@ class RolloutLearner:
                 self.episode_returns[ended[t]] = 0.0
         observation[steps] = self.observation = now
         return Rollout(observation, action, reward, ended), finished
-
-    def draw_order(self, batch: int) -> torch.Tensor | None:
-        """A permutation of the batch where the algorithm needs one; else nothing is drawn."""
-        if not self.algorithm.needs_order:
-            return None
-        return torch.from_numpy(self.random.permutation(batch))
 
     def slow_metrics(self) -> dict[str, float]:
         return {}

@@ -55,9 +55,8 @@ def gallery(
         pair, appraisal = appraise(rainbow, batch, noise, env_steps)
         # other shifts: what is their luck?
         _, again = appraise(rainbow, batch, draws.of_first(2 * number + 1)[1], env_steps)
-        parts.append(
-            columns(rainbow, batch, noise, pair, appraisal) | {"again": transition_curiosity(again)}
-        )
+        second = {"again": transition_curiosity(again), "reading_again": again.paid_for}
+        parts.append(columns(rainbow, batch, noise, pair, appraisal) | second)
     table = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     drawable = replay.drawable()[0].numpy()
     live = np.flatnonzero(drawable)
