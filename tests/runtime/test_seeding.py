@@ -96,11 +96,11 @@ def test_different_seeds_differ_in_everything_drawn():
     assert not np.array_equal(*frames)
     for learner, frame in zip((one, two), frames, strict=True):
         learner.replay.begin_episode(frame)
-    actions = [[learner.act().numpy() for _ in range(5)] for learner in (one, two)]
+    actions = [[learner.act(0).numpy() for _ in range(5)] for learner in (one, two)]
     assert not np.isclose(*actions).any()
     for learner in (one, two):
         for _ in range(30):
-            action = learner.act().numpy()
+            action = learner.act(0).numpy()
             learner.observe(action, learner.env.step(action))
     draws = [learner.replay.sample(16, learner.generators["replay"]).slot for learner in (one, two)]
     assert not torch.equal(*draws)

@@ -58,6 +58,7 @@ class Convolutions(nn.Module):
     def forward(self, images: Tensor | Crops) -> Tensor:
         """(N, C, h, w), or crops yet to be cut."""
         parameters = list(self.parameters())  # weight, bias, weight, bias, ...
+        layers: list[tuple[Tensor, Tensor]]
         layers = list(zip(parameters[::2], parameters[1::2], strict=True))
         if self.centre:
             # nothing is padded, so W (x - c) + b is W x + (b - c sum W): every kernel can do it

@@ -72,9 +72,16 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
     if precision == "bf16":
         convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
         join = join_packed
-    parts = map(wrap, (appraise, q_target, critic_loss, actor_loss))
-    compiles = wrap(adam_step) is not adam_step
-    return Compute(convolutions, join, *parts, wrap(adam_step) if compiles else None)
+    move = wrap(adam_step)
+    return Compute(
+        convolutions,
+        join,
+        wrap(appraise),
+        wrap(q_target),
+        wrap(critic_loss),
+        wrap(actor_loss),
+        None if move is adam_step else move,
+    )
 
 
 class Drqv2:
@@ -215,7 +222,8 @@ class Drqv2:
 
     @torch.no_grad()
     def _move_target(self) -> None:
-        ours, theirs = list(self.critic.parameters()), list(self.target.parameters())
+        ours: list[Tensor] = list(self.critic.parameters())
+        theirs: list[Tensor] = list(self.target.parameters())
         torch._foreach_lerp_(theirs, ours, self.settings.q_ema_rate)
 
     def count_updates(self, value: int | None = None) -> int:
@@ -292,7 +300,8 @@ def appraise(
 
     def look_up(key_rows: Tensor) -> Tensor:
         assert keys is not None, "features are looked up where curiosity asks"
-        return keys[key_rows - batch_size]
+        found: Tensor = keys[key_rows - batch_size]
+        return found
 
     pixels = agent.env.frame_pixels
     appraisal = agent.framework.appraise(
