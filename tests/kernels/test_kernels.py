@@ -42,6 +42,25 @@ def test_pairs_of_pixels_give_the_same_convolutions_and_gradients() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-8)
 
 
+def test_one_pass_gives_gradients_to_the_first_crops_alone() -> None:
+    layers = make_layers(torch.float64)
+    frames = torch.randint(256, (2, 9, 30, 30), dtype=torch.uint8)
+    origins = torch.tensor([[0, 5], [3, 5], [9, 0], [7, 7]])
+    crops = Crops(frames, torch.tensor([0, 1, 1, 0]), origins, 20)
+    weights = [parameter for layer in layers for parameter in layer]
+    whole = paired_convolutions.paired_convolutions(crops, layers, torch.float64)
+    first, others = paired_convolutions.paired_split(crops, layers, 3, torch.float64)
+    assert torch.equal(torch.cat([first, others]), whole)
+    assert not others.requires_grad
+    direction = torch.randn_like(first)
+    for mine, theirs in zip(
+        torch.autograd.grad((first * direction).sum(), weights, retain_graph=True),
+        torch.autograd.grad((whole[:3] * direction).sum(), weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
 def test_pair_weight_places_each_tap_where_its_pixel_lies() -> None:
     # One channel, taps 1, 2, 3 in each row: output pixel 0 of a pair sees pixels 0 1 | 2, output
     # pixel 1 sees 1 | 2 3.

@@ -12,6 +12,7 @@ from cclf.kernels.bf16_linear import bf16_linear
 from cclf.kernels.paired_convolutions import Layers
 
 Kernel = Callable[[Tensor | Crops, Layers], Tensor]
+SplitKernel = Callable[[Crops, Layers, int], tuple[Tensor, Tensor]]
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -41,6 +42,7 @@ class Convolutions(nn.Module):
         filters: int,
         kernel: "Kernel | None" = None,
         centre: float = 0.0,
+        split_kernel: "SplitKernel | None" = None,
     ):
         """Pixels enter as x / 255 - `centre`."""
         super().__init__()
@@ -53,10 +55,18 @@ class Convolutions(nn.Module):
         side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
         self.out_dim = filters * side * side
         self.kernel: Kernel = kernel or plain_convolutions
+        self.split_kernel: SplitKernel = split_kernel or plain_split
         self.centre = centre
 
     def forward(self, images: Tensor | Crops) -> Tensor:
         """(N, C, h, w), or crops yet to be cut."""
+        return self.kernel(images, self._layers())
+
+    def split(self, crops: Crops, learned: int) -> tuple[Tensor, Tensor]:
+        """Features of the first `learned` crops, and those of the others without gradient."""
+        return self.split_kernel(crops, self._layers(), learned)
+
+    def _layers(self) -> list[tuple[Tensor, Tensor]]:
         parameters = list(self.parameters())  # weight, bias, weight, bias, ...
         layers: list[tuple[Tensor, Tensor]]
         layers = list(zip(parameters[::2], parameters[1::2], strict=True))
@@ -64,7 +74,7 @@ class Convolutions(nn.Module):
             # nothing is padded, so W (x - c) + b is W x + (b - c sum W): every kernel can do it
             weight, bias = layers[0]
             layers[0] = (weight, bias - self.centre * weight.sum((1, 2, 3)))
-        return self.kernel(images, layers)
+        return layers
 
 
 def _fastest_layout(pixels: Tensor) -> torch.memory_format:
@@ -80,6 +90,12 @@ def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
     for i, (weight, bias) in enumerate(layers):
         x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
     return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def plain_split(crops: Crops, layers: Layers, learned: int) -> tuple[Tensor, Tensor]:
+    first = plain_convolutions(crops.rows(slice(learned)), layers)
+    with torch.no_grad():
+        return first, plain_convolutions(crops.rows(slice(learned, None)), layers)
 
 
 class Head(nn.Module):

@@ -79,6 +79,12 @@ def adam_step(
     torch._foreach_sub_(parameters, changes)
 
 
+@torch.no_grad()
+def follow(slow: list[Tensor], fast: list[Tensor], rate: float) -> None:
+    """The target moves towards its network: s <- s + rate (f - s)."""
+    torch._foreach_lerp_(slow, fast, rate)
+
+
 def moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """What an optimiser remembers of each parameter, by its number; the settings belong to the
     config."""

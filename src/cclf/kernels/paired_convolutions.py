@@ -75,6 +75,19 @@ def paired_convolutions(
     """`reference` in `dtype`, (N, rows, columns + 1, O), flat. `prepare` and `backward` may be
     compiled ones."""
     crops = images if isinstance(images, Crops) else whole(images)
+    return paired_split(crops, layers, len(crops.sample), dtype, prepare, backward)[0]
+
+
+def paired_split(
+    crops: Crops,
+    layers: Layers,
+    learned: int,
+    dtype: torch.dtype = torch.bfloat16,
+    prepare: Callable[[Layers, torch.dtype], list[Tensor]] = prepare,
+    backward: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]] = backward,
+) -> tuple[Tensor, Tensor]:
+    """The same in one pass over all crops, of which the first `learned` have a gradient: their
+    features, and those of the others."""
     if crops.images.dtype != dtype:
         crops = crops._replace(images=pack(crops.images, dtype=dtype))
     columns = (crops.pixels - 3) // 2 + 1
@@ -83,7 +96,9 @@ def paired_convolutions(
             f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs are made "
             "for odd ones"
         )
-    features: Tensor = _Paired.apply(*crops, backward, *prepare(layers, dtype))  # type: ignore[no-untyped-call]
+    features: tuple[Tensor, Tensor] = _Paired.apply(  # type: ignore[no-untyped-call]
+        *crops, backward, learned, *prepare(layers, dtype)
+    )
     return features
 
 
@@ -96,15 +111,19 @@ class _Paired(torch.autograd.Function):
         origins: Tensor,
         pixels: int,
         backward: Any,
+        learned: int,
         *prepared: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         crops = Crops(images, sample, origins, pixels)
         activations = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
         for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
             activations.append(_convolve_and_cut(activations[-1], weight, bias))
-        ctx.crops, ctx.backward_function = crops, backward
-        ctx.save_for_backward(*activations, *prepared[2::2])
-        return activations[-1].permute(0, 2, 3, 1).flatten(1)
+        ctx.crops, ctx.backward_function = crops.rows(slice(learned)), backward
+        ctx.save_for_backward(*(x[:learned] for x in activations), *prepared[2::2])
+        features = activations[-1].permute(0, 2, 3, 1).flatten(1)
+        first, others = features[:learned], features[learned:]
+        ctx.mark_non_differentiable(others)
+        return first, others
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -116,7 +135,7 @@ class _Paired(torch.autograd.Function):
         first = first_convolution.gradients(
             ctx.crops, from_pairs(gradient), from_pairs(activations[0])
         )
-        return None, None, None, None, None, *first, *found
+        return None, None, None, None, None, None, *first, *found
 
 
 def _convolve_and_cut(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -17,14 +17,25 @@ from torch import Tensor, nn
 from cclf import equations
 from cclf.bases.drqv2.equations import noise_std, noisy_action
 from cclf.bases.drqv2.networks import Actor, Critic, initialise
-from cclf.bases.pixel_encoder import Convolutions, plain_convolutions
+from cclf.bases.pixel_encoder import (
+    Convolutions,
+    Kernel,
+    SplitKernel,
+    plain_convolutions,
+    plain_split,
+)
 from cclf.config import Config, Precision
 from cclf.data.augment import Crops, Views, draw_origins
-from cclf.data.optimisers import Move, adam_step, descend, load_moments, moments
+from cclf.data.optimisers import Move, adam_step, descend, follow, load_moments, moments
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack, repeated_border
-from cclf.kernels.paired_convolutions import Layers, backward, paired_convolutions, prepare
+from cclf.kernels.paired_convolutions import (
+    backward,
+    paired_convolutions,
+    paired_split,
+    prepare,
+)
 
 PIXEL_CENTRE = 0.5  # pixels enter as x / 255 - 0.5
 
@@ -54,13 +65,15 @@ class Encoded(NamedTuple):
 class Compute(NamedTuple):
     """How the parts of an update are computed: as written below, or compiled for a GPU."""
 
-    convolutions: "Callable[[Tensor | Crops, Layers], Tensor]"
+    convolutions: Kernel
+    split_convolutions: SplitKernel
     join_frames: Callable[..., Tensor]
     appraise: "Callable[[Drqv2, Encoded, Batch, Drqv2Noise, Tensor], Appraised]"
     q_target: Callable[..., Tensor]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
     actor_loss: Callable[..., tuple[Tensor, Metrics]]
     move: Move | None  # a step of Adam; None is PyTorch's own
+    follow: Callable[[list[Tensor], list[Tensor], float], None]
 
 
 def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part: part) -> Compute:
@@ -68,19 +81,22 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
 
     In bf16 the convolutions run in bfloat16 with float32 sums; all else is float32.
     """
-    convolutions, join = wrap(plain_convolutions), wrap(join_planes)
+    convolutions, split, join = wrap(plain_convolutions), wrap(plain_split), wrap(join_planes)
     if precision == "bf16":
-        convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
+        parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
+        convolutions, split = partial(paired_convolutions, **parts), partial(paired_split, **parts)
         join = join_packed
     move = wrap(adam_step)
     return Compute(
         convolutions,
+        split,
         join,
         wrap(appraise),
         wrap(q_target),
         wrap(critic_loss),
         wrap(actor_loss),
         None if move is adam_step else move,
+        wrap(follow),
     )
 
 
@@ -104,7 +120,8 @@ class Drqv2:
         self.compute = compute or compute_with(settings.precision)
         self.framework = Framework(settings.feature_dim, config.method)
         shape = (3 * env.frame_stack, env.frame_pixels, settings.conv_layers, settings.conv_filters)
-        self.encoder = Convolutions(*shape, self.compute.convolutions, PIXEL_CENTRE)
+        kernels = (self.compute.convolutions, self.compute.split_convolutions)
+        self.encoder = Convolutions(*shape, kernels[0], PIXEL_CENTRE, kernels[1])
         self.encoder.apply(initialise)
         inputs = self.encoder.out_dim
         sizes = (inputs, settings.feature_dim, action_dim, settings.hidden_dim)
@@ -160,22 +177,21 @@ class Drqv2:
         return noise_std(agent_steps, *bounds, settings.noise_agent_steps)
 
     def encode(self, batch: Batch, noise: Drqv2Noise) -> Encoded:
-        """K views of each o_t and o_(t+n); encodes those that are needed whatever is chosen."""
+        """K views of each o_t and o_(t+n); encodes those that are needed whatever is chosen, in one
+        pass: large batches fill a GPU better."""
         crops = self.crops(batch, noise)
         views, batch_size = noise.origins.shape[:2]
-        known = batch_size * (
-            self.framework.learned_views if self.framework.selection == "all" else 1
-        )
-        next_anchor = views * batch_size
-        first = self.encoder(crops.rows(slice(known)))
-        with torch.no_grad():
-            if not self.framework.needs_curiosity:
-                rows = slice(next_anchor, next_anchor + known)
-                return Encoded(crops, first, self.encoder(crops.rows(rows)), None)
-            # One pass over all views but the anchors: large batches fill a GPU better.
-            others = self.encoder(crops.rows(slice(batch_size, None)))
-            begin = next_anchor - batch_size
-            return Encoded(crops, first, others[begin : begin + known], others)
+        every = self.framework.selection == "all"
+        known = batch_size * (self.framework.learned_views if every else 1)
+        row = torch.arange(len(crops.sample), device=batch.reward.device).view(2, -1)
+        if not self.framework.needs_curiosity:
+            first, next_first = self.encoder.split(crops.rows(row[:, :known].flatten()), known)
+            return Encoded(crops, first, next_first, None)
+        first, others = self.encoder.split(crops, known)
+        if known > batch_size:
+            others = torch.cat([first[batch_size:].detach(), others])
+        begin = (views - 1) * batch_size  # of the next anchors
+        return Encoded(crops, first, others[begin : begin + known], others)
 
     def crops(self, batch: Batch, noise: Drqv2Noise) -> Crops:
         """All views of the batch as rows, not yet cut out of their frames."""
@@ -220,11 +236,10 @@ class Drqv2:
         key: Tensor = self.target.trunk(self.encoder(encoded.crops.rows(appraisal.key_view)))
         return key
 
-    @torch.no_grad()
     def _move_target(self) -> None:
         ours: list[Tensor] = list(self.critic.parameters())
         theirs: list[Tensor] = list(self.target.parameters())
-        torch._foreach_lerp_(theirs, ours, self.settings.q_ema_rate)
+        self.compute.follow(theirs, ours, self.settings.q_ema_rate)
 
     def count_updates(self, value: int | None = None) -> int:
         """How many updates were made; sets it where a value is given."""
