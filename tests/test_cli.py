@@ -666,3 +666,15 @@ def test_a_run_hears_a_signal_that_comes_before_its_words_are_read(monkeypatch, 
     finally:
         signal.signal(number, before)
     assert heard == [True]
+
+
+def test_a_folder_that_holds_one_run_stands_for_it(finished, tmp_path):
+    one, two = tmp_path / "toy" / "one", tmp_path / "toy" / "two"
+    shutil.copytree(finished[2], one)
+    code, out, _ = cclf("evaluate", tmp_path, "--episodes", "1", "--json")
+    assert code == 0
+    assert json.loads(out)["run"] == str(one)
+    shutil.copytree(one, two)
+    code, _, err = cclf("evaluate", tmp_path, "--episodes", "1")
+    assert code == 2
+    assert f"{tmp_path} holds 2 runs: name one of them, such as {one}" in err

@@ -6,6 +6,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 
 def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     """`options`, a dataclass or an instance holding the defaults, filled by tyro, whose boxed error
-    report becomes one line."""
+    report becomes one line. Where it has a `run`, that may also be a folder that holds one."""
     import tyro
 
     kind = options if isinstance(options, type) else type(options)
@@ -24,7 +25,7 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     report = io.StringIO()
     try:
         with contextlib.redirect_stderr(report):
-            return tyro.cli(kind, prog=prog, args=arguments, default=default)
+            filled = tyro.cli(kind, prog=prog, args=arguments, default=default)
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
@@ -34,6 +35,18 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
             line for line in body if line.strip("╰─-╯") and not line.startswith("For full helptext")
         ]
         raise ConfigError(f"{' '.join(words) or 'bad options'} (see: {prog} --help)") from None
+    named = getattr(filled, "run", None)
+    return replace(filled, run=only_run(named)) if isinstance(named, Path) else filled
+
+
+def only_run(folder: Path) -> Path:
+    """A run folder: `folder` itself, or the only one anywhere under it."""
+    if (folder / "config.json").exists():
+        return folder
+    runs = sorted(path.parent for path in folder.glob("**/config.json"))
+    if len(runs) > 1:
+        raise ConfigError(f"{folder} holds {len(runs)} runs: name one of them, such as {runs[0]}")
+    return runs[0] if runs else folder
 
 
 @contextlib.contextmanager
