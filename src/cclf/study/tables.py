@@ -11,9 +11,13 @@ from cclf.study.load import Row
 from cclf.study.page import Cell
 from cclf.study.published import Published, published
 from cclf.study.tabular import Table, number
-from cclf.study.verdict import Claim, Verdict
+from cclf.study.verdict import MIN_SEEDS, TABLES, Claim, Verdict, claims
 
 NEAR_BEST = 0.9
+BOLD = (
+    "In bold: a mean whose interval lies above all others of its row, if each method there has "
+    f"{MIN_SEEDS} seeds or more."
+)
 PUBLISHED_COLUMNS = ("published_mean", "published_std", "published_source")
 
 
@@ -25,8 +29,11 @@ def score_tables(group: Group) -> list[Table]:
         [line for line in found if (line.clock[0] == "best") == flag] for flag in (False, True)
     )
     kind = f"{group.suite}, {group.profile}"
-    words = "mean return ± deviation over seeds, 95 % interval of the mean; bold: best mean."
-    flattering = "the best evaluation of each run during training, as CURL's paper reports it, ± deviation over seeds."
+    words = f"mean return ± deviation over seeds, 95 % interval of the mean. {BOLD}"
+    flattering = (
+        "the best evaluation of each run during training, as CURL's paper reports it, ± deviation "
+        f"over seeds, 95 % interval of the mean. {BOLD}"
+    )
     tables = [
         _score_table(group, f"returns-{group.suite}-{group.profile}", last, f"{kind}: {words}"),
         _score_table(
@@ -48,13 +55,7 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
     shown, data = [], []
     for line in lines:
         found = {method: scores for method, scores in line.scores.items() if len(scores)}
-        # one seed may be luck
-        several = {method: scores for method, scores in found.items() if len(scores) > 1} or found
-        best = (
-            max(several, key=lambda method: float(statistics.mean(found[method])))
-            if len(found) > 1
-            else None
-        )
+        best = _clearly_best(found)
         cells = [Cell(_short(line.task), (line.label,))]
         for method in methods:
             paper = line.told.get(method)
@@ -91,6 +92,17 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
         *PUBLISHED_COLUMNS,
     )
     return Table(name, caption, ("task", *methods), shown, columns, data)
+
+
+def _clearly_best(found: Mapping[str, np.ndarray]) -> str | None:
+    """The method whose interval lies above those of all others; intervals of few seeds are too
+    narrow to part anything."""
+    if len(found) < 2 or any(len(scores) < MIN_SEEDS for scores in found.values()):
+        return None
+    intervals = {m: statistics.interval(scores, statistics.mean) for m, scores in found.items()}
+    best = max(intervals, key=lambda method: float(intervals[method].estimate))
+    others = (interval for method, interval in intervals.items() if method != best)
+    return best if all(intervals[best].low > other.high for other in others) else None
 
 
 def _short(task: str) -> str:
@@ -175,7 +187,7 @@ def _scale(suite: str) -> str:
 def steps_table(group: Group) -> Table:
     """Median steps until a run is near the best, how many got there, and how many lost it again."""
     rows, methods, profile = group.rows, group.methods, group.profile
-    lowest = load.lowest_returns(rows)
+    lowest, claimed = load.lowest_returns(rows), _claimed_returns(group.suite)
     shown, data = [], []
     for task in group.tasks:
         clocks = clocks_of(rows, task)
@@ -191,7 +203,9 @@ def steps_table(group: Group) -> Table:
             continue
         finals = load.scores(part, methods, {task: clocks[-1]})
         best = max(float(statistics.mean(scores)) for scores in finals.values() if len(scores))
-        near, half = (lowest[task] + share * (best - lowest[task]) for share in (NEAR_BEST, 0.5))
+        way = best - lowest[task]
+        near = claimed.get(task, lowest[task] + NEAR_BEST * way)
+        half = lowest[task] + 0.5 * way
         cells = [Cell(_short(task), (f"to a return of {number(near)}",))]
         for method in methods:
             runs = [
@@ -242,14 +256,26 @@ def steps_table(group: Group) -> Table:
         "lost",
     )
     caption = (
-        f"{group.suite}, {profile}: median environment steps to nine tenths of the way from the "
-        "task's lowest return to the best "
-        "method's final mean; a run that never got there counts as infinity. Lost: ended below "
-        "half of that way."
+        f"{group.suite}, {profile}: median environment steps to a return: the one that a claim "
+        "names, or else nine tenths of the way from the task's lowest return to the best method's "
+        "final mean. A run that never got there counts as infinity. Lost: ended below half of "
+        "that way."
     )
     return Table(
         f"steps-{group.suite}-{profile}", caption, ("task", *methods), shown, columns, data
     )
+
+
+def _claimed_returns(suite: str) -> dict[str, float]:
+    """By task the highest return that a claim about steps speaks of, so that table and verdicts
+    tell the same."""
+    found: dict[str, float] = {}
+    for claim in (claim for table in TABLES for claim in claims(table)):
+        if claim.measure == "steps" and claim.threshold is not None:
+            for task in claim.tasks:
+                if task.startswith(f"{suite}/"):
+                    found[task] = max(claim.threshold, found.get(task, claim.threshold))
+    return found
 
 
 def cost_table(group: Group) -> Table:
