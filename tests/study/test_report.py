@@ -236,27 +236,29 @@ def test_figures_and_tables_are_written_as_files(
 def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
     rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5, 0.4, 0.5, 0.4, 0.5])
     load.write_results(rows, tmp_path)
-    titles = [section.title for section in report.compose(tmp_path).sections]
+    titles = [section.title for section in report.compose(tmp_path).parts[0].sections]
     assert "Learning curves" not in titles, "one evaluation makes no curve"
     load.write_results(
         [*rows, *(row._replace(env_steps=200_000, agent_steps=200_000) for row in rows)], tmp_path
     )
     composed = report.compose(tmp_path)
-    assert [section.title for section in composed.sections] == [
+    assert [section.title for section in composed.parts[0].sections] == [
         "Did the claims hold?",
         "Learning curves",
         "Returns and steps, beside the paper's",
         "Cost",
         "Where this comes from",
     ]
-    assert ("2", "held", "held") in composed.facts
+    assert ("2", "verdicts: held", "held") in composed.facts
 
 
 def test_a_game_that_was_evaluated_once_is_in_no_table_of_best_evaluations(tmp_path: Path) -> None:
     load.write_results(
         [row("curl", 1, 400_000, 2.0, task="atari/Breakout", repeat=4, episodes=10)], tmp_path
     )
-    assert not [table.name for table in report.compose(tmp_path).tables if "best" in table.name]
+    assert not [
+        table.name for table in report.compose(tmp_path).parts[0].tables if "best" in table.name
+    ]
 
 
 def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path
             )
             rows += [halfway, end, end._replace(return_mean=4.0, episodes=100)]
     load.write_results(rows, tmp_path)
-    found = {table.name: table for table in report.compose(tmp_path).tables}
+    found = {table.name: table for table in report.compose(tmp_path).parts[0].tables}
 
     def cell(table: str, task: str, method: str) -> Cell:
         (line,) = (line for line in found[table].rows if line[0].text == task)

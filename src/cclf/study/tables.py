@@ -49,9 +49,7 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
         for name, readings in load.runs(group.rows).items()
         if readings[-1].state == "failed"
     }
-    methods = list(
-        dict.fromkeys([*group.methods, *(method for line in lines for method in line.told)])
-    )
+    methods = [*group.methods, *_published_again(group.methods, lines)]
     shown, data = [], []
     for line in lines:
         found = {method: scores for method, scores in line.scores.items() if len(scores)}
@@ -92,6 +90,17 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
         *PUBLISHED_COLUMNS,
     )
     return Table(name, caption, ("task", *methods), shown, columns, data)
+
+
+def _published_again(methods: Sequence[str], lines: Sequence[Moment]) -> list[str]:
+    """Re-runs of methods that were run here, which are named after them (curl-rliable-final);
+    columns of methods that nobody ran would fill the table."""
+    told = dict.fromkeys(method for line in lines for method in line.told)
+    return [
+        name
+        for name in told
+        if name not in methods and any(name.startswith(f"{method}-") for method in methods)
+    ]
 
 
 def _clearly_best(found: Mapping[str, np.ndarray]) -> str | None:
@@ -349,7 +358,7 @@ def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict
     shown, data = [], []
     for verdicts in by_claim.values():
         claim = next(iter(verdicts.values()))[0]
-        cells = [Cell(claim.text, (claim.source,), "word")]
+        cells = [Cell(claim.text, (claim.source,), "word claim")]
         for profile in judged:
             verdict = verdicts[profile][1]
             cells.append(Cell(verdict.state, (verdict.text,), KINDS[verdict.state]))

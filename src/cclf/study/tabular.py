@@ -28,11 +28,15 @@ def number(value: float) -> str:
 
     >>> number(0.9412), number(-17.31), number(4228.6), number(float("inf"))
     ('0.941', '-17.3', '4,229', 'never')
+    >>> number(0.9996), number(-0.0004)
+    ('1.00', '0.000')
     """
     if np.isinf(value):
         return "never"
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
-    return f"{value:,.{digits}f}"
+    size = abs(round(value, 3))
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    text = f"{value:,.{digits}f}"
+    return text.lstrip("-") if not text.strip("-0.") else text
 
 
 def file_name(words: str) -> str:
