@@ -24,11 +24,11 @@ def test_small_print_stands_behind_its_number_and_bold_is_bold() -> None:
     best = Cell("1.0 ± 0.1", ("[0.9, 1.1]", "some failed", "published 2"), "best")
     assert table((Cell("Pong"), best)) == (
         "| task | x |\n| --- | --- |\n"
-        "| Pong | **1.0 ± 0.1** [0.9, 1.1], some failed, published 2 |\n"
+        "| Pong | **1.0 ± 0.1** [0.9, 1.1] (some failed, published 2) |\n"
     )
     told = table((Cell("A claim", ("its source",), "word claim"), Cell("held", ("why",), "held")))
     assert told.endswith("| A claim | **held**: why |\n")
-    assert "| Pong | published 2 |" in table((Cell("Pong"), Cell("–", ("published 2",))))
+    assert "| Pong | – (published 2) |" in table((Cell("Pong"), Cell("–", ("published 2",))))
 
 
 def test_what_all_rows_share_stands_once_before_the_table() -> None:
@@ -38,10 +38,10 @@ def test_what_all_rows_share_stands_once_before_the_table() -> None:
     ]
     text = table(*rows, caption="Returns.")
     head, body = text.split("\n\n")
-    assert head == "Returns. Each row: at 100 steps. Each cell: 5 seeds, unless it says otherwise."
-    assert body.splitlines()[2:] == ["| Pong | 1 |", "| Alien | 1 |", "| Qbert | 1, 1 seed |"]
+    assert head == "Returns. All: at 100 steps; 5 seeds, unless a cell says otherwise."
+    assert body.splitlines()[2:] == ["| Pong | 1 |", "| Alien | 1 |", "| Qbert | 1 (1 seed) |"]
     one = (Cell("Hero", ("at 200 steps",)), Cell("1"))
-    assert "| Pong, at 100 steps | 1 |" in table(*rows, one)
+    assert "| Pong (at 100 steps) | 1 |" in table(*rows, one)
 
 
 def test_tasks_stand_across_where_methods_are_more() -> None:
@@ -90,7 +90,7 @@ def test_the_command_writes_a_new_document_and_fills_an_old_one(
     old.write_text("# Mine\n<!-- table verdicts-minigrid -->\n<!-- end of table -->\nand so on\n")
     assert cli.main([*arguments, str(old), str(new)]) == 0
     assert new.read_text() == text
-    assert "**held**: ratio 1.80 [1.80, 1.80], 5 seeds: cclf is above re3, and b" in old.read_text()
+    assert "**held**: ratio 1.80 [1.80, 1.80], 5 seeds; cclf is above re3, and b" in old.read_text()
     assert old.read_text().endswith("<!-- end of table -->\nand so on\n")
     capsys.readouterr()
     (tmp_path / "bare.md").write_text("no place\n")

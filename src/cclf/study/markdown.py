@@ -36,23 +36,23 @@ def written(table: Table) -> str:
         lines[0] = (Cell("method"), *lines[0][1:])
     lines.insert(1, tuple(Cell("---") for _ in lines[0]))
     text = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
-    caption = " ".join([table.caption.translate(_SIGNS), *shared]).strip()
+    caption = f"{table.caption} {shared}".strip().translate(_SIGNS)
     return f"{textwrap.fill(caption, CAPTION_COLUMNS)}\n\n{text}" if caption else text
 
 
-def _told_once(rows: Sequence[tuple[Cell, ...]]) -> tuple[list[str], list[tuple[Cell, ...]]]:
-    """Small print that all rows share, or most cells, as sentences; and the rows without it."""
+def _told_once(rows: Sequence[tuple[Cell, ...]]) -> tuple[str, list[tuple[Cell, ...]]]:
+    """Small print that all tasks share, or most cells, as a sentence; and the rows without it."""
     rows, told = list(rows), []
     firsts = {row[0].notes for row in rows if row[0].kind != "word claim"}
     if len(rows) > 1 and len(firsts) == 1 and (notes := firsts.pop()):
-        told.append(f"Each row: {', '.join(notes)}.")
+        told.append(", ".join(notes))
         rows = [(row[0]._replace(notes=()), *row[1:]) for row in rows]
     seeds = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
     if seeds:
         (usual, _), *others = seeds.most_common()
-        told.append(f"Each cell: {usual}{', unless it says otherwise' * bool(others)}.")
+        told.append(f"{usual}{', unless a cell says otherwise' * bool(others)}")
         rows = [tuple(_without(cell, usual) for cell in row) for row in rows]
-    return told, rows
+    return f"All: {'; '.join(told)}." if told else "", rows
 
 
 def _without(cell: Cell, note: str) -> Cell:
@@ -63,10 +63,12 @@ def _cell(cell: Cell) -> str:
     """Small print behind its number; a claim's source is left to the CSV file."""
     text = cell.text.translate(_SIGNS)
     text = f"**{text}**" if cell.kind in ("best", "held") else text
-    joint = ": " if cell.kind in ("held", "not-held", "open") else ", "
-    for note in () if cell.kind == "word claim" else cell.notes:
-        text += f"{' ' if note.startswith('[') else joint}{note.translate(_SIGNS)}"
-    return text.removeprefix("–, ")  # nothing of ours, but something published
+    notes = [note.translate(_SIGNS) for note in cell.notes if cell.kind != "word claim"]
+    if cell.kind in ("held", "not-held", "open"):
+        return ": ".join([text, *notes])
+    beside = [note for note in notes if note.startswith("[")]
+    others = ", ".join(note for note in notes if note not in beside)
+    return " ".join([text, *beside, *([f"({others})"] if others else [])])
 
 
 def filled(text: str, tables: Mapping[str, str]) -> str:

@@ -15,8 +15,8 @@ from cclf.study.verdict import MIN_SEEDS, TABLES, Claim, Verdict, claims
 
 NEAR_BEST = 0.9
 BOLD = (
-    "In bold: a mean whose interval lies above all others of its row, if each method there has "
-    f"{MIN_SEEDS} seeds or more."
+    "In bold: a mean whose interval lies above those of all other methods on the task, if each "
+    f"has {MIN_SEEDS} seeds or more."
 )
 PUBLISHED_COLUMNS = ("published_mean", "published_std", "published_source")
 
@@ -29,10 +29,11 @@ def score_tables(group: Group) -> list[Table]:
         [line for line in found if (line.clock[0] == "best") == flag] for flag in (False, True)
     )
     kind = f"{group.suite}, {group.profile}"
-    words = f"mean return ± deviation over seeds, 95 % interval of the mean. {BOLD}"
+    bold = f" {BOLD}" if len(group.methods) > 1 else ""
+    words = f"mean return ± deviation over seeds, 95 % interval of the mean.{bold}"
     flattering = (
         "the best evaluation of each run during training, as CURL's paper reports it, ± deviation "
-        f"over seeds, 95 % interval of the mean. {BOLD}"
+        f"over seeds, 95 % interval of the mean.{bold}"
     )
     tables = [
         _score_table(group, f"returns-{group.suite}-{group.profile}", last, f"{kind}: {words}"),
@@ -264,14 +265,20 @@ def steps_table(group: Group) -> Table:
         "reached_high",
         "lost",
     )
-    caption = (
-        f"{group.suite}, {profile}: median environment steps to a return: the one that a claim "
-        "names, or else nine tenths of the way from the task's lowest return to the best method's "
-        "final mean. A run that never got there counts as infinity. Lost: ended below half of "
-        "that way."
-    )
+    caption = _steps_caption(group, claimed)
     return Table(
         f"steps-{group.suite}-{profile}", caption, ("task", *methods), shown, columns, data
+    )
+
+
+def _steps_caption(group: Group, claimed: Mapping[str, float]) -> str:
+    way = "of the way from the task's lowest return to the best method's final mean"
+    named = "the one that a claim names" if claimed else ""
+    near = f"nine tenths {way}" if set(group.tasks) - set(claimed) else ""
+    return (
+        f"{group.suite}, {group.profile}: median environment steps to a return, "
+        f"{', or else '.join(filter(None, (named, near)))}. A run that never got there counts as "
+        f"infinity. Lost: ended below half {way}."
     )
 
 

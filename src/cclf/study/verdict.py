@@ -244,7 +244,7 @@ def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, n
         else _what_follows(claim, interval)
     )
     reasons = "; ".join(part for part in (_nothing(claim, samples), follows) if part)
-    return f"{number_of}{ends}, {seeds} seed{'s' * (most != 1)}: {reasons}"
+    return f"{number_of}{ends}, {seeds} seed{'s' * (most != 1)}; {reasons}"
 
 
 def _figure(value: float, whole: bool) -> str:
