@@ -9,54 +9,29 @@ A name is that of the table's CSV file; where a report has several parts, with i
 
 import re
 import textwrap
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from cclf.data.from_disk import read_text
 from cclf.errors import ConfigError, nearest
 from cclf.study.page import Cell
-from cclf.study.tabular import Table
+from cclf.study.tabular import Table, laid_out
 
 CAPTION_COLUMNS = 130
 END = "<!-- end of table -->"
 _BEGIN = re.compile(r"<!-- table (\S+) -->\n")
-_SEEDS = re.compile(r"\d+ seeds?").fullmatch
 _SIGNS = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*", "`": "\\`", "\\": "\\\\"}
 )
 
 
 def written(table: Table) -> str:
-    """Caption and table. Tasks stand across where methods are more, so that it stays narrow."""
-    shared, rows = _told_once(table.rows)
-    lines = [tuple(Cell(name) for name in table.header), *rows]
-    if table.header[0] == "task" and len(table.header) - 1 > len(rows):
-        lines = list(zip(*lines, strict=True))
-        lines[0] = (Cell("method"), *lines[0][1:])
-    lines.insert(1, tuple(Cell("---") for _ in lines[0]))
+    """Caption and table."""
+    caption, header, rows = laid_out(table)
+    lines = [header, [Cell("---")] * len(header), *rows]
     text = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
-    caption = f"{table.caption} {shared}".strip().translate(_SIGNS)
-    return f"{textwrap.fill(caption, CAPTION_COLUMNS)}\n\n{text}" if caption else text
-
-
-def _told_once(rows: Sequence[tuple[Cell, ...]]) -> tuple[str, list[tuple[Cell, ...]]]:
-    """Small print that all tasks share, or most cells, as a sentence; and the rows without it."""
-    rows, told = list(rows), []
-    firsts = {row[0].notes for row in rows if row[0].kind != "word claim"}
-    if len(rows) > 1 and len(firsts) == 1 and (notes := firsts.pop()):
-        told.append(", ".join(notes))
-        rows = [(row[0]._replace(notes=()), *row[1:]) for row in rows]
-    seeds = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
-    if seeds:
-        (usual, _), *others = seeds.most_common()
-        told.append(f"{usual}{', unless a cell says otherwise' * bool(others)}")
-        rows = [tuple(_without(cell, usual) for cell in row) for row in rows]
-    return f"All: {'; '.join(told)}." if told else "", rows
-
-
-def _without(cell: Cell, note: str) -> Cell:
-    return cell._replace(notes=tuple(other for other in cell.notes if other != note))
+    words = textwrap.fill(caption.translate(_SIGNS), CAPTION_COLUMNS)
+    return f"{words}\n\n{text}" if words else text
 
 
 def _cell(cell: Cell) -> str:

@@ -81,7 +81,7 @@ def _part(name: str, source: Path) -> Part:
     judged = {table: _judge_all(table, rows) for table in verdict.TABLES}
     groups = group_rows(rows)
     sections = [
-        _verdict_section(judged),
+        _verdict_section(judged, rows),
         _curves_section(rows),
         _scores_section(groups),
         _across_section(groups),
@@ -109,7 +109,7 @@ def _facts(parts: Sequence[Part]) -> list[tuple[str, str, str]]:
         (str(len({name.task for name, _ in runs})), "tasks", ""),
         (str(failed), "failed runs", "not-held" if failed else ""),
         *(
-            (str(states.count(state)), f"verdicts: {state}", kind)
+            (str(sum(found == state for found in states)), f"verdicts: {state}", kind)
             for state, kind in tables.KINDS.items()
             if states
         ),
@@ -147,20 +147,20 @@ def _judge_all(
     }
 
 
-def _verdict_section(judged: Judged) -> Section:
+def _verdict_section(judged: Judged, rows: Sequence[Row]) -> Section:
     items = [tables.verdict_table(table, pairs) for table, pairs in judged.items() if pairs]
-    missing = [
-        f"{len(verdict.claims(table)) - len(next(iter(pairs.values()), []))} on "
-        f"{tables.TABLE_TITLES[table]}"
-        for table, pairs in judged.items()
-        if len(verdict.claims(table)) > len(next(iter(pairs.values()), []))
-    ]
     text = (
-        "The paper says it, or this package asks it; do these runs? Held: the whole 95 % interval lies on the claimed side, "
-        "and reaches "
-        "a claimed size. Did not hold: it lies on the other side, or falls short of that size. "
-        "Undecided: neither."
+        "The paper says it, or this package asks it; do these runs? Held: the whole 95 % interval "
+        "lies on the claimed side; the words say where a claimed size lies. Did not hold: it lies "
+        "on the other side, or falls short of that size. Undecided: neither. In a ratio of steps, "
+        "0 is a rival whose median run never got there, and ∞ a method whose own did not."
     )
+    suites = {row.task.split("/")[0] for row in rows}
+    missing = []
+    for table, pairs in judged.items():
+        about = [c for c in verdict.claims(table) if c.tasks[0].split("/")[0] in suites]
+        if left := len(about) - len(next(iter(pairs.values()), [])):
+            missing.append(f"{left} on {tables.TABLE_TITLES[table]}")
     if missing:
         text += f" Claims that need runs which are not here: {', '.join(missing)}."
     return Section("Did the claims hold?", text, items)
@@ -182,7 +182,8 @@ def _curves_section(rows: Sequence[Row]) -> Section:
         (title, lambda t=title, c=curves: figures.learning_curves({t: c}, legend=False))
         for title, curves in panels.items()
     ]
-    methods = _in_order(load.runs(rows))
+    drawn = {method for curves in panels.values() for method in curves}
+    methods = [method for method in _in_order(load.runs(rows)) if method in drawn]
     drawing = Drawing(
         caption, methods, single, {"learning-curves": lambda: figures.learning_curves(panels)}
     )
@@ -215,7 +216,7 @@ def _scores_section(groups: Sequence[Group]) -> Section:
         )
     ]
     return Section(
-        "Returns and steps, beside the paper's", "", [item for item in items if item.rows]
+        "Returns and steps, beside the paper's", "", [item for item in items if item.data]
     )
 
 

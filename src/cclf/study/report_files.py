@@ -38,14 +38,15 @@ def _contents(report: Report) -> str:
             f'<li><a href="#{_place(part, section)}">{page.escape(section.title)}</a></li>'
             for section in part.sections
         )
-        head = f'<a href="#{_place(part)}">{page.escape(part.name)}</a>' if part.name else ""
-        lists.append(f"<div>{head}<ul>{links}</ul></div>")
+        head = f'<a href="#{_place(part)}">{page.escape(part.name)}</a>'
+        lists.append(f"<div>{f'<b>{head}</b>' if part.name else ''}<ul>{links}</ul></div>")
     return f'<nav aria-label="Contents">{"".join(lists)}</nav>'
 
 
 def _table(table: Table) -> list[str]:
-    caption = f'<p class="soft caption">{page.escape(table.caption)}</p>' if table.caption else ""
-    return [caption, page.table(table.header, table.rows, table.stacked)]
+    caption, header, rows = tabular.laid_out(table)
+    words = f'<p class="soft caption">{page.escape(caption)}</p>' if caption else ""
+    return [words, page.table(header, rows, table.stacked)]
 
 
 def _drawing(drawing: Drawing) -> list[str]:

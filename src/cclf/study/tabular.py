@@ -3,6 +3,7 @@ files."""
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +38,47 @@ def number(value: float) -> str:
     digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
     text = f"{value:,.{digits}f}"
     return text.lstrip("-") if not text.strip("-0.") else text
+
+
+_SEEDS = re.compile(r"\d+ seeds?").fullmatch
+
+
+class Layout(NamedTuple):
+    caption: str
+    header: tuple[Cell, ...]
+    rows: Sequence[tuple[Cell, ...]]
+
+
+def laid_out(table: Table) -> Layout:
+    """As people read it best: what all cells would repeat stands once in the caption, and tasks
+    stand across where methods are more, so that it stays narrow."""
+    shared, rows = _told_once(table.rows)
+    header = tuple(Cell(name) for name in table.header)
+    caption = f"{table.caption} {shared}".strip()
+    if table.header[0] != "task" or len(header) - 1 <= len(rows):
+        return Layout(caption, header, rows)
+    (_, *tasks), *columns = zip(header, *rows, strict=True)
+    return Layout(caption, (Cell("method"), *tasks), columns)
+
+
+def _told_once(rows: Sequence[tuple[Cell, ...]]) -> tuple[str, list[tuple[Cell, ...]]]:
+    """The small print that all first cells share, and the number of seeds that most cells have, as
+    a sentence; and the rows without them."""
+    rows, told = list(rows), []
+    firsts = {row[0].notes for row in rows if row[0].kind != "word claim"}
+    if len(rows) > 1 and len(firsts) == 1 and (notes := firsts.pop()):
+        told.append(", ".join(notes))
+        rows = [(row[0]._replace(notes=()), *row[1:]) for row in rows]
+    seeds = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
+    if seeds:
+        (usual, _), *others = seeds.most_common()
+        told.append(f"{usual}{', unless a cell says otherwise' * bool(others)}")
+        rows = [tuple(_without(cell, usual) for cell in row) for row in rows]
+    return f"All: {'; '.join(told)}." if told else "", rows
+
+
+def _without(cell: Cell, note: str) -> Cell:
+    return cell._replace(notes=tuple(other for other in cell.notes if other != note))
 
 
 def file_name(words: str) -> str:

@@ -131,7 +131,9 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
         interval = interval._replace(low=np.maximum(interval.low, 0.0))
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
     state = "undecided" if seeds < needed else _state(claim, interval)
-    return Verdict(state, _sentence(claim, samples, interval, needed), *map(float, interval), seeds)
+    text = _sentence(claim, samples, interval, needed)
+    estimate, low, high = (float(value) for value in interval)
+    return Verdict(state, text, estimate, low, high, seeds)
 
 
 def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
