@@ -37,7 +37,7 @@ lint: setup
 	$(VENV)/bin/mypy
 
 docs: setup
-	$(VENV)/bin/cclf report results --out build/report.html --markdown $(shell grep -l '<!-- table ' README.md docs/*.md)
+	$(VENV)/bin/cclf report results --out build/report.html --markdown $(shell grep -l '^<!-- table ' README.md docs/*.md)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

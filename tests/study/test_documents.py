@@ -10,11 +10,11 @@ import pytest
 from cclf.study import load, markdown, report, report_files, statistics
 
 ROOT = Path(__file__).parents[2]
-MARK = "<!-- table "
+MARK = "\n<!-- table "
 MADE = sorted(
     path
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    if MARK in path.read_text(encoding="utf-8")
+    if markdown.has_places(path.read_text(encoding="utf-8"))
 )
 
 

@@ -19,7 +19,7 @@ from cclf.study.tabular import Table, laid_out
 
 CAPTION_COLUMNS = 130
 END = "<!-- end of table -->"
-_BEGIN = re.compile(r"<!-- table (\S+) -->\n")
+_BEGIN = re.compile(r"^<!-- table (\S+) -->\n", re.MULTILINE)
 _SIGNS = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*", "`": "\\`", "\\": "\\\\"}
 )
@@ -46,6 +46,10 @@ def _cell(cell: Cell) -> str:
     return " ".join([text, *beside, *([f"({others})"] if others else [])])
 
 
+def has_places(text: str) -> bool:
+    return _BEGIN.search(text) is not None
+
+
 def filled(text: str, tables: Mapping[str, str]) -> str:
     """`text` with each marked place holding what its table says now."""
     parts, place = [], 0
@@ -68,6 +72,6 @@ def write(path: Path, tables: Mapping[str, str]) -> None:
         path.write_text("\n".join(marked), encoding="utf-8")
         return
     old = read_text(path)
-    if not _BEGIN.search(old):
+    if not has_places(old):
         raise ConfigError(f"{path} has no place for a table: mark one with `<!-- table NAME -->`")
     path.write_text(filled(old, tables), encoding="utf-8")
