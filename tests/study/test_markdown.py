@@ -77,6 +77,22 @@ def test_places_that_cannot_be_filled_are_refused(text: str, words: str) -> None
         markdown.filled(text, {"a": "new\n"})
 
 
+def test_all_verdicts_are_one_table_and_one_bad_document_changes_none(tmp_path: Path) -> None:
+    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5)
+    for part in ("one part", "two"):
+        load.write_results(rows, tmp_path / "r" / part)
+    good, bad = tmp_path / "good.md", tmp_path / "bad.md"
+    good.write_text("<!-- table verdicts -->\n<!-- end of table -->\n")
+    bad.write_text("<!-- table verdict -->\n<!-- end of table -->\n")
+    arguments = ["report", str(tmp_path / "r"), "--out", str(tmp_path / "r.html"), "--markdown"]
+    assert cli.main([*arguments, str(good), str(bad)]) == 2
+    assert "**held**" not in good.read_text()
+    bad.write_text("<!-- table one-part/verdicts-minigrid -->\n<!-- end of table -->\n")
+    assert cli.main([*arguments, str(good), str(bad)]) == 0
+    assert good.read_text().count("| MiniGrid | entropy-0.01 |") == 2
+    assert bad.read_text().count("| MiniGrid | entropy-0.01 |") == 1
+
+
 def test_the_command_writes_a_new_document_and_fills_an_old_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@
     <!-- end of table -->
 
 A name is that of the table's CSV file; where a report has several parts, with its part before it.
+`verdicts` are those of all parts.
 """
 
 import re
@@ -65,13 +66,15 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
     return "".join([*parts, text[place:]])
 
 
-def write(path: Path, tables: Mapping[str, str]) -> None:
-    """Into the marked places of a document; a new one gets every table."""
+def renewed(path: Path, tables: Mapping[str, str]) -> str:
+    """A document with its marked places filled; a new one has every table."""
     if not path.exists():
         marked = [f"<!-- table {name} -->\n{text}{END}\n" for name, text in tables.items()]
-        path.write_text("\n".join(marked), encoding="utf-8")
-        return
-    old = read_text(path)
-    if not has_places(old):
+        return "\n".join(marked)
+    text = read_text(path)
+    if not has_places(text):
         raise ConfigError(f"{path} has no place for a table: mark one with `<!-- table NAME -->`")
-    path.write_text(filled(old, tables), encoding="utf-8")
+    try:
+        return filled(text, tables)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

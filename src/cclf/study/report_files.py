@@ -59,11 +59,14 @@ def _drawing(drawing: Drawing) -> list[str]:
 
 def markdown_tables(report: Report) -> dict[str, str]:
     """By the names that marked places of documents use."""
-    return {
-        f"{part.name}/{tabular.file_name(table.name)}".lstrip("/"): markdown.written(table)
-        for part in report.parts
-        for table in part.tables
-    }
+    found, verdicts = {}, []
+    for part in report.parts:
+        before = f"{tabular.file_name(part.name)}/" if part.name else ""
+        for table in part.tables:
+            name, text = tabular.file_name(table.name), markdown.written(table)
+            found[f"{before}{name}"] = text
+            verdicts += [text] if name.startswith("verdicts-") else []
+    return {"verdicts": "\n".join(verdicts), **found} if verdicts else found
 
 
 def write(
@@ -76,8 +79,10 @@ def write(
 ) -> list[Path]:
     """The page, and what else was asked for; returns the files written."""
     try:
-        for document in documents:  # first: a place that names no table is refused
-            markdown.write(document, markdown_tables(report))
+        tables = markdown_tables(report)
+        texts = [markdown.renewed(document, tables) for document in documents]  # all, or none
+        for document, text in zip(documents, texts, strict=True):
+            document.write_text(text, encoding="utf-8")
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(html(report), encoding="utf-8")
         written = [*documents, out]

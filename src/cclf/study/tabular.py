@@ -123,7 +123,7 @@ _LATEX = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
     }
-    | {"±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
+    | {"±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$", "∞": r"$\infty$"}
 )
 
 
