@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cclf.study import tables
+from cclf.study import steps, tables
 from cclf.study.groups import Group, aggregates, clocks_of, group_rows, in_order
 from cclf.study.load import Clock, Row
 from cclf.study.tabular import Table
@@ -74,14 +74,14 @@ def test_steps_count_who_never_got_there_and_who_lost_it_again() -> None:
         *curve("re3", 2, 0.0, 0.1, 0.1),
         *curve("re3", 3, 0.95, state="failed"),
     ]
-    found = line(tables.steps_table(group(rows)), "DoorKey-6x6")
+    found = line(steps.steps_table(group(rows)), "DoorKey-6x6")
     assert found["task"] == ("DoorKey-6x6", ("to a return of 0.900",))
     assert found["cclf"] == ("200,000", ("3 of 3 runs",))
     assert found["re3"] == ("200,000", ("2 of 3 runs", "2 lost it again"))
 
 
 def test_steps_are_left_out_where_evaluations_fall_on_other_moments() -> None:
-    table = tables.steps_table(group([*curve("cclf", 1, 0.1, 0.9), row("re3", 1, 200_000, 0.4)]))
+    table = steps.steps_table(group([*curve("cclf", 1, 0.1, 0.9), row("re3", 1, 200_000, 0.4)]))
     assert table.data == []
     assert "cannot be compared" in table.rows[0][0].notes[0]
 
@@ -125,11 +125,11 @@ def test_no_mean_is_bold_beside_too_few_seeds() -> None:
 def test_steps_are_to_the_return_that_a_claim_names() -> None:
     """The paper's claims speak of 0.9 on DoorKey-6x6: so does the table, though the best ends at
     0.5. A task without such a claim has nine tenths of the way."""
-    found = line(tables.steps_table(group(curve("cclf", 1, 0.0, 0.95, 0.5))), "DoorKey-6x6")
+    found = line(steps.steps_table(group(curve("cclf", 1, 0.0, 0.95, 0.5))), "DoorKey-6x6")
     assert found["task"][1] == ("to a return of 0.900",)
     assert found["cclf"] == ("200,000", ("1 of 1 runs",))
     other = [one._replace(task="minigrid/Unlock") for one in curve("cclf", 1, 0.0, 0.95, 0.5)]
-    assert line(tables.steps_table(group(other)), "Unlock")["task"][1] == ("to a return of 0.450",)
+    assert line(steps.steps_table(group(other)), "Unlock")["task"][1] == ("to a return of 0.450",)
 
 
 def test_one_seed_has_no_spread_and_across_tasks_an_interval_over_tasks() -> None:

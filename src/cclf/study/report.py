@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cclf.study import differences, figures, load, page, statistics, tables, verdict
+from cclf.study import differences, figures, load, page, statistics, steps, tables, verdict
 from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.study.load import Row, RunName
 from cclf.study.tabular import Table
@@ -212,7 +212,7 @@ def _scores_section(groups: Sequence[Group]) -> Section:
         for table in (
             *tables.score_tables(group),
             differences.differences_table(group),
-            tables.steps_table(group),
+            steps.steps_table(group),
         )
     ]
     return Section(
