@@ -160,6 +160,15 @@ def test_folders_of_results_are_parts_of_one_report(tab: Page, tmp_path: Path) -
     assert "20 runs" in text_of(tab)
 
 
+def test_a_part_that_is_refused_is_named(tmp_path: Path) -> None:
+    load.write_results(runs_of("cclf", [0.9]), tmp_path / "first")
+    load.write_results(
+        runs_of("cclf", [0.9]) + runs_of("re3", [0.5], repeat=2), tmp_path / "second"
+    )
+    with pytest.raises(ConfigError, match=r"^second: .* is on two clocks"):
+        report.compose(tmp_path)
+
+
 def test_a_legend_names_the_methods_that_are_drawn(tmp_path: Path) -> None:
     other = row("re3", 1, 400_000, 0.5, task="minigrid/Empty-16x16")
     load.write_results([row("cclf", 1, n, 0.5) for n in (200_000, 400_000)] + [other], tmp_path)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cclf.errors import ConfigError
 from cclf.study import differences, figures, load, page, statistics, steps, tables, verdict
 from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.study.load import Row, RunName
@@ -62,7 +63,12 @@ def compose(source: Path) -> Report:
     """Everything a report says about the runs or results at `source`. Folders of results beside
     each other are parts of one report: the same method may be in several of them, and is compared
     within each."""
-    parts = [_part(name, path) for name, path in _places(source)]
+    parts = []
+    for name, path in _places(source):
+        try:
+            parts.append(_part(name, path))
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}" if name else str(error)) from error
     return Report(f"Report on {source.resolve().name}", _facts(parts), parts)
 
 
