@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON ?= python3
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint clean
+.PHONY: setup demo test test-slow lint docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -11,6 +11,7 @@ help:
 	@echo "make test       the tests (a few minutes)"
 	@echo "make test-slow  the long ones: every method must learn"
 	@echo "make lint       style and types"
+	@echo "make docs       write the tables of docs/ again from results/"
 
 setup: $(READY)
 
@@ -34,6 +35,9 @@ lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+docs: setup
+	$(VENV)/bin/cclf report results --out build/report.html --markdown $(shell grep -l '^<!-- table ' README.md docs/*.md)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

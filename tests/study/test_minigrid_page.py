@@ -1,8 +1,5 @@
-"""The figures in docs/minigrid.md and the README are those of results/minigrid: made again from it
-and compared.
-
-Where a test fails, its message holds the table as it should stand.
-"""
+"""The figures in the sentences of docs/minigrid.md and the README are those of results/minigrid:
+made again from it and compared. `test_documents` does so for tables."""
 
 from functools import cache
 from pathlib import Path
@@ -13,10 +10,8 @@ import pytest
 from cclf.study import load, statistics, verdict
 
 ROOT = Path(__file__).parents[2]
-TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
-METHODS = ("a2c", "curl", "cclf", "re3", "re3+cclf", "cclf-distinct", "re3+cclf-distinct")
 PROFILES = ("entropy-0.01", "entropy-0.001")
-SOLVED, LOST = 0.9, 0.3
+SOLVED = 0.9
 
 
 @cache
@@ -40,56 +35,6 @@ def written(interval):
 
 def words_of(name):
     return " ".join((ROOT / name).read_text().replace("**", "").split())
-
-
-def cell(profile, task, method):
-    """Mean final return with interval; median steps to 0.9 (how many reached it); how many lost
-    it."""
-    found = runs(profile, task, method)
-    if not found:
-        return "–"
-    scores, steps = (
-        finals(profile, task, method),
-        [load.steps_to(readings, SOLVED) for readings in found],
-    )
-    median, reached = float(np.median(steps)), int(np.isfinite(steps).sum())
-    when = f"{median / 1000:.0f}K" if np.isfinite(median) else "never"
-    if len(found) == 1:
-        return f"one seed: {float(scores[0, 0]):.2f}; {when}"
-    last = zip(steps, scores[:, 0], strict=True)
-    lost = sum(np.isfinite(step) and score < LOST for step, score in last)
-    text = (
-        f"{written(statistics.interval(scores, statistics.mean))}; {when} ({reached}/{len(found)})"
-    )
-    return text + f"; {lost} lost" * bool(lost)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_the_tables_of_returns_and_steps(profile):
-    lines = [
-        f"| `{method}` | {' | '.join(cell(profile, task, method) for task in TASKS)} |"
-        for method in METHODS
-    ]
-    table = "\n".join(lines)
-    assert table in (ROOT / "docs" / "minigrid.md").read_text(), (
-        f"docs/minigrid.md should hold:\n{table}"
-    )
-
-
-def test_the_table_of_claims_says_what_the_report_says():
-    lines = []
-    for claim in verdict.claims("minigrid"):
-        found = [
-            verdict.judge(claim, [row for row in rows() if row.profile == profile])
-            for profile in PROFILES
-        ]
-        states = ["**held**" if one.state == "held" else one.state for one in found]
-        cells = [f"{state}: {one.text}" for state, one in zip(states, found, strict=True)]
-        lines.append(f"| {claim.text} | {' | '.join(cells)} |")
-    table = "\n".join(lines)
-    assert table in (ROOT / "docs" / "minigrid.md").read_text(), (
-        f"docs/minigrid.md should hold:\n{table}"
-    )
 
 
 @pytest.mark.parametrize(

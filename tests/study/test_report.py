@@ -114,7 +114,8 @@ def test_the_page_holds_verdicts_tables_and_what_failed(tab: Page, shown: Path) 
         "DoorKey-6x6: CCLF's final return is 1.63 times RE3's CCLF (IJCAI 2022) section on "
         "MiniGrid held" in text
     )
-    assert "730 ± 15.8 [718, 742] 5 seeds published 799 ± 61.0" in text
+    assert "730 ± 15.8 [718, 742] published 799 ± 61.0" in text
+    assert "All: 5 seeds." in text
     assert "5 seeds, some failed" in text
     assert "2 of 26 runs failed: 7.7%" in text
     assert "value_loss was nan" in text
@@ -123,6 +124,66 @@ def test_the_page_holds_verdicts_tables_and_what_failed(tab: Page, shown: Path) 
         "[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))"
     )
     assert all(labels)
+
+
+def test_contents_lead_to_every_section_and_captions_stand_above_their_tables(
+    tab: Page, shown: Path
+) -> None:
+    tab.open(shown, 1100)
+    titles = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
+    links = "[...document.querySelectorAll('nav a')]"
+    assert tab.evaluate(f"{links}.map(a => document.querySelector(a.hash).innerText)") == titles
+    captions = "[...document.querySelectorAll('p.caption')]"
+    after = tab.evaluate(f"{captions}.map(p => p.nextElementSibling.querySelectorAll('td').length)")
+    assert len(after) > 3
+    assert all(after)
+
+
+def test_folders_of_results_are_parts_of_one_report(tab: Page, tmp_path: Path) -> None:
+    """The same run may be in two of them, as it is where controls were run beside it again."""
+    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5)
+    load.write_results(rows, tmp_path / "results" / "first")
+    load.write_results(rows, tmp_path / "results" / "second")
+    (tmp_path / "results" / "empty").mkdir()
+    out, tables = tmp_path / "r.html", tmp_path / "tables"
+    words = ["report", str(tmp_path / "results"), "--out", str(out), "--tables", str(tables)]
+    assert cli.main(words) == 0
+    assert (tables / "first" / "verdicts-minigrid.csv").exists()
+    assert (tables / "second" / "verdicts-minigrid.csv").exists()
+    tab.open(out, 390)
+    assert tab.problems == []
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    parts = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
+    assert parts == ["first", "second"]
+    places = tab.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(set(places)) == len(places) == 2 + 2 * 4
+    assert "20 runs" in text_of(tab)
+
+
+def test_a_part_that_is_refused_is_named(tmp_path: Path) -> None:
+    load.write_results(runs_of("cclf", [0.9]), tmp_path / "first")
+    load.write_results(
+        runs_of("cclf", [0.9]) + runs_of("re3", [0.5], repeat=2), tmp_path / "second"
+    )
+    with pytest.raises(ConfigError, match=r"^second: .* is on two clocks"):
+        report.compose(tmp_path)
+
+
+def test_a_legend_names_the_methods_that_are_drawn(tmp_path: Path) -> None:
+    other = row("re3", 1, 400_000, 0.5, task="minigrid/Empty-16x16")
+    load.write_results([row("cclf", 1, n, 0.5) for n in (200_000, 400_000)] + [other], tmp_path)
+    (part,) = report.compose(tmp_path).parts
+    assert part.drawings[0].methods == ["cclf"]
+
+
+def test_a_profile_without_results_of_a_claim_is_no_column(tmp_path: Path) -> None:
+    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5)
+    load.write_results([*rows, row("cclf", 1, profile="entropy-0.001")], tmp_path)
+    (part,) = report.compose(tmp_path).parts
+    assert part.tables[0].header == ("MiniGrid", "entropy-0.01")
+    assert "Claims that need runs which are not here: 10 on MiniGrid, 3 on curiosity" in (
+        part.sections[0].text
+    )
 
 
 def test_verdicts_can_be_read_on_a_phone_without_scrolling(tab: Page, shown: Path) -> None:
@@ -236,27 +297,29 @@ def test_figures_and_tables_are_written_as_files(
 def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
     rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5, 0.4, 0.5, 0.4, 0.5])
     load.write_results(rows, tmp_path)
-    titles = [section.title for section in report.compose(tmp_path).sections]
+    titles = [section.title for section in report.compose(tmp_path).parts[0].sections]
     assert "Learning curves" not in titles, "one evaluation makes no curve"
     load.write_results(
         [*rows, *(row._replace(env_steps=200_000, agent_steps=200_000) for row in rows)], tmp_path
     )
     composed = report.compose(tmp_path)
-    assert [section.title for section in composed.sections] == [
+    assert [section.title for section in composed.parts[0].sections] == [
         "Did the claims hold?",
         "Learning curves",
         "Returns and steps, beside the paper's",
         "Cost",
         "Where this comes from",
     ]
-    assert ("2", "held", "held") in composed.facts
+    assert ("2", "verdicts: held", "held") in composed.facts
 
 
 def test_a_game_that_was_evaluated_once_is_in_no_table_of_best_evaluations(tmp_path: Path) -> None:
     load.write_results(
         [row("curl", 1, 400_000, 2.0, task="atari/Breakout", repeat=4, episodes=10)], tmp_path
     )
-    assert not [table.name for table in report.compose(tmp_path).tables if "best" in table.name]
+    assert not [
+        table.name for table in report.compose(tmp_path).parts[0].tables if "best" in table.name
+    ]
 
 
 def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path) -> None:
@@ -271,7 +334,7 @@ def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path
             )
             rows += [halfway, end, end._replace(return_mean=4.0, episodes=100)]
     load.write_results(rows, tmp_path)
-    found = {table.name: table for table in report.compose(tmp_path).tables}
+    found = {table.name: table for table in report.compose(tmp_path).parts[0].tables}
 
     def cell(table: str, task: str, method: str) -> Cell:
         (line,) = (line for line in found[table].rows if line[0].text == task)

@@ -160,7 +160,7 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
     assert "verdict" not in printed
     read = load.read
     monkeypatch.setattr(load, "read", lambda path: rows if read(path) else [])
-    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("COLUMNS", "350")
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out
     for claim in verdict.claims("minigrid"):

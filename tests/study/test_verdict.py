@@ -63,7 +63,7 @@ def test_a_claimed_size_must_be_reached() -> None:
     assert two(HIGH, LOW, factor=1.2).state == "held", "more than was claimed is no failure"
     short = two(HIGH, LOW, factor=3.0)
     assert short.state == "did not hold"
-    assert "short of 3" in short.text
+    assert "short of the claimed 3" in short.text
 
 
 @pytest.mark.parametrize("seeds", [1, 4])
@@ -75,7 +75,7 @@ def test_few_seeds_decide_nothing(seeds: int) -> None:
 
 
 def test_one_run_of_each_has_no_interval_to_show() -> None:
-    assert two(HIGH[:1], LOW[:1]).text == "difference 0.500, 1 seed: at least 5 are needed"
+    assert "[" not in two(HIGH[:1], LOW[:1]).text
     assert "[" in two(HIGH[:2], LOW[:2]).text
 
 
@@ -236,3 +236,143 @@ def test_the_committed_minigrid_results_say_what_the_docs_say() -> None:
     assert states["entropy-0.01", "doorkey8-a2c"] == "held"
     assert states["entropy-0.001", "doorkey8-a2c"] == "did not hold"
     assert states["entropy-0.01", "empty-steps-re3"] == "did not hold"
+
+
+# --- what a verdict says, one hand-made case for each wording ---
+
+
+def text_of(ours: list[float], theirs: list[float], factor: float | None = None) -> str:
+    return two(ours, theirs, factor).text
+
+
+def test_a_difference_says_who_is_above() -> None:
+    assert text_of([0.9] * 5, [0.5] * 5) == (
+        "difference 0.400 [0.400, 0.400], 5 seeds; cclf is above re3"
+    )
+    assert text_of([0.5] * 5, [0.9] * 5).endswith("5 seeds; cclf is below re3")
+    assert text_of([0.5] * 5, [0.5] * 5).endswith(
+        "5 seeds; 0 (no difference) lies inside the interval"
+    )
+
+
+def test_a_claimed_size_inside_the_interval_is_said_to_lie_inside() -> None:
+    """0.92 / 0.5 = 1.84, and no resample of five seeds leaves 1.5 to 2.35."""
+    held = two(HIGH, LOW, factor=1.8)
+    assert held.state == "held"
+    assert held.text.endswith(
+        "5 seeds; cclf is above re3, and the claimed 1.8 lies inside the interval"
+    )
+    more = two(HIGH, LOW, factor=1.2)
+    assert more.state == "held"
+    assert more.text.endswith("5 seeds; cclf is above re3, and beyond the claimed 1.2")
+
+
+def test_what_falls_short_says_whether_a_difference_is_left() -> None:
+    assert text_of(HIGH, LOW, 3.0).endswith(
+        "5 seeds; cclf is above re3, but short of the claimed 3"
+    )
+    assert text_of(LOW, HIGH, 3.0).endswith("5 seeds; cclf is below re3")
+    even = two(HIGH, HIGH, factor=3.0)
+    assert even.state == "did not hold"
+    assert even.text.endswith(
+        "5 seeds; short of the claimed 3; 1 (no difference) lies inside the interval"
+    )
+
+
+def test_an_interval_with_both_says_both() -> None:
+    found = two([0.1, 0.9, 0.1, 0.9, 0.5], [0.2, 0.8, 0.3, 0.7, 0.5], factor=1.1)
+    assert found.state == "undecided"
+    assert found.text.endswith(
+        "5 seeds; 1 (no difference) and the claimed 1.1 both lie inside the interval"
+    )
+
+
+def test_nothing_divided_by_nothing_is_not_called_infinite() -> None:
+    neither = two([0.0] * 5, [0.0] * 5, factor=1.6)
+    assert neither.state == "undecided"
+    assert neither.text.startswith(
+        "ratio unknown [0, ∞], 5 seeds; the mean of cclf and of re3 is 0;"
+    )
+    nothing = two([0.0] * 5, HIGH, factor=1.6)
+    assert nothing.text == "ratio 0 [0, 0], 5 seeds; the mean of cclf is 0; cclf is below re3"
+    assert two(HIGH, [0.0] * 5, factor=1.6).text == (
+        "ratio ∞ [∞, ∞], 5 seeds; the mean of re3 is 0; "
+        "cclf is above re3, and beyond the claimed 1.6"
+    )
+
+
+def steps_text(ours: list[int | None], theirs: list[int | None], factor: float | None) -> str:
+    rows = [r for seed, at in enumerate(ours, 1) for r in curve("cclf", seed, at)]
+    rows += [r for seed, at in enumerate(theirs, 1) for r in curve("re3", seed, at)]
+    return judge(claim("steps", "re3", threshold=0.9, factor=factor), rows).text
+
+
+def test_steps_say_who_never_got_there() -> None:
+    quick, slow = [100_000] * 5, [300_000] * 5
+    some, none = [100_000, 100_000, None, None, None], [None] * 5
+    assert steps_text(quick, none, None) == (
+        "ratio of steps 0 [0, 0], 5 seeds; the median run of re3 never reached 0.9 "
+        "(runs that did: cclf 5 of 5, re3 0 of 5); cclf needs fewer steps than re3"
+    )
+    assert steps_text(quick, some, None) == (
+        "ratio of steps 0 [0, 1.00], 5 seeds; the median run of re3 never reached 0.9 (runs that "
+        "did: cclf 5 of 5, re3 2 of 5); 1 (no difference) lies inside the interval"
+    )
+    assert steps_text(none, slow, None) == (
+        "ratio of steps ∞ [∞, ∞], 5 seeds; the median run of cclf never reached 0.9 "
+        "(runs that did: cclf 0 of 5, re3 5 of 5); cclf needs more steps than re3"
+    )
+    assert steps_text(none, none, None) == (
+        "ratio of steps unknown [0, ∞], 5 seeds; the median run of cclf and of re3 never reached "
+        "0.9 (runs that did: cclf 0 of 5, re3 0 of 5); 1 (no difference) lies inside the interval"
+    )
+
+
+def test_steps_of_a_claimed_size_count_downwards() -> None:
+    quick, slow = [100_000] * 5, [300_000] * 5
+    assert steps_text(quick, slow, 0.5).endswith(
+        "5 seeds; cclf needs fewer steps than re3, and beyond the claimed 0.5"
+    )
+    assert steps_text(quick, slow, 0.2).endswith(
+        "5 seeds; cclf needs fewer steps than re3, but short of the claimed 0.2"
+    )
+    assert steps_text([100_000, 100_000, 100_000, 200_000, 200_000], [200_000] * 5, 0.5).endswith(
+        "5 seeds; 1 (no difference) and the claimed 0.5 both lie inside the interval"
+    )
+
+
+def test_counts_and_fixed_scores_in_words() -> None:
+    rows = [
+        r for n, task in enumerate(SIX) for r in runs_of("cclf", HIGH if n < 4 else LOW, task=task)
+    ]
+    rows += [r for task in SIX for r in runs_of("re3", [0.7] * 5, task=task)]
+    about = claim("wins", "re3")._replace(tasks=SIX)
+    assert judge(about._replace(factor=4.0), rows).text == (
+        "4 of 6 tasks won [4, 4], 5 seeds; nowhere fewer than the claimed 4"
+    )
+    assert judge(about._replace(factor=5.0), rows).text.endswith("fewer than the claimed 5")
+    one = [r for r in rows if r.seed == 1]
+    assert "tasks redrawn" in judge(about._replace(factor=4.0), one).text
+    lone = runs_of("cclf", HIGH)
+    assert judge(claim("above", threshold=0.8), lone).text.endswith("5 seeds; above 0.8")
+    assert judge(claim("above", threshold=0.99), lone).text.endswith("5 seeds; below 0.99")
+    assert judge(claim("above", threshold=0.92), lone).text.endswith(
+        "5 seeds; 0.92 lies inside the interval"
+    )
+    assert judge(claim("below", threshold=0.8), lone).text.endswith("5 seeds; above 0.8")
+
+
+def test_too_few_seeds_are_said_to_be_too_few() -> None:
+    assert two(HIGH[:3], LOW).text.endswith(
+        "3 to 5 seeds; too few to decide, at least 5 of each are needed"
+    )
+    assert two(HIGH[:1], LOW[:1]).text == (
+        "difference 0.500, 1 seed; too few to decide, at least 5 of each are needed"
+    )
+
+
+def test_several_rivals_are_called_the_best_of_them() -> None:
+    rows = runs_of("cclf", HIGH) + runs_of("re3", LOW) + runs_of("a2c", LOW)
+    assert judge(claim("return", "re3", "a2c"), rows).text.endswith(
+        "cclf is above the best of 2 rivals"
+    )

@@ -24,12 +24,15 @@ class Report:
     """Write the figures as PNG into this folder."""
     tables: Path | None = None
     """Write the tables as CSV and LaTeX into this folder."""
+    markdown: tuple[Path, ...] = ()
+    """Write tables as Markdown into the places of these documents that are marked with
+    `<!-- table NAME -->` and `<!-- end of table -->`; a new document gets all."""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(Report, "cclf report", arguments)
     extras.refuse_missing("cclf report", ("plots",))
-    from cclf.study import report as reporting
+    from cclf.study import report, report_files
 
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
@@ -37,8 +40,16 @@ def main(arguments: list[str]) -> int:
     for folder in (options.pdf, options.png, options.tables):
         if folder is not None:
             check_output(folder, is_folder=True)
-    for path in reporting.write(
-        reporting.compose(options.source), options.out, options.pdf, options.png, options.tables
-    ):
+    for document in options.markdown:
+        check_output(document)
+    written = report_files.write(
+        report.compose(options.source),
+        options.out,
+        options.pdf,
+        options.png,
+        options.tables,
+        options.markdown,
+    )
+    for path in written:
         print(path)
     return EXIT_DONE

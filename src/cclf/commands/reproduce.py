@@ -88,9 +88,9 @@ def main(arguments: list[str]) -> int:
     if exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, calls, out)
-    from cclf.study import report
+    from cclf.study import report, report_files
 
-    for path in report.write(report.compose(out), out / "report.html", None, None, None):
+    for path in report_files.write(report.compose(out), out / "report.html"):
         print(path)
     return exit_code
 

@@ -11,9 +11,9 @@ import numpy as np
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2330; --soft: #5c6575; --paper: #fbfaf7; --line: #dcd9d0;
-        --good: #1f7a4d; --bad: #b3382c; }
+        --good: #1f7a4d; --bad: #b3382c; --link: #2458a6; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e4de; --soft: #9aa3b2; --paper: #16181d; --line: #343842;
-        --good: #62c596; --bad: #f08a7d; } }
+        --good: #62c596; --bad: #f08a7d; --link: #8db4f0; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.2rem 4rem; background: var(--paper); color: var(--ink);
        font: 16px/1.55 system-ui, sans-serif; }
@@ -34,7 +34,8 @@ th:first-child, td:first-child { text-align: left; } th { font-weight: 600; font
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.2rem, 1fr)); gap: .6rem; margin: 1.2rem 0; }
 .tiles div { border: 1px solid var(--line); border-radius: 6px; padding: .5rem .8rem; }
 .tiles b { display: block; font-size: 1.35rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
-.tiles span, td small { color: var(--soft); font-size: .8rem; } td small { display: block; white-space: nowrap; }
+.tiles span, small { color: var(--soft); font-size: .8rem; } td small, th small { display: block; white-space: nowrap; }
+th small { font-weight: 400; } th { vertical-align: bottom; }
 td { vertical-align: top; white-space: nowrap; } td.best { font-weight: 600; } td.best small { font-weight: 400; }
 td.word, td.word small { white-space: normal; overflow-wrap: anywhere; text-align: left; } td.word { min-width: 11rem; }
 td.held, td.not-held, td.open { text-align: left; min-width: 11rem; } table:has(td.word) th { text-align: left; }
@@ -45,9 +46,14 @@ td.held, td.not-held { font-weight: 600; } .held small, .not-held small, .open s
 code { font-size: .88em; background: color-mix(in srgb, var(--ink) 8%, transparent); padding: .1em .35em; border-radius: 3px; }
 pre { overflow-x: auto; background: color-mix(in srgb, var(--ink) 6%, transparent); padding: .7rem .9rem; border-radius: 4px; }
 pre code { background: none; padding: 0; }
-figcaption { margin-top: .5rem; }
+figcaption { margin-top: .5rem; } .caption { margin: 1.8rem 0 .2rem; } h3 { font-size: 1.05rem; margin: 2rem 0 .4rem; }
+h2.part { font-size: 1.35rem; margin-top: 3.2rem; padding-top: .8rem; border-top: 2px solid var(--line); }
+a { color: var(--link); text-underline-offset: .15em; text-decoration-thickness: 1px; }
+nav { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)); gap: .4rem 1.5rem; }
+nav { font-size: .92rem; } nav ul { list-style: none; padding: 0; margin: .1rem 0 .8rem; }
+nav div:only-child ul { columns: 17rem auto; }
 @media (max-width: 40rem) {
-  .wide td:first-child { min-width: 6.5rem; max-width: 9.5rem; white-space: normal; overflow-wrap: anywhere; }
+  .wide td:first-child { min-width: 8.5rem; max-width: 9.5rem; white-space: normal; overflow-wrap: anywhere; }
   .stacked thead { display: none; } .stacked td { display: block; border: 0; padding: .1rem 0; }
   .stacked td:first-child { max-width: none; position: static; }
   .stacked td + td:not([data-label=""])::before { content: attr(data-label) ": "; color: var(--soft); font-weight: 400; }
@@ -68,14 +74,13 @@ class Cell(NamedTuple):
     kind: str = ""
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], stacked: bool = False) -> str:
+def table(header: Sequence[object], rows: Sequence[Sequence[object]], stacked: bool = False) -> str:
     """Any object is a cell by its text. A wide table scrolls on a phone, a stacked one becomes a
     list of its rows."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    names = [name.text if isinstance(name, Cell) else str(name) for name in header]
+    head = "".join(f"<th>{_inner(name)}</th>" for name in header)
     body = "".join(
-        "<tr>"
-        + "".join(_cell(cell, name) for cell, name in zip(row, header, strict=True))
-        + "</tr>"
+        "<tr>" + "".join(_cell(cell, name) for cell, name in zip(row, names, strict=True)) + "</tr>"
         for row in rows
     )
     kind = "stacked" if stacked else "wide"
@@ -83,10 +88,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], stacked: bool
 
 
 def _cell(cell: object, label: str) -> str:
-    text, notes, kind = cell if isinstance(cell, Cell) else (cell, (), "")
-    small = "".join(f"<small>{escape(note)}</small>" for note in notes)
+    kind = cell.kind if isinstance(cell, Cell) else ""
     attribute = f' class="{escape(kind)}"' if kind else ""
-    return f'<td{attribute} data-label="{escape(label)}">{escape(text)}{small}</td>'
+    return f'<td{attribute} data-label="{escape(label)}">{_inner(cell)}</td>'
+
+
+def _inner(cell: object) -> str:
+    text, notes, _ = cell if isinstance(cell, Cell) else Cell(str(cell))
+    return escape(text) + "".join(f"<small>{escape(note)}</small>" for note in notes)
 
 
 def legend(colours: Mapping[str, str]) -> str:

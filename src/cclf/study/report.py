@@ -1,4 +1,4 @@
-"""`cclf report`: runs or results as one page, and its figures and tables as files of their own."""
+"""`cclf report`: what it says about runs or results; `report_files` writes it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cclf.errors import ConfigError
-from cclf.study import figures, load, page, statistics, tables, tabular, verdict
+from cclf.study import differences, figures, load, page, statistics, steps, tables, verdict
 from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.study.load import Row, RunName
 from cclf.study.tabular import Table
@@ -31,51 +31,63 @@ class Section(NamedTuple):
     items: Sequence[Table | Drawing]
 
 
-class Report(NamedTuple):
-    title: str
-    facts: Sequence[tuple[str, str, str]]
+Judged = Mapping[str, Mapping[str, Sequence[tuple[verdict.Claim, verdict.Verdict]]]]
+
+
+class Part(NamedTuple):
+    """Runs or results that are compared with each other, and what is said about them."""
+
+    name: str  # empty where a report has one part only
+    rows: Sequence[Row]
+    judged: Judged
     sections: Sequence[Section]
 
     @property
     def tables(self) -> list[Table]:
-        return [
-            item for section in self.sections for item in section.items if isinstance(item, Table)
-        ]
+        items = [item for section in self.sections for item in section.items]
+        return [item for item in items if isinstance(item, Table)]
 
     @property
     def drawings(self) -> list[Drawing]:
-        return [
-            item for section in self.sections for item in section.items if isinstance(item, Drawing)
-        ]
+        items = [item for section in self.sections for item in section.items]
+        return [item for item in items if isinstance(item, Drawing)]
+
+
+class Report(NamedTuple):
+    title: str
+    facts: Sequence[tuple[str, str, str]]
+    parts: Sequence[Part]
 
 
 def compose(source: Path) -> Report:
-    """Everything a report says about the runs or results at `source`."""
+    """Everything a report says about the runs or results at `source`. Folders of results beside
+    each other are parts of one report: the same method may be in several of them, and is compared
+    within each."""
+    parts = []
+    for name, path in _places(source):
+        try:
+            parts.append(_part(name, path))
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}" if name else str(error)) from error
+    return Report(f"Report on {source.resolve().name}", _facts(parts), parts)
+
+
+def _places(source: Path) -> list[tuple[str, Path]]:
+    if source.is_dir() and not load.run_folders(source) and not any(source.glob("*.csv")):
+        folders = sorted(path for path in source.iterdir() if path.is_dir())
+        with_results = [path for path in folders if any(path.rglob("*.csv"))]
+        if len(with_results) > 1:
+            return [(path.name, path) for path in with_results]
+    return [("", source)]
+
+
+def _part(name: str, source: Path) -> Part:
     rows = load.read(source)
     folders = {} if not source.is_dir() else _folders(source)
     judged = {table: _judge_all(table, rows) for table in verdict.TABLES}
     groups = group_rows(rows)
-    states = [
-        judgement.state
-        for pairs in judged.values()
-        for found in pairs.values()
-        for _, judgement in found
-    ]
-    runs = load.runs(rows)
-    failed = sum(readings[-1].state == "failed" for readings in runs.values())
-    facts = [
-        (str(len(runs)), "runs", ""),
-        (str(len({name.method for name in runs})), "methods", ""),
-        (str(len({name.task for name in runs})), "tasks", ""),
-        (str(failed), "failed runs", "not-held" if failed else ""),
-        *(
-            (str(sum(found == state for found in states)), state, kind)
-            for state, kind in tables.KINDS.items()
-            if states
-        ),
-    ]
     sections = [
-        _verdict_section(judged),
+        _verdict_section(judged, rows),
         _curves_section(rows),
         _scores_section(groups),
         _across_section(groups),
@@ -84,11 +96,30 @@ def compose(source: Path) -> Report:
         _runs_section(rows, folders),
         _origin_section(rows, folders),
     ]
-    return Report(
-        f"Report on {source.resolve().name}",
-        facts,
-        [section for section in sections if section.items],
-    )
+    return Part(name, rows, judged, [section for section in sections if section.items])
+
+
+def _facts(parts: Sequence[Part]) -> list[tuple[str, str, str]]:
+    runs = [item for part in parts for item in load.runs(part.rows).items()]
+    states = [
+        found.state
+        for part in parts
+        for profiles in part.judged.values()
+        for pairs in profiles.values()
+        for _, found in pairs
+    ]
+    failed = sum(readings[-1].state == "failed" for _, readings in runs)
+    return [
+        (str(len(runs)), "runs", ""),
+        (str(len({name.method for name, _ in runs})), "methods", ""),
+        (str(len({name.task for name, _ in runs})), "tasks", ""),
+        (str(failed), "failed runs", "not-held" if failed else ""),
+        *(
+            (str(sum(found == state for found in states)), f"verdicts: {state}", kind)
+            for state, kind in tables.KINDS.items()
+            if states
+        ),
+    ]
 
 
 def _folders(source: Path) -> dict[RunName, Path]:
@@ -101,7 +132,7 @@ def _folders(source: Path) -> dict[RunName, Path]:
 def _judge_all(
     table: str, rows: Sequence[Row]
 ) -> dict[str, list[tuple[verdict.Claim, verdict.Verdict]]]:
-    """By profile: the claims of which at least one profile has all methods."""
+    """By profile, where it has all methods of a claim: the claims of which some profile has."""
     claims = verdict.claims(table)
     judged = {}
     for profile in sorted({row.profile for row in rows}, key=profile_order):
@@ -118,26 +149,24 @@ def _judge_all(
     return {
         profile: [pair for pair in found if pair[0].name in seen]
         for profile, found in judged.items()
-        if seen
+        if any(judgement.seeds for _, judgement in found)
     }
 
 
-def _verdict_section(
-    judged: Mapping[str, Mapping[str, Sequence[tuple[verdict.Claim, verdict.Verdict]]]],
-) -> Section:
+def _verdict_section(judged: Judged, rows: Sequence[Row]) -> Section:
     items = [tables.verdict_table(table, pairs) for table, pairs in judged.items() if pairs]
-    missing = [
-        f"{len(verdict.claims(table)) - len(next(iter(pairs.values()), []))} on "
-        f"{tables.TABLE_TITLES[table]}"
-        for table, pairs in judged.items()
-        if len(verdict.claims(table)) > len(next(iter(pairs.values()), []))
-    ]
     text = (
-        "The paper says it, or this package asks it; do these runs? Held: the whole 95 % interval lies on the claimed side, "
-        "and reaches "
-        "a claimed size. Did not hold: it lies on the other side, or falls short of that size. "
-        "Undecided: neither."
+        "The paper says it, or this package asks it; do these runs? Held: the whole 95 % interval "
+        "lies on the claimed side; the words say where a claimed size lies. Did not hold: it lies "
+        "on the other side, or falls short of that size. Undecided: neither. In a ratio of steps, "
+        "0 is a rival whose median run never got there, and ∞ a method whose own did not."
     )
+    suites = {row.task.split("/")[0] for row in rows}
+    missing = []
+    for table, pairs in judged.items():
+        about = [c for c in verdict.claims(table) if c.tasks[0].split("/")[0] in suites]
+        if left := len(about) - len(next(iter(pairs.values()), [])):
+            missing.append(f"{left} on {tables.TABLE_TITLES[table]}")
     if missing:
         text += f" Claims that need runs which are not here: {', '.join(missing)}."
     return Section("Did the claims hold?", text, items)
@@ -159,7 +188,8 @@ def _curves_section(rows: Sequence[Row]) -> Section:
         (title, lambda t=title, c=curves: figures.learning_curves({t: c}, legend=False))
         for title, curves in panels.items()
     ]
-    methods = _in_order(load.runs(rows))
+    drawn = {method for curves in panels.values() for method in curves}
+    methods = [method for method in _in_order(load.runs(rows)) if method in drawn]
     drawing = Drawing(
         caption, methods, single, {"learning-curves": lambda: figures.learning_curves(panels)}
     )
@@ -185,10 +215,14 @@ def _scores_section(groups: Sequence[Group]) -> Section:
     items = [
         table
         for group in groups
-        for table in (*tables.score_tables(group), tables.steps_table(group))
+        for table in (
+            *tables.score_tables(group),
+            differences.differences_table(group),
+            steps.steps_table(group),
+        )
     ]
     return Section(
-        "Returns and steps, beside the paper's", "", [item for item in items if item.rows]
+        "Returns and steps, beside the paper's", "", [item for item in items if item.data]
     )
 
 
@@ -321,55 +355,3 @@ def _origin_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Sec
         "",
         [Table("origin", "", ("fact", ""), shown, ("fact", "value"), lines, stacked=True)],
     )
-
-
-def html(report: Report) -> str:
-    parts = [f"<h1>{page.escape(report.title)}</h1>", page.tiles(report.facts)]
-    for section in report.sections:
-        parts.append(f"<h2>{page.escape(section.title)}</h2>")
-        if section.text:
-            parts.append(f"<p>{page.escape(section.text)}</p>")
-        for item in section.items:
-            if isinstance(item, Table):
-                parts.append(page.table(item.header, item.rows, item.stacked))
-                parts.append(
-                    f'<p class="soft">{page.escape(item.caption)}</p>' if item.caption else ""
-                )
-            else:
-                parts.append(
-                    page.legend({method: figures.colour(method) for method in item.methods})
-                )
-                parts.append(
-                    page.panels(
-                        [figures.inline_svg(draw(), label) for label, draw in item.panels],
-                        item.caption,
-                    )
-                )
-    return page.page(report.title, parts)
-
-
-def write(
-    report: Report, out: Path, pdf: Path | None, png: Path | None, table_folder: Path | None
-) -> list[Path]:
-    """The page, and what else was asked for; returns the files written."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(html(report), encoding="utf-8")
-        written = [out]
-        for folder, suffix in ((pdf, "pdf"), (png, "png")):
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                for drawing in report.drawings:
-                    for name, draw in drawing.files.items():
-                        written.append(folder / f"{tabular.file_name(name)}.{suffix}")
-                        draw().savefig(written[-1], dpi=200)
-        if table_folder is not None:
-            table_folder.mkdir(parents=True, exist_ok=True)
-            for table in report.tables:
-                written += [
-                    tabular.write_csv(table, table_folder),
-                    tabular.write_latex(table, table_folder),
-                ]
-    except OSError as error:
-        raise ConfigError(f"cannot write the report: {error}") from error
-    return written

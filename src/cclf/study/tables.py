@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cclf.errors import ConfigError
 from cclf.study import load, statistics
-from cclf.study.groups import Aggregate, Group, Moment, clocks_of, in_order, moments
+from cclf.study.groups import Aggregate, Group, Moment, in_order, moments
 from cclf.study.load import Row
 from cclf.study.page import Cell
 from cclf.study.published import Published, published
 from cclf.study.tabular import Table, number
-from cclf.study.verdict import Claim, Verdict
+from cclf.study.verdict import MIN_SEEDS, Claim, Verdict
 
-NEAR_BEST = 0.9
+BOLD = (
+    "In bold: a mean whose interval lies above those of all other methods on the task, if each "
+    f"has {MIN_SEEDS} seeds or more."
+)
 PUBLISHED_COLUMNS = ("published_mean", "published_std", "published_source")
 
 
@@ -25,8 +27,12 @@ def score_tables(group: Group) -> list[Table]:
         [line for line in found if (line.clock[0] == "best") == flag] for flag in (False, True)
     )
     kind = f"{group.suite}, {group.profile}"
-    words = "mean return ± deviation over seeds, 95 % interval of the mean; bold: best mean."
-    flattering = "the best evaluation of each run during training, as CURL's paper reports it, ± deviation over seeds."
+    bold = f" {BOLD}" if len(group.methods) > 1 else ""
+    words = f"mean return ± deviation over seeds, 95 % interval of the mean.{bold}"
+    flattering = (
+        "the best evaluation of each run during training, as CURL's paper reports it, ± deviation "
+        f"over seeds, 95 % interval of the mean.{bold}"
+    )
     tables = [
         _score_table(group, f"returns-{group.suite}-{group.profile}", last, f"{kind}: {words}"),
         _score_table(
@@ -42,19 +48,11 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
         for name, readings in load.runs(group.rows).items()
         if readings[-1].state == "failed"
     }
-    methods = list(
-        dict.fromkeys([*group.methods, *(method for line in lines for method in line.told)])
-    )
+    methods = [*group.methods, *_published_again(group.methods, lines)]
     shown, data = [], []
     for line in lines:
         found = {method: scores for method, scores in line.scores.items() if len(scores)}
-        # one seed may be luck
-        several = {method: scores for method, scores in found.items() if len(scores) > 1} or found
-        best = (
-            max(several, key=lambda method: float(statistics.mean(found[method])))
-            if len(found) > 1
-            else None
-        )
+        best = _clearly_best(found)
         cells = [Cell(_short(line.task), (line.label,))]
         for method in methods:
             paper = line.told.get(method)
@@ -91,6 +89,28 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
         *PUBLISHED_COLUMNS,
     )
     return Table(name, caption, ("task", *methods), shown, columns, data)
+
+
+def _published_again(methods: Sequence[str], lines: Sequence[Moment]) -> list[str]:
+    """Re-runs of methods that were run here, which are named after them (curl-rliable-final);
+    columns of methods that nobody ran would fill the table."""
+    told = dict.fromkeys(method for line in lines for method in line.told)
+    return [
+        name
+        for name in told
+        if name not in methods and any(name.startswith(f"{method}-") for method in methods)
+    ]
+
+
+def _clearly_best(found: Mapping[str, np.ndarray]) -> str | None:
+    """The method whose interval lies above those of all others; intervals of few seeds are too
+    narrow to part anything."""
+    if len(found) < 2 or any(len(scores) < MIN_SEEDS for scores in found.values()):
+        return None
+    intervals = {m: statistics.interval(scores, statistics.mean) for m, scores in found.items()}
+    best = max(intervals, key=lambda method: float(intervals[method].estimate))
+    others = (interval for method, interval in intervals.items() if method != best)
+    return best if all(intervals[best].low > other.high for other in others) else None
 
 
 def _short(task: str) -> str:
@@ -172,86 +192,6 @@ def _scale(suite: str) -> str:
     return scales.get(suite, "Returns as they are.")
 
 
-def steps_table(group: Group) -> Table:
-    """Median steps until a run is near the best, how many got there, and how many lost it again."""
-    rows, methods, profile = group.rows, group.methods, group.profile
-    lowest = load.lowest_returns(rows)
-    shown, data = [], []
-    for task in group.tasks:
-        clocks = clocks_of(rows, task)
-        if not clocks:
-            continue
-        part = [row for row in rows if row.task == task]
-        if all(len(readings) == 1 for readings in load.runs(part).values()):
-            continue  # evaluated at the end alone: nothing was reached on the way
-        try:
-            load.refuse_other_spacing(part)
-        except ConfigError as error:
-            shown.append((Cell(_short(task), (str(error),), "word"), *(Cell("–") for _ in methods)))
-            continue
-        finals = load.scores(part, methods, {task: clocks[-1]})
-        best = max(float(statistics.mean(scores)) for scores in finals.values() if len(scores))
-        near, half = (lowest[task] + share * (best - lowest[task]) for share in (NEAR_BEST, 0.5))
-        cells = [Cell(_short(task), (f"to a return of {number(near)}",))]
-        for method in methods:
-            runs = [
-                readings
-                for name, readings in load.runs(part).items()
-                if name.method == method
-                and (load.at(readings, clocks[-1]) or readings[-1].state == "failed")
-            ]
-            if not runs:
-                cells.append(Cell("–"))
-                continue
-            steps = [load.steps_to(readings, near) for readings in runs]
-            reached = sum(np.isfinite(steps))
-            ended_low = [
-                readings[-1].state == "failed" or readings[-1].return_mean < half
-                for readings in runs
-            ]
-            lost = sum(low for low, step in zip(ended_low, steps, strict=True) if np.isfinite(step))
-            median = float(np.median(steps))
-            share = statistics.rate_interval(int(reached), len(runs))
-            notes = [f"{reached} of {len(runs)} runs"] + [f"{lost} lost it again"] * bool(lost)
-            cells.append(Cell(number(median), tuple(notes)))
-            data.append(
-                (
-                    task,
-                    profile,
-                    near,
-                    method,
-                    len(runs),
-                    median,
-                    reached,
-                    float(share.low),
-                    float(share.high),
-                    lost,
-                )
-            )
-        shown.append(tuple(cells))
-    columns = (
-        "task",
-        "profile",
-        "threshold",
-        "method",
-        "runs",
-        "median_env_steps",
-        "reached",
-        "reached_low",
-        "reached_high",
-        "lost",
-    )
-    caption = (
-        f"{group.suite}, {profile}: median environment steps to nine tenths of the way from the "
-        "task's lowest return to the best "
-        "method's final mean; a run that never got there counts as infinity. Lost: ended below "
-        "half of that way."
-    )
-    return Table(
-        f"steps-{group.suite}-{profile}", caption, ("task", *methods), shown, columns, data
-    )
-
-
 def cost_table(group: Group) -> Table:
     """Wall seconds of whole runs, evaluation included, and what they did in them."""
     by_machine: dict[tuple[str, str], dict[str, list[Row]]] = {}
@@ -323,7 +263,7 @@ def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict
     shown, data = [], []
     for verdicts in by_claim.values():
         claim = next(iter(verdicts.values()))[0]
-        cells = [Cell(claim.text, (claim.source,), "word")]
+        cells = [Cell(claim.text, (claim.source,), "word claim")]
         for profile in judged:
             verdict = verdicts[profile][1]
             cells.append(Cell(verdict.state, (verdict.text,), KINDS[verdict.state]))

@@ -3,6 +3,7 @@ files."""
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,11 +29,56 @@ def number(value: float) -> str:
 
     >>> number(0.9412), number(-17.31), number(4228.6), number(float("inf"))
     ('0.941', '-17.3', '4,229', 'never')
+    >>> number(0.9996), number(-0.0004)
+    ('1.00', '0.000')
     """
     if np.isinf(value):
         return "never"
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
-    return f"{value:,.{digits}f}"
+    size = abs(round(value, 3))
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    text = f"{value:,.{digits}f}"
+    return text.lstrip("-") if not text.strip("-0.") else text
+
+
+_SEEDS = re.compile(r"\d+ seeds?").fullmatch
+
+
+class Layout(NamedTuple):
+    caption: str
+    header: tuple[Cell, ...]
+    rows: Sequence[tuple[Cell, ...]]
+
+
+def laid_out(table: Table) -> Layout:
+    """As people read it best: what all cells would repeat stands once in the caption, and tasks
+    stand across where methods are more, so that it stays narrow."""
+    shared, rows = _told_once(table.rows)
+    header = tuple(Cell(name) for name in table.header)
+    caption = f"{table.caption} {shared}".strip()
+    if table.header[0] != "task" or len(header) - 1 <= len(rows):
+        return Layout(caption, header, rows)
+    (_, *tasks), *columns = zip(header, *rows, strict=True)
+    return Layout(caption, (Cell("method"), *tasks), columns)
+
+
+def _told_once(rows: Sequence[tuple[Cell, ...]]) -> tuple[str, list[tuple[Cell, ...]]]:
+    """The small print that all first cells share, and the number of seeds that most cells have, as
+    a sentence; and the rows without them."""
+    rows, told = list(rows), []
+    firsts = {row[0].notes for row in rows if row[0].kind != "word claim"}
+    if len(rows) > 1 and len(firsts) == 1 and (notes := firsts.pop()):
+        told.append(", ".join(notes))
+        rows = [(row[0]._replace(notes=()), *row[1:]) for row in rows]
+    seeds = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
+    if seeds:
+        (usual, _), *others = seeds.most_common()
+        told.append(f"{usual}{', unless a cell says otherwise' * bool(others)}")
+        rows = [tuple(_without(cell, usual) for cell in row) for row in rows]
+    return f"All: {'; '.join(told)}." if told else "", rows
+
+
+def _without(cell: Cell, note: str) -> Cell:
+    return cell._replace(notes=tuple(other for other in cell.notes if other != note))
 
 
 def file_name(words: str) -> str:
@@ -77,7 +123,7 @@ _LATEX = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
     }
-    | {"±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$"}
+    | {"±": r"$\pm$", "×": r"$\times$", "–": "--", "−": "$-$", "∞": r"$\infty$"}
 )
 
 

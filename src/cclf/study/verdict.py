@@ -1,7 +1,8 @@
-"""Claims of the paper, and a few of this package, as data, and what results say of each: held, did not hold, or undecided, with
-the interval that says so.
+"""Claims of the paper, and a few of this package, as data, and what results say of each: held, did
+not hold, or undecided, with the interval that says so.
 
-    held           the whole 95 % interval lies on the claimed side; where a size is claimed, it also reaches that size
+    held           the whole 95 % interval lies on the claimed side; where a size is claimed, that
+                   size lies inside it or is surpassed: it is not ruled out, and not shown either
     did not hold   the whole interval lies on the other side, or falls short of the claimed size
     undecided      anything else, and always where seeds are too few
 
@@ -128,17 +129,11 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
     # none lies below 0, even where never / never makes the interval as wide as it can be
     if _words(claim).startswith("ratio"):
         interval = interval._replace(low=np.maximum(interval.low, 0.0))
-    estimate, low, high = (float(value) for value in interval)
-    # one run of each method has none
-    spread = "" if low == high else f" [{_figure(low)}, {_figure(high)}]"
-    found = f"{_words(claim)} {_figure(estimate)}{spread}, {seeds} seed{'s' * (seeds != 1)}"
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
-    if seeds < needed:
-        return Verdict(
-            "undecided", f"{found}: at least {needed} are needed", estimate, low, high, seeds
-        )
-    state = _state(claim, interval)
-    return Verdict(state, f"{found}{_why(claim, interval, state)}", estimate, low, high, seeds)
+    state = "undecided" if seeds < needed else _state(claim, interval)
+    text = _sentence(claim, samples, interval, needed)
+    estimate, low, high = (float(value) for value in interval)
+    return Verdict(state, text, estimate, low, high, seeds)
 
 
 def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
@@ -198,17 +193,13 @@ def _words(claim: Claim) -> str:
     if claim.measure in ("return", "average"):
         return "difference" if claim.factor is None else "ratio"
     words = {
-        "wins": "tasks won:",
+        "wins": f"of {len(claim.tasks)} tasks won",
         "steps": "ratio of steps",
         "seconds": "ratio of seconds",
         "above": "mean",
         "below": "mean",
     }
     return words[claim.measure]
-
-
-def _figure(value: float) -> str:
-    return number(value) if np.isfinite(value) else "−∞" if value < 0 else "∞"
 
 
 def _even(claim: Claim) -> float:
@@ -239,7 +230,85 @@ def _short(claim: Claim, interval: Interval) -> bool:
     return float(interval.low) > claim.factor if less else float(interval.high) < claim.factor
 
 
-def _why(claim: Claim, interval: Interval, state: Judgement) -> str:
-    if state == "did not hold" and _short(claim, interval):
-        return f", short of {claim.factor:g}"
+def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, needed: int) -> str:
+    """The number with its interval and seeds, who gave nothing to divide by, and what follows:
+    which side the interval lies on, and where in it a claimed size lies."""
+    whole = claim.measure == "wins"
+    estimate, low, high = (_figure(float(value), whole) for value in interval)
+    redrawn = statistics.over(samples)
+    ends = f" [{low}, {high}]" * bool(redrawn) + " (tasks redrawn)" * (redrawn == "tasks")
+    number_of = f"{estimate} {_words(claim)}" if whole else f"{_words(claim)} {estimate}"
+    fewest, most = (pick(len(sample) for sample in samples) for pick in (min, max))
+    seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    follows = (
+        f"too few to decide, at least {needed} of each are needed"
+        if fewest < needed
+        else _what_follows(claim, interval)
+    )
+    reasons = "; ".join(part for part in (_nothing(claim, samples), follows) if part)
+    return f"{number_of}{ends}, {seeds} seed{'s' * (most != 1)}; {reasons}"
+
+
+def _figure(value: float, whole: bool) -> str:
+    """0 and infinity as such: something was never reached, or nothing was scored."""
+    if np.isnan(value):
+        return "unknown"
+    if np.isinf(value):
+        return "−∞" if value < 0 else "∞"
+    return f"{value:.0f}" if whole or value == 0 else number(value)
+
+
+def _what_follows(claim: Claim, interval: Interval) -> str:
+    """Where the interval lies, in words; its ends belong to it."""
+    low, high, even = float(interval.low), float(interval.high), _even(claim)
+    inside, above = low <= even <= high, low > even
+    size = f"the claimed {claim.factor:g}" if claim.factor is not None else ""
+    if claim.measure == "wins":
+        if inside:
+            return f"both sides of {size} lie inside the interval"
+        return f"nowhere fewer than {size}" if above else f"fewer than {size}"
+    if claim.measure in ("above", "below"):
+        return _inside(f"{even:g}") if inside else f"{'above' if above else 'below'} {even:g}"
+    short = _short(claim, interval)
+    if inside:
+        none = f"{even:g} (no difference)"
+        if size and not short:
+            return f"{none} and {size} both lie inside the interval"
+        return f"short of {size}; {_inside(none)}" if size else _inside(none)
+    side = f"{claim.method} {_compared(claim, above)} {_rivals(claim)}"
+    if not size or above == (claim.measure in LESS_IS_BETTER):  # or on the other side
+        return side
+    if short:
+        return f"{side}, but short of {size}"
+    reached = low <= (claim.factor or 0.0) <= high
+    return f"{side}, and {_inside(size)}" if reached else f"{side}, and beyond {size}"
+
+
+def _inside(value: str) -> str:
+    return f"{value} lies inside the interval"
+
+
+def _compared(claim: Claim, above: bool) -> str:
+    if claim.measure in ("steps", "seconds"):
+        return f"needs {'more' if above else 'fewer'} {claim.measure} than"
+    return f"is {'above' if above else 'below'}"
+
+
+def _rivals(claim: Claim) -> str:
+    several = f"the best of {len(claim.rivals)} rivals"
+    return claim.rivals[0] if len(claim.rivals) == 1 else several
+
+
+def _nothing(claim: Claim, samples: Sequence[np.ndarray]) -> str:
+    """What makes a ratio 0, infinite or unknown: median runs that never got there, means of 0."""
+    named = list(zip(claim.methods, samples, strict=True))
+    if claim.measure == "steps":
+        never = [method for method, steps in named if np.isinf(np.median(steps))]
+        shares = [f"{method} {np.isfinite(steps).sum()} of {len(steps)}" for method, steps in named]
+        runs = f"runs that did: {', '.join(shares)}"
+        verb = f"never reached {claim.threshold:g} ({runs})"
+        return f"the median run of {' and of '.join(never)} {verb}" if never else ""
+    if _words(claim) == "ratio":
+        zero = [method for method, scores in named if not statistics.mean(scores)]
+        return f"the mean of {' and of '.join(zero)} is 0" if zero else ""
     return ""

@@ -1,0 +1,76 @@
+"""Effect sizes of a report: how far CCLF lies above or below each other method."""
+
+import numpy as np
+
+from cclf.study import statistics
+from cclf.study.groups import Group, moments
+from cclf.study.page import Cell
+from cclf.study.tabular import Table, number
+from cclf.study.verdict import MIN_SEEDS
+
+OURS = "cclf"
+COLUMNS = (
+    "task",
+    "profile",
+    "clock",
+    "steps",
+    "method",
+    "rival",
+    "seeds",
+    "rival_seeds",
+    "difference",
+    "low",
+    "high",
+    "d",
+)
+
+
+def standardised(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Cohen's d: the difference of means over the pooled deviation of seeds, runs x 1 each; nan
+    where no seed differs from another.
+
+    >>> standardised(np.array([[2.0], [4.0]]), np.array([[1.0], [3.0]]))  # 1 / sqrt((2 + 2) / 2)
+    0.7071067811865475
+    """
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in (ours, theirs))
+    pooled = np.sqrt(squares / (len(ours) + len(theirs) - 2))
+    return float((ours.mean() - theirs.mean()) / pooled) if pooled else float("nan")
+
+
+def differences_table(group: Group) -> Table:
+    """CCLF less each method of two seeds or more; empty where there is none."""
+    lines = [line for line in moments(group) if len(line.scores.get(OURS, ())) > 1]
+    rivals = [
+        method
+        for method in group.methods
+        if method != OURS and any(len(line.scores[method]) > 1 for line in lines)
+    ]
+    shown, data = [], []
+    for line in lines:
+        ours = line.scores[OURS]
+        cells = [Cell(line.task.partition("/")[2], (line.label,))]
+        for rival in rivals:
+            theirs = line.scores[rival]
+            if len(theirs) < 2:
+                cells.append(Cell("–"))
+                continue
+            interval = statistics.compare(
+                [ours, theirs],
+                lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1]),
+            )
+            estimate, low, high = (float(value) for value in interval)
+            seeds, d = (len(ours), len(theirs)), standardised(ours, theirs)
+            notes = (f"[{number(low)}, {number(high)}]", f"d {number(d)}")
+            apart = min(seeds) >= MIN_SEEDS and not low <= 0 <= high
+            cells.append(Cell(number(estimate), notes, "best" if apart else ""))
+            where = (line.task, group.profile, *line.clock, OURS, rival)
+            data.append((*where, *seeds, estimate, low, high, d))
+        if any(cell.notes for cell in cells[1:]):
+            shown.append(tuple(cells))
+    caption = (
+        f"{group.suite}, {group.profile}: mean return of {OURS} less that of each method, with its "
+        "95 % interval; d: the same over the pooled deviation of seeds. In bold: 0 lies outside "
+        f"the interval, and both methods have {MIN_SEEDS} seeds or more."
+    )
+    name = f"differences-{group.suite}-{group.profile}"
+    return Table(name, caption, ("task", *rivals), shown, COLUMNS, data)

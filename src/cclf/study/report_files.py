@@ -1,0 +1,113 @@
+"""A report as a page, and its figures and tables as files of their own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cclf.errors import ConfigError
+from cclf.study import figures, markdown, page, tabular
+from cclf.study.report import Drawing, Part, Report, Section
+from cclf.study.tabular import Table
+
+
+def html(report: Report) -> str:
+    parts = [f"<h1>{page.escape(report.title)}</h1>", page.tiles(report.facts), _contents(report)]
+    for part in report.parts:
+        if part.name:
+            parts.append(f'<h2 class="part" id="{_place(part)}">{page.escape(part.name)}</h2>')
+        for section in part.sections:
+            tag = "h3" if part.name else "h2"
+            place = _place(part, section)
+            parts.append(f'<{tag} id="{place}">{page.escape(section.title)}</{tag}>')
+            if section.text:
+                parts.append(f"<p>{page.escape(section.text)}</p>")
+            for item in section.items:
+                parts += _table(item) if isinstance(item, Table) else _drawing(item)
+    return page.page(report.title, parts)
+
+
+def _place(part: Part, section: Section | None = None) -> str:
+    """The name of a place on the page, for links."""
+    words = f"{part.name} {section.title if section else ''}".lower()
+    return page.escape(tabular.file_name(words))
+
+
+def _contents(report: Report) -> str:
+    lists = []
+    for part in report.parts:
+        links = " ".join(
+            f'<li><a href="#{_place(part, section)}">{page.escape(section.title)}</a></li>'
+            for section in part.sections
+        )
+        head = f'<a href="#{_place(part)}">{page.escape(part.name)}</a>'
+        lists.append(f"<div>{f'<b>{head}</b>' if part.name else ''}<ul>{links}</ul></div>")
+    return f'<nav aria-label="Contents">{"".join(lists)}</nav>'
+
+
+def _table(table: Table) -> list[str]:
+    caption, header, rows = tabular.laid_out(table)
+    words = f'<p class="soft caption">{page.escape(caption)}</p>' if caption else ""
+    return [words, page.table(header, rows, table.stacked)]
+
+
+def _drawing(drawing: Drawing) -> list[str]:
+    svgs = [figures.inline_svg(draw(), label) for label, draw in drawing.panels]
+    return [
+        page.legend({method: figures.colour(method) for method in drawing.methods}),
+        page.panels(svgs, drawing.caption),
+    ]
+
+
+def markdown_tables(report: Report) -> dict[str, str]:
+    """By the names that marked places of documents use."""
+    found, verdicts = {}, []
+    for part in report.parts:
+        before = f"{tabular.file_name(part.name)}/" if part.name else ""
+        for table in part.tables:
+            name, text = tabular.file_name(table.name), markdown.written(table)
+            found[f"{before}{name}"] = text
+            verdicts += [text] if name.startswith("verdicts-") else []
+    return {"verdicts": "\n".join(verdicts), **found} if verdicts else found
+
+
+def write(
+    report: Report,
+    out: Path,
+    pdf: Path | None = None,
+    png: Path | None = None,
+    table_folder: Path | None = None,
+    documents: Sequence[Path] = (),
+) -> list[Path]:
+    """The page, and what else was asked for; returns the files written."""
+    try:
+        tables = markdown_tables(report)
+        texts = [markdown.renewed(document, tables) for document in documents]  # all, or none
+        for document, text in zip(documents, texts, strict=True):
+            document.write_text(text, encoding="utf-8")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(html(report), encoding="utf-8")
+        written = [*documents, out]
+        for part in report.parts:
+            for folder, suffix in ((pdf, "pdf"), (png, "png")):
+                if folder is not None:
+                    written += _write_figures(part, folder / part.name, suffix)
+            if table_folder is not None:
+                written += _write_tables(part, table_folder / part.name)
+    except OSError as error:
+        raise ConfigError(f"cannot write the report: {error}") from error
+    return written
+
+
+def _write_figures(part: Part, folder: Path, suffix: str) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for drawing in part.drawings:
+        for name, draw in drawing.files.items():
+            written.append(folder / f"{tabular.file_name(name)}.{suffix}")
+            draw().savefig(written[-1], dpi=200)
+    return written
+
+
+def _write_tables(part: Part, folder: Path) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    writers = (tabular.write_csv, tabular.write_latex)
+    return [writer(table, folder) for table in part.tables for writer in writers]

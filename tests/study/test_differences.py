@@ -1,0 +1,44 @@
+"""Effect sizes against numbers worked out by hand."""
+
+import pytest
+
+from cclf.study import verdict
+from cclf.study.differences import differences_table
+from cclf.study.groups import group_rows
+from cclf.study.load import Row
+from cclf.study.tabular import Table
+from tiny_rows import runs_of
+
+
+def table(*runs: list[Row]) -> Table:
+    (group,) = group_rows([row for some in runs for row in some])
+    return differences_table(group)
+
+
+def test_cclf_less_each_other_method_with_interval_and_effect_size() -> None:
+    """Means 0.7 and 0.4; squares 4 * 0.01 and 0 over 8: a pooled deviation of sqrt(0.005)."""
+    ours, theirs = runs_of("cclf", [0.6, 0.6, 0.7, 0.8, 0.8]), runs_of("re3", [0.4] * 5)
+    found = table(ours, theirs, runs_of("a2c", [0.9]))
+    assert found.header == ("task", "re3"), "one seed has no deviation"
+    (cells,) = found.rows
+    assert cells[1].text == "0.300"
+    assert cells[1].notes[1] == "d 4.24"
+    assert cells[1].kind == "best"
+    (line,) = found.data
+    assert line[-4:] == pytest.approx((0.3, line[-3], line[-2], 0.3 / 0.005**0.5))
+
+
+def test_it_agrees_with_the_verdict_of_the_same_difference() -> None:
+    ours, theirs = [0.6, 0.65, 0.7, 0.8, 0.9], [0.3, 0.4, 0.5, 0.7, 0.9]
+    rows = runs_of("cclf", ours) + runs_of("re3", theirs)
+    names = {claim.name: claim for claim in verdict.claims("minigrid")}
+    judged = verdict.judge(names["doorkey6-above-re3"], rows)
+    (line,) = table(rows).data
+    assert line[-4:-1] == (judged.estimate, judged.low, judged.high)
+
+
+def test_few_seeds_are_not_bold_and_nothing_to_compare_is_no_table() -> None:
+    (cells,) = table(runs_of("cclf", [0.8, 0.9]), runs_of("re3", [0.1] * 5)).rows
+    assert cells[1].kind == ""
+    assert table(runs_of("cclf", [0.8])).rows == []
+    assert table(runs_of("re3", [0.8, 0.9])).rows == []

@@ -1,0 +1,120 @@
+"""Documents say what the committed results say: their tables are what the command gives, and
+figures in sentences are those of the data."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cclf.study import load, markdown, report, report_files, statistics
+
+ROOT = Path(__file__).parents[2]
+MARK = "\n<!-- table "
+MADE = sorted(
+    path
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    if markdown.has_places(path.read_text(encoding="utf-8"))
+)
+
+
+@cache
+def composed() -> report.Report:
+    return report.compose(ROOT / "results")
+
+
+@cache
+def tables() -> dict[str, str]:
+    return report_files.markdown_tables(composed())
+
+
+def test_the_pages_of_results_have_tables_that_a_command_writes() -> None:
+    assert {path.name for path in MADE} >= {"atari.md", "dmc.md", "minigrid.md", "results.md"}
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
+def test_a_document_holds_what_the_command_gives(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    command = "`cclf report results --markdown`"
+    assert markdown.filled(text, tables()) == text, (
+        f"{path.name} is old: run {command} or make docs"
+    )
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
+def test_a_changed_figure_is_noticed(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    begin = text.index("|", text.index(MARK))
+    other = text[:begin] + text[begin:].replace("0", "1", 1)
+    assert markdown.filled(other, tables()) == text
+
+
+# --- figures in sentences ---
+
+SIGNED = r"(−?[\d,]*\.?\d+)"
+WITH_INTERVAL = re.compile(rf"{SIGNED} \[{SIGNED}, {SIGNED}\]")
+DIFFERENCE = re.compile(
+    rf"(\w+\+?) (?:less|and) (\w+\+?)(?: is| cannot be told apart\*\*:|:)? "
+    rf"{SIGNED} \[{SIGNED}, {SIGNED}\]"
+)
+ESTIMATES = ("mean", "estimate", "difference")
+
+
+def sentences(name: str) -> str:
+    """A document's words outside its tables, on one line."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return " ".join(re.sub(rf"{MARK}.*?{markdown.END}", "", text, flags=re.DOTALL).split())
+
+
+def printed(value: float, like: str) -> str:
+    """With as many digits as the text has; a document may say "below by 152" for -152."""
+    digits = len(like.partition(".")[2])
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+@cache
+def known_intervals() -> list[tuple[float, float, float]]:
+    found = []
+    for table in (table for part in composed().parts for table in part.tables):
+        if {"low", "high"} <= set(table.columns):
+            for line in (dict(zip(table.columns, row, strict=True)) for row in table.data):
+                value = next(line[name] for name in ESTIMATES if name in line)
+                if isinstance(line["low"], float):
+                    found.append((value, line["low"], line["high"]))
+    return found + [(-value, -high, -low) for value, low, high in found]
+
+
+def is_known(words: tuple[str, ...]) -> bool:
+    return any(
+        all(printed(value, word) == word for value, word in zip(known, words, strict=True))
+        for known in known_intervals()
+    )
+
+
+def test_every_interval_among_the_readmes_findings_is_in_a_table() -> None:
+    findings = sentences("README.md").partition("## What we found")[2]
+    told = [
+        words
+        for finding in findings.split("- **")
+        if re.search(r"docs/(minigrid|dmc|atari)\.md", finding)
+        for words in WITH_INTERVAL.findall(finding)
+    ]
+    assert told
+    assert [words for words in told if not is_known(words)] == []
+
+
+def test_differences_in_the_text_of_control_are_those_of_the_data() -> None:
+    """Of cartpole-swingup at 100,000 steps, in bfloat16."""
+    rows = [one for one in load.read(ROOT / "results" / "dmc") if one.profile == "released-bf16"]
+    end = {"dmc/cartpole-swingup": load.Clock("env_steps", 100_000)}
+    told = DIFFERENCE.findall(sentences("docs/dmc.md"))
+    assert told
+    for one, other, *words in told:
+        names = (one.lower(), other.lower())
+        scores = load.scores(rows, names, end)
+        found = statistics.compare(
+            [scores[name] for name in names],
+            lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1]),
+        )
+        figures = [printed(float(v), word) for v, word in zip(found, words, strict=True)]
+        assert figures == words, f"{one} less {other}"

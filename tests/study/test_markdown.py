@@ -1,0 +1,114 @@
+"""Tables as Markdown, and the marked places of documents that hold them."""
+
+from pathlib import Path
+
+import pytest
+
+from cclf import cli
+from cclf.errors import ConfigError
+from cclf.study import load, markdown
+from cclf.study.page import Cell
+from cclf.study.tabular import Table
+from tiny_rows import runs_of
+
+PLACE = "before\n<!-- table a -->\nold\n<!-- end of table -->\nafter\n"
+
+
+def table(
+    *rows: tuple[Cell, ...], header: tuple[str, ...] = ("task", "x"), caption: str = ""
+) -> str:
+    return markdown.written(Table("t", caption, header, rows, (), ()))
+
+
+def test_small_print_stands_behind_its_number_and_bold_is_bold() -> None:
+    best = Cell("1.0 ± 0.1", ("[0.9, 1.1]", "some failed", "published 2"), "best")
+    assert table((Cell("Pong"), best)) == (
+        "| task | x |\n| --- | --- |\n"
+        "| Pong | **1.0 ± 0.1** [0.9, 1.1] (some failed, published 2) |\n"
+    )
+    told = table((Cell("A claim", ("its source",), "word claim"), Cell("held", ("why",), "held")))
+    assert told.endswith("| A claim | **held**: why |\n")
+    assert "| Pong | – (published 2) |" in table((Cell("Pong"), Cell("–", ("published 2",))))
+
+
+def test_what_all_rows_share_stands_once_before_the_table() -> None:
+    rows = [
+        (Cell(task, ("at 100 steps",)), Cell("1", (seeds,)))
+        for task, seeds in (("Pong", "5 seeds"), ("Alien", "5 seeds"), ("Qbert", "1 seed"))
+    ]
+    text = table(*rows, caption="Returns.")
+    head, body = text.split("\n\n")
+    assert head == "Returns. All: at 100 steps; 5 seeds, unless a cell says otherwise."
+    assert body.splitlines()[2:] == ["| Pong | 1 |", "| Alien | 1 |", "| Qbert | 1 (1 seed) |"]
+    one = (Cell("Hero", ("at 200 steps",)), Cell("1"))
+    assert "| Pong (at 100 steps) | 1 |" in table(*rows, one)
+
+
+def test_tasks_stand_across_where_methods_are_more() -> None:
+    row = (Cell("Pong"), Cell("1"), Cell("2"))
+    assert table(row, header=("task", "x", "y")) == (
+        "| method | Pong |\n| --- | --- |\n| x | 1 |\n| y | 2 |\n"
+    )
+
+
+def test_text_from_runs_stays_text() -> None:
+    text = table((Cell("a|b"), Cell("<!-- end of table --> *x* `y`")))
+    assert "a\\|b" in text
+    assert markdown.END not in text
+    assert "\\*x\\* \\`y\\`" in text
+
+
+def test_marked_places_are_filled_and_nothing_else_changes() -> None:
+    new = markdown.filled(PLACE, {"a": "new\n", "b": "other\n"})
+    assert new == PLACE.replace("old", "new")
+    assert markdown.filled(new, {"a": "new\n"}) == new
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PLACE.replace("table a", "table aa"), "no table is called 'aa' here; did you mean a\\?"),
+        (PLACE.replace(markdown.END, ""), "the place for table a has no end"),
+        (PLACE.replace(markdown.END, "") + PLACE, "the place for table a has no end"),
+    ],
+)
+def test_places_that_cannot_be_filled_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        markdown.filled(text, {"a": "new\n"})
+
+
+def test_all_verdicts_are_one_table_and_one_bad_document_changes_none(tmp_path: Path) -> None:
+    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5)
+    for part in ("one part", "two"):
+        load.write_results(rows, tmp_path / "r" / part)
+    good, bad = tmp_path / "good.md", tmp_path / "bad.md"
+    good.write_text("<!-- table verdicts -->\n<!-- end of table -->\n")
+    bad.write_text("<!-- table verdict -->\n<!-- end of table -->\n")
+    arguments = ["report", str(tmp_path / "r"), "--out", str(tmp_path / "r.html"), "--markdown"]
+    assert cli.main([*arguments, str(good), str(bad)]) == 2
+    assert "**held**" not in good.read_text()
+    bad.write_text("<!-- table one-part/verdicts-minigrid -->\n<!-- end of table -->\n")
+    assert cli.main([*arguments, str(good), str(bad)]) == 0
+    assert good.read_text().count("| MiniGrid | entropy-0.01 |") == 2
+    assert bad.read_text().count("| MiniGrid | entropy-0.01 |") == 1
+
+
+def test_the_command_writes_a_new_document_and_fills_an_old_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load.write_results(runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5), tmp_path / "r" / "x")
+    new, old = tmp_path / "new.md", tmp_path / "old.md"
+    arguments = ["report", str(tmp_path / "r"), "--out", str(tmp_path / "r.html"), "--markdown"]
+    assert cli.main([*arguments, str(new)]) == 0
+    text = new.read_text()
+    assert "<!-- table verdicts-minigrid -->" in text
+    assert "| **0.900 ± 0.000** [0.900, 0.900] |" in text
+    old.write_text("# Mine\n<!-- table verdicts-minigrid -->\n<!-- end of table -->\nand so on\n")
+    assert cli.main([*arguments, str(old), str(new)]) == 0
+    assert new.read_text() == text
+    assert "**held**: ratio 1.80 [1.80, 1.80], 5 seeds; cclf is above re3, and b" in old.read_text()
+    assert old.read_text().endswith("<!-- end of table -->\nand so on\n")
+    capsys.readouterr()
+    (tmp_path / "bare.md").write_text("no place\n")
+    assert cli.main([*arguments, str(tmp_path / "bare.md")]) == 2
+    assert "has no place for a table" in capsys.readouterr().err
