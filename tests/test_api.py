@@ -4,6 +4,7 @@ that act."""
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,7 @@ def test_a_call_makes_the_run_of_the_command(
     assert folder.relative_to(tmp_path) == Path(undisturbed.config.run_name())
     assert undisturbed.folder.parts[-4:] == folder.parts[-4:]
     assert undisturbed.finished
+    assert undisturbed.agent().config == undisturbed.config
     assert undisturbed.config == read_config(folder) == read_config(undisturbed.folder)
     assert same_end(folder, undisturbed.folder)
 
@@ -417,3 +419,59 @@ def test_results_are_tidy_rows(undisturbed: cclf.Run, monkeypatch: pytest.Monkey
     assert cclf.results(undisturbed.folder, pandas=True) == ("frame", rows)
     with pytest.raises(cclf.ConfigError, match="does not exist"):
         cclf.results(undisturbed.folder / "nowhere")
+
+
+# --- the documentation
+# ------------------------------------------------------------------------------------------------
+
+SNIPPETS = re.findall(
+    r"^<!-- test: python -->\n```python\n(.*?)^```",
+    (ROOT / "docs" / "api.md").read_text(),
+    re.DOTALL | re.MULTILINE,
+)
+README = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+)
+TINY_SIZES = changes(tiny_config()) | {"env_steps": 60}
+
+
+def run_snippets(snippets: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One after the other, as on one page of a notebook."""
+    monkeypatch.chdir(folder)
+    made: dict[str, Any] = {"__name__": "snippets"}
+    for snippet in snippets:
+        exec(compile(snippet, "docs/api.md", "exec"), made)
+    return types.SimpleNamespace(**made)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's own calls with smaller networks and budgets."""
+    whole = cclf.train
+
+    def smaller(*names: str, **options: Any) -> cclf.Run:
+        return whole(*names, **options | TINY_SIZES)
+
+    monkeypatch.setattr(cclf, "train", smaller)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
+    assert len(SNIPPETS) == (ROOT / "docs" / "api.md").read_text().count("```python") == 6
+    assert (page.frames.shape, page.actions.shape) == ((4, 3, 20, 20), (4, 1))
+    assert page.curiosity.shape == (32,)
+    assert len(page.best) == 2
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
+    assert max(page.best) > 15
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_front_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (snippet,) = README
+    assert len(snippet.splitlines()) <= 6
+    assert run_snippets([snippet], tmp_path, monkeypatch).run.finished

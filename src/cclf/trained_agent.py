@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from cclf import build
-from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.runtime import devices
 from cclf.runtime.evaluate import Evaluation
 from cclf.runtime.frame_history import FrameHistory
+from cclf.runtime.run_folder import read_config
 from cclf.runtime.seeding import derive
 
 
@@ -23,10 +23,11 @@ class TrainedAgent:
 
     def __init__(self, folder: Path, device: str, seed: int, trust_imports: bool):
         self._device = devices.choose_device(device)
-        player, self.config, self.env_steps = build.load_agent(
+        player, _, self.env_steps = build.load_agent(
             folder, self._device, episodes=1, trust_imports=trust_imports
         )
         player.close()
+        self.config = read_config(folder)
         self.policy: Any = player.policy
         self._random = np.random.default_rng(derive(seed, "act"))
         self._num_actions = self._history = None
@@ -59,7 +60,7 @@ class TrainedAgent:
         """Fresh episodes, those of `cclf evaluate`; `seed` chooses them."""
         if seed < 0:
             raise ConfigError(f"seed={seed} must be 0 or more")
-        config: Config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
+        config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
         with closing(build.make_agent(config, self._device)) as player:
             weights = build.networks_of(self.policy).state_dict()
             build.networks_of(player.policy).load_state_dict(weights)

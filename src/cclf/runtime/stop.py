@@ -39,7 +39,8 @@ class Stop:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        handlers = [signal.getsignal(number) for number in SIGNALS]
+        # None: set by other than Python, which cannot set it back
+        handlers = [signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS]
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.install()
         try:
