@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import types
+from collections import deque
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,19 @@ def test_callbacks_hear_every_step_and_evaluation_and_change_no_byte(
         steps[0].env_steps = 7
 
 
+def test_callbacks_hear_the_same_where_workers_evaluate(tmp_path: Path) -> None:
+    """The last turns only wait for them: no step is told twice."""
+    steps: list[Any] = []
+    evaluations: list[Any] = []
+    watch = {"on_step": steps.append, "on_evaluation": evaluations.append}
+    run = train(TINY, tmp_path, eval_workers=1, **watch)
+    assert [step.agent_steps for step in steps] == list(range(1, 61))
+    assert [fact.env_steps for fact in evaluations] == [30, 60]
+    assert [fact.return_mean for fact in evaluations] == pytest.approx(
+        [row["return_mean"] for row in run.results()]
+    )
+
+
 @pytest.mark.parametrize("when", [7, 30, 45])
 def test_a_callback_stops_a_run_and_the_same_call_goes_on_to_the_same_end(
     tmp_path: Path, undisturbed: cclf.Run, when: int
@@ -314,11 +328,24 @@ def test_a_loop_of_ones_own_plays_the_episodes_of_evaluate(run: cclf.Run) -> Non
             assert action == agent.policy.act(seen, uniform)[0]
             seen = worlds.step([action]).observation
         return
+    asked: list[np.ndarray] = []
+    policy = agent.policy
+    agent.policy = types.SimpleNamespace(
+        evaluation_action=lambda seen: (
+            asked.append(seen[0].numpy()) or policy.evaluation_action(seen)
+        )
+    )
     env = make_env(run.config, 0, True)
     frame = env.reset(seed)
+    frames = deque([frame] * 3, maxlen=3)  # as evaluation begins where actions are continuous
     while not over:
-        frame, reward, terminated, truncated = env.step(agent.act(frame))
+        stack = getattr(env, "stack", np.concatenate(frames)).copy()
+        action = agent.act(frame)
+        assert np.array_equal(asked[-1], stack)
+        frame, reward, terminated, truncated = env.step(action)
+        frames.append(frame)
         total, over = total + reward, terminated or truncated
+    agent.policy = policy
     assert agent.evaluate(2, seed=5).returns[0] == total
 
 

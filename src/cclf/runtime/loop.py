@@ -71,7 +71,7 @@ class Training:
         self.under_way: UnderWay | None = None
         self.saved_env_steps = 0
         # for callbacks, since they were told last
-        self._told_agent_steps = 0
+        self._has_stepped = False
         self._evaluations: list[Evaluated] = []
         # of the tables, by the checkpoint that this run goes on from
         self.known_rows: dict[str, KnownRows] = {}
@@ -110,8 +110,8 @@ class Training:
 
     def tell(self, callbacks: Callbacks) -> bool:
         """Hand over what is new since the last time; whether a stop is asked for."""
-        moved, self._told_agent_steps = self._told_agent_steps != self.agent_steps, self.agent_steps
-        step = Step(**self._clocks(), episodes=self.episodes) if moved else None
+        step = Step(**self._clocks(), episodes=self.episodes) if self._has_stepped else None
+        self._has_stepped = False
         evaluations, self._evaluations = self._evaluations, []
         return callbacks.tell(step, evaluations)
 
@@ -121,6 +121,7 @@ class Training:
         if _crossed(before, self.agent_steps, self.plan.log_every_agent_steps):
             self._write_train_row(log, progress)
         progress.step(self.env_steps, self.learner.updates)
+        self._has_stepped = True
         evaluations_crossed = _crossed(
             before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps
         )
@@ -262,7 +263,6 @@ class Training:
             refuse_unlike(getattr(self, name), state[name], name)
             setattr(self, name, state[name])
         refuse_unlike([0.0], self.finished_returns, "finished_returns")
-        self._told_agent_steps = self.agent_steps
         self.known_rows = {
             name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()
         }  # older ones have none
