@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import cclf
-from cclf import cli, presets
+from cclf import build, cli, presets
 from cclf.config import Config
 from cclf.envs.make import make_env, make_grids
 from cclf.runtime.run_folder import read_checkpoint, read_config
@@ -420,6 +420,22 @@ def test_numbers_of_episodes_that_make_no_sense_are_refused(undisturbed: cclf.Ru
         agent.evaluate(0)
     with pytest.raises(cclf.ConfigError, match="seed=-1 must be 0 or more"):
         agent.evaluate(seed=-1)
+
+
+def test_an_agent_that_does_not_say_what_it_sees_can_only_be_evaluated(
+    undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build.load_agent
+
+    def without_spec(*words: Any, **options: Any) -> Any:
+        player, *rest = whole(*words, **options)
+        return player._replace(spec=None), *rest
+
+    monkeypatch.setattr(build, "load_agent", without_spec)
+    agent = cclf.load(undisturbed.folder)
+    with pytest.raises(cclf.ConfigError, match="sac does not say what its agent sees"):
+        agent.act(np.zeros((3, 20, 20), np.uint8))
+    assert len(agent.evaluate(1).returns) == 1
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -25,12 +25,14 @@ _WHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "equations":
-        return importlib.import_module("cclf.equations")
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
-    raise AttributeError(f"module 'cclf' has no attribute {name!r}")
+if not TYPE_CHECKING:  # which would take any name for known
+
+    def __getattr__(name: str) -> Any:
+        if name == "equations":
+            return importlib.import_module("cclf.equations")
+        if name in _WHERE:
+            return getattr(importlib.import_module(_WHERE[name]), name)
+        raise AttributeError(f"module 'cclf' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
