@@ -257,7 +257,7 @@ def test_another_error_of_a_callback_reaches_the_caller_and_the_run_can_go_on(
 
 
 def test_ctrl_c_reaches_the_caller_after_the_run_was_saved(
-    tmp_path: Path, undisturbed: cclf.Run
+    tmp_path: Path, undisturbed: cclf.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -273,6 +273,7 @@ def test_ctrl_c_reaches_the_caller_after_the_run_was_saved(
         signal.signal(signal.SIGINT, before)
     saved = read_checkpoint(tmp_path / undisturbed.config.run_name())
     assert saved["agent_steps"] in (12, 13)
+    assert f"stopped at {saved['agent_steps']} env steps and saved" in capsys.readouterr().err
 
 
 def test_a_run_in_another_thread_leaves_the_signals_alone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Light until a function is called, so that what PyTorch reads when it starts can 
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,6 +74,8 @@ def train(
         runs = trained([config], Path(out), stop, Callbacks(on_step, on_evaluation))
         with contextlib.closing(runs):
             outcome = next(runs)
+        if outcome.line:
+            print(outcome.line, file=sys.stderr)
     if outcome.error is not None:
         raise outcome.error
     return Run(outcome.folder, config, outcome.exit_code == EXIT_DONE)
