@@ -155,15 +155,13 @@ def test_a_run_that_fails_raises_its_error(tmp_path: Path) -> None:
 
 
 def test_what_a_run_sets_for_its_process_is_set_back(tmp_path: Path) -> None:
-    before = torch.get_num_threads()
-    seen = []
-    train(
-        TINY,
-        tmp_path,
-        env_steps=2,
-        threads=before + 1,
-        on_step=lambda _: seen.append(torch.get_num_threads()),
-    )
+    before, seen = torch.get_num_threads(), []
+
+    def look(_: Any) -> None:
+        seen.append(torch.get_num_threads())
+        raise cclf.StopRun
+
+    train(TINY, tmp_path, threads=before + 1, on_step=look)
     assert (seen[0], torch.get_num_threads()) == (before + 1, before)
 
 
