@@ -12,7 +12,7 @@ import os
 import sys
 
 from cclf import __version__
-from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
+from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, let_threads_sleep
 from cclf.errors import ConfigError, WorkerError, nearest
 
 USAGE = """usage: cclf COMMAND ...
@@ -70,11 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _carry_out(arguments: list[str]) -> int:
-
-    # Threads of PyTorch wait for each other by spinning, by default for milliseconds: beside any
-    # other busy process a run would take thirty times as long. With this, which is read when
-    # PyTorch starts, they sleep sooner (docs/performance.md).
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    let_threads_sleep()
     # No interpreter that we or a library start finds modules in the working directory, which may be
     # a run folder.
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -8,6 +8,10 @@ class ConfigError(ValueError):
     """Bad input from the user: shown as one line, exit code 2."""
 
 
+class StopRun(ValueError):  # noqa: N818 (it is raised on purpose, as StopIteration is)
+    """Raised by a callback of `cclf.train`: the run is saved and stops."""
+
+
 class WorkerError(ValueError):
     """An environment failed for good in its process: shown as one line and, below it, the details;
     exit code 1."""

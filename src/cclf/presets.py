@@ -4,6 +4,8 @@ Resolution order, in one function: the base algorithm's defaults, those of the s
 profile, method; then whatever the command line changes.
 """
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from cclf.bases.base import DEFAULT_PROFILE, PIECES, Base, Defaults, Method, Overrides
@@ -99,6 +101,35 @@ def from_dict(values: dict[str, Any]) -> Config:
     return Config(
         **{key: groups[key](**value) if key in groups else value for key, value in values.items()}
     )
+
+
+def with_changes(defaults: Config, changes: Mapping[str, Any]) -> Config:
+    """A config with other values of some fields, each by its name. Refuses what a command line
+    would."""
+    groups = ("env", "method", "algorithm", "run")
+    group_of = {each.name: group for group in groups for each in fields(getattr(defaults, group))}
+    for name in changes:
+        if name not in group_of:
+            raise ConfigError(
+                f"unknown option {name!r}{nearest(name, group_of)} (see: cclf train "
+                f"{defaults.task} --help)"
+            )
+    changed: dict[str, dict[str, Any]] = {group: {} for group in groups}
+    for name, value in changes.items():
+        changed[group_of[name]][name] = value
+    config = replace(
+        defaults,
+        **{group: replace(getattr(defaults, group), **own) for group, own in changed.items()},
+    )
+    refuse_idle_options(config, defaults)
+    return config
+
+
+def refuse_unknown_names(config: Config) -> None:
+    """Of a config that somebody wrote: they name a folder to be made."""
+    base = base_of(config.task, config.base)
+    find_method(config.method_name, base)
+    find_profile(config.profile, base)
 
 
 def refuse_idle_options(chosen: Config, defaults: Config) -> None:

@@ -11,7 +11,8 @@ learner: how it learns and is evaluated. `cclf.build` asks for these functions:
   The others only where the default does not fit:
     make_agent(config, device, make_env, runs, evaluators)
         Default: `make_algorithm`, evaluated by `cclf.runtime.agent.plain_agent`. A base that plays
-        grids has its own, and then needs no `make_algorithm`.
+        grids has its own, and then needs no `make_algorithm`. Give its `Agent` a `spec`, or
+        `cclf.load(run).act` is refused.
     make_learners(configs, device, make_env, resume_points)
         Default: `make_learner` for each. For runs that learn as one.
     replay_forecast(config, spec)                transitions and bytes; needed with `keeps_replay`

@@ -115,6 +115,7 @@ def make_agent(
         policy,
         lambda seeds, record: evaluate(pool, shown, seeds, stack, device, record),
         pool.close,
+        env.spec,
     )
 
 

@@ -15,6 +15,13 @@ from cclf.errors import ConfigError
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 
 
+def let_threads_sleep() -> None:
+    """Threads of PyTorch wait for each other by spinning, by default for milliseconds: beside any
+    other busy process a run would take thirty times as long. With this, which is read when PyTorch
+    starts, they sleep sooner (docs/performance.md)."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+
 def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     """`options`, a dataclass or an instance holding the defaults, filled by tyro, whose boxed error
     report becomes one line. Where it has a `run`, that may also be a folder that holds one."""

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -23,7 +23,9 @@ from cclf.errors import ConfigError, WorkerError
 from cclf.presets import refuse_idle_options
 
 if TYPE_CHECKING:
+    from cclf.runtime.callbacks import Callbacks
     from cclf.runtime.evaluators import Evaluators
+    from cclf.runtime.failure import NonFiniteError
     from cclf.runtime.loop import ActiveRun, Training
     from cclf.runtime.stop import Stop
 
@@ -50,6 +52,11 @@ def _train_options(algorithm_config: type) -> Any:
         """Folder for run folders; this run's is OUT/TASK/METHOD/seed-SEED-HASH."""
         dry_run: bool
         """Print the resolved config and stop."""
+        from_: Annotated[Path | None, tyro.conf.arg(name="from")]
+        """A run folder, or a file such as its config.json: train that once more, in the place of
+        task, method, base and profile. Seeds and every option below may be changed beside it."""
+        trust_imports: bool
+        """With --from: allow a task gym/MODULE:ID of that file to import the Python module."""
         env: Annotated[EnvConfig, tyro.conf.arg(name="")]
         method_config: Annotated[MethodConfig, tyro.conf.arg(name="")]
         algorithm: Annotated[algorithm_config, tyro.conf.arg(name="")]  # type: ignore[valid-type]
@@ -65,7 +72,7 @@ def _task_place(arguments: list[str]) -> int:
     It is the first word that is neither an option nor the value of one.
     """
     groups = (EnvConfig, MethodConfig, RunConfig, *(base.settings for base in bases().values()))
-    flags = {"dry-run", "help"} | {
+    flags = {"dry-run", "trust-imports", "help"} | {
         each.name.replace("_", "-")
         for group in groups
         for each in fields(group)
@@ -103,20 +110,18 @@ class Asked(NamedTuple):
 def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     names = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     names.add_argument("--method")
-    names.add_argument("--profile", default=DEFAULT_PROFILE)
+    names.add_argument("--profile")
     names.add_argument("--base")
+    names.add_argument("--from", dest="source", type=Path)
+    names.add_argument("--trust-imports", action="store_true")
     try:
         known, _ = names.parse_known_args(arguments)
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error} (see: cclf train --help)") from error
-    wants_help = bool({"-h", "--help"} & set(arguments))
-    try:
-        task = arguments[_task_place(arguments)]
-    except ConfigError:
-        if not wants_help:
-            raise
-        task = "dmc/cartpole-swingup"
-    defaults = presets.resolve(task, known.method, profile=known.profile, base_name=known.base)
+    if known.source is None:
+        defaults = _preset(arguments, known)
+    else:
+        defaults = _from_file(arguments, known)
     options = _train_options(type(defaults.algorithm))(
         task=defaults.task,
         method=defaults.method_name,
@@ -127,6 +132,8 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         with_tasks=(),
         out=Path("runs"),
         dry_run=False,
+        from_=None,
+        trust_imports=False,
         env=defaults.env,
         method_config=defaults.method,
         algorithm=defaults.algorithm,
@@ -149,11 +156,46 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     refuse_idle_options(config, defaults)
     if len({chosen.seed, *chosen.with_seeds}) <= len(chosen.with_seeds):
         raise ConfigError(f"seeds {chosen.seed} and {chosen.with_seeds}: each may be named once")
+    if chosen.from_ is not None and chosen.with_tasks:
+        raise ConfigError(
+            "--from clashes with --with-tasks: the file names the task; leave one out"
+        )
     if not of_several and len({chosen.task, *chosen.with_tasks}) <= len(chosen.with_tasks):
         raise ConfigError(
             f"tasks {chosen.task} and {', '.join(chosen.with_tasks)}: each may be named once"
         )
     return Asked(config, chosen.with_seeds, chosen.with_tasks, chosen.out, chosen.dry_run)
+
+
+def _preset(arguments: list[str], known: argparse.Namespace) -> Config:
+    """What the names on a command line stand for, before its other options have their say."""
+    if known.trust_imports:
+        raise ConfigError(
+            "--trust-imports is for --from: a task on the command line needs none; leave it out"
+        )
+    try:
+        task = arguments[_task_place(arguments)]
+    except ConfigError:
+        if not {"-h", "--help"} & set(arguments):
+            raise
+        task = "dmc/cartpole-swingup"
+    return presets.resolve(
+        task, known.method, profile=known.profile or DEFAULT_PROFILE, base_name=known.base
+    )
+
+
+def _from_file(arguments: list[str], known: argparse.Namespace) -> Config:
+    """The same from a file. It names all that decides which other options there are."""
+    from cclf.runtime.run_folder import trainable_config
+
+    also = [f"--{name}" for name in ("method", "base", "profile") if getattr(known, name)]
+    with contextlib.suppress(ConfigError):  # there is none, as it should be
+        also.append(arguments[_task_place(arguments)])
+    if also:
+        raise ConfigError(
+            f"--from {known.source} clashes with {also[0]}: the file says which run; leave one out"
+        )
+    return trainable_config(known.source, known.trust_imports)
 
 
 def main(arguments: list[str]) -> int:
@@ -171,9 +213,9 @@ def main(arguments: list[str]) -> int:
 def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
     """Of every task with every seed. Each task has defaults of its own, so the words are read again
     for it."""
-    place = _task_place(arguments)
     firsts = [asked.config]
     for task in asked.with_tasks:
+        place = _task_place(arguments)
         if play_of(task) != play_of(asked.config.task):
             raise ConfigError(
                 f"{asked.config.task} and {task} are learned with different algorithms: train them "
@@ -205,10 +247,44 @@ def _refuse_other_frames(one: Config, other: Config) -> None:
             )
 
 
+class Outcome(NamedTuple):
+    """How one run of a call ended."""
+
+    folder: Path
+    exit_code: int
+    line: str = ""  # for a person, of one that stopped
+    error: "NonFiniteError | WorkerError | None" = None  # of one that failed
+
+
 def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
+    """Train these, which differ in task and seed alone, in one process, and say how each ended."""
+    exit_codes = []
+    try:
+        with contextlib.closing(trained(configs, out, stop)) as outcomes:
+            for outcome in outcomes:
+                _tell(outcome)
+                exit_codes.append(outcome.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(
+            f"cclf: the disk is full ({out}); the last checkpoint is good: make room, run the same "
+            "command",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    if len(exit_codes) < len(configs):
+        return EXIT_FAILED  # one was left out
+    return next(code for code in (EXIT_FAILED, EXIT_STOPPED, EXIT_DONE) if code in exit_codes)
+
+
+def trained(
+    configs: list[Config], out: Path, stop: "Stop", callbacks: "Callbacks | None" = None
+) -> Generator[Outcome, None, None]:
     """Train these, which differ in task and seed alone, in one process."""
     from cclf import build
     from cclf.runtime import devices
+    from cclf.runtime.callbacks import NOBODY
 
     device = devices.choose_device(configs[0].run.device)
     devices.set_up(configs[0], device)
@@ -225,19 +301,13 @@ def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
             def conclude(folder: Path) -> bool:
                 return build.final_evaluation(folder, device, lambda: stop.requested, evaluators)
 
-            exit_code = _train_together(runs, conclude, stop, held)
-            return exit_code if len(accepted) == len(configs) else EXIT_FAILED
+            yield from _train_together(runs, conclude, stop, held, callbacks or NOBODY)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            if error.filename is None or not Path(os.fsdecode(error.filename)).is_relative_to(out):
-                raise  # not of the run folder: the environment's own
-            raise ConfigError(f"cannot use the run folder: {error}") from error
-        print(
-            f"cclf: the disk is full ({out}); the last checkpoint is good: make room, run the same "
-            "command",
-            file=sys.stderr,
-        )
-        return EXIT_FAILED
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        named = None if error.filename is None else Path(os.fsdecode(error.filename))
+        if full or named is None or not named.is_relative_to(out):
+            raise  # not of the run folder: the environment's own
+        raise ConfigError(f"cannot use the run folder: {error}") from error
 
 
 def _without_missing_extras(configs: list[Config]) -> list[Config]:
@@ -414,7 +484,8 @@ def _train_together(
     conclude: Callable[[Path], bool],
     stop: "Stop",
     held: contextlib.ExitStack,
-) -> int:
+    callbacks: "Callbacks",
+) -> Generator[Outcome, None, None]:
     """Train those that are not finished; then, of all that are, the final evaluation, where one is
     asked for and not made yet."""
     from cclf.runtime.loop import run_together
@@ -422,41 +493,42 @@ def _train_together(
     runs = {folder: run for folder, run in prepared.items() if run is not None}
     for run in runs.values():
         held.callback(run.progress.close)
-    failures = run_together(list(runs.values()), stop)
+    failures = run_together(list(runs.values()), stop, callbacks)
     failed = {folder: failures[place] for place, folder in enumerate(runs) if place in failures}
-    exit_codes = {EXIT_DONE}
     for folder, each in prepared.items():
         if folder in failed:
-            error = failed[folder]
-            print(f"cclf: {error}", file=sys.stderr)
-            if isinstance(error, WorkerError):
-                print(
-                    f"{error.details}the last checkpoint is good: run the same command to go on",
-                    file=sys.stderr,
-                )
-            exit_codes.add(EXIT_FAILED)
+            yield Outcome(folder, EXIT_FAILED, error=failed[folder])
         elif each is not None and not each.training.finished:
             saved = each.training.saved_env_steps
-            print(
-                f"stopped at {saved:,} env steps and saved; run the same command to go on",
-                file=sys.stderr,
-            )
-            exit_codes.add(EXIT_STOPPED)
+            line = f"stopped at {saved:,} env steps and saved; run the same command to go on"
+            yield Outcome(folder, EXIT_STOPPED, line)
         else:
-            exit_codes.add(_concluded(folder, conclude))
-    return next(code for code in (EXIT_FAILED, EXIT_STOPPED, EXIT_DONE) if code in exit_codes)
+            yield _concluded(folder, conclude)
 
 
-def _concluded(folder: Path, conclude: Callable[[Path], bool]) -> int:
-    """The final evaluation of a finished run, and the exit code for it."""
+def _concluded(folder: Path, conclude: Callable[[Path], bool]) -> Outcome:
+    """The final evaluation of a finished run."""
     from cclf.runtime.failure import NonFiniteError
 
     try:
         if conclude(folder):
-            print(folder)
-            return EXIT_DONE
+            return Outcome(folder, EXIT_DONE)
     except NonFiniteError as error:  # of this run alone
-        print(f"cclf: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    print("stopped in the final evaluation; run the same command to make it again", file=sys.stderr)
-    return EXIT_STOPPED
+        return Outcome(folder, EXIT_FAILED, error=error)
+    line = "stopped in the final evaluation; run the same command to make it again"
+    return Outcome(folder, EXIT_STOPPED, line)
+
+
+def _tell(outcome: Outcome) -> None:
+    if outcome.exit_code == EXIT_DONE:
+        print(outcome.folder)
+    elif outcome.error is None:
+        print(outcome.line, file=sys.stderr)
+    else:
+        print(f"cclf: {outcome.error}", file=sys.stderr)
+        if isinstance(outcome.error, WorkerError):
+            print(
+                f"{outcome.error.details}the last checkpoint is good: run the same command to go "
+                "on",
+                file=sys.stderr,
+            )

@@ -218,7 +218,8 @@ def find_task(name: str) -> Task:
     known = known_tasks()
     if name in known:
         return known[name]
-    if suite.others and rest:
+    # the name becomes that of a folder, which must not lie elsewhere
+    if suite.others and rest and ".." not in rest.split("/"):
         return Task(name, suite.others)
     raise ConfigError(f"unknown task {name!r}{nearest(name, known)} (see: cclf tasks)")
 

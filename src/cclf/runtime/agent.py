@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cclf.data.types import Policy
+from cclf.data.types import EnvSpec, Policy
 from cclf.runtime.evaluate import Evaluation, Rounds, evaluate, evaluate_games, finish
 from cclf.runtime.workers import LocalEnvs
 
@@ -15,6 +15,7 @@ class Agent(NamedTuple):
     policy: Any
     rounds: Callable[..., Rounds]  # (seeds, record)
     close: Callable[[], None]
+    spec: EnvSpec | None = None  # of what it plays; without one it can be evaluated, not asked
 
     def evaluate(
         self,
@@ -36,4 +37,4 @@ def plain_agent(env: Any, policy: Policy, frame_stack: int, device: torch.device
             return evaluate(LocalEnvs([env]), policy, seeds, frame_stack, device, record)
         return evaluate_games(env, policy, seeds, 0.0, record)
 
-    return Agent(policy, rounds, env.close)
+    return Agent(policy, rounds, env.close, env.spec)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from cclf.data.from_disk import refuse_unless, refuse_unlike, refused_as
 from cclf.data.types import Learner
 from cclf.errors import WorkerError
+from cclf.runtime.callbacks import NOBODY, Callbacks, Evaluated, Step
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import (
     Evaluation,
@@ -69,6 +70,9 @@ class Training:
         self.evaluation_due = False
         self.under_way: UnderWay | None = None
         self.saved_env_steps = 0
+        # for callbacks, since they were told last
+        self._has_stepped = False
+        self._evaluations: list[Evaluated] = []
         # of the tables, by the checkpoint that this run goes on from
         self.known_rows: dict[str, KnownRows] = {}
 
@@ -104,12 +108,20 @@ class Training:
         if self._finish_evaluation(log, progress, lambda: time.monotonic() > deadline):
             self._save(log)  # otherwise the checkpoint of the moment it began at stays the newest
 
+    def tell(self, callbacks: Callbacks) -> bool:
+        """Hand over what is new since the last time; whether a stop is asked for."""
+        step = Step(**self._clocks(), episodes=self.episodes) if self._has_stepped else None
+        self._has_stepped = False
+        evaluations, self._evaluations = self._evaluations, []
+        return callbacks.tell(step, evaluations)
+
     def _step(self, log: RunLog, progress: Progress) -> Generator[None, None, None]:
         before = self.agent_steps
         yield from self._advance()
         if _crossed(before, self.agent_steps, self.plan.log_every_agent_steps):
             self._write_train_row(log, progress)
         progress.step(self.env_steps, self.learner.updates)
+        self._has_stepped = True
         evaluations_crossed = _crossed(
             before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps
         )
@@ -209,6 +221,14 @@ class Training:
         refuse_non_finite(self.folder, over.clocks | row)
         log.write("eval", over.clocks | row)
         progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
+        self._evaluations.append(
+            Evaluated(
+                **over.clocks,
+                return_mean=result.mean,
+                return_std=result.std,
+                returns=tuple(result.returns),
+            )
+        )
         if result.no_pictures:
             progress.say(
                 f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}"
@@ -280,14 +300,16 @@ class ActiveRun(NamedTuple):
     progress: Progress
 
 
-def run_together(runs: Sequence[ActiveRun], stop: Stop) -> dict[int, NonFiniteError | WorkerError]:
+def run_together(
+    runs: Sequence[ActiveRun], stop: Stop, callbacks: Callbacks = NOBODY
+) -> dict[int, NonFiniteError | WorkerError]:
     """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end
     is saved.
 
     Turns are taken part by part of each: environments step while a GPU computes updates, and those
     with a process of their own (`--env-worker`) step at the same time. A run whose numbers are no
     longer finite or whose environments fail for good leaves and the others go on; which left, by
-    place, is returned.
+    place, is returned. `callbacks` hear of each turn when it is over and, where it was due, saved.
     """
     failed: dict[int, NonFiniteError | WorkerError] = {}
 
@@ -297,6 +319,11 @@ def run_together(runs: Sequence[ActiveRun], stop: Stop) -> dict[int, NonFiniteEr
             for place, run in enumerate(runs)
             if not run.training.finished and place not in failed
         ]
+
+    def tell(places: Sequence[int]) -> None:
+        for place in places:
+            if place not in failed and runs[place].training.tell(callbacks):
+                stop.requested = True
 
     while not stop.requested and (places := going_on()):
         # Evaluations that are due first: the next step of a stacked run moves all of its stack, the
@@ -309,12 +336,14 @@ def run_together(runs: Sequence[ActiveRun], stop: Stop) -> dict[int, NonFiniteEr
             ]
         )
         failed |= {moving[number]: error for number, error in errors.items()}
+        tell(moving)
     deadline = time.monotonic() + STOP_GRACE_SECONDS
     for place in going_on():
         try:
             runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
         except (NonFiniteError, WorkerError) as error:
             failed[place] = error
+        tell([place])
     return failed
 
 

@@ -86,6 +86,10 @@ def read_config(folder: Path) -> Config:
     known = folder / "config.json"
     if not known.exists():
         raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
+    return read_config_file(known)
+
+
+def read_config_file(known: Path) -> Config:
     try:
         with refused_as(f"cannot read {known}"):
             return presets.from_dict(json.loads(read_text(known)))
@@ -99,13 +103,29 @@ def playable_config(folder: Path, trust_imports: bool) -> Config:
     Gymnasium import MODULE, and with that run its code: a file from a stranger may not ask for
     it, unless the user says so (`trust_imports`)."""
     config = read_config(folder)
+    refuse_imports(config, folder, trust_imports)
+    return config
+
+
+def refuse_imports(config: Config, where: Path, trust_imports: bool) -> None:
     module, colon, _ = str(config.task).removeprefix("gym/").partition(":")
     if colon and not trust_imports:
         raise ConfigError(
-            f"{folder} asks for the task {config.task!r}, which imports the Python module "
+            f"{where} asks for the task {config.task!r}, which imports the Python module "
             f"{module!r} and runs its code: "
             "add --trust-imports if you trust it"
         )
+
+
+def trainable_config(path: Path, trust_imports: bool) -> Config:
+    """The config to train once more: of a run folder, or a file such as its config.json. Refuses
+    imports as `playable_config` does, and names that are not known here."""
+    config = read_config(path) if path.is_dir() else read_config_file(path)
+    try:
+        presets.refuse_unknown_names(config)
+    except ConfigError as error:
+        raise ConfigError(f"cannot train {path}: {error}") from error
+    refuse_imports(config, path, trust_imports)
     return config
 
 

@@ -3,6 +3,7 @@ starting."""
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -21,6 +22,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.requested = False
+        self.signal: int | None = None  # that asked for it; None where a program did
         self._asked_at = 0.0
 
     def install(self) -> None:
@@ -29,12 +31,34 @@ class Stop:
         # who started this process may have held them back
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Installed until the end, for a run inside another program. A signal that came meanwhile
+        is then sent once more, to whom it would have reached. Only the main thread of a process
+        can hear signals: elsewhere nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # None: set by other than Python, which cannot set it back
+        handlers = [signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS]
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.install()
+        try:
+            yield
+        finally:
+            for number, handler in zip(SIGNALS, handlers, strict=True):
+                signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if self.signal is not None:
+            signal.raise_signal(self.signal)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.requested and time.monotonic() - self._asked_at > TOGETHER_SECONDS:
             raise SystemExit(128 + number)
         if not self.requested:
             self.requested, self._asked_at = True, time.monotonic()
+            self.signal = number
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from cclf.bases.a2c.config import A2cConfig
 from cclf.bases.a2c.rollout import RolloutLearner
 from cclf.bases.a2c.update import A2c
 from cclf.config import Config
-from cclf.data.types import MakeGrids, VectorEnv
+from cclf.data.types import EnvSpec, MakeGrids, VectorEnv
 from cclf.errors import ConfigError
 from cclf.runtime.agent import Agent
 from cclf.runtime.evaluate import evaluate_vector
@@ -64,4 +64,5 @@ def make_agent(
     def rounds(seeds: Sequence[int], record: bool) -> Any:
         return evaluate_vector(worlds, a2c, seeds, derive(seeds[0], "act"), record)
 
-    return Agent(a2c, rounds, worlds.close)
+    spec = EnvSpec(worlds.observation_shape, 1, 1, None, worlds.num_actions)
+    return Agent(a2c, rounds, worlds.close, spec)

@@ -211,7 +211,7 @@ def make_agent(
         seen = yield from evaluate_games(game, player, seeds[:1], settings.epsilon_eval, record)
         return result._replace(pictures=seen.pictures)
 
-    return Agent(player, rounds, game.close)
+    return Agent(player, rounds, game.close, game.spec)
 
 
 def make_evaluators(

@@ -1,0 +1,54 @@
+"""What a run tells a program that watches it. Facts are numbers, so nothing that is told can change
+what is learned."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cclf.errors import StopRun
+
+
+class Step(NamedTuple):
+    """A turn of the learner is over: one agent step, and of A2C one rollout."""
+
+    env_steps: int
+    agent_steps: int
+    updates: int
+    episodes: int  # of training, those that ended
+
+
+class Evaluated(NamedTuple):
+    """An evaluation is over; the counters are those of the moment it began."""
+
+    env_steps: int
+    agent_steps: int
+    updates: int
+    return_mean: float
+    return_std: float
+    returns: tuple[float, ...]  # of its episodes
+
+
+class Callbacks(NamedTuple):
+    """Each may raise `StopRun`: the run is then saved and stops, as after a signal. Any other error
+    goes through to whoever trains."""
+
+    on_step: Callable[[Step], Any] | None = None
+    on_evaluation: Callable[[Evaluated], Any] | None = None
+
+    def tell(self, step: Step | None, evaluations: Sequence[Evaluated]) -> bool:
+        """Whether one asks to stop. All are told first."""
+        steps = () if step is None or self.on_step is None else (step,)
+        asked = [_asks_to_stop(self.on_step, fact) for fact in steps]
+        if self.on_evaluation is not None:
+            asked += [_asks_to_stop(self.on_evaluation, fact) for fact in evaluations]
+        return any(asked)
+
+
+NOBODY = Callbacks()
+
+
+def _asks_to_stop(callback: Any, fact: Step | Evaluated) -> bool:
+    try:
+        callback(fact)
+    except StopRun:
+        return True
+    return False

@@ -1,0 +1,62 @@
+"""The frames that an agent saw last, for a program that hands it one frame after the other."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cclf.errors import ConfigError
+
+
+class FrameHistory:
+    """Stacks of `frame_stack` frames, oldest first, as training makes them: before the first frame
+    of an episode stand copies of it, or blanks where `starts_blank` (games). One history, or one
+    for each row of a batch."""
+
+    def __init__(self, frame_shape: tuple[int, ...], frame_stack: int, starts_blank: bool):
+        self.frame_shape, self.frame_stack = tuple(frame_shape), frame_stack
+        self.starts_blank = starts_blank
+        self._frames: np.ndarray | None = None  # (N, frame_stack, *frame_shape)
+        self._is_new = np.zeros(0, dtype=bool)  # (N,)  whose next frame begins an episode
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """The next frame begins an episode: of all, or of these rows of a batch."""
+        if rows is None:
+            self._frames = None
+            return
+        if self._frames is None or any(not 0 <= row < len(self._is_new) for row in rows):
+            size = 0 if self._frames is None else len(self._is_new)
+            raise ConfigError(f"rows {list(rows)}: the last batch had {size} rows, counted from 0")
+        self._is_new[list(rows)] = True
+
+    def seen(self, frames: np.ndarray) -> np.ndarray:
+        """Add a frame to each history (N, ...); the stacks (N, frame_stack * C, ...)."""
+        if self._frames is None:
+            self._frames = np.zeros((len(frames), self.frame_stack, *self.frame_shape), np.uint8)
+            self._is_new = np.ones(len(frames), dtype=bool)
+        if len(frames) != len(self._frames):
+            raise ConfigError(
+                f"{len(frames)} frames, and {len(self._frames)} the time before: each row has a "
+                "history of its own; call reset() where episodes begin"
+            )
+        self._frames = np.concatenate([self._frames[:, 1:], frames[:, None]], axis=1)
+        self._frames[self._is_new] = 0 if self.starts_blank else frames[self._is_new, None]
+        self._frames[:, -1] = frames
+        self._is_new[:] = False
+        return self._frames.reshape(len(frames), -1, *self.frame_shape[1:])
+
+    def checked(self, observation: np.ndarray) -> np.ndarray:
+        """One frame or a batch of them, as a batch (N, ...); anything else is refused."""
+        shape, wanted = observation.shape, self.frame_shape
+        if observation.dtype != np.uint8:
+            raise ConfigError(
+                f"the observation is {observation.dtype}: frames are uint8, from 0 to 255, not "
+                "scaled"
+            )
+        if shape != wanted and (shape[1:] != wanted or shape[0] == 0):
+            channels_last = (*wanted[1:], wanted[0])
+            hint = "; channels come first" if shape[-3:] == channels_last else ""
+            raise ConfigError(
+                f"the observation has the shape {shape}: use one newest frame {wanted}, or a batch "
+                f"(N, {', '.join(map(str, wanted))}){hint}"
+            )
+        return observation if shape != wanted else observation[None]

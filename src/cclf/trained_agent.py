@@ -1,0 +1,95 @@
+"""The agent of a run folder in the hands of another program (docs/api.md)."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cclf import build
+from cclf.errors import ConfigError
+from cclf.runtime import devices
+from cclf.runtime.evaluate import Evaluation
+from cclf.runtime.frame_history import FrameHistory
+from cclf.runtime.run_folder import read_config
+from cclf.runtime.seeding import derive
+
+
+class TrainedAgent:
+    """Acts on one frame after the other, or on batches of them. It keeps no environment open."""
+
+    def __init__(self, folder: Path, device: str, seed: int, trust_imports: bool):
+        self._device = devices.choose_device(device)
+        player, _, self.env_steps = build.load_agent(
+            folder, self._device, episodes=1, trust_imports=trust_imports
+        )
+        player.close()
+        self.config = read_config(folder)
+        self.policy: Any = player.policy
+        self._random = np.random.default_rng(derive(seed, "act"))
+        self._num_actions = self._history = None
+        if player.spec is not None:
+            self._num_actions = player.spec.num_actions
+            self._history = FrameHistory(
+                player.spec.frame_shape,
+                self.config.env.frame_stack,
+                starts_blank=player.spec.num_actions is not None,
+            )
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """The next frame begins an episode; in a batch, of these rows alone."""
+        self._known_history().reset(rows)
+
+    def act(self, observation: Any) -> Any:
+        """The action for the newest frame, or one per row for a batch of frames.
+
+        Continuous: float32, each number in [-1, 1]. Discrete: a whole number. It is the action that
+        evaluation takes, but for the few random ones that a base algorithm mixes in there.
+        """
+        history, given = self._known_history(), np.asarray(observation)
+        frames = history.checked(given)
+        actions = self._actions(history.seen(frames))
+        if given.shape != history.frame_shape:
+            return actions
+        return actions[0] if self._num_actions is None else int(actions[0])
+
+    def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
+        """Fresh episodes, those of `cclf evaluate`; `seed` chooses them."""
+        if seed < 0:
+            raise ConfigError(f"seed={seed} must be 0 or more")
+        config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
+        with closing(build.make_agent(config, self._device)) as player:
+            weights = build.networks_of(self.policy).state_dict()
+            build.networks_of(player.policy).load_state_dict(weights)
+            return player.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
+
+    def _known_history(self) -> FrameHistory:
+        if self._history is None:
+            raise ConfigError(
+                f"the base algorithm {self.config.base} does not say what its agent sees: give its "
+                "Agent a spec (see cclf.runtime.agent); it can be evaluated"
+            )
+        return self._history
+
+    def _actions(self, stacks: np.ndarray) -> np.ndarray:  # (N, ...) -> (N, A) or (N,)
+        if not hasattr(self.policy, "evaluation_action"):  # it samples, in evaluation too
+            uniform = self._random.random((len(stacks), self._num_actions or 0))
+            sampled: np.ndarray = self.policy.act(stacks, uniform)
+            return sampled
+        if self._num_actions is not None:
+            return np.array([int(self._best(stack[None])) for stack in stacks])
+        if self._device.type != "cpu":
+            return self._best(stacks).numpy()
+        # one by one, as in evaluation: the size of a batch may change the last bit
+        return np.concatenate([self._best(stack[None]).numpy() for stack in stacks])
+
+    def _best(self, stacks: np.ndarray) -> torch.Tensor:
+        seen = torch.from_numpy(np.ascontiguousarray(stacks))
+        # games are played on the CPU whatever the training ran on
+        device = self._device if self._num_actions is None else torch.device("cpu")
+        with torch.inference_mode():
+            action: torch.Tensor = self.policy.evaluation_action(seen.to(device))
+        return action.cpu()

@@ -1,0 +1,519 @@
+"""The package from Python: the same runs as the command line, callbacks that only watch, agents
+that act."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import types
+from collections import deque
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cclf
+from cclf import build, cli, presets
+from cclf.config import Config
+from cclf.envs.make import make_env, make_grids
+from cclf.runtime.run_folder import read_checkpoint, read_config
+from cclf.runtime.seeding import derive
+from tiny_runs import differing, tables, tiny_config, tiny_options
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(cclf.__file__).parent
+
+
+def changes(config: Config) -> dict[str, Any]:
+    """What a config says that its preset does not, by name."""
+    preset = presets.resolve(config.task, config.method_name, base_name=config.base)
+    groups = ("env", "method", "algorithm", "run")
+    return {
+        each.name: getattr(getattr(config, group), each.name)
+        for group in groups
+        for each in fields(getattr(config, group))
+        if getattr(getattr(config, group), each.name) != getattr(getattr(preset, group), each.name)
+    }
+
+
+TINY = tiny_config(method="rad")
+
+
+def train(config: Config, out: Path, **more: Any) -> cclf.Run:
+    return cclf.train(
+        config.task,
+        config.method_name,
+        base=config.base,
+        seed=config.seed,
+        out=out,
+        **changes(config) | more,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> cclf.Run:
+    return train(TINY, tmp_path_factory.mktemp("undisturbed"))
+
+
+def same_end(one: Path, two: Path) -> bool:
+    states = [read_checkpoint(folder) for folder in (one, two)]
+    for state in states:
+        state.pop("wall_seconds")
+        state.pop("tables")  # sums over the seconds, too
+    return (
+        (one / "train.csv").read_bytes() == (two / "train.csv").read_bytes()
+        and tables(one) == tables(two)
+        and not differing(*states)
+    )
+
+
+def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
+    script = (
+        "import sys, cclf\n"
+        "assert {'train', 'load', 'results', 'Framework', 'equations'} <= set(dir(cclf))\n"
+        "cclf.train, cclf.load, cclf.results, cclf.StopRun\n"
+        "print({'torch', 'numpy'} & set(sys.modules))\n"
+        "cclf.Framework, cclf.equations.belief\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(SOURCE.parent)},
+    )
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'cclf' has no attribute 'trian'"):
+        cclf.trian  # noqa: B018
+
+
+def test_type_checkers_are_told_that_the_package_has_types() -> None:
+    assert (SOURCE / "py.typed").exists()
+    assert '"py.typed"' in (ROOT / "pyproject.toml").read_text(), "or the wheel lacks it"
+
+
+# --- train
+# ------------------------------------------------------------------------------------------------
+
+
+def test_a_call_makes_the_run_of_the_command(
+    tmp_path: Path, undisturbed: cclf.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", *tiny_options(TINY), "--out", str(tmp_path)]) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert folder.relative_to(tmp_path) == Path(undisturbed.config.run_name())
+    assert undisturbed.folder.parts[-4:] == folder.parts[-4:]
+    assert undisturbed.finished
+    assert undisturbed.agent().config == undisturbed.config
+    assert undisturbed.config == read_config(folder) == read_config(undisturbed.folder)
+    assert same_end(folder, undisturbed.folder)
+
+
+def test_a_finished_call_returns_at_once_and_writes_nothing_on_standard_output(
+    undisturbed: cclf.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = train(TINY, undisturbed.folder.parents[3])
+    assert again == undisturbed
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"batch_sise": 16}, "unknown option 'batch_sise'; did you mean batch_size?"),
+        ({"bonus_temperature": 0.5}, "bonus_temperature=0.5 clashes with"),
+        ({"env_steps": 1.5}, "env_steps=1.5 must be a whole number"),
+        ({"device": "tpu"}, "device"),
+        ({"method": "ccfl"}, "unknown method 'ccfl'"),
+        ({"profile": "papre"}, "did you mean paper?"),
+        ({"base": "rainbow"}, "clashes with toy/reach-1d"),
+    ],
+)
+def test_what_the_command_line_refuses_is_refused(
+    tmp_path: Path, wrong: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(cclf.ConfigError, match=line.replace("?", r"\?")) as refused:
+        cclf.train(**{"task": "toy/reach-1d", "method": "rad", "out": tmp_path} | wrong)
+    assert "\n" not in str(refused.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_raises_its_error(tmp_path: Path) -> None:
+    config = tiny_config(method="rad", algorithm={"learning_rate": 1e30})
+    with pytest.raises(ValueError, match=r"stopped; .*failure holds what replays it"):
+        train(config, tmp_path)
+
+
+def test_what_a_run_sets_for_its_process_is_set_back(tmp_path: Path) -> None:
+    before, seen = torch.get_num_threads(), []
+
+    def look(_: Any) -> None:
+        seen.append(torch.get_num_threads())
+        raise cclf.StopRun
+
+    train(TINY, tmp_path, threads=before + 1, on_step=look)
+    assert (seen[0], torch.get_num_threads()) == (before + 1, before)
+
+
+# --- callbacks
+# ------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_hear_every_step_and_evaluation_and_change_no_byte(
+    tmp_path: Path, undisturbed: cclf.Run
+) -> None:
+    steps, evaluations = [], []
+
+    def meddle(fact: Any) -> bool:
+        """What a callback might do by accident: it draws, seeds, and answers something."""
+        torch.rand(3), np.random.rand(3), random.random()
+        torch.manual_seed(5), np.random.seed(5), random.seed(5)
+        (evaluations if hasattr(fact, "returns") else steps).append(fact)
+        return True
+
+    with torch.random.fork_rng(devices=[]):
+        watched = train(TINY, tmp_path, on_step=meddle, on_evaluation=meddle)
+    assert same_end(watched.folder, undisturbed.folder)
+    assert [step.agent_steps for step in steps] == list(range(1, 61))
+    assert steps[-1].updates == 40
+    assert steps[-1].episodes == 2
+    rows = watched.results()
+    assert (
+        [fact.env_steps for fact in evaluations] == [row["env_steps"] for row in rows] == [30, 60]
+    )
+    assert [fact.return_mean for fact in evaluations] == pytest.approx(
+        [row["return_mean"] for row in rows]
+    )
+    assert np.mean(evaluations[0].returns) == evaluations[0].return_mean
+    with pytest.raises(AttributeError):
+        steps[0].env_steps = 7
+
+
+def test_callbacks_hear_the_same_where_workers_evaluate(tmp_path: Path) -> None:
+    """The last turns only wait for them: no step is told twice."""
+    steps: list[Any] = []
+    evaluations: list[Any] = []
+    watch = {"on_step": steps.append, "on_evaluation": evaluations.append}
+    run = train(TINY, tmp_path, eval_workers=1, **watch)
+    assert [step.agent_steps for step in steps] == list(range(1, 61))
+    assert [fact.env_steps for fact in evaluations] == [30, 60]
+    assert [fact.return_mean for fact in evaluations] == pytest.approx(
+        [row["return_mean"] for row in run.results()]
+    )
+
+
+@pytest.mark.parametrize("when", [7, 30, 45])
+def test_a_callback_stops_a_run_and_the_same_call_goes_on_to_the_same_end(
+    tmp_path: Path, undisturbed: cclf.Run, when: int
+) -> None:
+    def stop(step: Any) -> None:
+        if step.agent_steps == when:
+            raise cclf.StopRun
+
+    stopped = train(TINY, tmp_path, on_step=stop)
+    assert not stopped.finished
+    assert read_checkpoint(stopped.folder)["agent_steps"] == when
+    assert len(stopped.results()) == (when >= 30)
+    steps: list[Any] = []
+    whole = train(TINY, tmp_path, on_step=steps.append)
+    assert whole.finished
+    assert [step.agent_steps for step in steps] == list(range(when + 1, 61))
+    assert same_end(whole.folder, undisturbed.folder)
+
+
+def test_an_evaluation_may_stop_a_run_and_is_saved(tmp_path: Path, undisturbed: cclf.Run) -> None:
+    def stop(_: Any) -> None:
+        raise cclf.StopRun
+
+    assert not train(TINY, tmp_path, on_evaluation=stop).finished
+    later: list[Any] = []
+    whole = train(TINY, tmp_path, on_evaluation=later.append)
+    assert [fact.env_steps for fact in later] == [60], "the first is not made again"
+    assert same_end(whole.folder, undisturbed.folder)
+
+
+def test_another_error_of_a_callback_reaches_the_caller_and_the_run_can_go_on(
+    tmp_path: Path, undisturbed: cclf.Run
+) -> None:
+    def broken(step: Any) -> None:
+        if step.agent_steps == 40:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        train(TINY, tmp_path, on_step=broken)
+    assert same_end(train(TINY, tmp_path).folder, undisturbed.folder)
+
+
+def test_ctrl_c_reaches_the_caller_after_the_run_was_saved(
+    tmp_path: Path, undisturbed: cclf.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(step: Any) -> None:
+        if step.agent_steps == 12:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(TINY, tmp_path, on_step=interrupt)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    saved = read_checkpoint(tmp_path / undisturbed.config.run_name())
+    assert saved["agent_steps"] in (12, 13)
+    assert f"stopped at {saved['agent_steps']} env steps and saved" in capsys.readouterr().err
+
+
+def test_a_run_in_another_thread_leaves_the_signals_alone(tmp_path: Path) -> None:
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(train(TINY, tmp_path, env_steps=3)))
+    thread.start()
+    thread.join()
+    assert runs[0].finished
+
+
+# --- load
+# ------------------------------------------------------------------------------------------------
+
+STACKED = {"frame_stack": 3}
+AGENTS = {
+    "sac": tiny_config(method="rad", env=STACKED, env_steps=30),
+    "drqv2": tiny_config(base="drqv2", method="drq-v2", env=STACKED, env_steps=30),
+    "rainbow": tiny_config(
+        "toy/catch",
+        "rainbow",
+        env=STACKED,
+        algorithm={"epsilon_eval": 0.0},
+        env_steps=30,
+        final_eval_episodes=0,
+    ),
+    "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", env_steps=32),
+}
+
+
+@pytest.fixture(scope="module", params=AGENTS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> cclf.Run:
+    return train(AGENTS[request.param], tmp_path_factory.mktemp(request.param))
+
+
+def frames_of(config: Config, count: int, seed: int = 0) -> np.ndarray:
+    """Of random moves in its task, or random ones of the same shape."""
+    shape = {"toy/catch": (1, 50, 50), "minigrid/DoorKey-5x5": (7, 7, 3)}
+    random_numbers = np.random.default_rng(seed)
+    return random_numbers.integers(
+        0, 3 if "grid" in config.task else 256, (count, *shape.get(config.task, (3, 20, 20)))
+    ).astype(np.uint8)
+
+
+def test_a_loop_of_ones_own_plays_the_episodes_of_evaluate(run: cclf.Run) -> None:
+    agent = cclf.load(run.folder, device="cpu", seed=3)
+    total, over, seed = 0.0, False, derive(5, "evaluate", 0)
+    if run.config.base == "a2c":
+        worlds = make_grids(run.config, 1, 0)
+        seen, sampler = worlds.reset([seed]), np.random.default_rng(derive(3, "act"))
+        for _ in range(20):  # it samples: the same numbers give the same actions
+            uniform = sampler.random((1, worlds.num_actions))
+            action = agent.act(seen[0])
+            assert action == agent.policy.act(seen, uniform)[0]
+            seen = worlds.step([action]).observation
+        return
+    asked: list[np.ndarray] = []
+    policy = agent.policy
+    agent.policy = types.SimpleNamespace(
+        evaluation_action=lambda seen: (
+            asked.append(seen[0].numpy()) or policy.evaluation_action(seen)
+        )
+    )
+    env = make_env(run.config, 0, True)
+    frame = env.reset(seed)
+    frames = deque([frame] * 3, maxlen=3)  # as evaluation begins where actions are continuous
+    while not over:
+        stack = getattr(env, "stack", np.concatenate(frames)).copy()
+        action = agent.act(frame)
+        assert np.array_equal(asked[-1], stack)
+        frame, reward, terminated, truncated = env.step(action)
+        frames.append(frame)
+        total, over = total + reward, terminated or truncated
+    agent.policy = policy
+    assert agent.evaluate(2, seed=5).returns[0] == total
+
+
+def test_a_batch_has_one_history_per_row(run: cclf.Run) -> None:
+    rows = [frames_of(run.config, 5, seed) for seed in range(3)]
+    if run.config.base == "a2c":
+        agent = run.agent("cpu")
+        assert agent.act(np.stack([row[0] for row in rows])).shape == (3,)
+        return
+    alone = []
+    for row in rows:
+        agent = run.agent("cpu")
+        agent.reset()
+        alone.append([agent.act(frame) for frame in row])
+    together = run.agent("cpu")
+    acted = [together.act(np.stack([row[step] for row in rows])) for step in range(5)]
+    assert np.array_equal(np.stack(acted, axis=1), np.array(alone))
+    # an episode that begins in one row alone
+    together.reset([1])
+    again = together.act(np.stack([row[0] for row in rows]))
+    assert np.array_equal(again[1], alone[1][0])
+    together.reset()
+    assert np.array_equal(together.act(rows[0][0]), alone[0][0])
+
+
+def test_actions_have_the_type_of_the_task(run: cclf.Run) -> None:
+    agent, frames = cclf.load(run.folder), frames_of(run.config, 2)
+    batch = agent.act(frames)
+    agent.reset()
+    one = agent.act(frames[0])
+    if run.config.base in ("sac", "drqv2"):
+        assert (one.shape, one.dtype, batch.shape) == ((1,), np.float32, (2, 1))
+        assert np.abs(batch).max() <= 1.0
+    else:
+        assert type(one) is int
+        assert (batch.shape, batch.dtype) == ((2,), np.int64)
+
+
+def test_evaluation_is_that_of_the_command(
+    run: cclf.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert cli.main(["evaluate", str(run.folder), "--episodes", "3", "--seed", "4", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    agent = cclf.load(str(run.folder))
+    result = agent.evaluate(3, seed=4)
+    assert result.returns == facts["returns"]
+    assert agent.env_steps == facts["env_steps"]
+    assert len(agent.evaluate().returns) == 10
+
+
+def test_observations_that_do_not_fit_are_refused_in_one_line(run: cclf.Run) -> None:
+    agent, frames = cclf.load(run.folder), frames_of(run.config, 3)
+    with pytest.raises(cclf.ConfigError, match="is float32: frames are uint8, from 0 to 255"):
+        agent.act(frames[0].astype(np.float32))
+    for wrong in (frames[0][..., :-1], frames[0][0], frames[None], frames[:0]):
+        with pytest.raises(cclf.ConfigError, match=r"has the shape .*: use one newest frame"):
+            agent.act(wrong)
+    agent.act(frames)
+    with pytest.raises(cclf.ConfigError, match="1 frames, and 3 the time before"):
+        agent.act(frames[0])
+    with pytest.raises(cclf.ConfigError, match="the last batch had 3 rows"):
+        agent.reset([3])
+    if run.config.base in ("sac", "drqv2"):
+        with pytest.raises(cclf.ConfigError, match="channels come first"):
+            agent.act(frames[0].transpose(1, 2, 0))
+
+
+def test_numbers_of_episodes_that_make_no_sense_are_refused(undisturbed: cclf.Run) -> None:
+    agent = undisturbed.agent()
+    with pytest.raises(cclf.ConfigError, match="eval_episodes=0 must lie in"):
+        agent.evaluate(0)
+    with pytest.raises(cclf.ConfigError, match="seed=-1 must be 0 or more"):
+        agent.evaluate(seed=-1)
+
+
+def test_an_agent_that_does_not_say_what_it_sees_can_only_be_evaluated(
+    undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build.load_agent
+
+    def without_spec(*words: Any, **options: Any) -> Any:
+        player, *rest = whole(*words, **options)
+        return player._replace(spec=None), *rest
+
+    monkeypatch.setattr(build, "load_agent", without_spec)
+    agent = cclf.load(undisturbed.folder)
+    with pytest.raises(cclf.ConfigError, match="sac does not say what its agent sees"):
+        agent.act(np.zeros((3, 20, 20), np.uint8))
+    assert len(agent.evaluate(1).returns) == 1
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(cclf.ConfigError, match="is not a run folder"):
+        cclf.load(tmp_path)
+
+
+# --- results
+# ------------------------------------------------------------------------------------------------
+
+
+def test_results_are_tidy_rows(undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = cclf.results(undisturbed.folder.parents[3])
+    assert rows == undisturbed.results() == cclf.results(undisturbed.folder)
+    assert [(row["method"], row["seed"], row["env_steps"]) for row in rows] == [
+        ("rad", 1, 30),
+        ("rad", 1, 60),
+    ]
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
+    with pytest.raises(cclf.ConfigError, match="pip install pandas"):
+        cclf.results(undisturbed.folder, pandas=True)
+    stand_in = types.SimpleNamespace(DataFrame=lambda rows: ("frame", rows))
+    monkeypatch.setitem(sys.modules, "pandas", stand_in)
+    assert cclf.results(undisturbed.folder, pandas=True) == ("frame", rows)
+    with pytest.raises(cclf.ConfigError, match="does not exist"):
+        cclf.results(undisturbed.folder / "nowhere")
+
+
+# --- the documentation
+# ------------------------------------------------------------------------------------------------
+
+SNIPPETS = re.findall(
+    r"^<!-- test: python -->\n```python\n(.*?)^```",
+    (ROOT / "docs" / "api.md").read_text(),
+    re.DOTALL | re.MULTILINE,
+)
+README = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+)
+TINY_SIZES = changes(tiny_config()) | {"env_steps": 60}
+
+
+def run_snippets(snippets: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One after the other, as on one page of a notebook."""
+    monkeypatch.chdir(folder)
+    made: dict[str, Any] = {"__name__": "snippets"}
+    for snippet in snippets:
+        exec(compile(snippet, "docs/api.md", "exec"), made)
+    return types.SimpleNamespace(**made)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's own calls with smaller networks and budgets."""
+    whole = cclf.train
+
+    def smaller(*names: str, **options: Any) -> cclf.Run:
+        return whole(*names, **options | TINY_SIZES)
+
+    monkeypatch.setattr(cclf, "train", smaller)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
+    assert len(SNIPPETS) == (ROOT / "docs" / "api.md").read_text().count("```python") == 6
+    assert (page.frames.shape, page.actions.shape) == ((4, 3, 20, 20), (4, 1))
+    assert page.curiosity.shape == (32,)
+    assert len(page.best) == 2
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
+    assert max(page.best) > 15
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_front_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (snippet,) = README
+    assert len(snippet.splitlines()) <= 6
+    assert run_snippets([snippet], tmp_path, monkeypatch).run.finished
