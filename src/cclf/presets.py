@@ -13,9 +13,12 @@ from cclf.envs.registry import find_task, play_of, repeats_actions, suite_of
 from cclf.errors import ConfigError, nearest
 
 
-def base_of(task_name: str, base_name: str | None = None) -> Base:
-    """The base algorithm to learn a task with: the one that was asked for, or the task's own."""
-    play = play_of(task_name)
+def base_of(task_name: str, base_name: str | None = None, look: bool = True) -> Base:
+    """The base algorithm to learn a task with: the one that was asked for, or the task's own.
+
+    `look`: see `play_of`. Without it `gym/` tasks are continuous, as all were in version 0.1.
+    """
+    play = play_of(task_name, look)
     if base_name is None:
         return default_base(play)
     base = find_base(base_name)
@@ -55,9 +58,11 @@ def resolve(
     seed: int = 1,
     profile: str = DEFAULT_PROFILE,
     base_name: str | None = None,
+    look: bool = True,
 ) -> Config:
     """The config of a run before the command line has its say; the base has a default method."""
-    base, task, suite = base_of(task_name, base_name), find_task(task_name), suite_of(task_name)
+    base = base_of(task_name, base_name, look)
+    task, suite = find_task(task_name), suite_of(task_name)
     method = base.default_method if method_name is None else find_method(method_name, base)
     reading, own, defaults = find_profile(profile, base), base.of_task(task.name), base.defaults
     return Config(
@@ -85,7 +90,10 @@ def from_dict(values: dict[str, Any]) -> Config:
     """A config as `Config.to_dict` wrote it. Runs of version 0.1 did not name their base: it was
     the task's own."""
     values = dict(values)
-    base = find_base(values.pop("base")) if "base" in values else base_of(values["task"])
+    if "base" in values:
+        base = find_base(values.pop("base"))
+    else:
+        base = base_of(values["task"], look=False)
     settings = {
         base.renamed_settings.get(name, name): value for name, value in values["algorithm"].items()
     }

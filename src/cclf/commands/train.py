@@ -18,7 +18,7 @@ from cclf.bases.base import DEFAULT_PROFILE
 from cclf.bases.registry import bases, find_base
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
-from cclf.envs.registry import find_task, play_of
+from cclf.envs.registry import find_task, play_of, remark_on
 from cclf.errors import ConfigError, WorkerError
 from cclf.presets import refuse_idle_options
 
@@ -389,7 +389,9 @@ def announcement(config: Config, learner: Any, device: Any) -> list[str]:
     """What a person wants to know before a run begins."""
     from cclf import build
 
-    lines = [
+    remark = remark_on(config.task)
+    lines = [f"{config.task} {remark}"] if remark else []
+    lines += [
         f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "
         f"{config.profile}  on {device}",
         f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x "
