@@ -1,9 +1,10 @@
 """From names to the config of a run.
 
 Resolution order, in one function: the base algorithm's defaults, those of the suite and the task,
-profile, method; then whatever the command line changes.
+profile, method, size; then whatever the command line changes.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from cclf.bases.base import DEFAULT_PROFILE, PIECES, Base, Defaults, Method, Overrides
@@ -58,6 +59,7 @@ def resolve(
     seed: int = 1,
     profile: str = DEFAULT_PROFILE,
     base_name: str | None = None,
+    size: str | None = None,
     look: bool = True,
 ) -> Config:
     """The config of a run before the command line has its say; the base has a default method."""
@@ -65,7 +67,7 @@ def resolve(
     task, suite = find_task(task_name), suite_of(task_name)
     method = base.default_method if method_name is None else find_method(method_name, base)
     reading, own, defaults = find_profile(profile, base), base.of_task(task.name), base.defaults
-    return Config(
+    config = Config(
         task=task.name,
         method_name=method.name,
         seed=seed,
@@ -77,6 +79,51 @@ def resolve(
         ),
         run=RunConfig(**defaults.run | suite.run | task.run | own.run),
     )
+    return config if size is None else _in_size(config, size, base)
+
+
+def _in_size(config: Config, size: str, base: Base) -> Config:
+    """The same run with smaller frames, networks and batches; refused where it is smaller
+    already."""
+    if not base.sizes:
+        raise ConfigError(
+            f"--size {size} clashes with {base.name}, which has one size: leave it out"
+        )
+    if size not in base.sizes:
+        raise ConfigError(
+            f"unknown size {size!r}{nearest(size, base.sizes)}: use one of {', '.join(base.sizes)}"
+        )
+    smaller = base.sizes[size]
+    for name, now, then in _changed_by(config, smaller):
+        if then > now:
+            raise ConfigError(
+                f"--size {size} clashes with {config.task}, which is smaller already: {name} is "
+                f"{now}, not {then}; leave it out"
+            )
+    return replace(
+        config,
+        env=replace(config.env, **smaller.env),
+        algorithm=replace(config.algorithm, **smaller.settings),
+    )
+
+
+def _changed_by(config: Config, size: Defaults) -> list[tuple[str, Any, Any]]:
+    """The fields that a size would change: name, value now, value then."""
+    now = vars(config.env) | vars(config.algorithm)
+    wanted = size.env | size.settings
+    return [(name, now[name], then) for name, then in wanted.items() if now[name] != then]
+
+
+def sizes_below(config: Config) -> list[str]:
+    """The sizes that would make this run smaller, and nothing of it larger."""
+    changes = {
+        name: _changed_by(config, size) for name, size in find_base(config.base).sizes.items()
+    }
+    return [
+        name
+        for name, changed in changes.items()
+        if changed and all(then < now for _, now, then in changed)
+    ]
 
 
 def env_config(task_name: str, base: Base) -> EnvConfig:

@@ -39,6 +39,9 @@ def _train_options(algorithm_config: type) -> Any:
         """The base algorithm; the task's own unless given (see: cclf methods)."""
         profile: str
         """released or paper: which reading of the points where the two disagree."""
+        size: str | None
+        """small: smaller frames, networks and batches, for a machine without a GPU. What it
+        changes is shown below; it is no setting of the paper."""
         seed: int
         with_seeds: tuple[int, ...]
         """More seeds, trained in this process in turn with the first, each in its own folder:
@@ -105,6 +108,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     names.add_argument("--method")
     names.add_argument("--profile", default=DEFAULT_PROFILE)
     names.add_argument("--base")
+    names.add_argument("--size")
     try:
         known, _ = names.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -116,12 +120,15 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         if not wants_help:
             raise
         task = "dmc/cartpole-swingup"
-    defaults = presets.resolve(task, known.method, profile=known.profile, base_name=known.base)
+    defaults = presets.resolve(
+        task, known.method, profile=known.profile, base_name=known.base, size=known.size
+    )
     options = _train_options(type(defaults.algorithm))(
         task=defaults.task,
         method=defaults.method_name,
         base=defaults.base,
         profile=defaults.profile,
+        size=known.size,
         seed=defaults.seed,
         with_seeds=(),
         with_tasks=(),
@@ -381,8 +388,22 @@ def _begin(
     return ActiveRun(
         training,
         log,
-        Progress(config.run.env_steps, training.env_steps, learner.updates, label=label),
+        Progress(
+            config.run.env_steps,
+            training.env_steps,
+            learner.updates,
+            label=label,
+            if_slow=_what_helps(config, device),
+        ),
     )
+
+
+def _what_helps(config: Config, device: Any) -> str:
+    """Against a run that would take days."""
+    ways = ["fewer --env-steps", *(f"--size {size}" for size in presets.sizes_below(config))]
+    if find_base(config.base).uses_gpu and device.type == "cpu":
+        ways.append("a GPU")
+    return f"{', '.join(ways)} would help"
 
 
 def announcement(config: Config, learner: Any, device: Any) -> list[str]:

@@ -126,6 +126,11 @@ _CATCH: Overrides = {
 # least side of which both networks see all. Rewards are not clipped: up to 1 a step fit the support.
 _GYM = Defaults(env={"frame_pixels": 100, "crop_pixels": 100}, settings={"value_max": 100.0})
 
+# Half the frame and half the width; measured in docs/performance.md.
+SIZES = {
+    "small": Defaults(env={"frame_pixels": 50, "crop_pixels": 50}, settings={"hidden_dim": 128})
+}
+
 
 def of_task(task: str) -> Defaults:
     """CURL's code and the CCLF paper have tables of contrastive coefficients that disagree; a
