@@ -129,7 +129,7 @@ def made(env_id: str) -> Any:
         raise ConfigError(
             f"unknown Gymnasium environment {env_id!r}{nearest(env_id, gymnasium.registry)}"
         ) from error
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise ConfigError(
             f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
         ) from error
