@@ -3,6 +3,7 @@ as MinAtar's games do, and CartPole through its renderer."""
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -265,6 +266,26 @@ def test_a_game_that_cannot_be_brought_back_begins_anew(tmp_path):
     learner.load_state_dict(cut.state_dict())
     assert (learner.age, learner.env.begun, learner.env.game_return) == (0, False, 0.0)
     learner.close()
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [("Falling", True), ("Unseeded", False)])
+def test_games_of_a_stack_are_saved_in_the_same_way(name, goes_on):
+    config = tiny_game(name)
+    configs = [config, replace(config, seed=2)]
+    ahead, behind = (build.make_learners(configs, CPU) for _ in range(2))
+    for step in range(12):  # into the second game
+        for learner in ahead:
+            learner.advance(step)
+    for learner, other in zip(ahead, behind, strict=True):
+        other.load_state_dict(learner.state_dict())
+        assert (learner.age, other.age) == (3, 3 if goes_on else 0)
+    for step in range(12, 24) if goes_on else ():
+        for learner in (*ahead, *behind):
+            learner.advance(step)
+    for learner, other in zip(ahead, behind, strict=True):
+        assert (differing(learner.state_dict(), other.state_dict()) == []) == goes_on
+    for learner in (ahead[0], behind[0]):
+        learner.close()
 
 
 def test_cartpole_from_the_command_line(tmp_path):

@@ -173,17 +173,18 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 
 def picture_of(image: Any) -> np.ndarray:
     """An observation or a rendered picture as (H, W, 3) uint8, perhaps still the same memory."""
-    image = np.asarray(image)
-    if image.dtype == np.bool_:
+    shown: np.ndarray = np.asarray(image)
+    if shown.dtype == np.bool_:
         # As MinAtar shows them: each layer (H, W, n) has a brightness, the brightest is on top.
-        layers = image.shape[-1]
+        layers = shown.shape[-1]
         brightness = np.arange(1, layers + 1) * 255 // layers
-        image = (image * brightness).max(-1).astype(np.uint8)
-    elif image.shape[0] == 3 and image.shape[-1] != 3:
-        image = image.transpose(1, 2, 0)
-    if image.ndim == 2 or image.shape[-1] == 1:
-        image = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
-    return image[..., :3]
+        shown = (shown * brightness).max(-1).astype(np.uint8)
+    elif shown.shape[0] == 3 and shown.shape[-1] != 3:
+        shown = shown.transpose(1, 2, 0)
+    if shown.ndim == 2 or shown.shape[-1] == 1:
+        shown = np.repeat(shown.reshape(*shown.shape[:2], 1), 3, axis=2)
+    colours: np.ndarray = shown[..., :3]
+    return colours
 
 
 def resized(image: np.ndarray, pixels: int) -> np.ndarray:

@@ -134,7 +134,10 @@ class GymnasiumGame:
         grey = np.rint(image @ GREY).astype(np.uint8)
         pixels = self.spec.frame_shape[1]
         height, width = grey.shape
+        frame: np.ndarray
         if max(height, width) > pixels:
-            return resized(grey[None], pixels)[0]
-        rows, columns = (np.arange(pixels) * side // pixels for side in (height, width))
-        return grey[rows[:, None], columns]
+            frame = resized(grey[None], pixels)[0]
+        else:
+            rows, columns = (np.arange(pixels) * side // pixels for side in (height, width))
+            frame = grey[rows[:, None], columns]
+        return frame
