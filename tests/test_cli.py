@@ -365,7 +365,7 @@ BAD = {
     "task": (["train", "toy/raech"], ["unknown task 'toy/raech'; did you mean toy/reach?"]),
     "dmc task": (["train", "dmc/cartpole-swingpu"], ["did you mean dmc/cartpole-swingup?"]),
     "gym id": (["train", "gym/Pendulm-v1"], ["did you mean Pendulum-v1?"]),
-    "gym actions": (["train", "gym/CartPole-v1"], ["Discrete(2)", "Box"]),
+    "gym actions": (["train", "gym/CartPole-v1", "--base", "sac"], ["which is discrete"]),
     "minigrid task": (["train", "minigrid/Emty-16x16"], ["Emty-16x16"]),
     "method": (
         ["train", "toy/reach", "--method", "dqr"],

@@ -139,6 +139,17 @@ def test_the_base_algorithm_of_the_page_learns_to_catch(base_runs: tuple[Path, s
     assert "return 3 ± 0 over 10 episodes at 2,000 env steps" in said
 
 
+def test_the_gymnasium_environment_of_the_page_is_learned_by_rainbow(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    (tmp_path / "three_torques.py").write_text(FILES["gym/three_torques.py"])
+    done = in_shell(COMMANDS[2], tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    first = next(line for line in done.stderr.splitlines() if line.startswith("gym/"))
+    assert "gives vectors: learning from its rendered pictures" in first
+    assert "imports the Python module three_torques" in first
+    assert "over 1 episodes at 400 env steps" in done.stdout
+
+
 def test_its_code_is_about_sixty_lines() -> None:
     code = [
         line

@@ -13,6 +13,7 @@ from cclf.bases.rainbow.methods import METHODS as RAINBOW_METHODS
 from cclf.bases.registry import bases
 from cclf.bases.sac.learner import make_sac
 from cclf.bases.sac.methods import METHODS as SAC_METHODS
+from cclf.commands.train import all_configs, train_config
 from cclf.config import MethodConfig
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
@@ -290,7 +291,7 @@ def test_unknown_names_suggest_the_nearest(task, method, profile, message):
 
 def test_open_suites_take_names_that_no_table_holds():
     assert presets.resolve("dmc/hopper-stand").env.action_repeat == 4
-    assert presets.resolve("gym/Pendulum-v1").env.action_repeat == 1
+    assert presets.resolve("gym/Pendulum-v1", look=False).env.action_repeat == 1
 
 
 # Rainbow: rows of the sheet (CURL's code), where the config has them, and the value.
@@ -474,3 +475,64 @@ def test_a_run_of_version_0_1_is_still_read(task, old, new):
     del values["base"]
     values["algorithm"][old] = values["algorithm"].pop(new)
     assert presets.from_dict(values) == config
+
+
+# --- sizes
+
+
+@pytest.mark.parametrize(
+    ("task", "base"),
+    [
+        ("dmc/cartpole-swingup", "sac"),
+        ("dmc/walker-walk", "drqv2"),
+        ("atari/Pong", "rainbow"),
+    ],
+)
+def test_a_size_is_smaller_in_every_field_that_it_changes(task, base):
+    whole = presets.resolve(task, base_name=base)
+    small = presets.resolve(task, base_name=base, size="small")
+    before, after = whole.learning_values(), small.learning_values()
+    changed = {name for name in before if before[name] != after[name]}
+    assert {"env.frame_pixels", "algorithm.hidden_dim"} <= changed
+    assert all(after[name] < before[name] for name in changed)
+    assert small.run_name() != whole.run_name()
+    assert small.run == whole.run
+    assert presets.from_dict(small.to_dict()) == small
+    assert presets.sizes_below(whole) == ["small"]
+    assert presets.sizes_below(small) == []
+
+
+@pytest.mark.parametrize("method", list(bases()["rainbow"].methods))
+def test_every_method_of_rainbow_has_the_small_size(method):
+    assert presets.resolve("atari/Pong", method, size="small").env.frame_pixels == 50
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "line"),
+    [
+        ("dmc/walker-walk", "smal", "unknown size 'smal'; did you mean small"),
+        ("minigrid/Empty-16x16", "small", "--size small clashes with a2c, which has one size"),
+        ("toy/reach", "small", "smaller already: frame_pixels is 20, not 50; leave it out"),
+        ("toy/catch", "small", "smaller already: hidden_dim is 64, not 128"),
+    ],
+)
+def test_a_size_that_is_not_there_or_not_smaller_is_refused(task, size, line):
+    with pytest.raises(ConfigError, match=line):
+        presets.resolve(task, size=size)
+
+
+def test_the_command_line_has_its_say_after_the_size():
+    words = [
+        "dmc/walker-walk",
+        "--size",
+        "small",
+        "--hidden-dim",
+        "99",
+        "--with-tasks",
+        "dmc/cheetah-run",
+    ]
+    asked = train_config(words)
+    first, second = all_configs(asked, words)
+    for config in (first, second):
+        assert (config.algorithm.hidden_dim, config.algorithm.batch_size) == (99, 64)
+        assert config.env.crop_pixels == 42

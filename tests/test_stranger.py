@@ -13,6 +13,8 @@ import pytest
 import cclf
 from cclf import cli, presets
 from cclf.runtime import interpreter
+from cclf.runtime.run_folder import read_config
+from cclf.study import load
 from cclf.study.sweep import child
 from cclf.study.sweep.plan import Job, call_of
 from tiny_runs import tiny_config, tiny_options
@@ -243,7 +245,8 @@ def test_a_config_does_not_import_modules_without_a_yes(
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.json").write_text(json.dumps(presets.resolve(TASK, "cclf").to_dict()))
+    config = presets.resolve(TASK, "cclf", look=False)
+    (run / "config.json").write_text(json.dumps(config.to_dict()))
     assert cli.main([*command.split(), str(run)]) == 2
     error = capsys.readouterr().err
     assert "imports the Python module 'strange_module'" in error
@@ -252,6 +255,23 @@ def test_a_config_does_not_import_modules_without_a_yes(
     assert not imported.exists()
     assert cli.main([*command.split(), str(run), "--trust-imports"]) == 2, "it has no checkpoint"
     assert "--trust-imports" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.json", "failed.json"])
+def test_a_run_that_names_no_base_imports_nothing_to_find_one(
+    name: str, tmp_path: Path, imported: Path
+) -> None:
+    """As version 0.1 wrote them: which base algorithm plays a task could be asked of the task."""
+    run = tmp_path / "run"
+    run.mkdir()
+    config = presets.resolve(TASK, "cclf", look=False).to_dict()
+    del config["base"]
+    note = {"task": TASK, "method": "cclf", "seed": 1, "profile": "released", "exit_code": 1}
+    (run / name).write_text(json.dumps(config if name == "config.json" else note))
+    assert load.run_name(load.read_run_config(run)).task == TASK
+    if name == "config.json":
+        assert read_config(run).base == "sac"
+    assert not imported.exists()
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def train(
     base: str | None = None,
     seed: int = 1,
     profile: str = DEFAULT_PROFILE,
+    size: str | None = None,
     out: Folder = "runs",
     on_step: "Callable[[Step], Any] | None" = None,
     on_evaluation: "Callable[[Evaluated], Any] | None" = None,
@@ -61,7 +62,7 @@ def train(
     `changes` are the options of the command line by their names: `env_steps=2_000`. A callback gets
     numbers, and may raise `cclf.StopRun`.
     """
-    defaults = presets.resolve(task, method, seed=seed, profile=profile, base_name=base)
+    defaults = presets.resolve(task, method, seed=seed, profile=profile, base_name=base, size=size)
     config = presets.with_changes(defaults, changes)
     let_threads_sleep()
     from cclf.commands.train import trained

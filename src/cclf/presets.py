@@ -1,7 +1,7 @@
 """From names to the config of a run.
 
 Resolution order, in one function: the base algorithm's defaults, those of the suite and the task,
-profile, method; then whatever the command line changes.
+profile, method, size; then whatever the command line changes.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,12 @@ from cclf.envs.registry import find_task, play_of, repeats_actions, suite_of
 from cclf.errors import ConfigError, nearest
 
 
-def base_of(task_name: str, base_name: str | None = None) -> Base:
-    """The base algorithm to learn a task with: the one that was asked for, or the task's own."""
-    play = play_of(task_name)
+def base_of(task_name: str, base_name: str | None = None, look: bool = True) -> Base:
+    """The base algorithm to learn a task with: the one that was asked for, or the task's own.
+
+    `look`: see `play_of`. Without it `gym/` tasks are continuous, as all were in version 0.1.
+    """
+    play = play_of(task_name, look)
     if base_name is None:
         return default_base(play)
     base = find_base(base_name)
@@ -57,12 +60,15 @@ def resolve(
     seed: int = 1,
     profile: str = DEFAULT_PROFILE,
     base_name: str | None = None,
+    size: str | None = None,
+    look: bool = True,
 ) -> Config:
     """The config of a run before the command line has its say; the base has a default method."""
-    base, task, suite = base_of(task_name, base_name), find_task(task_name), suite_of(task_name)
+    base = base_of(task_name, base_name, look)
+    task, suite = find_task(task_name), suite_of(task_name)
     method = base.default_method if method_name is None else find_method(method_name, base)
     reading, own, defaults = find_profile(profile, base), base.of_task(task.name), base.defaults
-    return Config(
+    config = Config(
         task=task.name,
         method_name=method.name,
         seed=seed,
@@ -74,6 +80,51 @@ def resolve(
         ),
         run=RunConfig(**defaults.run | suite.run | task.run | own.run),
     )
+    return config if size is None else _in_size(config, size, base)
+
+
+def _in_size(config: Config, size: str, base: Base) -> Config:
+    """The same run with smaller frames, networks and batches; refused where it is smaller
+    already."""
+    if not base.sizes:
+        raise ConfigError(
+            f"--size {size} clashes with {base.name}, which has one size: leave it out"
+        )
+    if size not in base.sizes:
+        raise ConfigError(
+            f"unknown size {size!r}{nearest(size, base.sizes)}: use one of {', '.join(base.sizes)}"
+        )
+    smaller = base.sizes[size]
+    for name, now, then in _changed_by(config, smaller):
+        if then > now:
+            raise ConfigError(
+                f"--size {size} clashes with {config.task}, which is smaller already: {name} is "
+                f"{now}, not {then}; leave it out"
+            )
+    return replace(
+        config,
+        env=replace(config.env, **smaller.env),
+        algorithm=replace(config.algorithm, **smaller.settings),
+    )
+
+
+def _changed_by(config: Config, size: Defaults) -> list[tuple[str, Any, Any]]:
+    """The fields that a size would change: name, value now, value then."""
+    now = vars(config.env) | vars(config.algorithm)
+    wanted = size.env | size.settings
+    return [(name, now[name], then) for name, then in wanted.items() if now[name] != then]
+
+
+def sizes_below(config: Config) -> list[str]:
+    """The sizes that would make this run smaller, and nothing of it larger."""
+    changes = {
+        name: _changed_by(config, size) for name, size in find_base(config.base).sizes.items()
+    }
+    return [
+        name
+        for name, changed in changes.items()
+        if changed and all(then < now for _, now, then in changed)
+    ]
 
 
 def env_config(task_name: str, base: Base) -> EnvConfig:
@@ -87,7 +138,10 @@ def from_dict(values: dict[str, Any]) -> Config:
     """A config as `Config.to_dict` wrote it. Runs of version 0.1 did not name their base: it was
     the task's own."""
     values = dict(values)
-    base = find_base(values.pop("base")) if "base" in values else base_of(values["task"])
+    if "base" in values:
+        base = find_base(values.pop("base"))
+    else:
+        base = base_of(values["task"], look=False)
     settings = {
         base.renamed_settings.get(name, name): value for name, value in values["algorithm"].items()
     }

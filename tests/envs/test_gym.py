@@ -206,7 +206,7 @@ def test_an_unknown_id_names_the_nearest():
 def test_other_actions_are_refused(name, actions):
     with pytest.raises(
         ConfigError,
-        match=rf"cclf-test/{name}-v0 has actions {actions}.*needs a Box with finite bounds",
+        match=rf"cclf-test/{name}-v0 has actions {actions}.* a Box with finite bounds",
     ):
         make(name)
 

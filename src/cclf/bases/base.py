@@ -108,6 +108,8 @@ class Base:
     defaults: Defaults = field(default_factory=Defaults)
     of_task: Callable[[str], Defaults] = lambda _: Defaults()
     """What it sets for a task, by the task's name."""
+    sizes: Mapping[str, Defaults] = field(default_factory=dict)
+    """Smaller frames, networks and batches by name, for machines without a GPU."""
     warmup_setting: str = "warmup_agent_steps"
     """The setting that says when learning begins, where it keeps a replay."""
     uses_gpu: bool = False

@@ -41,7 +41,9 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(documents, indent=2))
         return EXIT_DONE
     for base in shown:
-        plays = ", ".join(name for name, suite in suites().items() if suite.play in base.plays)
+        plays = ", ".join(
+            name for name, suite in suites().items() if not suite.plays.isdisjoint(base.plays)
+        )
         differences = {
             method.name: presets.differences_from_cclf(method, base)
             for method in base.methods.values()

@@ -18,7 +18,7 @@ from cclf.bases.base import DEFAULT_PROFILE
 from cclf.bases.registry import bases, find_base
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, parse
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
-from cclf.envs.registry import find_task, play_of
+from cclf.envs.registry import find_task, play_of, remark_on
 from cclf.errors import ConfigError, WorkerError
 from cclf.presets import refuse_idle_options
 
@@ -41,6 +41,9 @@ def _train_options(algorithm_config: type) -> Any:
         """The base algorithm; the task's own unless given (see: cclf methods)."""
         profile: str
         """released or paper: which reading of the points where the two disagree."""
+        size: str | None
+        """small: smaller frames, networks and batches, for a machine without a GPU. What it
+        changes is shown below; it is no setting of the paper."""
         seed: int
         with_seeds: tuple[int, ...]
         """More seeds, trained in this process in turn with the first, each in its own folder:
@@ -112,6 +115,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     names.add_argument("--method")
     names.add_argument("--profile")
     names.add_argument("--base")
+    names.add_argument("--size")
     names.add_argument("--from", dest="source", type=Path)
     names.add_argument("--trust-imports", action="store_true")
     try:
@@ -127,6 +131,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         method=defaults.method_name,
         base=defaults.base,
         profile=defaults.profile,
+        size=known.size,
         seed=defaults.seed,
         with_seeds=(),
         with_tasks=(),
@@ -180,7 +185,11 @@ def _preset(arguments: list[str], known: argparse.Namespace) -> Config:
             raise
         task = "dmc/cartpole-swingup"
     return presets.resolve(
-        task, known.method, profile=known.profile or DEFAULT_PROFILE, base_name=known.base
+        task,
+        known.method,
+        profile=known.profile or DEFAULT_PROFILE,
+        base_name=known.base,
+        size=known.size,
     )
 
 
@@ -188,7 +197,7 @@ def _from_file(arguments: list[str], known: argparse.Namespace) -> Config:
     """The same from a file. It names all that decides which other options there are."""
     from cclf.runtime.run_folder import trainable_config
 
-    also = [f"--{name}" for name in ("method", "base", "profile") if getattr(known, name)]
+    also = [f"--{name}" for name in ("method", "base", "profile", "size") if getattr(known, name)]
     with contextlib.suppress(ConfigError):  # there is none, as it should be
         also.append(arguments[_task_place(arguments)])
     if also:
@@ -451,15 +460,31 @@ def _begin(
     return ActiveRun(
         training,
         log,
-        Progress(config.run.env_steps, training.env_steps, learner.updates, label=label),
+        Progress(
+            config.run.env_steps,
+            training.env_steps,
+            learner.updates,
+            label=label,
+            if_slow=_what_helps(config, device),
+        ),
     )
+
+
+def _what_helps(config: Config, device: Any) -> str:
+    """Against a run that would take days."""
+    ways = ["fewer --env-steps", *(f"--size {size}" for size in presets.sizes_below(config))]
+    if find_base(config.base).uses_gpu and device.type == "cpu":
+        ways.append("a GPU")
+    return f"{', '.join(ways)} would help"
 
 
 def announcement(config: Config, learner: Any, device: Any) -> list[str]:
     """What a person wants to know before a run begins."""
     from cclf import build
 
-    lines = [
+    remark = remark_on(config.task)
+    lines = [f"{config.task} {remark}"] if remark else []
+    lines += [
         f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "
         f"{config.profile}  on {device}",
         f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x "

@@ -97,7 +97,10 @@ class RemoteEnv(Protocol):
 
 
 class Game(Stateful, Protocol):
-    """An environment with discrete actions that keeps the stack of frames to act on."""
+    """An environment with discrete actions that keeps the stack of frames to act on.
+
+    Its `load_state_dict` may answer False: it cannot be brought back, and is to be reset.
+    """
 
     spec: EnvSpec
     stack: np.ndarray  # (F, H, W) uint8, oldest frame first

@@ -1,54 +1,42 @@
-"""Any registered Gymnasium environment with continuous actions, from its pixels.
+"""Any registered Gymnasium environment, from its pixels: continuous actions here, discrete ones in
+`gym_game`.
 
 An image observation is used as it is; for any other the rendered picture is. Both are resized to
 the frame's size.
 """
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cclf.config import EnvConfig
+from cclf.config import EnvConfig, Play
 from cclf.data.types import EnvSpec, EnvStep
+from cclf.envs.registry import TaskFacts
 from cclf.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from cclf.envs.gym_game import GymnasiumGame
 
 
 class GymnasiumPixels:
     def __init__(self, env_id: str, frame_pixels: int, action_repeat: int, seed: int):
-        try:
-            import gymnasium
-        except ModuleNotFoundError as error:
+        self._env = made(env_id)
+        if play_of_actions(env_id, self._env) != "continuous":
             raise ConfigError(
-                "gym tasks need the package gymnasium: pip install 'cclf[gym]'"
-            ) from error
-        try:
-            self._env = gymnasium.make(env_id, render_mode="rgb_array")
-        except gymnasium.error.UnregisteredEnv as error:
-            raise ConfigError(
-                f"unknown Gymnasium environment {env_id!r}{nearest(env_id, gymnasium.registry)}"
-            ) from error
-        except (gymnasium.error.Error, ImportError, TypeError) as error:
-            raise ConfigError(
-                f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
-            ) from error
+                f"{env_id} has actions {self._env.action_space}: SAC and DrQ-v2 need a Box with "
+                "finite bounds"
+            )
         space = self._env.action_space
-        if not isinstance(space, gymnasium.spaces.Box) or not np.all(
-            np.isfinite([space.low, space.high])
-        ):
-            raise ConfigError(f"{env_id} has actions {space}: SAC needs a Box with finite bounds")
         self._low, self._high = space.low, space.high
-        image = self._env.observation_space
-        self._image_observation = (
-            isinstance(image, gymnasium.spaces.Box)
-            and image.dtype == np.uint8
-            and _is_image(image.shape)
-        )
+        self._shows = shows_images(self._env)
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
         self._first_seed: int | None = seed % 2**31
-        limit = self._env.spec.max_episode_steps if self._env.spec else None
-        steps = None if limit is None else -(-limit // action_repeat)
         self.spec = EnvSpec(
-            (3, frame_pixels, frame_pixels), int(np.prod(space.shape)), action_repeat, steps
+            (3, frame_pixels, frame_pixels),
+            int(np.prod(space.shape)),
+            action_repeat,
+            agent_step_limit(self._env, action_repeat),
         )
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -88,23 +76,119 @@ class GymnasiumPixels:
         del state
 
     def _frame(self, observation: Any) -> np.ndarray:
-        image = np.asarray(observation if self._image_observation else self._env.render())
-        if image.shape[0] == 3 and image.shape[-1] != 3:
-            image = image.transpose(1, 2, 0)
-        if image.ndim == 2 or image.shape[-1] == 1:
-            image = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
+        image = picture_of(observation if self._shows else self._env.render())
         # an environment may reuse its array
-        channels_first = image[..., :3].transpose(2, 0, 1).copy()
+        channels_first = image.transpose(2, 0, 1).copy()
         if channels_first.shape[1:] == (self._frame_pixels, self._frame_pixels):
             return channels_first
-        return _resized(channels_first, self._frame_pixels)
+        return resized(channels_first, self._frame_pixels)
 
 
-def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> GymnasiumPixels:  # noqa: ARG001
-    return GymnasiumPixels(name, env.frame_pixels, env.action_repeat, seed)
+def make(
+    name: str,
+    env: EnvConfig,
+    seed: int,
+    evaluation: bool = False,  # noqa: ARG001
+) -> "GymnasiumPixels | GymnasiumGame":
+    if facts(name).play == "continuous":
+        return GymnasiumPixels(name, env.frame_pixels, env.action_repeat, seed)
+    from cclf.envs.gym_game import GymnasiumGame
+
+    return GymnasiumGame(name, env.frame_pixels, env.frame_stack, env.action_repeat, seed)
 
 
-def _resized(image: np.ndarray, pixels: int) -> np.ndarray:
+@cache
+def facts(name: str) -> TaskFacts:
+    """What can be known of an environment only by making it."""
+    env, remarks = made(name), []
+    try:
+        play, space = play_of_actions(name, env), env.observation_space
+        if not shows_images(env):
+            flat = len(space.shape or ()) == 1
+            gives = "vectors" if flat else f"no images but {type(space).__name__}"
+            remarks.append(f"gives {gives}: learning from its rendered pictures")
+        module, colon, _ = name.partition(":")
+        if colon:
+            remarks.append(f"imports the Python module {module}")
+        return TaskFacts(play, "; ".join(remarks))
+    finally:
+        env.close()
+
+
+def made(env_id: str) -> Any:
+    """The environment, with whatever wrappers it is registered with."""
+    try:
+        import gymnasium
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "gym tasks need the package gymnasium: pip install 'cclf[gym]'"
+        ) from error
+    try:
+        return gymnasium.make(env_id, render_mode="rgb_array")
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ConfigError(
+            f"unknown Gymnasium environment {env_id!r}{nearest(env_id, gymnasium.registry)}"
+        ) from error
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
+        ) from error
+
+
+def play_of_actions(env_id: str, env: Any) -> Play:
+    from gymnasium import spaces
+
+    space = env.action_space
+    if isinstance(space, spaces.Discrete):
+        return "discrete"
+    if isinstance(space, spaces.Box) and np.all(np.isfinite([space.low, space.high])):
+        return "continuous"
+    raise ConfigError(
+        f"{env_id} has actions {space}: learned are Discrete ones (by Rainbow) and a Box with "
+        "finite bounds (by SAC, DrQ-v2); register it with a wrapper that makes them so"
+    )
+
+
+def agent_step_limit(env: Any, action_repeat: int) -> int | None:
+    """Agent steps until the time limit, where there is one."""
+    limit = env.spec.max_episode_steps if env.spec else None
+    return None if limit is None else -(-limit // action_repeat)
+
+
+def shows_images(env: Any) -> bool:
+    """Whether its observations are images, or layers of cells that are on or off (MinAtar's)."""
+    from gymnasium import spaces
+
+    space = env.observation_space
+    if not isinstance(space, spaces.Box):
+        return False
+    if space.dtype == np.bool_:
+        return len(space.shape) == 3
+    return space.dtype == np.uint8 and _is_image(space.shape)
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 or (len(shape) == 3 and (shape[-1] in (1, 3) or shape[0] == 3))
+
+
+def picture_of(image: Any) -> np.ndarray:
+    """An observation or a rendered picture as (H, W, 3) uint8, perhaps still the same memory."""
+    shown: np.ndarray = np.asarray(image)
+    if shown.dtype == np.bool_:
+        # As MinAtar shows them: each layer (H, W, n) has a brightness, the brightest is on top.
+        layers = shown.shape[-1]
+        brightness = np.arange(1, layers + 1) * 255 // layers
+        shown = (shown * brightness).max(-1).astype(np.uint8)
+    elif shown.shape[0] == 3 and shown.shape[-1] != 3:
+        shown = shown.transpose(1, 2, 0)
+    if shown.ndim == 2 or shown.shape[-1] == 1:
+        shown = np.repeat(shown.reshape(*shown.shape[:2], 1), 3, axis=2)
+    colours: np.ndarray = shown[..., :3]
+    return colours
+
+
+def resized(image: np.ndarray, pixels: int) -> np.ndarray:
+    """(C, H, W) uint8 to (C, pixels, pixels), each pixel the mean of what it covers."""
     import torch  # late: the one environment that needs it, on the CPU
     from torch.nn import functional as F
 
@@ -113,7 +197,3 @@ def _resized(image: np.ndarray, pixels: int) -> np.ndarray:
         batch, (pixels, pixels), mode="bilinear", antialias=True, align_corners=False
     )
     return resized[0].round().clamp(0, 255).to(torch.uint8).numpy()
-
-
-def _is_image(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 or (len(shape) == 3 and (shape[-1] in (1, 3) or shape[0] == 3))

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from cclf.config import Play
 from cclf.envs.atari_games import ATARI_GAMES, game_name
@@ -30,12 +30,20 @@ class Task:
     """Whether `action_repeat` acts."""
 
 
+class TaskFacts(NamedTuple):
+    """What only the environment of a task knows."""
+
+    play: Play
+    remark: str = ""
+    """To be read after the task's name when a run begins; empty where nothing is remarkable."""
+
+
 @dataclass(frozen=True)
 class Suite:
     name: str
     """The part of a task's name before the slash."""
     play: Play
-    """What its tasks are to a learner."""
+    """What its tasks are to a learner, where neither a task nor `facts` says otherwise."""
     maker: str
     """`module:function`; it takes (name, EnvConfig, seed, evaluation), and for grids (name,
     num_envs, seed)."""
@@ -49,15 +57,32 @@ class Suite:
     repeats_actions: bool = True
     spelling: Callable[[str], str] = str
     """A task's one name, however it was spelt."""
+    facts: str = ""
+    """`module:function` for tasks whose play only their environment knows; it takes the name and
+    answers `TaskFacts`. It makes the environment, so it runs the code that a task names."""
+
+    @property
+    def plays(self) -> frozenset[Play]:
+        """What its tasks may be to a learner, as far as is known without making one."""
+        asked: tuple[Play, ...] = ("continuous", "discrete") if self.facts else ()
+        stated = [task.play for task in self.tasks if task.play is not None]
+        return frozenset({self.play, *stated, *asked})
 
     def make(self, *arguments: Any) -> Any:
-        module, _, function = self.maker.partition(":")
+        return self._call(self.maker, *arguments)
+
+    def facts_of(self, name: str) -> TaskFacts:
+        facts: TaskFacts = self._call(self.facts, name)
+        return facts
+
+    def _call(self, named: str, *arguments: Any) -> Any:
+        module, _, function = named.partition(":")
         try:
             maker = getattr(importlib.import_module(module), function)
         except (ModuleNotFoundError, AttributeError) as error:
             if isinstance(error, ModuleNotFoundError) and error.name != module:
                 raise  # what the module itself needs
-            where = f"the suite {self.name} is made by {self.maker}"
+            where = f"the suite {self.name} is made by {named}"
             raise ConfigError(f"{where}, which is not there: {error}") from error
         return maker(*arguments)
 
@@ -166,8 +191,9 @@ _GYM = Suite(
     play="continuous",
     maker="cclf.envs.gym:make",
     package="gymnasium",
-    others="gym/<id>: any registered Gymnasium environment with continuous actions, from its pixels",
+    others="gym/<id>: any registered Gymnasium environment, from its pixels",
     env={"action_repeat": 1},
+    facts="cclf.envs.gym:facts",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 
@@ -192,11 +218,10 @@ def _lacks(suite: Suite) -> str:
     for task in suite.tasks:
         if task.name != f"{suite.name}/{suite.spelling(task.name.partition('/')[2])}":
             return f"whose task {task.name!r} is not called {suite.name}/..."
-    return (
-        ""
-        if all(suite.maker.partition(":"))
-        else f"whose maker {suite.maker!r} is not module:function"
-    )
+    for name, named in (("maker", suite.maker), ("facts", suite.facts or "none:none")):
+        if not all(named.partition(":")):
+            return f"whose {name} {named!r} is not module:function"
+    return ""
 
 
 def known_tasks() -> dict[str, Task]:
@@ -224,8 +249,19 @@ def find_task(name: str) -> Task:
     raise ConfigError(f"unknown task {name!r}{nearest(name, known)} (see: cclf tasks)")
 
 
-def play_of(task_name: str) -> Play:
-    return find_task(task_name).play or suite_of(task_name).play
+def play_of(task_name: str, look: bool = True) -> Play:
+    """What a task is to a learner. Without `look` no environment is made and no code of others is
+    run, whatever the name says: for names that a file gave."""
+    task, suite = find_task(task_name), suite_of(task_name)
+    if task.play is None and suite.facts and look:
+        return suite.facts_of(task.name.partition("/")[2]).play
+    return task.play or suite.play
+
+
+def remark_on(task_name: str) -> str:
+    """What a person should know of a task when a run begins; often nothing."""
+    suite = suite_of(task_name)
+    return suite.facts_of(task_name.partition("/")[2]).remark if suite.facts else ""
 
 
 def repeats_actions(task_name: str) -> bool:

@@ -5,6 +5,8 @@ import sys
 import time
 from typing import Any
 
+from cclf.runtime.pace import Pace
+
 _MOST_DAYS = 9_999
 
 
@@ -32,10 +34,12 @@ class Progress:
         done_updates: int,
         quiet: bool = False,
         label: str = "",
+        if_slow: str = "fewer --env-steps would help",
     ):
         """`label` begins each line; with one, others share the terminal and nothing is drawn
-        live."""
+        live. `if_slow`: what to do about a run that would take days."""
         self.total, self.quiet, self.label = total_env_steps, quiet, label
+        self._pace, self._if_slow = Pace(total_env_steps), if_slow
         self._started, self._first_env_steps, self._first_updates = (
             time.monotonic(),
             done_env_steps,
@@ -86,11 +90,18 @@ class Progress:
                 self._task, completed=env_steps, refresh=True, **self._fields(env_steps, updates)
             )
         self._updates = updates
+        left = self._pace.step(env_steps, updates)
+        if left is not None:
+            self.say(
+                f"{self.label}cclf: at the speed of its first minute of learning this run takes "
+                f"{duration(left)} more: {self._if_slow}"
+            )
 
     def training_return(self, value: float) -> None:
         self._train_return = f"{value:.4g}"
 
     def evaluation(self, env_steps: int, mean: float, std: float) -> None:
+        self._pace.pause()
         self._eval_return = f"{mean:.4g}"
         fields = self._fields(env_steps, self._updates)
         self.say(

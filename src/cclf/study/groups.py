@@ -53,7 +53,7 @@ def in_order(suite: str, methods: Iterable[str]) -> list[str]:
     able = [
         base
         for base in bases().values()
-        if suite in suites() and suites()[suite].play in base.plays
+        if suite in suites() and not suites()[suite].plays.isdisjoint(base.plays)
     ]
     known = [name for base in able for name in base.methods]
     return sorted(

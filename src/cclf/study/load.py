@@ -313,7 +313,7 @@ def read_run_config(run: Path) -> dict[str, Any]:
         if "config" in note:
             return dict(note["config"])
         config = presets.resolve(
-            note["task"], note["method"], seed=note["seed"], profile=note["profile"]
+            note["task"], note["method"], seed=note["seed"], profile=note["profile"], look=False
         )
         return config.to_dict()
     except (KeyError, TypeError, ValueError) as error:
@@ -440,7 +440,7 @@ def _base(config: Mapping[str, Any]) -> Base | None:
         return (
             find_base(str(config["base"]))
             if "base" in config
-            else presets.base_of(str(config["task"]))
+            else presets.base_of(str(config["task"]), look=False)
         )
     except ConfigError:
         return None

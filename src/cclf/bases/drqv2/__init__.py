@@ -3,7 +3,7 @@ frames."""
 
 from cclf.bases.base import Base
 from cclf.bases.drqv2.config import Drqv2Config
-from cclf.bases.drqv2.methods import DEFAULTS, METHODS, of_task
+from cclf.bases.drqv2.methods import DEFAULTS, METHODS, SIZES, of_task
 
 BASE = Base(
     name="drqv2",
@@ -13,6 +13,7 @@ BASE = Base(
     methods=METHODS,
     defaults=DEFAULTS,
     of_task=of_task,
+    sizes=SIZES,
     uses_gpu=True,
     keeps_replay=True,
 )

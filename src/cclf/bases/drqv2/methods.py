@@ -61,6 +61,14 @@ _TOY: Overrides = {
     "noise_agent_steps": 1_000,
 }
 
+# Half the frame, a quarter of the width and of the batch; measured in docs/performance.md.
+SIZES = {
+    "small": Defaults(
+        env={"frame_pixels": 42, "crop_pixels": 42},
+        settings={"batch_size": 64, "conv_filters": 16, "hidden_dim": 256, "shift_pixels": 2},
+    )
+}
+
 
 def of_task(task: str) -> Defaults:
     suite, _, name = task.partition("/")

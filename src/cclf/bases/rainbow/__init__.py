@@ -2,7 +2,7 @@
 
 from cclf.bases.base import Base
 from cclf.bases.rainbow.config import RainbowConfig
-from cclf.bases.rainbow.methods import DEFAULTS, METHODS, PROFILES, of_task
+from cclf.bases.rainbow.methods import DEFAULTS, METHODS, PROFILES, SIZES, of_task
 
 BASE = Base(
     name="rainbow",
@@ -13,6 +13,7 @@ BASE = Base(
     profiles=PROFILES,
     defaults=DEFAULTS,
     of_task=of_task,
+    sizes=SIZES,
     warmup_setting="learn_start_agent_steps",
     learns_tasks_together=True,
     renamed_settings={"n_step_slip": "n_step_bug"},

@@ -36,7 +36,8 @@ def answers(
     game.reset(seed)
     for _ in range(steps):
         seen.append(game.stack.copy())
-        if game.step(int(random.integers(policy.num_actions))).terminated:
+        step = game.step(int(random.integers(policy.num_actions)))
+        if step.terminated or step.truncated:
             game.reset()
     game.close()
     stacks = np.stack(seen)

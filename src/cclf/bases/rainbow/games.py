@@ -65,9 +65,10 @@ class Tables:
         state: dict[str, Any] = self._ask({table: ("game_state", seat)})[table]
         return state
 
-    def load_game_state(self, game: int, state: dict[str, Any]) -> None:
+    def load_game_state(self, game: int, state: dict[str, Any]) -> bool:
         table, seat = self._place[game]
-        self._ask({table: ("load_game_state", seat, state)})
+        goes_on: bool = self._ask({table: ("load_game_state", seat, state)})[table]
+        return goes_on
 
     def _ask_all(self, command: str, *arguments: tuple[Any, ...]) -> list[Any]:
         given = arguments or ((),) * len(self._seats)
@@ -104,8 +105,8 @@ class Seat:
     def state_dict(self) -> dict[str, Any]:
         return self.tables.game_state(self.number)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tables.load_game_state(self.number, state)
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        return self.tables.load_game_state(self.number, state)
 
     def close(self) -> None:
         """All of them: runs of a stack end together."""
@@ -302,7 +303,7 @@ class GameRun:
         for name in COUNTERS:
             setattr(self, name, state[name])
         refuse_unknown_actions(state, self.algorithm.num_actions)
-        self.env.load_state_dict(state["env"])
+        self.age = self.age if self.env.load_state_dict(state["env"]) else 0
         self.stack.looked = False
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_run_state(self.index, state["replay"])

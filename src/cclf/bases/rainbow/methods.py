@@ -121,12 +121,24 @@ _CATCH: Overrides = {
     "cclf_coefficient": 1.0,
 }
 
+# Pictures of 84 pixels would hide their last nine rows and columns from the data-efficient network
+# (`GameEncoder.visible_pixels`), and a Gymnasium environment may show what counts there. 100 is the
+# least side of which both networks see all. Rewards are not clipped: up to 1 a step fit the support.
+_GYM = Defaults(env={"frame_pixels": 100, "crop_pixels": 100}, settings={"value_max": 100.0})
+
+# Half the frame and half the width; measured in docs/performance.md.
+SIZES = {
+    "small": Defaults(env={"frame_pixels": 50, "crop_pixels": 50}, settings={"hidden_dim": 128})
+}
+
 
 def of_task(task: str) -> Defaults:
     """CURL's code and the CCLF paper have tables of contrastive coefficients that disagree; a
     method names the one it uses."""
     if task == "toy/catch":
         return Defaults(settings=_CATCH)
+    if task.startswith("gym/"):
+        return _GYM
     game = task.partition("/")[2]
     if game not in CCLF_COEFFICIENTS:
         return Defaults()

@@ -49,10 +49,13 @@ class Player:
     def state_dict(self) -> dict[str, Any]:
         return {"game": self.game.state_dict()} | self._progress()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Whether the episode goes on: a game that cannot be brought back begins a new one."""
         refuse_unlike(self._progress() | {"game": None}, state, "env of games")
-        self.game.load_state_dict(state["game"])
-        self.begun, self.game_return = state["begun"], state["game_return"]
+        lost = self.game.load_state_dict(state["game"]) is False
+        self.begun = state["begun"] and not lost
+        self.game_return = 0.0 if lost else state["game_return"]
+        return self.begun
 
     def _progress(self) -> dict[str, Any]:
         return {"begun": self.begun, "game_return": self.game_return}
@@ -100,5 +103,5 @@ class Players:
     def game_state(self, number: int) -> dict[str, Any]:
         return self.players[number].state_dict()
 
-    def load_game_state(self, number: int, state: dict[str, Any]) -> None:
-        self.players[number].load_state_dict(state)
+    def load_game_state(self, number: int, state: dict[str, Any]) -> bool:
+        return self.players[number].load_state_dict(state)

@@ -151,7 +151,7 @@ class RainbowLearner:
         for name in COUNTERS:
             setattr(self, name, state[name])
         refuse_unknown_actions(state, self.algorithm.num_actions)
-        self.env.load_state_dict(state["env"])
+        self.age = self.age if self.env.load_state_dict(state["env"]) else 0
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_run_state(0, state["replay"])
         self._sums.copy_(state["metric_sums"])

@@ -2,7 +2,7 @@
 
 from cclf.bases.base import Base
 from cclf.bases.sac.config import SacConfig
-from cclf.bases.sac.methods import METHODS, PROFILES, of_task
+from cclf.bases.sac.methods import METHODS, PROFILES, SIZES, of_task
 
 BASE = Base(
     name="sac",
@@ -12,6 +12,7 @@ BASE = Base(
     methods=METHODS,
     profiles=PROFILES,
     of_task=of_task,
+    sizes=SIZES,
     uses_gpu=True,
     keeps_replay=True,
 )

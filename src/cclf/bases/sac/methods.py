@@ -80,6 +80,14 @@ _TOY: Overrides = {
     "temperature_learning_rate": 1e-3,
 }
 
+# Half the frame, a quarter of the width, an eighth of the batch; measured in docs/performance.md.
+SIZES = {
+    "small": Defaults(
+        env={"frame_pixels": 50, "crop_pixels": 42},
+        settings={"batch_size": 64, "conv_filters": 16, "hidden_dim": 256},
+    )
+}
+
 
 def of_task(task: str) -> Defaults:
     if task.startswith("toy/"):

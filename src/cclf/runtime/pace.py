@@ -1,0 +1,40 @@
+"""A word of warning early in a run: at the speed of its first minute of learning it would take
+days.
+
+Counted is only time in which it learns: the warm-up is much faster and evaluations come seldom, so
+both would mislead. Nothing here reaches a table or the learner.
+"""
+
+import time
+from collections.abc import Callable
+
+MEASURED_SECONDS = 60.0
+LONG_SECONDS = 86_400.0
+
+
+class Pace:
+    def __init__(self, total_env_steps: int, clock: Callable[[], float] = time.monotonic):
+        self._total, self._clock = total_env_steps, clock
+        self._seconds, self._env_steps = 0.0, 0  # of learning
+        self._last: tuple[float, int, int] | None = None  # clock, env steps, updates
+        self._over = False
+
+    def step(self, env_steps: int, updates: int) -> float | None:
+        """Seconds that the rest takes without evaluations: once, if that is more than a day."""
+        if self._over:
+            return None
+        now = self._clock()
+        # once it learns all steps count: some base algorithms make no update in some of them
+        if self._last is not None and (self._env_steps or updates > self._last[2]):
+            self._seconds += now - self._last[0]
+            self._env_steps += env_steps - self._last[1]
+        self._last = now, env_steps, updates
+        if self._seconds < MEASURED_SECONDS:
+            return None
+        self._over = True
+        left = (self._total - env_steps) * self._seconds / self._env_steps
+        return left if left > LONG_SECONDS else None
+
+    def pause(self) -> None:
+        """Something else took time since the last step."""
+        self._last = None

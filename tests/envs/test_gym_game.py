@@ -1,0 +1,398 @@
+"""Gymnasium environments with discrete actions, learned by Rainbow: one that shows layers of cells
+as MinAtar's games do, and CartPole through its renderer."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from cclf import build, presets  # noqa: E402
+from cclf.bases.rainbow.learner import make_rainbow  # noqa: E402
+from cclf.envs.gym import facts, picture_of  # noqa: E402
+from cclf.envs.gym_game import GymnasiumGame  # noqa: E402
+from cclf.envs.registry import play_of, remark_on  # noqa: E402
+from cclf.errors import ConfigError  # noqa: E402
+from test_cli import assert_refused, cclf  # noqa: E402
+from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
+
+CELLS, PIXELS = 10, 50
+
+
+class Falling(gymnasium.Env):
+    """Catch a ball on 10x10 cells: layers of paddle, ball and the ball's trail, on or off. Three
+    actions, counted from `first`."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(self, render_mode=None, first=0, seeded=True):
+        self.render_mode, self.first, self.seeded = render_mode, first, seeded
+        self.observation_space = gymnasium.spaces.Box(0, 1, (CELLS, CELLS, 3), np.bool_)
+        self.action_space = gymnasium.spaces.Discrete(3, start=first)
+        self.layers = np.zeros((CELLS, CELLS, 3), np.bool_)
+        self.resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        del options
+        self.resets += 1
+        self.paddle, self.row = CELLS // 2, 0
+        self.column = int(self.np_random.integers(CELLS)) if self.seeded else self.resets % CELLS
+        return self._seen(), {}
+
+    def step(self, action):
+        assert action in self.action_space, action
+        self.paddle = min(max(self.paddle + int(action) - self.first - 1, 0), CELLS - 1)
+        self.row += 1
+        over = self.row == CELLS - 1
+        caught = over and self.paddle == self.column
+        return self._seen(), 5.0 * caught, over, False, {}
+
+    def _seen(self):
+        """One array, written again each time, as some environments do."""
+        self.layers[:] = False
+        self.layers[CELLS - 1, self.paddle, 0] = True
+        self.layers[self.row, self.column, 1] = True
+        self.layers[: self.row, self.column, 2] = True
+        return self.layers
+
+    def render(self):
+        return picture_of(self.layers).repeat(4, 0).repeat(4, 1)
+
+
+class Still(Falling):
+    """The same, of which only a vector is given."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (3,))
+
+    def _seen(self):
+        super()._seen()
+        return np.zeros(3, np.float32)
+
+
+class Many(Falling):
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+
+VARIANTS = {
+    "Falling": (Falling, {}),
+    "FromOne": (Falling, {"kwargs": {"first": 1}}),
+    "Short": (Falling, {"max_episode_steps": 4}),
+    "Unseeded": (Falling, {"kwargs": {"seeded": False}}),
+    "Still": (Still, {}),
+    "Many": (Many, {}),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    for name, (kind, settings) in VARIANTS.items():
+        gymnasium.register(
+            f"cclf-game/{name}-v0", entry_point=kind, disable_env_checker=True, **settings
+        )
+    yield
+    for name in VARIANTS:
+        del gymnasium.registry[f"cclf-game/{name}-v0"]
+
+
+def make(name="Falling", action_repeat=1, seed=1, pixels=PIXELS, frame_stack=2):
+    return GymnasiumGame(f"cclf-game/{name}-v0", pixels, frame_stack, action_repeat, seed)
+
+
+def tiny_game(name="Falling", method="rainbow", **changes):
+    return tiny_config(
+        f"gym/cclf-game/{name}-v0",
+        method,
+        env={"frame_pixels": PIXELS, "crop_pixels": PIXELS, "frame_stack": 2},
+        algorithm={
+            "learn_start_agent_steps": 12,
+            "n_steps": 3,
+            "batch_size": 4,
+            "hidden_dim": 8,
+            "replay_capacity_transitions": 40,
+        },
+        **changes,
+    )
+
+
+# --- what is seen
+
+
+def test_layers_of_cells_are_seen_sharp_each_in_a_grey_of_its_own():
+    game = make()
+    frame = game.reset()
+    assert (frame.shape, frame.dtype) == ((1, PIXELS, PIXELS), np.uint8)
+    assert game.spec == ((1, PIXELS, PIXELS), 1, 1, None, 3)
+    cells = frame[0].reshape(CELLS, 5, CELLS, 5)
+    assert (cells == cells[:, :1, :, :1]).all(), "every cell is one square of 5x5 pixels"
+    game.step(1)
+    grey = game.stack[-1][::5, ::5]
+    env = game._env.unwrapped
+    assert grey[CELLS - 1, env.paddle] == 85
+    assert (grey[1, env.column], grey[0, env.column]) == (170, 255)
+    assert np.count_nonzero(grey) == 3
+    assert not np.array_equal(game.stack[0], game.stack[1])
+
+
+def test_a_new_game_clears_the_stack_and_frames_do_not_change_later():
+    game = make()
+    first = game.reset()
+    kept = first.copy()
+    assert not game.stack[0].any()
+    while not game.game_over:
+        game.step(2)
+    assert game.stack[0].any()
+    game.reset()
+    assert not game.stack[0].any()
+    assert np.array_equal(first, kept)
+
+
+def test_large_pictures_are_shrunk_to_grey():
+    game = make("Still", pixels=20)
+    frame = game.reset()[0]
+    env = game._env.unwrapped
+    assert frame.shape == (20, 20)
+    assert (frame[-2:, 2 * env.paddle : 2 * env.paddle + 2] > 40).all()
+
+
+# --- rules of play
+
+
+@pytest.mark.parametrize(("repeat", "steps"), [(1, 9), (2, 5), (4, 3)])
+def test_rewards_are_as_they_are_and_an_end_stops_the_repeat(repeat, steps):
+    game = make(action_repeat=repeat)
+    game.reset()
+    game._env.unwrapped.column = CELLS // 2  # where the paddle stands
+    outcomes = [game.step(1) for _ in range(steps)]
+    assert [step.reward for step in outcomes] == [0.0] * (steps - 1) + [5.0]
+    assert [step.terminated for step in outcomes] == [False] * (steps - 1) + [True]
+    assert game.game_over
+    assert game.raw_reward == 5.0
+
+
+def test_a_time_limit_ends_the_game_too():
+    game = make("Short", action_repeat=2)
+    assert game.spec.max_episode_agent_steps == 2
+    game.reset()
+    assert game.step(1)[2:] == (False, False)
+    assert game.step(1)[2:] == (False, True)
+    assert game.game_over
+
+
+def test_actions_may_be_counted_from_another_number():
+    game = make("FromOne")
+    game.reset()
+    game.step(0)
+    assert game._env.unwrapped.paddle == CELLS // 2 - 1
+    assert game.spec.num_actions == 3
+
+
+def test_seeds_are_reproducible_and_different():
+    def firsts(seed, count=6):
+        game = make(seed=seed)
+        return [game.reset().tobytes() for _ in range(count)]
+
+    assert firsts(1) == firsts(1)
+    assert firsts(1) != firsts(2)
+    assert len(set(firsts(1))) > 1
+    one, two = make(seed=1), make(seed=2)
+    two.reset()
+    assert np.array_equal(one.reset(2**62 + 3), two.reset(2**62 + 3))
+
+
+# --- saving
+
+
+def test_a_game_saved_in_the_middle_goes_on_as_it_would_have():
+    game, other = make(seed=3), make(seed=9)
+    for game_steps in (0, 3, 8):
+        game.reset()
+        for _ in range(game_steps):
+            game.step(2)
+        assert other.load_state_dict(game.state_dict()) is True
+        assert np.array_equal(game.stack, other.stack)
+        for _ in range(12):  # over the end of the game
+            one, two = (each.step(0) for each in (game, other))
+            assert one[1:] == two[1:]
+            assert np.array_equal(one.frame, two.frame)
+            if game.game_over:
+                assert np.array_equal(game.reset(), other.reset())
+
+
+def test_a_game_that_its_seed_does_not_decide_says_so(capsys):
+    game, other = make("Unseeded"), make("Unseeded")
+    game.reset()
+    game.reset()
+    assert other.load_state_dict(game.state_dict()) is False
+    assert "cannot be brought back to where it was" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"actions": np.array([7])}, {"actions": [1]}, {"stack": 3}])
+def test_a_state_of_something_else_is_refused(change):
+    game = make()
+    game.reset()
+    with pytest.raises(ValueError, match="env"):
+        game.load_state_dict(game.state_dict() | change)
+
+
+# --- runs
+
+
+def test_a_run_that_was_stopped_ends_where_an_undisturbed_one_does(tmp_path):
+    config = tiny_game(env_steps=40, eval_every_env_steps=20, eval_episodes=1)
+    whole, finished = run(config, tmp_path / "whole")
+    assert finished
+    for stop_at in (7, 25):  # in the middle of a game, before and after learning began
+        assert not run(config, tmp_path / "cut", stop_at=stop_at)[1]
+    cut, finished = run(config, tmp_path / "cut")
+    assert finished
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert differing(whole.state_dict(), cut.state_dict()) == []
+
+
+def test_a_game_that_cannot_be_brought_back_begins_anew(tmp_path):
+    config = tiny_game("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
+    cut, _ = run(config, tmp_path / "run", stop_at=12)  # in its second game
+    assert (cut.age, cut.env.begun) == (3, True)
+    assert run(config, tmp_path / "run")[1]
+    learner = build.make_learner(config, CPU)
+    learner.load_state_dict(cut.state_dict())
+    assert (learner.age, learner.env.begun, learner.env.game_return) == (0, False, 0.0)
+    learner.close()
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [("Falling", True), ("Unseeded", False)])
+def test_games_of_a_stack_are_saved_in_the_same_way(name, goes_on):
+    config = tiny_game(name)
+    configs = [config, replace(config, seed=2)]
+    ahead, behind = (build.make_learners(configs, CPU) for _ in range(2))
+    for step in range(12):  # into the second game
+        for learner in ahead:
+            learner.advance(step)
+    for learner, other in zip(ahead, behind, strict=True):
+        other.load_state_dict(learner.state_dict())
+        assert (learner.age, other.age) == (3, 3 if goes_on else 0)
+    for step in range(12, 24) if goes_on else ():
+        for learner in (*ahead, *behind):
+            learner.advance(step)
+    for learner, other in zip(ahead, behind, strict=True):
+        assert (differing(learner.state_dict(), other.state_dict()) == []) == goes_on
+    for learner in (ahead[0], behind[0]):
+        learner.close()
+
+
+def test_cartpole_from_the_command_line(tmp_path):
+    pytest.importorskip("pygame")
+    pytest.importorskip("imageio_ffmpeg")
+    config = tiny_config(
+        "gym/CartPole-v1",
+        "rainbow",
+        env={"frame_pixels": 25, "crop_pixels": 25},
+        algorithm={"learn_start_agent_steps": 21, "batch_size": 4, "hidden_dim": 8},
+        env_steps=30,
+        eval_every_env_steps=30,
+        eval_episodes=1,
+    )
+    assert config.base == "rainbow"
+    words = [*tiny_options(config), "--out", tmp_path]
+    code, out, err = cclf("train", *words)
+    assert code == 0, err
+    assert err.splitlines()[0] == (
+        "gym/CartPole-v1 gives vectors: learning from its rendered pictures"
+    )
+    folder = tmp_path / config.run_name()
+    assert out.strip() == str(folder)
+    code, _, err = cclf("train", *words, "--env-steps", "40")
+    assert code == 0
+    assert "resuming at 30 env steps" in err
+    code, out, err = cclf("evaluate", folder, "--episodes", "1")
+    assert code == 0, err
+    assert "over 1 episodes at 40 env steps" in out
+    assert cclf("play", folder, "--out", tmp_path / "episode.mp4")[0] == 0
+    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    assert code == 0, err
+    assert "(batch, 4, 25, 25) -> q_values float32 (batch, 2)" in out
+
+
+def test_a_policy_is_exported_where_a_time_limit_ends_its_games(tmp_path, monkeypatch):
+    config = tiny_game("Short", env_steps=14, eval_every_env_steps=14, eval_episodes=1)
+    assert cclf("train", *tiny_options(config), "--out", tmp_path)[0] == 0
+    folder = tmp_path / config.run_name()
+    ages = []
+    monkeypatch.setattr(Falling, "step", lambda env, action: _counted(env, action, ages))
+    code, _, err = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    assert code == 0, err
+    assert max(ages) == 4, "no step is taken after the end of a game"
+
+
+def _counted(env, action, ages, step=Falling.step):
+    answer = step(env, action)
+    ages.append(env.row)
+    return answer
+
+
+# --- which base algorithm plays it
+
+
+def test_the_environment_says_which_base_algorithm_plays_it():
+    assert presets.resolve("gym/cclf-game/Falling-v0").base == "rainbow"
+    assert presets.resolve("gym/Pendulum-v1").base == "sac"
+    assert presets.resolve("gym/Pendulum-v1", base_name="drqv2").base == "drqv2"
+    assert_refused(
+        cclf("train", "gym/cclf-game/Falling-v0", "--base", "sac"),
+        "--base sac clashes with gym/cclf-game/Falling-v0, which is discrete: use one of rainbow",
+    )
+
+
+def test_both_of_its_networks_see_whole_frames():
+    for method in ("rainbow", "efficient-dqn"):
+        config = presets.resolve("gym/cclf-game/Falling-v0", method)
+        network = make_rainbow(config, num_actions=3).online
+        assert network.encoder.visible_pixels == config.env.frame_pixels == 100
+
+
+def test_what_is_seen_instead_of_vectors_is_said():
+    assert remark_on("gym/cclf-game/Falling-v0") == ""
+    assert remark_on("gym/cclf-game/Still-v0").startswith("gives vectors: learning from its render")
+    assert remark_on("toy/catch") == ""
+
+
+def test_actions_that_nothing_can_learn_are_refused_with_what_to_do():
+    with pytest.raises(ConfigError, match=r"MultiDiscrete.*by Rainbow.*by SAC.*wrapper"):
+        play_of("gym/cclf-game/Many-v0")
+
+
+def test_without_a_look_no_environment_is_made():
+    """Names that a file gave: see docs/reliability.md."""
+    task = "gym/a_module_that_is_not_there:Any-v0"
+    values = presets.resolve(task, look=False).to_dict()
+    del values["base"]  # as version 0.1 wrote it
+    assert presets.from_dict(values).base == "sac"
+    with pytest.raises(ConfigError, match="a_module_that_is_not_there"):
+        presets.resolve(task)
+
+
+def test_no_list_of_names_imports_gymnasium():
+    program = (
+        "import contextlib, io, sys\n"
+        "from cclf.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    for word in ('--help', 'methods', 'tasks'):\n"
+        "        assert main([word]) == 0\n"
+        "assert 'gymnasium' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_facts_are_asked_once():
+    facts.cache_clear()
+    play_of("gym/cclf-game/Falling-v0")
+    play_of("gym/cclf-game/Falling-v0")
+    assert facts.cache_info().misses == 1

@@ -1,0 +1,92 @@
+"""The warning that a run would take days: from the speed of learning alone, once."""
+
+import pytest
+import torch
+
+from cclf import presets
+from cclf.commands.train import _what_helps
+from cclf.runtime.pace import Pace
+from cclf.runtime.progress import Progress
+
+DAY = 86_400.0
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def said(pace, clock, steps, *, seconds, first=0, learns=True):
+    """What a run's steps make it say, each of so many seconds."""
+    told = []
+    for step in range(first + 1, first + steps + 1):
+        clock.seconds += seconds
+        told.append(pace.step(step, step if learns else 0))
+    return [left for left in told if left is not None]
+
+
+def test_a_run_that_takes_days_says_so_once_after_a_minute():
+    clock = Clock()
+    pace = Pace(100_000, clock)
+    assert said(pace, clock, 29, seconds=2.0) == []
+    assert said(pace, clock, 200, seconds=2.0, first=29) == [(100_000 - 31) * 2.0]
+
+
+def test_a_run_that_takes_hours_says_nothing():
+    clock = Clock()
+    assert said(Pace(100_000, clock), clock, 3_000, seconds=0.8) == []
+
+
+def test_warm_up_and_evaluations_do_not_count():
+    clock = Clock()
+    pace = Pace(10_000, clock)
+    assert said(pace, clock, 1_000, seconds=0.01, learns=False) == []
+    clock.seconds += 5 * DAY  # before the first update
+    pace.pause()
+    assert said(pace, clock, 40, seconds=1.0, first=1_000) == []
+    clock.seconds += 5 * DAY
+    pace.pause()
+    assert said(pace, clock, 100, seconds=1.0, first=1_040) == []
+
+
+def test_a_fast_warm_up_hides_nothing():
+    clock = Clock()
+    pace = Pace(100_000, clock)
+    assert said(pace, clock, 5_000, seconds=0.02, learns=False) == []
+    (left,) = said(pace, clock, 100, seconds=4.0, first=5_000)
+    assert left == pytest.approx(95_000 * 4.0, rel=0.01)
+
+
+def test_steps_without_an_update_count_once_it_learns():
+    clock = Clock()
+    pace, told = Pace(1_000_000, clock), []
+    for step in range(1, 200):
+        clock.seconds += 2.0 * (step % 2 == 0)  # every second step has an update
+        told.append(pace.step(step, step // 2))
+    (left,) = (seconds for seconds in told if seconds is not None)
+    assert left == pytest.approx(1e6, rel=0.05)
+
+
+def test_the_line_names_what_helps(capsys):
+    config = presets.resolve("dmc/cartpole-swingup")
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert _what_helps(config, cpu) == "fewer --env-steps, --size small, a GPU would help"
+    assert _what_helps(config, gpu) == "fewer --env-steps, --size small would help"
+    small = presets.resolve("dmc/cartpole-swingup", size="small")
+    assert _what_helps(small, cpu) == "fewer --env-steps, a GPU would help"
+    assert _what_helps(presets.resolve("minigrid/Empty-16x16"), cpu) == (
+        "fewer --env-steps would help"
+    )
+    progress = Progress(10**9, 0, 0, label="seed 2: ", if_slow="a GPU would help")
+    clock = Clock()
+    progress._pace = Pace(10**6, clock)
+    for step in (1, 2, 3):
+        clock.seconds += 61.0
+        progress.step(step, step)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert err.startswith("seed 2: cclf: at the speed of its first minute of learning this run ")
+    assert err.endswith("more: a GPU would help\n")
