@@ -551,7 +551,7 @@ def test_play_says_what_is_wrong(finished, tmp_path):
 
 
 def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
-    assert_refused(cclf("evaluate", tmp_path), "is not a run folder")
+    assert_refused(cclf("evaluate", tmp_path / "nothing"), "is not a run folder")
     assert_refused(cclf("evaluate", finished[2], "--episodes", "0"), "--episodes 0")
     assert_refused(cclf("evaluate", finished[2], "--seed", "-1"), "--seed -1")
     assert_refused(cclf("evaluate", finished[2], "--device", "gpu"), "unknown device 'gpu'")

@@ -1,5 +1,6 @@
 """What DrQ-v2 computes beside the equations of the paper, each on tensors alone."""
 
+import torch
 from torch import Tensor
 
 EDGE = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
@@ -13,7 +14,7 @@ def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: 
     >>> noise_std(torch.tensor([0.0, 50.0, 100.0, 200.0]), first=1.0, last=0.1, fade_agent_steps=100)
     tensor([1.0000, 0.5500, 0.1000, 0.1000])
     """
-    share = (agent_steps / fade_agent_steps).clamp(0.0, 1.0)
+    share = torch.clamp(agent_steps / fade_agent_steps, 0.0, 1.0)
     return (1.0 - share) * first + share * last
 
 
