@@ -180,8 +180,11 @@ def with_changes(defaults: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def refuse_unknown_names(config: Config) -> None:
-    """Of a config that somebody wrote: they name a folder to be made."""
-    base = base_of(config.task, config.base)
+    """Of a config that somebody wrote: they name a folder to be made. No environment is looked at,
+    which could import code, so of some tasks it is not known here whether the base can play them."""
+    task, base = find_task(config.task), find_base(config.base)
+    if not suite_of(task.name).facts:
+        base_of(task.name, base.name)
     find_method(config.method_name, base)
     find_profile(config.profile, base)
 

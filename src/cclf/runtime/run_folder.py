@@ -121,11 +121,11 @@ def trainable_config(path: Path, trust_imports: bool) -> Config:
     """The config to train once more: of a run folder, or a file such as its config.json. Refuses
     imports as `playable_config` does, and names that are not known here."""
     config = read_config(path) if path.is_dir() else read_config_file(path)
+    refuse_imports(config, path, trust_imports)
     try:
         presets.refuse_unknown_names(config)
     except ConfigError as error:
         raise ConfigError(f"cannot train {path}: {error}") from error
-    refuse_imports(config, path, trust_imports)
     return config
 
 
