@@ -4,6 +4,7 @@ function."""
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ MAY_SEE = {
 COMPILERS = {"runtime/compile"}
 
 
+@cache
 def tree(path):
     return ast.parse(path.read_text(), str(path))
 

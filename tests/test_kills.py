@@ -45,7 +45,6 @@ STACKED_SEEDS = [1, 2, 3]
 ENV_STEPS = {
     "default lane": {
         "sac": 160,
-        "sac, workers": 60,
         "drqv2": 160,
         "a2c": 640,
         "rainbow, a stack": 40,

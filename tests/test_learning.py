@@ -120,7 +120,7 @@ def test_shuffled_rewards_are_the_tasks_own_at_other_moments():
     assert abs(np.corrcoef(paid, earned)[0, 1]) < 0.1
 
 
-QUICK = ("cclf", "drq", "curl", "sac-pixel")
+QUICK = ("cclf", "sac-pixel")
 
 
 @pytest.mark.parametrize(

@@ -359,6 +359,7 @@ def test_a_reader_finds_the_newest_checkpoint_though_the_run_prunes_the_one_it_r
     assert "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_agent_can_be_evaluated_while_it_is_trained(tmp_path):
     config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
     folder = tmp_path / config.run_name()

@@ -77,6 +77,7 @@ class AtMoment:
         return self.stop and self.acted
 
 
+@pytest.mark.slow
 def test_runs_on_ray_stopped_and_resumed_equal_runs_here(tmp_path: Path) -> None:
     """There two seeds share a process, here each has its own."""
     here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))

@@ -58,6 +58,7 @@ def test_a_sweep_trains_every_run_and_a_second_one_skips_them(
     assert {path: path.read_bytes() for path in tmp_path.rglob("train.csv")} == before
 
 
+@pytest.mark.slow
 def test_a_deadline_stops_a_sweep_which_then_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
