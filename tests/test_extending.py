@@ -139,6 +139,7 @@ def test_the_base_algorithm_of_the_page_learns_to_catch(base_runs: tuple[Path, s
     assert "return 3 ± 0 over 10 episodes at 2,000 env steps" in said
 
 
+@pytest.mark.slow
 def test_the_gymnasium_environment_of_the_page_is_learned_by_rainbow(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     (tmp_path / "three_torques.py").write_text(FILES["gym/three_torques.py"])

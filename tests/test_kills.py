@@ -48,7 +48,6 @@ ENV_STEPS = {
         "drqv2": 160,
         "a2c": 640,
         "rainbow, a stack": 40,
-        "rainbow, Q*bert": 160,
     },
     "slow lane": {
         "sac": 600,

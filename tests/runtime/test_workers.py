@@ -306,6 +306,7 @@ def test_an_environment_that_cannot_be_made_is_bad_input(pool_of):
         evaluated(pool_of(partial(make_env, replace(CONFIG, task="toy/nonsense"), 0)))
 
 
+@pytest.mark.slow
 def test_closing_ends_the_workers_also_those_that_hang(pool_of):
     pool = pool_of(
         partial(make_env, CONFIG, 0),
@@ -433,6 +434,7 @@ def test_a_signal_in_an_evaluation_beside_training_saves_and_changes_nothing(
     assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_hung_worker(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         use_faulty(patch, "hang", "step", timeout_seconds=600)

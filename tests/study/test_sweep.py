@@ -80,6 +80,7 @@ def test_a_deadline_stops_a_sweep_which_then_goes_on(
     assert list(tmp_path.rglob("state.json"))
 
 
+@pytest.mark.slow
 def test_a_signal_to_a_sweep_lets_its_runs_save(tmp_path: Path) -> None:
     arguments = [
         "sweep",
@@ -139,6 +140,7 @@ def test_results_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert "holds neither runs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_demo_writes_a_page_with_curves_curiosity_and_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +177,7 @@ def test_the_benchmark_prints_one_json_document(
     assert set(report) >= {"device", "commit", "command"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker", ["--env-worker", "--no-env-worker"])
 def test_the_loop_benchmark_counts_the_steps_of_all_runs(
     worker: str, capsys: pytest.CaptureFixture[str]
