@@ -3,8 +3,9 @@ as training draws them, with views cut as it cuts them."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +34,14 @@ from cclf.gallery.samples import (
 )
 from cclf.runtime.run_folder import load_part
 from cclf.runtime.seeding import Generators, derive
+
+
+class WithNetworks(Protocol):
+    @property
+    def networks(self) -> torch.nn.Module: ...
+
+
+Algorithm = TypeVar("Algorithm", bound=WithNetworks)
 
 
 class Looks(NamedTuple):
@@ -83,8 +92,22 @@ def gallery(
     )
 
 
-def load_replay(config: Config, learner: dict[str, Any], n_steps: int = 1) -> Replay:
-    """The replay of a checkpoint, without its environment."""
+def load(
+    config: Config,
+    learner: dict[str, Any],
+    make: Callable[[Config, int], Algorithm],
+    n_steps: int = 1,
+) -> tuple[Algorithm, Replay]:
+    """Networks and replay of a checkpoint, without its environment; in float32, whatever the run
+    trained with. `make` takes a config and the number of actions."""
+    replay = _load_replay(config, learner, n_steps)
+    config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
+    algorithm = make(config, replay.actions.shape[1])
+    load_part(algorithm.networks, learner["algorithm"]["networks"], "networks")
+    return algorithm, replay
+
+
+def _load_replay(config: Config, learner: dict[str, Any], n_steps: int) -> Replay:
     state = learner["replay"]
     slots, action_dim = state["actions"].shape
     if not state["live"].any():

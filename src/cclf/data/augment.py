@@ -69,6 +69,15 @@ def uncut(images: Tensor, origins: Tensor, pixels: int) -> Crops:
     return Crops(images, sample.repeat(origins.shape[0]), origins.flatten(0, 1), pixels)
 
 
+def uncut_pairs(frames: Tensor, origins: Tensor, next_origins: Tensor, pixels: int) -> Crops:
+    """K crops of each o_t and of what followed it, to be cut later, out of `frames` (2 B, ...): row
+    v B + b is view v of o_t in sample b, K B further of its successor."""
+    views, batch = origins.shape[:2]
+    sample = torch.arange(2 * batch, device=frames.device).view(2, 1, batch)
+    sample = sample.expand(2, views, batch).flatten()
+    return Crops(frames, sample, torch.cat([origins, next_origins]).flatten(0, 1), pixels)
+
+
 def whole(images: Tensor) -> Crops:
     """Square images as crops of themselves."""
     return uncut(images, images.new_zeros((1, len(images), 2), dtype=torch.int64), images.shape[-1])
@@ -78,6 +87,17 @@ def crop(images: Tensor, origins: Tensor, pixels: int) -> Views:
     """K crops of `pixels` x `pixels` out of each image (B, C, H, W), at the corners (K, B, 2)."""
     cut = uncut(images, origins, pixels).cut()
     return Views(cut.view(*origins.shape[:2], *cut.shape[1:]), origins, pixels)
+
+
+def repeated_border(pixels: int, border: int, device: torch.device) -> Tensor:
+    """Where each row (or column) of a square frame with repeated borders comes from.
+
+        p[i] = clamp(i - s, 0, pixels - 1)        i = 0 ... pixels + 2 s - 1
+
+    >>> repeated_border(3, 2, torch.device("cpu"))
+    tensor([0, 0, 0, 1, 2, 2, 2])
+    """
+    return torch.arange(-border, pixels + border, device=device).clamp(0, pixels - 1)
 
 
 SHIFT_PIXELS = 4

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,13 @@ _MOMENTS: dict[type, tuple[str, ...]] = {
     torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
     torch.optim.RMSprop: ("square_avg",),
 }
+
+
+def adam_on(device: torch.device) -> Callable[..., torch.optim.Adam]:
+    """On a GPU one kernel steps all parameters and counts its steps there: a CUDA graph can hold
+    it."""
+    on_gpu = partial(torch.optim.Adam, fused=True, capturable=True)
+    return on_gpu if device.type == "cuda" else torch.optim.Adam
 
 
 Move = Callable[..., None]  # a step of Adam, see `adam_step`

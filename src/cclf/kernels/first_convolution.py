@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-from cclf.data.augment import Crops
+from cclf.data.augment import Crops, repeated_border
 from cclf.kernels import triton_kernels
 
 CHANNELS = 16  # of a packed pixel
@@ -35,17 +35,6 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
     place = repeated_border(frames.shape[1], border, frames.device)
     return F.pad(frames[:, place][:, :, place], (0, CHANNELS - channels))
-
-
-def repeated_border(pixels: int, border: int, device: torch.device) -> Tensor:
-    """Where each row (or column) of a square frame with repeated borders comes from.
-
-        p[i] = clamp(i - s, 0, pixels - 1)        i = 0 ... pixels + 2 s - 1
-
-    >>> repeated_border(3, 2, torch.device("cpu"))
-    tensor([0, 0, 0, 1, 2, 2, 2])
-    """
-    return torch.arange(-border, pixels + border, device=device).clamp(0, pixels - 1)
 
 
 def prepare_weight(weight: Tensor) -> Tensor:

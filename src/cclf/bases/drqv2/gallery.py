@@ -1,6 +1,5 @@
 """What `cclf inspect` shows of DrQ-v2."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,12 +9,11 @@ from torch import Tensor
 from cclf.bases import pixel_gallery
 from cclf.bases.drqv2.learner import make_drqv2
 from cclf.bases.drqv2.update import Drqv2, join_planes
-from cclf.bases.pixel_gallery import Looks, load_replay
+from cclf.bases.pixel_gallery import Looks
 from cclf.config import Config
 from cclf.data.replay import Replay
 from cclf.data.types import MakeEnv
 from cclf.gallery.record import About, Gallery
-from cclf.runtime.run_folder import load_part
 
 
 def gallery(
@@ -31,12 +29,8 @@ def gallery(
 
 
 def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Drqv2, Replay]:
-    """Networks and replay of a checkpoint; in float32, whatever the run trained with."""
-    replay = load_replay(config, learner, config.algorithm.n_steps)
-    config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
-    agent = make_drqv2(config, replay.actions.shape[1], device)
-    load_part(agent.networks, learner["algorithm"]["networks"], "networks")
-    return agent, replay
+    make = partial(make_drqv2, device=device)
+    return pixel_gallery.load(config, learner, make, config.algorithm.n_steps)
 
 
 def looks_of(agent: Drqv2) -> Looks:

@@ -25,11 +25,11 @@ from cclf.bases.pixel_encoder import (
     plain_split,
 )
 from cclf.config import Config, Precision
-from cclf.data.augment import Crops, Views, draw_origins
-from cclf.data.optimisers import Move, adam_step, descend, follow, load_moments, moments
+from cclf.data.augment import Crops, Views, draw_origins, repeated_border, uncut_pairs
+from cclf.data.optimisers import Move, adam_on, adam_step, descend, follow, load_moments, moments
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
-from cclf.kernels.first_convolution import pack, repeated_border
+from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import (
     backward,
     paired_convolutions,
@@ -129,9 +129,7 @@ class Drqv2:
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         parts = ("framework", "encoder", "actor", "critic", "target")
         self.networks = nn.ModuleDict({part: getattr(self, part) for part in parts}).to(device)
-        # One kernel steps all parameters and counts its steps on the GPU: a CUDA graph can hold it.
-        on_gpu = partial(torch.optim.Adam, fused=True, capturable=True)
-        adam = on_gpu if device.type == "cuda" else torch.optim.Adam
+        adam = adam_on(device)
         learned = [*self.encoder.parameters(), *self.critic.parameters()]
         if config.method.contrastive:
             learned += self.framework.parameters()
@@ -197,11 +195,7 @@ class Drqv2:
         """All views of the batch as rows, not yet cut out of their frames."""
         observations = (batch.observation, batch.next_observation)
         frames = self.compute.join_frames(self.settings.shift_pixels, *observations)
-        views, batch_size = noise.origins.shape[:2]
-        sample = torch.arange(2 * batch_size, device=frames.device).view(2, 1, batch_size)
-        sample = sample.expand(2, views, batch_size).flatten()
-        origins = torch.cat([noise.origins, noise.next_origins]).flatten(0, 1)
-        return Crops(frames, sample, origins, self.env.frame_pixels)
+        return uncut_pairs(frames, noise.origins, noise.next_origins, self.env.frame_pixels)
 
     def _learn_values(
         self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor, std: Tensor

@@ -1,20 +1,19 @@
 """What `cclf inspect` shows of SAC on pixels."""
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cclf.bases import pixel_gallery
-from cclf.bases.pixel_gallery import Looks, load_replay
+from cclf.bases.pixel_gallery import Looks
 from cclf.bases.sac.learner import make_sac
 from cclf.bases.sac.update import Sac
 from cclf.config import Config
 from cclf.data.replay import Replay
 from cclf.data.types import MakeEnv
 from cclf.gallery.record import About, Gallery
-from cclf.runtime.run_folder import load_part
 
 
 def gallery(
@@ -30,12 +29,8 @@ def gallery(
 
 
 def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Sac, Replay]:
-    """Networks and replay of a checkpoint; in float32, whatever the run trained with."""
-    replay = load_replay(config, learner)
-    config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
-    sac = make_sac(config, replay.actions.shape[1], device)
-    load_part(sac.networks, learner["algorithm"]["networks"], "networks")
-    return sac, replay
+    make = partial(make_sac, device=device)
+    return pixel_gallery.load(config, learner, make)
 
 
 def looks_of(sac: Sac) -> Looks:

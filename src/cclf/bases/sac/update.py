@@ -23,7 +23,7 @@ from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
 from cclf.config import Config, Precision
 from cclf.data import augment
 from cclf.data.augment import Crops, Views
-from cclf.data.optimisers import descend, load_moments, moments
+from cclf.data.optimisers import adam_on, descend, follow, load_moments, moments
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
@@ -116,9 +116,7 @@ class Sac:
     def _make_optimisers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
         settings, encoder = self.settings, list(self.critic.encoder.parameters())
         belief = list(self.framework.parameters())
-        # One kernel steps all parameters and counts its steps on the GPU: a CUDA graph can hold it.
-        on_gpu = partial(torch.optim.Adam, fused=True, capturable=True)
-        adam = on_gpu if device.type == "cuda" else torch.optim.Adam
+        adam = adam_on(device)
         slow = {
             "lr": settings.temperature_learning_rate,
             "betas": (settings.temperature_beta1, 0.999),
@@ -182,11 +180,8 @@ class Sac:
     def crops(self, batch: Batch, noise: SacNoise) -> Crops:
         """All views of the batch as rows, not yet cut out of their frames."""
         frames = self.compute.join_frames(batch.observation, batch.next_observation)
-        views, batch_size = noise.origins.shape[:2]
-        sample = torch.arange(2 * batch_size, device=frames.device).view(2, 1, batch_size)
-        sample = sample.expand(2, views, batch_size).flatten()
-        origins = torch.cat([noise.origins, noise.next_origins]).flatten(0, 1)
-        return Crops(frames, sample, origins, self.env.crop_pixels)
+        origins = (noise.origins, noise.next_origins)
+        return augment.uncut_pairs(frames, *origins, self.env.crop_pixels)
 
     def _learn_values(
         self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor
@@ -212,12 +207,11 @@ class Sac:
         descend(loss, self.optimisers["critic"])
         return metrics
 
-    @torch.no_grad()
     def _move_target(self) -> None:
         q_rate, encoder_rate = self.settings.q_ema_rate, self.settings.encoder_ema_rate
         for part, rate in (("q1", q_rate), ("q2", q_rate), ("encoder", encoder_rate)):
             ours, theirs = getattr(self.critic, part), getattr(self.target, part)
-            torch._foreach_lerp_(list(theirs.parameters()), list(ours.parameters()), rate)
+            follow(list(theirs.parameters()), list(ours.parameters()), rate)
 
     def _learn_from_anchors(
         self, encoded: Encoded, appraisal: Appraisal, noise: Tensor, target_moved: bool
