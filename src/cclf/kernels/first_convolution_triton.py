@@ -11,28 +11,34 @@ from cclf.kernels.first_convolution import CHANNELS, TAPS
 
 PIXELS, GRADIENT_PIXELS = 256, 128  # results that a kernel makes or reads at a time
 PROGRAMS = 264  # that share the images of a weight gradient: two for each multiprocessor of an H200
-TAPS_AT_ONCE = 4  # of a weight gradient: 4 taps of 16 channels fill the 64 rows of a matrix product
+ROW_PIXELS = (
+    4  # under a row of taps, of which 3 count: with 16 channels they fill a product's 64 rows
+)
 
 
 @triton.jit
 def _forward(
     images, sample, origins, weight, bias, result, height, width,
-    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
+    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
+    """The three taps of a row lie side by side in memory: one product for each row."""
     n = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     row, column = pixel // (SIDE + 1), pixel % (SIDE + 1)
     wanted = (row < SIDE) & (column < SIDE)
     y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
-    channel, out = tl.arange(0, CHANNELS), tl.arange(0, OUT)
+    line, out = tl.arange(0, ROW_PIXELS * CHANNELS), tl.arange(0, OUT)
+    counts = line < 3 * CHANNELS
     corner = images + ((tl.load(sample + n) * height + y) * width + x) * CHANNELS
-    under = corner + 2 * (row * width + column)[:, None] * CHANNELS + channel[None, :]
+    under = corner + 2 * (row * width + column)[:, None] * CHANNELS + line[None, :]
     total = tl.zeros((PIXELS, OUT), tl.float32)
-    for tap in tl.static_range(TAPS):
+    for tap_row in tl.static_range(3):
         values = tl.load(
-            under + ((tap // 3) * width + tap % 3) * CHANNELS, mask=wanted[:, None], other=0.0
+            under + tap_row * width * CHANNELS, mask=wanted[:, None] & counts[None, :], other=0.0
         )
-        factors = tl.load(weight + (tap * CHANNELS + channel)[:, None] * OUT + out[None, :])
+        factor = weight + (3 * tap_row * CHANNELS + line)[:, None] * OUT + out[None, :]
+        factors = tl.load(factor, mask=counts[:, None], other=0.0)
         total = tl.dot(values, factors.to(values.dtype), total)
     total = tl.where(wanted[:, None], tl.maximum(total + tl.load(bias + out)[None, :], 0.0), 0.0)
     place = (n * SIDE * (SIDE + 1) + pixel)[:, None] * OUT + out[None, :]
@@ -42,16 +48,16 @@ def _forward(
 @triton.jit
 def _gradients(
     images, sample, origins, gradient, result, weight_parts, bias_parts, count, height, width,
-    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
-    TAPS_AT_ONCE: tl.constexpr,
+    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Each program sums over its share of the images, for four taps; the shares are added outside,
-    in one order."""
-    program, group = tl.program_id(0), tl.program_id(1)
-    out, line = tl.arange(0, OUT), tl.arange(0, TAPS_AT_ONCE * CHANNELS)
-    tap, channel = group * TAPS_AT_ONCE + line // CHANNELS, line % CHANNELS
-    offset = ((tap // 3) * width + tap % 3) * CHANNELS + channel
-    total = tl.zeros((TAPS_AT_ONCE * CHANNELS, OUT), tl.float32)
+    """Each program sums over its share of the images, for a row of taps; the shares are added
+    outside, in one order."""
+    program, tap_row = tl.program_id(0), tl.program_id(1)
+    out, line = tl.arange(0, OUT), tl.arange(0, ROW_PIXELS * CHANNELS)
+    counts = line < 3 * CHANNELS
+    offset = tap_row * width * CHANNELS + line
+    total = tl.zeros((ROW_PIXELS * CHANNELS, OUT), tl.float32)
     bias_total = tl.zeros((OUT,), tl.float32)
     for n in range(program, count, tl.num_programs(0)):
         y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
@@ -66,20 +72,18 @@ def _gradients(
                 reached, tl.load(gradient + place, mask=wanted[:, None], other=0.0), 0.0
             )
             under = corner + 2 * (row * width + column)[:, None] * CHANNELS + offset[None, :]
-            values = tl.load(under, mask=wanted[:, None] & (tap < TAPS)[None, :], other=0.0)
+            values = tl.load(under, mask=wanted[:, None] & counts[None, :], other=0.0)
             total = tl.dot(tl.trans(values), slope.to(values.dtype), total)
             bias_total += tl.sum(slope.to(tl.float32), axis=0)
-    place = ((program * tl.num_programs(1) + group) * TAPS_AT_ONCE * CHANNELS + line)[
-        :, None
-    ] * OUT + out[None, :]
-    tl.store(weight_parts + place, total)
-    if group == 0:
+    place = (program * 9 + 3 * tap_row) * CHANNELS + line
+    tl.store(weight_parts + place[:, None] * OUT + out[None, :], total, mask=counts[:, None])
+    if tap_row == 0:
         tl.store(bias_parts + program * OUT + out, bias_total)
 
 
 def _sizes(crops: Crops, out: int) -> dict[str, int]:
     side = (crops.pixels - 3) // 2 + 1
-    return {"SIDE": side, "OUT": out, "TAPS": TAPS, "CHANNELS": CHANNELS}
+    return {"SIDE": side, "OUT": out, "CHANNELS": CHANNELS, "ROW_PIXELS": ROW_PIXELS}
 
 
 def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
@@ -104,10 +108,8 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
-    images, out, groups = crops.images, gradient.shape[-1], triton.cdiv(TAPS, TAPS_AT_ONCE)
-    weight_parts = images.new_empty(
-        (PROGRAMS, groups * TAPS_AT_ONCE, CHANNELS, out), dtype=torch.float32
-    )
+    images, out = crops.images, gradient.shape[-1]
+    weight_parts = images.new_empty((PROGRAMS, TAPS, CHANNELS, out), dtype=torch.float32)
     bias_parts = images.new_empty((PROGRAMS, out), dtype=torch.float32)
     arguments = (
         images,
@@ -119,6 +121,6 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
         bias_parts,
         len(crops.sample),
     )
-    sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "TAPS_AT_ONCE": TAPS_AT_ONCE}
-    _gradients[(PROGRAMS, groups)](*arguments, *images.shape[1:3], **sizes)
-    return weight_parts.sum(0)[:TAPS], bias_parts.sum(0)
+    sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS}
+    _gradients[(PROGRAMS, 3)](*arguments, *images.shape[1:3], **sizes)
+    return weight_parts.sum(0), bias_parts.sum(0)
