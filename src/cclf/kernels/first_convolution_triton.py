@@ -11,34 +11,28 @@ from cclf.kernels.first_convolution import CHANNELS, TAPS
 
 PIXELS, GRADIENT_PIXELS = 256, 128  # results that a kernel makes or reads at a time
 PROGRAMS = 264  # that share the images of a weight gradient: two for each multiprocessor of an H200
-ROW_PIXELS = (
-    4  # under a row of taps, of which 3 count: with 16 channels they fill a product's 64 rows
-)
+ROW_PIXELS = 4  # read under a row of 3 taps: with 16 channels they fill a product's 64 rows
 
 
 @triton.jit
 def _forward(
     images, sample, origins, weight, bias, result, height, width,
-    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
-    ROW_PIXELS: tl.constexpr,
+    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The three taps of a row lie side by side in memory: one product for each row."""
     n = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     row, column = pixel // (SIDE + 1), pixel % (SIDE + 1)
     wanted = (row < SIDE) & (column < SIDE)
     y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
-    line, out = tl.arange(0, ROW_PIXELS * CHANNELS), tl.arange(0, OUT)
-    counts = line < 3 * CHANNELS
+    channel, out = tl.arange(0, CHANNELS), tl.arange(0, OUT)
     corner = images + ((tl.load(sample + n) * height + y) * width + x) * CHANNELS
-    under = corner + 2 * (row * width + column)[:, None] * CHANNELS + line[None, :]
+    under = corner + 2 * (row * width + column)[:, None] * CHANNELS + channel[None, :]
     total = tl.zeros((PIXELS, OUT), tl.float32)
-    for tap_row in tl.static_range(3):
+    for tap in tl.static_range(TAPS):
         values = tl.load(
-            under + tap_row * width * CHANNELS, mask=wanted[:, None] & counts[None, :], other=0.0
+            under + ((tap // 3) * width + tap % 3) * CHANNELS, mask=wanted[:, None], other=0.0
         )
-        factor = weight + (3 * tap_row * CHANNELS + line)[:, None] * OUT + out[None, :]
-        factors = tl.load(factor, mask=counts[:, None], other=0.0)
+        factors = tl.load(weight + (tap * CHANNELS + channel)[:, None] * OUT + out[None, :])
         total = tl.dot(values, factors.to(values.dtype), total)
     total = tl.where(wanted[:, None], tl.maximum(total + tl.load(bias + out)[None, :], 0.0), 0.0)
     place = (n * SIDE * (SIDE + 1) + pixel)[:, None] * OUT + out[None, :]
@@ -48,7 +42,7 @@ def _forward(
 @triton.jit
 def _gradients(
     images, sample, origins, gradient, result, weight_parts, bias_parts, count, height, width,
-    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
     ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
     """Each program sums over its share of the images, for a row of taps; the shares are added
@@ -75,7 +69,7 @@ def _gradients(
             values = tl.load(under, mask=wanted[:, None] & counts[None, :], other=0.0)
             total = tl.dot(tl.trans(values), slope.to(values.dtype), total)
             bias_total += tl.sum(slope.to(tl.float32), axis=0)
-    place = (program * 9 + 3 * tap_row) * CHANNELS + line
+    place = (program * TAPS + 3 * tap_row) * CHANNELS + line
     tl.store(weight_parts + place[:, None] * OUT + out[None, :], total, mask=counts[:, None])
     if tap_row == 0:
         tl.store(bias_parts + program * OUT + out, bias_total)
@@ -83,7 +77,7 @@ def _gradients(
 
 def _sizes(crops: Crops, out: int) -> dict[str, int]:
     side = (crops.pixels - 3) // 2 + 1
-    return {"SIDE": side, "OUT": out, "CHANNELS": CHANNELS, "ROW_PIXELS": ROW_PIXELS}
+    return {"SIDE": side, "OUT": out, "TAPS": TAPS, "CHANNELS": CHANNELS}
 
 
 def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
@@ -121,6 +115,6 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
         bias_parts,
         len(crops.sample),
     )
-    sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS}
-    _gradients[(PROGRAMS, 3)](*arguments, *images.shape[1:3], **sizes)
+    sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "ROW_PIXELS": ROW_PIXELS}
+    _gradients[(PROGRAMS, TAPS // 3)](*arguments, *images.shape[1:3], **sizes)
     return weight_parts.sum(0), bias_parts.sum(0)
