@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cclf.errors import ConfigError
-from cclf.study import differences, figures, load, page, statistics, steps, tables, verdict
+from cclf.study import (
+    differences,
+    figures,
+    load,
+    page,
+    statistics,
+    steps,
+    tables,
+    training,
+    verdict,
+)
 from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.study.load import Row, RunName
 from cclf.study.tabular import Table
@@ -219,6 +229,7 @@ def _scores_section(groups: Sequence[Group]) -> Section:
             *tables.score_tables(group),
             differences.differences_table(group),
             steps.steps_table(group),
+            training.training_table(group),
         )
     ]
     return Section(
