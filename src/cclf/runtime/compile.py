@@ -56,9 +56,9 @@ def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[F
     >>> at_once(lambda: 1, lambda: 2)
     (1, 2)
     """
-    if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+    if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return first(), second()
-    here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
+    here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(here)
     with torch.cuda.stream(beside):
         second_result = second()

@@ -14,8 +14,10 @@ from cclf.study.verdict import MIN_SEEDS
 
 MIN_EVALUATIONS = 8  # of a run: fewer say little about the time between them
 RIVALS = ("cclf", "curl")  # the method of the paper, and what is left of it without curiosity
-COLUMNS = ("task", "profile", "method", "seeds", "mean", "low", "high")
-COLUMNS += tuple(f"{rival}_less_it{part}" for rival in RIVALS for part in ("", "_low", "_high"))
+COLUMNS = (
+    *("task", "profile", "method", "seeds", "mean", "low", "high"),
+    *(f"{rival}_less_it{part}" for rival in RIVALS for part in ("", "_low", "_high")),
+)
 
 
 def training_table(group: Group) -> Table:
@@ -42,8 +44,8 @@ def training_table(group: Group) -> Table:
         "of a run), and by how much that of another method is larger, with 95 % intervals. In "
         f"bold: 0 lies outside, and both have {MIN_SEEDS} seeds or more."
     )
-    header = ("method", "task", "seeds", "mean over training")
-    header += tuple(f"{rival} less it" for rival in RIVALS)
+    differences = [f"{rival} less it" for rival in RIVALS]
+    header = ("method", "task", "seeds", "mean over training", *differences)
     return Table(f"training-{group.suite}-{group.profile}", caption, header, shown, COLUMNS, data)
 
 
