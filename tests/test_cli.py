@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -288,6 +290,29 @@ def test_a_run_folder_holds_what_the_contract_says(finished):
         assert float(row["return_mean"]) == pytest.approx(sum(returns) / 2)
     assert (folder / "episode-60.mp4").stat().st_size > 1_000
     assert [path.name for path in out.iterdir()] == ["toy"], "nothing beside the run folder"
+
+
+def test_a_finished_run_says_what_can_be_done_with_it(finished):
+    _, _, folder, (_, _, stderr) = finished
+    assert stderr.splitlines()[-3:] == [
+        f"next: cclf evaluate {folder}",
+        f"      cclf play {folder}",
+        f"      cclf inspect {folder}",
+    ]
+
+
+def test_hints_are_commands_that_work():
+    def commands(config, out="runs"):
+        return [line.split(maxsplit=1)[-1] for line in training.hints([config], Path(out))]
+
+    without_curiosity = tiny_config(method="drq")
+    assert [line.split()[-2] for line in commands(without_curiosity)] == ["evaluate", "play"]
+    spaces = tiny_config(method="rad")
+    assert commands(spaces, "my runs")[1].endswith(f"play 'my runs/{spaces.run_name()}'")
+    imported = replace(tiny_config(), task="gym/my_module:Env-v0")
+    assert "--trust-imports" in commands(imported)[1]
+    several = training.hints([tiny_config(seed=1), tiny_config(seed=2)], Path("runs"))
+    assert several == ["next: cclf report runs"]
 
 
 def test_the_manifest_names_commit_and_renderer():
@@ -615,6 +640,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, numb
     assert process.returncode == 75, stderr
     assert stdout == ""
     assert "run the same command to go on" in stderr.splitlines()[-1]
+    assert "stopping after this update" in stderr.splitlines()[-2], "said at once"
     assert 65 <= checkpoint.load(folder / "checkpoint")["agent_steps"] < 240
     assert_goes_on_to_the_same_end(tmp_path, undisturbed)
 

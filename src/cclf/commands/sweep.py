@@ -11,7 +11,7 @@ import tyro
 
 from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_output, parse
-from cclf.commands.train import train_config
+from cclf.commands.train_options import train_config
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.study import paper_tables
