@@ -81,6 +81,7 @@ def assert_refused(result, *words):
         (["methods", "--json"], ["torch", "numpy"]),
         (["train", "toy/reach", "--dry-run"], ["torch"]),
         (["train", "--help"], ["torch"]),
+        (["completion", "words", "train", "toy/reach", "--method", ""], ["torch", "numpy"]),
     ],
     ids=" ".join,
 )
@@ -166,6 +167,13 @@ def test_listings_for_people():
         assert (code, err) == (0, "")
         for word in words:
             assert word in out
+
+
+def test_methods_come_with_their_summaries_and_whole_names(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = cclf("methods")
+    assert "  rad  SAC on one random crop\n" in out
+    assert all(f"  {method}" in out for base in bases().values() for method in base.methods)
 
 
 def test_a_dry_run_prints_the_resolved_config_and_writes_nothing(tmp_path, monkeypatch):
@@ -695,12 +703,22 @@ def test_a_run_hears_a_signal_that_comes_before_its_words_are_read(monkeypatch, 
 
 
 def test_a_folder_that_holds_one_run_stands_for_it(finished, tmp_path):
-    one, two = tmp_path / "toy" / "one", tmp_path / "toy" / "two"
+    one = tmp_path / "toy" / "one"
     shutil.copytree(finished[2], one)
     code, out, _ = cclf("evaluate", tmp_path, "--episodes", "1", "--json")
     assert code == 0
     assert json.loads(out)["run"] == str(one)
-    shutil.copytree(one, two)
-    code, _, err = cclf("evaluate", tmp_path, "--episodes", "1")
-    assert code == 2
-    assert f"{tmp_path} holds 2 runs: name one of them, such as {one}" in err
+    shutil.copytree(one, one / "failure")  # a bundle in a run is no other run
+    assert json.loads(cclf("evaluate", tmp_path, "--episodes", "1", "--json")[1])["run"] == str(one)
+
+
+def test_a_folder_that_holds_several_runs_names_them(tmp_path):
+    for number in range(10):
+        (tmp_path / f"seed-{number}").mkdir()
+        (tmp_path / f"seed-{number}" / "config.json").write_text("{}")
+    for command in ("evaluate", "play", "inspect", "export"):
+        assert_refused(
+            cclf(command, tmp_path),
+            f"{tmp_path} holds 10 runs: name one of them: {tmp_path / 'seed-0'}, ",
+            f"{tmp_path / 'seed-7'} and 2 more",
+        )

@@ -28,6 +28,7 @@ class Where:
     """Which machines, and how many runs at a time."""
 
     backend: Literal["local", "ray"] = "local"
+    """This machine, or a Ray cluster."""
     address: str | None = None
     """Of the Ray cluster, e.g. 10.0.0.1:6379; Ray is started on this machine when it is left
     out."""
@@ -70,16 +71,20 @@ class Sweep:
     100000
     """
 
-    where: Annotated[Where, tyro.conf.arg(name="")]
+    where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     table: str | None = None
     """table1, ablation, minigrid or atari: the methods, tasks, seeds and options of the paper's; or
     curiosity: CCLF and its controls. Those given here win."""
     tasks: tuple[str, ...] = ()
+    """What to learn (see: cclf tasks)."""
     methods: tuple[str, ...] = ()
+    """What to learn by (see: cclf methods)."""
     seeds: tuple[int, ...] = ()
     """1 2 3 4 5 without a table."""
     profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
+    """Readings of the points where the paper and the released code disagree."""
     out: Path = Path("runs")
+    """Folder for run folders."""
 
 
 def main(arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from cclf import presets
-from cclf.bases.base import DEFAULT_PROFILE
+from cclf.bases.base import DEFAULT_PROFILE, Base
 from cclf.bases.registry import bases, find_base
 from cclf.commands.options import parse
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
@@ -18,42 +19,66 @@ from cclf.errors import ConfigError
 from cclf.presets import refuse_idle_options
 
 
-def _train_options(algorithm_config: type) -> Any:
+def _choices(names: Collection[str]) -> Any:
+    """Shown as choices, but refused elsewhere, with the nearest name."""
+    return tyro.conf.arg(metavar="{" + ",".join(names) + "}" if names else "NAME")
+
+
+def _methods(base: Base) -> Any:
+    return tyro.conf.arg(
+        metavar="METHOD",
+        help=f"What is learned, as a difference from CCLF (see: cclf methods --base {base.name}): "
+        f"{', '.join(base.methods)}.",
+    )
+
+
+def train_options(room: Base) -> Any:
+    """The options of `cclf train` with this base algorithm, as a dataclass."""
+
     @dataclass(frozen=True)
     class Train:
-        """Train an agent. Every number below shows its value for this task, method and profile."""
+        """Train an agent; the same command again goes on with a run that was stopped.
 
-        task: tyro.conf.Positional[str]
-        method: str
-        base: str
+        Every number below shows its value for this task, method, profile and size."""
+
+        task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
+        """What to learn, e.g. toy/reach or dmc/cartpole-swingup (see: cclf tasks)."""
+        method: Annotated[str, _methods(room)]
+        base: Annotated[str, _choices(bases())]
         """The base algorithm; the task's own unless given (see: cclf methods)."""
-        profile: str
-        """released or paper: which reading of the points where the two disagree."""
-        size: str | None
-        """small: smaller frames, networks and batches, for a machine without a GPU. What it
-        changes is shown below; it is no setting of the paper."""
+        profile: Annotated[str, _choices(room.profiles)]
+        """Which reading of the points where the paper and the released code disagree."""
+        size: Annotated[str | None, _choices(room.sizes)]
+        """Smaller frames, networks and batches, for a machine without a GPU. What it changes is
+        shown below; it is no setting of the paper."""
         seed: int
+        """Decides every random number of the run; 0 or more."""
         with_seeds: tuple[int, ...]
         """More seeds, trained in this process in turn with the first, each in its own folder:
         useful when one run already keeps the GPU busy."""
-        with_tasks: tuple[str, ...]
+        with_tasks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[TASK [TASK ...]]")]
         """More tasks in the same way, each with all seeds. Runs of Rainbow learn together, in one
         call: name all games."""
         out: Path
         """Folder for run folders; this run's is OUT/TASK/METHOD/seed-SEED-HASH."""
         dry_run: bool
         """Print the resolved config and stop."""
-        from_: Annotated[Path | None, tyro.conf.arg(name="from")]
+        from_: Annotated[Path | None, tyro.conf.arg(name="from", metavar="PATH")]
         """A run folder, or a file such as its config.json: train that once more, in the place of
         task, method, base and profile. Seeds and every option below may be changed beside it."""
         trust_imports: bool
         """With --from: allow a task gym/MODULE:ID of that file to import the Python module."""
-        env: Annotated[EnvConfig, tyro.conf.arg(name="")]
-        method_config: Annotated[MethodConfig, tyro.conf.arg(name="")]
-        algorithm: Annotated[algorithm_config, tyro.conf.arg(name="")]  # type: ignore[valid-type]
-        run: Annotated[RunConfig, tyro.conf.arg(name="")]
+        env: tyro.conf.OmitArgPrefixes[Annotated[EnvConfig, _group("environment")]]
+        method_config: tyro.conf.OmitArgPrefixes[Annotated[MethodConfig, _group("method")]]
+        algorithm: tyro.conf.OmitArgPrefixes[Annotated[room.settings, _group("algorithm")]]  # type: ignore[name-defined]
+        run: tyro.conf.OmitArgPrefixes[Annotated[RunConfig, _group("run")]]
 
     return Train
+
+
+def _group(title: str) -> Any:
+    """A box of its own in the help, whose options have no prefix."""
+    return tyro.conf.arg(name=title)
 
 
 def _task_place(arguments: list[str]) -> int:
@@ -114,7 +139,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         defaults = _preset(arguments, known)
     else:
         defaults = _from_file(arguments, known)
-    options = _train_options(type(defaults.algorithm))(
+    options = train_options(find_base(defaults.base))(
         task=defaults.task,
         method=defaults.method_name,
         base=defaults.base,
