@@ -1,6 +1,7 @@
 """`cclf sweep`: many runs, on this machine or on a Ray cluster."""
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -108,7 +109,10 @@ def main(arguments: list[str]) -> int:
     )
     check_output(options.out, is_folder=True)
     with sweeping(options.where) as (backend, stop):
-        return run_and_report(calls, backend, stop, options.where)
+        exit_code = run_and_report(calls, backend, stop, options.where)
+    if exit_code == EXIT_DONE:
+        print(f"next: cclf report {shlex.quote(str(options.out))}", file=sys.stderr)
+    return exit_code
 
 
 # What the command itself decides for each of its runs.
@@ -198,6 +202,7 @@ def run_and_report(
     calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where
 ) -> int:
     from cclf.study.sweep.loop import run_all
+    from cclf.study.sweep.plan import tally
 
     outcomes: list[Outcome] = run_all(
         calls,
@@ -207,14 +212,11 @@ def run_and_report(
         where.seeds_per_process,
         where.games_per_process,
     )
-    stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
         command = f"cclf train {' '.join(outcome.call.arguments())}"
         print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
-    done = len(outcomes) - len(stopped) - len(failed)
-    print(
-        f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed",
-        file=sys.stderr,
-    )
-    return EXIT_FAILED if failed else EXIT_STOPPED if stopped else EXIT_DONE
+    is_stopped = any(outcome.exit_code == EXIT_STOPPED for outcome in outcomes)
+    go_on = "; run the same command to go on" if is_stopped else ""
+    print(f"{tally(outcomes, len(outcomes))}{go_on}", file=sys.stderr)
+    return EXIT_FAILED if failed else EXIT_STOPPED if is_stopped else EXIT_DONE

@@ -152,7 +152,9 @@ class Progress:
         row = Table.grid(padding=(0, 1, 0, 0))
         row.add_column(width=columns)
         row.add_column(no_wrap=True, overflow="crop")
-        row.add_row(ProgressBar(self.total, self._env_steps, width=columns), text)
+        # rich's own red would look like a failure
+        bar = ProgressBar(self.total, self._env_steps, width=columns, complete_style="cyan")
+        row.add_row(bar, text)
         return row
 
     def _live_text(self, columns: int) -> str:
