@@ -223,8 +223,8 @@ def announcement(config: Config, learner: Any, device: Any) -> list[str]:
     evaluations = config.run.env_steps // config.run.eval_every_env_steps
     if evaluations > LINES:
         lines.append(
-            f"{evaluations:,} evaluations, all of them in eval.csv; here a line for each "
-            f"{100 // LINES} % of the budget"
+            f"{evaluations:,} evaluations, all in eval.csv; here a line for each {100 // LINES} % "
+            "of the budget"
         )
     if build.base_of(config).keeps_replay:
         if learner.env.spec.max_episode_agent_steps is None:

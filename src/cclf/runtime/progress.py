@@ -27,15 +27,16 @@ _MOST_DAYS = 9_999
 def duration(seconds: float | None) -> str:
     """
     >>> duration(3725.4), duration(94 * 3600 + 845), duration(1e300), duration(None)
-    ('01:02:05', '3 d 22:14:05', 'over 9,999 d', '-')
+    ('01:02:05', '3 d 22 h', 'over 9,999 d', '-')
     """
     if seconds is None:
         return "-"
     if seconds >= 86_400 * (_MOST_DAYS + 1):
         return f"over {_MOST_DAYS:,} d"
     days, rest = divmod(int(seconds), 86_400)
-    clock = time.strftime("%H:%M:%S", time.gmtime(rest))
-    return f"{days:,} d {clock}" if days else clock
+    if days:
+        return f"{days:,} d {rest // 3_600} h"
+    return time.strftime("%H:%M:%S", time.gmtime(rest))
 
 
 def joined(cells: list[str], spare: Iterable[str], columns: int) -> str:
@@ -111,15 +112,22 @@ class Progress:
         self._draw()
         if not self._deserves_a_line(env_steps):
             return
-        self._told = env_steps, self._clock()
-        steps, result = f"{env_steps:,}/{self.total:,}", f"eval {mean:.4g} ± {std:.2g}"
+        steps, result, left = (
+            f"{env_steps:,}/{self.total:,}",
+            f"{mean:.4g} ± {std:.2g}",
+            self._time_left(),
+        )
         if self.label:
-            self.say(f"{self.label}{steps}  {result}  {self._time_left()}")
-            return
-        steps = steps.rjust(2 * len(f"{self.total:,}") + 1)
-        train = f"train {self._train_return}".ljust(11)
-        cells = [f"{steps} env steps", result.ljust(21), train, self._time_left()]
-        self.say(joined(cells, [train], WIDTH))
+            self.say(f"{self.label}{steps}  eval {result}  {left}")
+        else:
+            if self._told is None:
+                self.say(self._row_of("env steps", "eval return", "train", "updates/s", "time"))
+            self.say(self._row_of(steps, result, self._train_return, self._rate(), left))
+        self._told = env_steps, self._clock()
+
+    def _row_of(self, steps: str, result: str, train: str, rate: str, left: str) -> str:
+        width = 2 * len(f"{self.total:,}") + 1
+        return f"{steps:>{width}}  {result:<19}  {train:>8}  {rate:>9}  {left}"
 
     def _deserves_a_line(self, env_steps: int) -> bool:
         """A suite with hundreds of evaluations must not flood a terminal or a log; all of them are
@@ -143,6 +151,10 @@ class Progress:
             return f"took {duration(self._clock() - self._started)}"
         return f"left {duration(self._estimates.tasks[0].time_remaining)}"
 
+    def _rate(self) -> str:
+        speed = self._estimates.tasks[1].speed
+        return "-" if speed is None else f"{speed:.3g}"
+
     def _row(self) -> Table:
         """What is drawn live: a bar, and as much text as fits."""
         least, most = _BAR_COLUMNS
@@ -153,13 +165,18 @@ class Progress:
         row.add_column(width=columns)
         row.add_column(no_wrap=True, overflow="crop")
         # rich's own red would look like a failure
-        bar = ProgressBar(self.total, self._env_steps, width=columns, complete_style="cyan")
+        bar = ProgressBar(
+            self.total,
+            self._env_steps,
+            width=columns,
+            complete_style="cyan",
+            finished_style="green",
+        )
         row.add_row(bar, text)
         return row
 
     def _live_text(self, columns: int) -> str:
-        speed = self._estimates.tasks[1].speed
-        rate = f"{'-' if speed is None else f'{speed:.3g}'} updates/s"
+        rate = f"{self._rate()} updates/s"
         train = f"train {self._train_return}"
         steps = f"{self._env_steps:,}/{self.total:,}"
         cells = [steps, f"eval {self._eval_return}", train, rate, self._time_left()]

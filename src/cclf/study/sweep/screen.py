@@ -132,7 +132,12 @@ class Screen:
                 config.method_name,
                 str(config.seed),
                 f"{steps:,}",
-                ProgressBar(config.run.env_steps, report.env_steps, complete_style="cyan")
+                ProgressBar(
+                    config.run.env_steps,
+                    report.env_steps,
+                    complete_style="cyan",
+                    finished_style="green",
+                )
                 if call in running
                 else f"[{colour}]{state}[/]",
                 newest,
