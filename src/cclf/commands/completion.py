@@ -45,11 +45,13 @@ compdef _cclf cclf
     "fish": """\
 function __cclf
     set -l words (commandline -opc)
-    set -l found (cclf completion words $words[2..-1] (commandline -ct | string collect -a) 2>/dev/null)
+    set -e words[1]
+    set -l current (commandline -ct)
+    set -l found (cclf completion words $words "$current" 2>/dev/null)
     if set -q found[1]
         printf '%s\\n' $found
     else
-        __fish_complete_path (commandline -ct)
+        __fish_complete_path "$current"
     end
 end
 complete -c cclf -f -a '(__cclf)'
