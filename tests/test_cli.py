@@ -120,6 +120,7 @@ def test_help_and_version():
     assert out.startswith("usage: cclf COMMAND")
     for command in COMMANDS:
         assert f"cclf {command}" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
     assert cclf("-h")[1] == out
     assert cclf()[0] == 2
     assert cclf("--version")[:2] == (0, "0.2.0\n")

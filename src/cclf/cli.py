@@ -26,12 +26,12 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf play RUN        watch it: episodes as an mp4
   cclf inspect RUN     what it was curious about, as a page
   cclf export RUN      its policy as TorchScript or ONNX, checked
-  cclf sweep           train methods x tasks x seeds on this machine or a Ray cluster
-  cclf reproduce TABLE run a table of the paper, and say which of its claims held
+  cclf sweep           train methods x tasks x seeds, here or on a Ray cluster
+  cclf reproduce TABLE run a table of the paper, and say which claims held
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
   cclf report RUNS     one page: curves, tables beside the paper's, verdicts
-  cclf bench KIND      speed and parity on this machine: minigrid, update, loop, parity, rainbow
+  cclf bench KIND      speed and parity on this machine
   cclf doctor          what this machine can do, and what to repair
   cclf methods         the methods: what each is, and its difference from CCLF
   cclf tasks           the tasks

@@ -61,8 +61,9 @@ complete -c cclf -f -a '(__cclf)'
 
 @dataclass(frozen=True)
 class Completion:
-    """Print the script that makes the Tab key of a shell complete commands, options, tasks and
-    methods. To have it in every shell, add to its start-up file:
+    """Print the script that makes the Tab key complete commands, options and names.
+
+    To have it in every shell, add a line to the start-up file:
 
     bash (~/.bashrc): eval "$(cclf completion bash)"
 

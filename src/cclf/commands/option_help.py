@@ -66,6 +66,10 @@ def _as_options(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 
 def _sentence(kind: type, name: str) -> str | None:
+    """Of an option, or of a group of them, which is a dataclass."""
+    inner = get_args(fields.types_of(kind)[name])[:1]
+    if inner and dataclasses.is_dataclass(inner[0]):
+        return " ".join((inner[0].__doc__ or "").split())
     return sentences(kind).get(name)
 
 
