@@ -107,6 +107,16 @@ def test_hundreds_of_evaluations_do_not_flood(clock, capsys):
     assert lines[-1].endswith("took 00:02:05")
 
 
+@pytest.mark.parametrize("total", [60, 2_000_000])
+def test_rows_stand_below_their_header(total, clock, capsys):
+    progress = Progress(total, 0, 0, clock=clock)
+    progress.step(total, 1)
+    progress.evaluation(total, 12.5, 0.5)
+    header, row = capsys.readouterr().err.splitlines()
+    assert header.index("eval return") == row.index("12.5 ± 0.5")
+    assert header.index(" time") == row.index(" took")
+
+
 def test_ten_evaluations_get_a_line_each_and_slow_ones_too(clock, capsys):
     progress = Progress(100_000, 0, 0, clock=clock)
     for number in range(1, 11):

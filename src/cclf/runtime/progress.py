@@ -126,7 +126,7 @@ class Progress:
         self._told = env_steps, self._clock()
 
     def _row_of(self, steps: str, result: str, train: str, rate: str, left: str) -> str:
-        width = 2 * len(f"{self.total:,}") + 1
+        width = max(len("env steps"), 2 * len(f"{self.total:,}") + 1)
         return f"{steps:>{width}}  {result:<19}  {train:>8}  {rate:>9}  {left}"
 
     def _deserves_a_line(self, env_steps: int) -> bool:
