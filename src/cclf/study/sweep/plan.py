@@ -185,7 +185,7 @@ def progress(folder: Path) -> RunStatus:
     return RunStatus(
         int(rows[-1]["env_steps"]),
         returns[-1] if returns else None,
-        updates=int(rows[-1]["updates"]),
+        updates=int(rows[-1].get("updates") or 0),
     )
 
 
