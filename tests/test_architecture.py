@@ -46,10 +46,11 @@ MAY_SEE = {
     "build": {"data", "runtime", "envs"},
     "measure": {"data", "runtime", "envs", "build", "study"},
     "study": {"data", "gallery", "runtime", "envs", "build", "measure"},
-    "commands": {"data", "runtime", "envs", "build", "measure", "study"},
+    "training": {"data", "runtime", "envs", "build"},
+    "commands": {"data", "runtime", "envs", "build", "training", "measure", "study"},
     "cli": {"commands"},
     "trained_agent": {"data", "runtime", "build"},
-    "api": {"runtime", "study", "commands", "trained_agent"},
+    "api": {"runtime", "study", "commands", "training", "trained_agent"},
     "__main__": {"cli"},
 }
 # Only this file may use a compiler or a graph.

@@ -166,8 +166,8 @@ def test_a_base_without_cclf_lists_what_its_methods_change_from_the_first(
 ) -> None:
     _, said = base_runs
     assert "difference from q-learning" in said
-    assert re.search(r"q-learning +- *\n", said)
-    assert re.search(r"short-sighted +discount=0.0 *\n", said)
+    assert re.search(r"  q-learning  [^\n]+\n  short-sighted", said), "no difference from itself"
+    assert re.search(r"  short-sighted  [^\n]+\n +discount=0.0 *\n", said)
 
 
 def test_results_of_a_foreign_base_are_collected(base_runs: tuple[Path, str]) -> None:

@@ -18,6 +18,7 @@ class Export:
     """
 
     run: tyro.conf.Positional[Path]
+    """A run folder, or a folder that holds just one run."""
     out: Path = Path("policy.pt")
     """Ends in .pt for TorchScript, in .onnx for ONNX."""
     trust_imports: bool = False

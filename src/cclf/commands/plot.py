@@ -16,6 +16,7 @@ class Plot:
     intervals."""
 
     results: tyro.conf.Positional[Path]
+    """A folder with results files, or one such file."""
     out: Path = Path("curves.svg")
     """.svg, .png or .pdf."""
     methods: tuple[str, ...] = ()

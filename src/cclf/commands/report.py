@@ -18,6 +18,7 @@ class Report:
     source: tyro.conf.Positional[Path]
     """A folder with runs, a folder with results files, or one such file."""
     out: Path = Path("report.html")
+    """The page, an .html."""
     pdf: Path | None = None
     """Write the figures as PDF into this folder."""
     png: Path | None = None
