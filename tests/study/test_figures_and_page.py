@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cclf.study import figures, page
+from cclf.study import figures, page, styles
 from tiny_rows import row
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_curves_keep_the_clock_readings_that_all_seeds_have() -> None:
@@ -62,6 +66,68 @@ def test_one_evaluation_is_a_dot() -> None:
     assert line.get_marker() == "o", "a line through one point would not be seen"
 
 
+def luminance(colour: str) -> float:
+    part = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in part]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("paper", ["#fbfaf7", "#16181d"])
+def test_colours_stand_out_on_light_and_dark_pages(paper: str) -> None:
+    """The web's rule for graphics: a contrast of 3 to 1."""
+    assert paper in page.STYLE
+    for colour in styles.PALETTE:
+        low, high = sorted((luminance(colour), luminance(paper)))
+        assert (high + 0.05) / (low + 0.05) >= 3.0, colour
+
+
+def lab(colour: str, lacks_green: bool) -> np.ndarray:
+    """CIELAB of a colour, as eyes see it that lack green where told (Machado et al., 2009)."""
+    part = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    if lacks_green:
+        seen = [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]
+        linear = np.clip(np.array(seen) @ linear, 0.0, 1.0)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.array(to_xyz) @ linear / (0.9505, 1.0, 1.089))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_two_colours_differ_to_all_eyes_or_are_known_to_be_mixed_up() -> None:
+    for one, other in combinations(styles.PALETTE, 2):
+        apart = [float(np.linalg.norm(lab(one, e) - lab(other, e))) for e in (False, True)]
+        assert apart[0] > 25.0, (one, other)
+        assert ({one, other} in styles.MIXED_UP) == (apart[1] < 15.0), (one, other, apart)
+
+
+def test_no_two_methods_look_alike_and_known_ones_always_the_same() -> None:
+    for one, other in combinations(styles.STYLES.values(), 2):
+        assert one != other
+    results = {path.parent.name: [] for path in RESULTS.glob("*/*.csv")}
+    for path in RESULTS.glob("*/*.csv"):
+        results[path.parent.name].append(path.stem)
+    unknown = [f"mine-{number}" for number in range(12)]
+    for drawn in (*results.values(), [*results["curiosity"], *unknown], unknown):
+        found = styles.styles(drawn)
+        assert list(found) == drawn
+        for one, other in combinations(found.values(), 2):
+            assert not styles.alike(one, other), found
+        assert all(found[name] == styles.STYLES[name] for name in found if name in styles.STYLES)
+    assert len({style.colour for style in styles.styles(unknown[:10]).values()}) == 10
+    assert len({style.dashes for style in styles.styles(unknown[:10]).values()}) == 4
+
+
+def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
+    rows = [row(method, 1, n) for method in ("a2c", "cclf") for n in (100, 200)]
+    dashed, solid = figures.learning_curves({"a": figures.curves(rows)}).axes[0].lines
+    assert (dashed.get_color(), solid.get_color()) == (styles.BLUE, styles.RED)
+    assert solid.get_linestyle() == "-"
+    assert dashed.get_linestyle() == "--"
+    found = page.legend(styles.styles(["a2c", "cclf"]))
+    assert "background:repeating-linear-gradient(90deg, #4878c0 0px 12px" in found
+    assert "background:#d1495b" in found
+
+
 def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
     rows = [
         row(method, seed, steps, 0.1 * seed)
@@ -90,7 +156,9 @@ def test_text_from_runs_is_escaped_in_pages() -> None:
 
 def test_a_page_asks_for_nothing_outside() -> None:
     strip = page.picture_strip([np.zeros((4, 4, 3), np.uint8)], ["step 0"])
-    text = page.page("title", [strip, page.video(b"mp4", "an episode")])
+    text = page.page(
+        "title", [strip, page.video(b"mp4", "an episode", np.zeros((4, 4, 3), np.uint8))]
+    )
     assert "data:image/png;base64," in strip
     for outside in ('src="http', 'href="http', "@import", "url(http"):
         assert outside not in text
