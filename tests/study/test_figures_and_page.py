@@ -148,7 +148,7 @@ def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
 def test_text_from_runs_is_escaped_in_pages() -> None:
     hostile = "<script>alert(1)</script>"
     text = page.page(
-        hostile, [page.table([hostile], [[hostile]]), page.figure("<svg></svg>", hostile)]
+        hostile, [page.table([hostile], [[hostile]]), page.panels(["<svg></svg>"], hostile)]
     )
     assert "<script>" not in text
     assert text.count("&lt;script&gt;") == 5

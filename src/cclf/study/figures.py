@@ -136,6 +136,7 @@ def learning_curves(
     legend: bool = True,
     looks: Styles | None = None,
     scales: Mapping[str, Scale] | None = None,
+    ylabel: str = "return",
 ) -> Any:
     """One panel per entry: mean over seeds with a 95 % bootstrap interval. Each method is named
     once, in the legend above.
@@ -165,7 +166,7 @@ def learning_curves(
             )[0]
             band = {"color": looks[method].colour, "alpha": strength, "lw": 0}
             axis.fill_between(thousands, interval.low, interval.high, **band)
-        _style(axis, ENV_STEPS, "return", title)
+        _style(axis, ENV_STEPS, ylabel, title)
         if title in scales:
             axis.set_xlim(scales[title].x)
             axis.set_ylim(scales[title].y)

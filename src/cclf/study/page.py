@@ -27,7 +27,7 @@ table { border-collapse: collapse; margin: .6rem 0; font-size: .95rem; }
         linear-gradient(-90deg, var(--paper) 40%, transparent) right / 3rem 100% no-repeat local,
         linear-gradient(90deg, var(--shade), transparent) left / .9rem 100% no-repeat scroll,
         linear-gradient(-90deg, var(--shade), transparent) right / .9rem 100% no-repeat scroll; }
-.across { width: max-content; min-width: 100%; }
+.across { width: fit-content; min-width: 100%; }
 /* as high as a line where the table is wider than its place, and nothing where it is not */
 .hint { position: sticky; left: 0; width: 100cqw; height: 0; overflow: hidden; color: var(--soft); font-size: .8rem;
         line-height: 1.3rem; text-align: right; padding: 0 .2rem clamp(0px, (100% - 100cqw) * 40, 1.3rem) 0; }
@@ -66,7 +66,7 @@ nav div:only-child ul { columns: 17rem auto; }
 .up { font-size: .88rem; }
 @media (max-width: 40rem) {
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-  .wide td:first-child { min-width: 9.8rem; max-width: 10.5rem; white-space: normal; overflow-wrap: anywhere; }
+  .wide td:first-child { max-width: 10rem; white-space: normal; overflow-wrap: break-word; }
   .stacked thead { display: none; } .stacked td { display: block; border: 0; padding: .1rem 0; }
   .stacked td:first-child { max-width: none; position: static; }
   .stacked td + td:not([data-label=""])::before { content: attr(data-label) ": "; color: var(--soft); font-weight: 400; }
@@ -164,11 +164,6 @@ def tiles(facts: Sequence[tuple[str, str, str]]) -> str:
         for value, name, kind in facts
     )
     return f'<div class="tiles">{"".join(items)}</div>'
-
-
-def figure(svg: str, caption: str) -> str:
-    """A figure with its caption."""
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def image(picture: np.ndarray, label: str) -> str:
