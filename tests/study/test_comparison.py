@@ -129,6 +129,14 @@ def test_the_page_works_on_a_phone_and_asks_for_nothing(
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
         assert "belief or ranks" in tab.evaluate("document.querySelector('h1').textContent")
+        names = "[...document.querySelectorAll('#follows ~ .stacked td:first-child')]"
+        follows = tab.evaluate(f"{names}.map(cell => cell.firstChild.textContent)")
+        assert {"rarity", "age", "reward", "TD error", "copies"} <= set(follows)
+        drawn = "[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))"
+        labels = tab.evaluate(drawn)
+        assert "what each measure follows" in labels
+        assert "places by each along TD error" in labels
+        assert tab.evaluate("document.querySelectorAll('.legend li').length") == 2 * 2
 
 
 def restored(config: Config, folder: Path) -> tuple[Any, torch.Tensor]:

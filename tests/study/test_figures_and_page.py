@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cclf.study import figures, page, styles
+from cclf.study.statistics import Interval
 from tiny_rows import row
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -126,6 +127,26 @@ def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
     found = page.legend(styles.styles(["a2c", "cclf"]))
     assert "background:repeating-linear-gradient(90deg, #4878c0 0px 12px" in found
     assert "background:#d1495b" in found
+
+
+def test_few_values_are_groups_of_their_own() -> None:
+    """Most transitions are in their batch once: by size alone they would all be one group."""
+    copies = np.array([1.0] * 99 + [2.0])
+    axis = figures.cloud(copies, np.arange(100.0), "copies", "copies", "place").axes[0]
+    _, median = axis.lines
+    assert median.get_xdata().tolist() == [1.0, 2.0]
+    assert median.get_ydata().tolist() == [49.0, 99.0]
+
+
+def test_correlations_are_drawn_with_their_intervals_where_they_are_known() -> None:
+    known = Interval(np.array(0.5), np.array(0.4), np.array(0.6))
+    unknown = Interval(*(np.array(np.nan),) * 3)
+    axis = figures.correlations(
+        {"age": {"a": known, "b": known}, "reward": {"a": known, "b": unknown}}
+    ).axes[0]
+    bars = [line.get_xdata().tolist() for line in axis.lines[:-1] if len(line.get_xdata()) == 2]
+    assert bars == [[0.4, 0.6]] * 3
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["age", "reward"]
 
 
 def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:

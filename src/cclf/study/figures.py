@@ -3,7 +3,7 @@ every figure."""
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -288,12 +288,13 @@ def lines(
     """Logged quantities of one run, (env_steps, values) by name; shares lie around `even`, what no
     preference would give."""
     figure, axis = _panel()
-    for number, (name, (env_steps, values)) in enumerate(series.items()):
+    drawn = in_turn(series)
+    for name, (env_steps, values) in series.items():
         axis.plot(
             env_steps / 1e3,
             values,
             lw=1.4,
-            **_line(number).line,
+            **drawn[name].line,
             label=plain(name),
         )
     if even is not None:
@@ -307,9 +308,56 @@ def lines(
     return figure
 
 
-def _line(number: int) -> Style:
-    """Of a quantity of one run."""
-    return Style(PALETTE[number % len(PALETTE)], DASHES[number % len(DASHES)])
+def in_turn(names: Iterable[str]) -> dict[str, Style]:
+    """Styles of quantities that stand beside each other in one figure."""
+    return {
+        name: Style(PALETTE[number % len(PALETTE)], DASHES[number % len(DASHES)])
+        for number, name in enumerate(names)
+    }
+
+
+def correlations(values: Mapping[str, Mapping[str, Interval]]) -> Any:
+    """How closely each of several quantities (outer) is followed, by each of several readings
+    (inner, drawn in turn): a dot from -1 to 1 with its interval, nothing where unknown."""
+    rows = list(values)
+    figure, axis = _panel((PANEL_INCHES[0], 0.34 * len(rows) + 0.75))
+    readings = list(dict.fromkeys(name for row in values.values() for name in row))
+    for number, (name, style) in enumerate(in_turn(readings).items()):
+        offset = 0.3 * (number - (len(readings) - 1) / 2)
+        for place, row in enumerate(rows):
+            found = values[row].get(name)
+            if found is None or not np.isfinite(float(found.estimate)):
+                continue
+            ends, at = [float(found.low), float(found.high)], place + offset
+            axis.plot(ends, [at, at], color=style.colour, lw=4, alpha=0.35, solid_capstyle="butt")
+            axis.plot([float(found.estimate)], [at], "so"[number % 2], color=style.colour, ms=4)
+    axis.axvline(0.0, color="#888888", lw=0.8, ls=(0, (4, 3)))
+    axis.set_xlim(-1.05, 1.05)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_yticks(range(len(rows)), [plain(row) for row in rows])
+    _style(axis, "rank correlation, 0: no relation")
+    return figure
+
+
+def trends(x: np.ndarray, readings: Mapping[str, np.ndarray], xlabel: str, ylabel: str) -> Any:
+    """The median of each reading along x, with the middle half around it."""
+    figure, axis = _panel()
+    order = np.argsort(x, kind="stable")
+    for name, style in in_turn(readings).items():
+        _median(axis, x[order], readings[name][order], style)
+    _style(axis, xlabel, ylabel, xlabel)
+    return figure
+
+
+def _median(axis: Any, x: np.ndarray, y: np.ndarray, style: Style) -> None:
+    """Along x, which is in order; nothing where x has one group only."""
+    groups = _groups(x)
+    if len(groups) < 2:
+        return
+    middles = [float(np.median(x[group])) for group in groups]
+    low, median, high = np.array([np.quantile(y[group], (0.25, 0.5, 0.75)) for group in groups]).T
+    axis.fill_between(middles, low, high, color=style.colour, alpha=0.2, lw=0)
+    axis.plot(middles, median, lw=1.6, **style.line)
 
 
 def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
@@ -325,21 +373,23 @@ def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) ->
     figure, axis = _panel(dpi=150)
     order = np.argsort(x, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
-    axis.plot(x[shown], y[shown], ".", ms=2.5, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
-    groups = _groups(x[order])
-    if len(groups) > 1:
-        middles = [float(np.median(x[order][group])) for group in groups]
-        low, median, high = np.array(
-            [np.quantile(y[order][group], (0.25, 0.5, 0.75)) for group in groups]
-        ).T
-        axis.fill_between(middles, low, high, color=RED, alpha=0.2, lw=0)
-        axis.plot(middles, median, color=RED, lw=1.6)
+    size = 2.5 if len(shown) > 1_000 else 4.0  # few dots would be lost
+    axis.plot(x[shown], y[shown], ".", ms=size, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
+    _median(axis, x[order], y[order], Style(RED))
     _style(axis, xlabel, ylabel, title)
     return figure
 
 
 def _groups(ordered: np.ndarray) -> list[slice]:
-    """About twelve groups of like size, none of which parts equal values."""
+    """About twelve groups of like size, none of which parts equal values; where there are no more
+    values than that, each is a group.
+
+    >>> _groups(np.array([1.0, 1.0, 1.0, 2.0]))
+    [slice(0, 3, None), slice(3, 4, None)]
+    """
+    starts = np.flatnonzero(np.diff(ordered, prepend=np.nan) != 0.0)
+    if len(starts) <= 12:
+        return [slice(start, end) for start, end in pairwise([*starts.tolist(), len(ordered)])]
     wanted = np.linspace(0, len(ordered), 13).astype(int)[1:-1]
     edges = sorted({0, len(ordered), *np.searchsorted(ordered, ordered[wanted]).tolist()})
     return [slice(start, end) for start, end in pairwise(edges)]

@@ -69,6 +69,8 @@ nav div:only-child ul { columns: 17rem auto; }
   .wide td:first-child { max-width: 10rem; white-space: normal; overflow-wrap: break-word; }
   .stacked thead { display: none; } .stacked td { display: block; border: 0; padding: .1rem 0; }
   .stacked td:first-child { max-width: none; position: static; }
+  .stacked td, .stacked small { white-space: normal; }
+  .stacked td:not([class]) small { display: inline-block; margin-left: .4rem; }
   .stacked td + td:not([data-label=""])::before { content: attr(data-label) ": "; color: var(--soft); font-weight: 400; }
   .stacked tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
 }
