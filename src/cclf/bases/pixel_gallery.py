@@ -71,7 +71,7 @@ def gallery(
     # A stream of its own: the same TD errors whatever the measure of curiosity draws.
     actions = torch.Generator(device).manual_seed(derive(config.seed, "inspect", "td-error"))
 
-    def read(_: int) -> dict[str, Tensor]:
+    def read(number: int) -> dict[str, Tensor]:  # noqa: ARG001 (streams know where they are)
         batch = replay.sample(batch_size, generators["replay"]).to(device)
         views, appraisal = appraise(looks, batch, generators, env_steps)
         _, again = appraise(looks, batch, generators, env_steps)

@@ -239,9 +239,8 @@ def cost_table(group: Group) -> Table:
         "env_steps_per_second",
     )
     caption = "median of finished runs, evaluation included; a row is one kind of machine."
-    name = f"cost-{group.suite}-{group.profile}"
-    header = ("task", *methods)
-    return Table(name, caption, header, shown, columns, data, title="Cost", about=group.name)
+    table, header = f"cost-{group.suite}-{group.profile}", ("task", *methods)
+    return Table(table, caption, header, shown, columns, data, title="Cost", about=group.name)
 
 
 TABLE_TITLES = {
