@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.study import figures, page, styles
+from cclf import cli
+from cclf.study import figures, load, page, styles
 from cclf.study.statistics import Interval
-from tiny_rows import row
+from tiny_rows import TASK, row
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -127,6 +128,31 @@ def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
     found = page.legend(styles.styles(["a2c", "cclf"]))
     assert "background:repeating-linear-gradient(90deg, #4878c0 0px 12px" in found
     assert "background:#d1495b" in found
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_the_same_figure_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    """Otherwise every figure of the docs would change whenever one of them is drawn again."""
+    for name in ("one", "two"):
+        drawing = figures.histogram(np.arange(9.0), "title", "x", "y")
+        figures.save(drawing, tmp_path / f"{name}.{kind}")
+    one, two = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert not any(date in one for date in (b"CreationDate", b"<dc:date>"))
+
+
+def test_some_tasks_can_be_drawn_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = "minigrid/Empty-16x16"
+    rows = [row("cclf", 1, n, task=task) for n in (100, 200) for task in (TASK, other)]
+    load.write_results(rows, tmp_path / "results")
+    words = ["plot", str(tmp_path / "results"), "--out", str(tmp_path / "c.svg"), "--tasks"]
+    assert cli.main([*words, other]) == 0
+    text = (tmp_path / "c.svg").read_text()
+    assert f"<!-- {other}, entropy-0.01 -->" in text
+    assert f"<!-- {TASK}" not in text
+    capsys.readouterr()
+    assert cli.main([*words, "minigrid/Emty"]) == 2
+    assert "holds no results of minigrid/Emty" in capsys.readouterr().err
 
 
 def test_few_values_are_groups_of_their_own() -> None:

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -417,25 +418,46 @@ def _style(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
+# text stays text, and the same figure gives the same bytes
+_SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "cclf"}
+
+
 def inline_svg(figure: Any, label: str) -> str:
     """The figure as an SVG element whose text takes the colour and font of the page around it."""
     import matplotlib
 
     from cclf.study.page import escape
 
-    # text stays text, and the same figure gives the same bytes
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "cclf"}
     buffer = io.StringIO()
-    for artist in figure.findobj():
-        if hasattr(artist, "get_color") and hasattr(artist, "set_text"):
-            artist.set_color(_INK)
-    for axis in figure.axes:
-        axis.tick_params(colors=_INK)
-        axis.set_facecolor("none")
-        for spine in axis.spines.values():
-            spine.set_edgecolor(_INK)
-    with matplotlib.rc_context(style):
+    ink(figure, _INK)
+    with matplotlib.rc_context(_SVG):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+
+
+def ink(figure: Any, colour: str) -> None:
+    """All text and axes of a figure in one colour."""
+    for artist in figure.findobj():
+        if hasattr(artist, "get_color") and hasattr(artist, "set_text"):
+            artist.set_color(colour)
+    for axis in figure.axes:
+        axis.tick_params(colors=colour)
+        axis.set_facecolor("none")
+        for spine in axis.spines.values():
+            spine.set_edgecolor(colour)
+
+
+def save(figure: Any, path: Path, transparent: bool = False) -> None:
+    """As the kind of file that its name says; the same figure gives the same bytes."""
+    import matplotlib
+
+    undated = {"CreationDate": None} if path.suffix == ".pdf" else {"Date": None}
+    with matplotlib.rc_context({"svg.hashsalt": "cclf"}):
+        figure.savefig(
+            path,
+            dpi=200,
+            transparent=transparent,
+            metadata=undated if path.suffix in (".pdf", ".svg") else None,
+        )

@@ -104,7 +104,7 @@ def _write_figures(part: Part, folder: Path, suffix: str) -> list[Path]:
     for drawing in part.drawings:
         for name, draw in drawing.files.items():
             written.append(folder / f"{tabular.file_name(name)}.{suffix}")
-            draw().savefig(written[-1], dpi=200)
+            figures.save(draw(), written[-1])
     return written
 
 
