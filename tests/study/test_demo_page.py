@@ -2,6 +2,7 @@
 somebody who knows no equation."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,3 +104,19 @@ def test_without_pictures_there_is_still_a_page(shown: demo_page.Shown) -> None:
     text = demo_page.html(shown._replace(gallery=None, pictures=[]))
     assert "There are no pictures of it here" in text
     assert text.count("<svg") == 3
+
+
+def test_the_card_of_the_front_page_says_what_the_gallery_says(gallery: Gallery) -> None:
+    path = Path(__file__).parents[2] / "scripts" / "front.py"
+    front = runpy.run_path(str(path))
+    look = gallery.most[0]
+    drawn = " ".join(" ".join(text.get_text() for text in front["card"](look).texts).split())
+    assert f"{gallery_cards.percent(look.curiosity)} curious" in drawn
+    assert gallery_cards.simple_sentence(look) in drawn
+    labels = [line.get_label() for line in front["curves"]().axes[0].lines]
+    assert labels == [
+        "cclf (27 seeds)",
+        "cclf-shuffled (27 seeds)",
+        "cclf-even (24 seeds)",
+        "curl (27 seeds)",
+    ]
