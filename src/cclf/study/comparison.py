@@ -234,8 +234,10 @@ def _panels(comparison: Comparison) -> Iterable[str]:
             places(first), places(second), "places by each", f"place by {one}", f"place by {other}"
         )
         yield figures.inline_svg(drawing, f"places by {other} against places by {one}")
-    for name, reading in zip(comparison.names, comparison.readings, strict=True):
-        drawing = figures.histogram(reading, name, "what its bonus pays for", "transitions")
+    named = figures.in_turn(comparison.names).items()
+    for (name, style), reading in zip(named, comparison.readings, strict=True):
+        told = ("what its bonus pays for", "transitions", style.colour)
+        drawing = figures.histogram(reading, name, *told)
         yield figures.inline_svg(drawing, f"histogram of {name}")
     for measure in comparison.measures:
         known = np.isfinite(measure.values)

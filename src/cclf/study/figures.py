@@ -361,9 +361,9 @@ def _median(axis: Any, x: np.ndarray, y: np.ndarray, style: Style) -> None:
     axis.plot(middles, median, lw=1.6, **style.line)
 
 
-def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
+def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str, colour: str = RED) -> Any:
     figure, axis = _panel()
-    axis.hist(values, bins=40, color=RED, alpha=0.75)
+    axis.hist(values, bins=40, color=colour, alpha=0.75)
     _style(axis, xlabel, ylabel, title)
     return figure
 
