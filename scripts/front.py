@@ -1,7 +1,8 @@
-"""Draws the pictures at the top of README, for light and for dark pages: a card of what an agent was
-curious about, and learning curves of CCLF beside its controls.
+"""Draws the pictures at the top of README, for light and for dark pages: a card of what an agent
+was curious about, and learning curves of CCLF beside its controls.
 
-    .venv/bin/cclf demo && .venv/bin/python scripts/front.py runs/demo/minigrid/DoorKey-6x6/cclf/seed-3-*
+    .venv/bin/cclf demo
+    .venv/bin/python scripts/front.py runs/demo/minigrid/DoorKey-6x6/cclf/seed-3-*
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""The page of `cclf demo`, opened in a real browser: it shows what was curious, whole on a phone, to
-somebody who knows no equation."""
+"""The page of `cclf demo`, opened in a real browser: it shows what was curious, whole on a phone,
+to somebody who knows no equation."""
 
 import re
 import runpy

@@ -18,9 +18,10 @@ OPTIMUM = 0.969  # mean return of the shortest paths over all layouts of DoorKey
 SHOWN_CARDS = 3
 NAMES = {"a2c": "plain", "cclf": "curious"}  # methods in plain words
 IN_THE_PAPERS_WORDS = """<details><summary>The same in the paper's words</summary>
-<p>The plain agent is A2C. The curious one is A2C with CCLF. “How sure it is” is the belief IB, a softmax over the batch, which
-the contrastive loss trains, Eq. (8). Curiosity is 1 − IB, Eq. (3). The pay is the intrinsic reward, Eq. (9). A grid has no
-augmented views, so the selection of views (5) and the weights of the Q loss (7) do nothing here, and there is no replay to
+<p>The plain agent is A2C. The curious one is A2C with CCLF. “How sure it is” is the belief IB,
+a softmax over the batch, which the contrastive loss trains, Eq. (8). Curiosity is 1 − IB, Eq.
+(3). The pay is the intrinsic reward, Eq. (9). A grid has no augmented views, so the selection
+of views (5) and the weights of the Q loss (7) do nothing here, and there is no replay to
 prioritise (6). All nine equations are on one page, <code>src/cclf/equations.py</code>.</p></details>"""
 
 

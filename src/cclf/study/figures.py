@@ -117,7 +117,8 @@ def _task(title: str) -> str:
 def scale_of(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> Scale:
     """A little more than all of these lines (x, y) need.
 
-    >>> scale_of([(np.array([0.0, 100.0]), np.array([1.0, 3.0])), (np.array([50.0]), np.array([5.0]))])
+    >>> long, short = (np.array([0.0, 100.0]), np.array([1.0, 3.0])), (np.ones(1), np.full(1, 5.0))
+    >>> scale_of([long, short])
     Scale(x=(-4.0, 104.0), y=(0.84, 5.16))
     """
     (left, right), (low, high) = (

@@ -117,7 +117,8 @@ def table(
 
 
 def _across(text: str) -> str:
-    return f'<div class="across"><div class="hint" aria-hidden="true">scroll sideways →</div>{text}</div>'
+    hint = '<div class="hint" aria-hidden="true">scroll sideways →</div>'
+    return f'<div class="across">{hint}{text}</div>'
 
 
 def _cell(cell: object, label: str) -> str:

@@ -70,8 +70,8 @@ def alike(one: Style, other: Style) -> bool:
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:
-    """The style of each method, no two alike: a known one has its own. Others get colours and dashes
-    that few others have, their names deciding where to begin.
+    """The style of each method, no two alike: a known one has its own. Others get colours and
+    dashes that few others have, their names deciding where to begin.
 
     >>> styles(["cclf", "mine"])["cclf"] == STYLES["cclf"]
     True
