@@ -264,3 +264,31 @@ def test_how_often_all_pairs_of_crops_would_choose_another_pair():
         "%", " %"
     )
     assert share in " ".join((ROOT / "docs" / "deviations.md").read_text().split())
+
+
+def test_the_front_page_has_pictures_for_light_and_for_dark_screens():
+    text = (ROOT / "README.md").read_text()
+    dark, light = (
+        re.findall(f'{word}="(docs/figures/[^"]+)"', text) for word in ("srcset", "img .*?src")
+    )
+    assert len(light) == 2
+    assert dark == [path.replace("-light.", "-dark.") for path in light]
+    assert all((ROOT / path).stat().st_size > 1_000 for path in (*light, *dark))
+
+
+def test_the_commands_of_the_front_page_are_whole_on_a_screen():
+    """A block of code on GitHub shows about 112 columns before it has to be scrolled."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    code = [line for line in lines if line.startswith("    ")]
+    assert len(code) > 10
+    assert [line for line in code if len(line) - 4 > 110] == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "figures").iterdir()), ids=lambda p: p.name
+)
+def test_a_figure_is_shown_somewhere_and_a_command_draws_it(path):
+    assert any(path.name in page.read_text() for page in PAGES)
+    commands = (ROOT / "Makefile").read_text()
+    # those of the front page come from a script, that of a benchmark from a GPU
+    assert path.name in commands or path.name.startswith(("front-", "cost-"))

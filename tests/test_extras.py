@@ -198,11 +198,17 @@ def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(
 ):
     monkeypatch.setattr(demo, "_watch", lambda _: (pictures, "" if pictures else why))
     monkeypatch.setattr(evaluate, "write_video", raising(BROKEN))
-    parts = demo._episode(call_of(GRIDS, Path("runs"), ()))
-    assert len(parts) == (2 if pictures else 1)
+    assert demo._episode(call_of(GRIDS, Path("runs"), ())) == (pictures, b"")
     error = capsys.readouterr().err
     assert error.startswith("cclf: warning: the page lacks pictures of the agent: ")
     assert why in error
+
+
+def test_the_demos_page_is_written_without_a_gallery_that_cannot_be_made(capsys):
+    assert demo._gallery(call_of(GRIDS, Path("nowhere"), ())) is None
+    error = capsys.readouterr().err
+    assert error.startswith("cclf: warning: the page lacks what the agent was curious about: ")
+    assert error.count("\n") == 1
 
 
 def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):

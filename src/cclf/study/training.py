@@ -40,13 +40,13 @@ def training_table(group: Group) -> Table:
             shown.append(tuple(cells))
             data.append(tuple(numbers))
     caption = (
-        f"{group.suite}, {group.profile}: mean return over training (the mean of all evaluations "
-        "of a run), and by how much that of another method is larger, with 95 % intervals. In "
+        "mean return over training (the mean of all evaluations of a run), and by how much that of another method is larger, with 95 % intervals. In "
         f"bold: 0 lies outside, and both have {MIN_SEEDS} seeds or more."
     )
     differences = [f"{rival} less it" for rival in RIVALS]
     header = ("method", "task", "seeds", "mean over training", *differences)
-    return Table(f"training-{group.suite}-{group.profile}", caption, header, shown, COLUMNS, data)
+    name, title = f"training-{group.suite}-{group.profile}", "Returns over training"
+    return Table(name, caption, header, shown, COLUMNS, data, title=title, about=group.name)
 
 
 def _less(ours: np.ndarray | None, theirs: np.ndarray, is_itself: bool) -> tuple[Cell, list[float]]:
