@@ -40,8 +40,9 @@ def training_table(group: Group) -> Table:
             shown.append(tuple(cells))
             data.append(tuple(numbers))
     caption = (
-        "mean return over training (the mean of all evaluations of a run), and by how much that of another method is larger, with 95 % intervals. In "
-        f"bold: 0 lies outside, and both have {MIN_SEEDS} seeds or more."
+        "mean return over training (the mean of all evaluations of a run), and by how much that "
+        "of another method is larger, with 95 % intervals. In bold: 0 lies outside, and both have "
+        f"{MIN_SEEDS} seeds or more."
     )
     differences = [f"{rival} less it" for rival in RIVALS]
     header = ("method", "task", "seeds", "mean over training", *differences)
