@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "figures"
 INKS = {"light": "#1f2328", "dark": "#f0f6fc"}
 CONTROLS = ("cclf", "cclf-shuffled", "cclf-even", "curl")
+SHOWN = ("minigrid/DoorKey-6x6", "entropy-0.01")  # of the curves: task and profile
 
 
 def card(look: ShownSample) -> Any:
@@ -51,7 +52,11 @@ def card(look: ShownSample) -> Any:
 
 
 def curves() -> Any:
-    rows = [row for row in load.read(ROOT / "results" / "curiosity") if row.method in CONTROLS]
+    rows = [
+        row
+        for row in load.read(ROOT / "results" / "curiosity")
+        if (row.task, row.profile) == SHOWN and row.method in CONTROLS
+    ]
     found = {method: figures.curves(rows)[method] for method in CONTROLS}
     drawing = figures.learning_curves({"DoorKey-6x6": found}, legend=False, looks=styles(CONTROLS))
     drawing.set_size_inches(5.2, 3.3)
