@@ -347,7 +347,7 @@ def test_trackio_itself_keeps_two_runs_of_one_process_going(tmp_path, monkeypatc
     from trackio.run import Run
 
     ended = []
-    monkeypatch.setattr(Run, "finish", ended.append)
+    monkeypatch.setattr(Run, "finish", lambda run: ended.append(run))
     for seed in (1, 2):
         (tmp_path / str(seed)).mkdir()
         open_mirrors(tiny_config(tracker="trackio", seed=seed), tmp_path / str(seed), 0, False)
