@@ -17,7 +17,7 @@ _MOST_GIF_FRAMES, _MOST_GIF_PIXELS = 150, 256
 
 class Mirror(Protocol):
     name: str
-    shown: Mapping[str, int]
+    shown: dict[str, int]
     """By table, the env steps of the last row that is there already; -1 for none."""
 
     def show(self, table: str, clocks: Mapping[str, int], numbers: Mapping[str, float]) -> None:
@@ -83,9 +83,9 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(where), purge_step=purge_step)
         # Not `add_hparams`, which makes a second run of it, named by the clock.
         values = {name: str(fact) if type(fact) is bool else fact for name, fact in facts.items()}
-        experiment, session, _ = hparams(values, {"eval/return_mean": 0.0})
+        experiment, session, _ = hparams(values, {"eval/return_mean": 0.0})  # type: ignore[no-untyped-call]
         for summary in (experiment, session):
-            self._writer.file_writer.add_summary(summary)
+            self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
         self._writer.add_text("config", _markdown(facts), resume_env_steps)
 
     def show(self, _: str, clocks: Mapping[str, int], numbers: Mapping[str, float]) -> None:
@@ -120,7 +120,7 @@ def gif(pictures: Sequence[np.ndarray], frames_per_second: int = 30) -> bytes:
     nth = -(-len(pictures) // _MOST_GIF_FRAMES)
     step = -(-max(pictures[0].shape[:2]) // _MOST_GIF_PIXELS)
     whole = io.BytesIO()
-    frames = [picture[::step, ::step] for picture in pictures[::nth]]
+    frames: list[Any] = [picture[::step, ::step] for picture in pictures[::nth]]
     milliseconds = 1_000 * nth / frames_per_second
-    imageio.mimwrite(whole, frames, format="GIF", duration=milliseconds, loop=0)  # type: ignore[call-overload]
+    imageio.mimwrite(whole, frames, format="GIF", duration=milliseconds, loop=0)
     return whole.getvalue()

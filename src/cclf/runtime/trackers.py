@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,7 +112,10 @@ def _group(config: Config) -> str:
     return f"{config.task} {config.method_name}"
 
 
-_KINDS = {"trackio": TrackioRun, "wandb": WandbRun}
+_KINDS: dict[str, Callable[[Config, Mapping[str, Any], str], TrackedRun]] = {
+    "trackio": TrackioRun,
+    "wandb": WandbRun,
+}
 
 
 class Tracker:
@@ -151,7 +154,7 @@ def open_tracker(
     At the beginning that is refused, while nothing is lost."""
     identity, shown = _known(folder / FILE, name) if resume_env_steps else _new()
     try:
-        run: TrackedRun = _KINDS[name](config, facts, identity)
+        run = _KINDS[name](config, facts, identity)
     except Exception as error:  # whatever a library raises that looks for a service
         line = f"{name} did not start: {told(error)}"
         if not resume_env_steps:
