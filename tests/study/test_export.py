@@ -9,6 +9,7 @@ import shlex
 import shutil
 from dataclasses import replace
 from importlib import util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -328,3 +329,60 @@ def test_shared_weights_that_do_not_fit_are_one_line(shared, tmp_path, capsys, w
     weights.write_bytes(DAMAGE[what](weights.read_bytes()))
     assert main(["evaluate", str(tmp_path), "--device", "cpu"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- docs/sharing.md
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text()
+CODE = dict(
+    re.findall(r"^<!-- test: (\w+) -->\n```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+)
+
+
+def run_page(folder, names, tmp_path, monkeypatch):
+    """What the code of the page defines, run where the policy of a run was exported."""
+    out = tmp_path / ("policy.onnx" if "onnx" in names else "policy.pt")
+    export.export(folder, out)
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for name in names:
+        exec(compile(CODE[name], "sharing.md", "exec"), found)
+    return found
+
+
+@pytest.mark.parametrize("base", ["sac", "drqv2"])
+@pytest.mark.parametrize("file", ["torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(
+    folders, tmp_path, monkeypatch, base, file
+):
+    page = run_page(folders[base], [file, "control"], tmp_path, monkeypatch)
+    agent = load(folders[base], device="cpu")
+    random = np.random.default_rng(0)
+    for step in range(8):
+        is_first = step % 4 == 0  # two episodes, each longer than the stack
+        frame = random.integers(0, 256, (3, 20, 20), dtype=np.uint8)
+        if is_first:
+            agent.reset()
+        given = page["act"](frame, is_first, low=-2.0, high=6.0)
+        assert given == pytest.approx(2.0 + 4.0 * agent.act(frame), abs=1e-4)
+
+
+def test_the_page_plays_games_as_the_run_does(folders, tmp_path, monkeypatch):
+    page = run_page(folders["rainbow"], ["torchscript", "game"], tmp_path, monkeypatch)
+    given, answer = [], page["answer"]
+    page["answer"] = lambda stacks: given.append(stacks[0]) or answer(stacks)
+    agent = load(folders["rainbow"], device="cpu")
+    first, second = np.random.default_rng(0).integers(0, 256, (2, 1, 25, 25), dtype=np.uint8)
+    for _ in range(2):  # episodes
+        agent.reset()
+        assert page["act"](first, True) == agent.act(first)
+        assert page["act"](second, False) == agent.act(second)
+        assert np.array_equal(given[-2], np.concatenate([np.zeros_like(first), first]))
+        assert np.array_equal(given[-1], np.concatenate([first, second]))
+
+
+def test_the_page_loads_a_shared_agent(folders, tmp_path, monkeypatch, capsys):
+    share.write(folders["sac"], tmp_path / "agent")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(CODE["shared"], "sharing.md", "exec"), {})
+    assert float(capsys.readouterr().out) == load(folders["sac"]).evaluate(2).mean
