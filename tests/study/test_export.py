@@ -231,8 +231,9 @@ def test_the_example_of_a_card_loads_the_agent(shared, monkeypatch, capsys, base
 @pytest.mark.parametrize("base", CONFIGS)
 def test_the_command_of_a_card_is_the_runs(shared, base):
     text = (shared[base] / "README.md").read_text()
-    (line,) = re.findall(r"^    (cclf train .*)$", text, re.MULTILINE)
-    asked = train_config(shlex.split(line)[2:]).config
+    (line,) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert max(map(len, line.splitlines())) <= 80
+    asked = train_config(shlex.split(line.replace("\\\n", " "))[2:]).config
     assert asked.run_name() == CONFIGS[base].run_name()
     assert asked.run.env_steps == CONFIGS[base].run.env_steps
     assert asked.run.eval_episodes == CONFIGS[base].run.eval_episodes
@@ -254,7 +255,7 @@ def test_a_card_says_what_was_reached(tmp_path):
     assert "| 10 | 1 | 2 [1, 3] | 2 |\n| 30 | 11 | 5 [5, 5] | 2 |\n" in text
     assert f"| code | cclf {__version__}, commit 0123abc |" in text
     assert "| trained on | H2 00, torch 2 |" in text
-    assert "| sees | frames of 20 x 20 pixels, 2 stacked; an action counts for 1 env" in text
+    assert "| sees | frames of 20 x 20 pixels, frame stack 2, action repeat 1 |" in text
     assert (out / "replay.mp4").read_bytes() == b"a film"
     (folder / "final.csv").write_text(f"{header}30,30,11,7,1,2,0,6 8\n")
     main(["export", str(folder), "--card", "--out", str(out)])

@@ -167,7 +167,7 @@ def open_tracker(
 
 
 def told(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(".")
 
 
 def _new() -> tuple[str, dict[str, int]]:

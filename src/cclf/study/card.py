@@ -5,6 +5,7 @@ import csv
 import json
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from cclf.study import load
 from cclf.study.statistics import mean_interval
 
 _MOST_EVALUATIONS = 12  # of a card's table
+_WIDTH = 80  # of a command
 # Options of a run that say nothing about its result.
 _LOCAL = {"device", "threads", "video", "tensorboard", "tracker", "eval_workers", "env_worker"}
 
@@ -86,11 +88,27 @@ def text(folder: Path, config: Config, env_steps: int, evaluations: list[Evaluat
         front="\n".join(front_matter(config, evaluations[-1])),
         method=config.method_name,
         task=config.task,
-        facts="\n".join(["| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in facts.items())]),
+        facts="\n".join(_rows(facts)),
         evaluations="\n".join(curve),
         example=example(config),
-        command=shlex.join(command(config)),
+        command=_lines(command(config)),
     )
+
+
+def _rows(facts: Mapping[str, str]) -> list[str]:
+    """A table whose first fact stands at its head: Markdown knows none without."""
+    first, *others = (f"| {name} | {fact} |" for name, fact in facts.items())
+    return [first, "| --- | --- |", *others]
+
+
+def _lines(words: Sequence[str]) -> str:
+    """A command as it is typed, an option to a line where it is long.
+
+    >>> print(_lines(["cclf", "train", "toy/reach", "--method", "drq", "--seed", "1"]))
+    cclf train toy/reach --method drq --seed 1
+    """
+    line = shlex.join(words)
+    return line if len(line) <= _WIDTH else line.replace(" --", " \\\n  --")
 
 
 def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dict[str, str]:
@@ -99,8 +117,8 @@ def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dic
     sees = (
         "MiniGrid's 7 x 7 cells"
         if play_of(config.task) == "grid"
-        else f"frames of {env.frame_pixels} x {env.frame_pixels} pixels, {env.frame_stack} stacked; "
-        f"an action counts for {env.action_repeat} environment steps"
+        else f"frames of {env.frame_pixels} x {env.frame_pixels} pixels, frame stack "
+        f"{env.frame_stack}, action repeat {env.action_repeat}"
     )
     return {
         "task": f"`{config.task}`",
@@ -152,8 +170,9 @@ code.
 needs neither `cclf` nor torch.
 
 ## Train it again
-
-    {command}
+```sh
+{command}
+```
 
 `cclf train --from config.json` trains the same: it has every number of the run.
 
