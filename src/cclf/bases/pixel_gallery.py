@@ -85,8 +85,8 @@ def gallery(
         facts=partial(_facts, replay),
         priorities=replay.priorities.numpy()[live],
         ages=_age(replay, live),
-        drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training draws them, in batches of "
-        f"{batch_size}.",
+        drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training "
+        f"draws them, in batches of {batch_size}.",
         measures=_measures(table, replay),
         remarks=_remarks(looks, table),
     )

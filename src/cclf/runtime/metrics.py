@@ -134,7 +134,8 @@ def kept_rows(
 
 
 def _damaged(path: Path, reason: str) -> ConfigError:
-    remedy = f"restore it from a copy, or delete {path.parent / 'checkpoint'} to train from the beginning"
+    saved = path.parent / "checkpoint"
+    remedy = f"restore it from a copy, or delete {saved} to train from the beginning"
     return ConfigError(f"cannot go on with {path}: {reason}; {remedy}")
 
 

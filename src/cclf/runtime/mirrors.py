@@ -83,7 +83,8 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(where), purge_step=purge_step)
         # Not `add_hparams`, which makes a second run of it, named by the clock.
         values = {name: str(fact) if type(fact) is bool else fact for name, fact in facts.items()}
-        experiment, session, _ = hparams(values, {"eval/return_mean": 0.0})  # type: ignore[no-untyped-call]
+        described: Any = hparams
+        experiment, session, _ = described(values, {"eval/return_mean": 0.0})
         for summary in (experiment, session):
             self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
         self._writer.add_text("config", _markdown(facts), resume_env_steps)
@@ -114,7 +115,7 @@ def _markdown(facts: Mapping[str, Any]) -> str:
 
 
 def gif(pictures: Sequence[np.ndarray], frames_per_second: int = 30) -> bytes:
-    """As large a part of an episode as a page should carry: every n-th picture, every n-th pixel."""
+    """As much of an episode as a page should carry: every n-th picture, every n-th pixel."""
     import imageio.v2 as imageio
 
     nth = -(-len(pictures) // _MOST_GIF_FRAMES)

@@ -149,25 +149,25 @@ _CARD = """---
 
 # {method} on {task}
 
-An agent trained with the Python package `cclf`: contrastive-curiosity-driven learning (CCLF, Sun, Qian
-and Miao, IJCAI 2022) and its baselines.
+An agent trained with the Python package `cclf`: contrastive-curiosity-driven learning (CCLF, Sun,
+Qian and Miao, IJCAI 2022) and its baselines.
 
 {facts}
 
-In brackets: the 95 % interval of the mean over the episodes of that evaluation. It is too narrow for few
-episodes. And this is one run with one seed: it does not say how other seeds do.
+In brackets: the 95 % interval of the mean over the episodes of that evaluation. It is too narrow
+for few episodes. And this is one run with one seed: it does not say how other seeds do.
 
 ## Load it
 Install `cclf` with the suite of the task, and name this folder. From a hub it is what
-`huggingface_hub.snapshot_download("USER/NAME")` returns. Weights are safetensors: loading them runs no
-code.
+`huggingface_hub.snapshot_download("USER/NAME")` returns. Weights are safetensors: loading them
+runs no code.
 
 ```python
 {example}
 ```
 
-`cclf evaluate .` and `cclf play .` take the folder, too; `cclf export . --out policy.onnx` makes a file that
-needs neither `cclf` nor torch.
+`cclf evaluate .` and `cclf play .` take the folder, too; `cclf export . --out policy.onnx` makes a
+file that needs neither `cclf` nor torch.
 
 ## Train it again
 ```sh
@@ -220,8 +220,8 @@ def front_matter(config: Config, last: Evaluated) -> list[str]:
 
 def _with_interval(evaluated: Evaluated) -> str:
     """
-    >>> _with_interval(Evaluated(8, 1, np.array([1.0, 1.0]))), _with_interval(Evaluated(8, 1, np.array([7.5])))
-    ('1 [1, 1]', '7.5')
+    >>> _with_interval(Evaluated(8, 1, np.array([1.0, 1.0])))
+    '1 [1, 1]'
     """
     if len(evaluated.returns) < 2:
         return f"{evaluated.returns.mean():.4g}"

@@ -69,8 +69,8 @@ def gallery(
         facts=partial(_facts, replay),
         priorities=drawable[live],
         ages=_age(replay, live),
-        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, drawn from replay as training draws them, in "
-        f"batches of {rainbow.settings.batch_size}.",
+        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, drawn from replay as "
+        f"training draws them, in batches of {rainbow.settings.batch_size}.",
         measures=_measures(table, replay),
         remarks=_remarks(rainbow, replay, table),
     )
