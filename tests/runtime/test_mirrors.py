@@ -299,6 +299,16 @@ def test_tensorboard_shows_speed_and_the_episode(board):
     assert image.encoded_image_string.startswith(b"GIF89a")
 
 
+def test_a_tensorboard_that_is_asked_for_later_shows_all_rows(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    write(tiny_config(), tmp_path, until=30)
+    write(tiny_config(tensorboard=True), tmp_path, since=30)
+    board = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert [event.step for event in board.Scalars("train/loss")] == [10, 20, 30, 40, 50, 60]
+    assert [event.step for event in board.Scalars(EVAL)] == [30, 60]
+
+
 def test_a_long_episode_of_large_pictures_stays_small():
     imageio = pytest.importorskip("imageio.v2")
     pictures = [np.full((600, 400, 3), n % 250, np.uint8) for n in range(1_000)]
