@@ -213,6 +213,7 @@ def test_reports_need_neither_torch_nor_ray(name):
     needs_more = {
         "study/sweep/cluster",
         "study/export",
+        "study/share",
         "study/inspect",
         "study/reproduce",
         "study/demo",

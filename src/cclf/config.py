@@ -200,6 +200,9 @@ class RunConfig:
     tensorboard: bool = True
     """Mirror the tables in TensorBoard. Without its package (pip extra `tensorboard`) a warning
     says so, as for the video."""
+    tracker: Literal["none", "trackio", "wandb"] = "none"
+    """Show the run in a tracker too: trackio (on this machine, no account) or wandb (Weights &
+    Biases; WANDB_MODE=offline works). Each is a pip extra."""
     cuda_graphs: bool = True
     """On a GPU, start the kernels of an update as one."""
     compile: bool = True

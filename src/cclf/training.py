@@ -22,6 +22,7 @@ from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.failure import NonFiniteError, refuse_after_failure
 from cclf.runtime.loop import ActiveRun, Training, run_together
 from cclf.runtime.metrics import RunLog, check_tables
+from cclf.runtime.mirrors import open_mirrors
 from cclf.runtime.progress import LINES, Progress
 from cclf.runtime.stop import Stop
 
@@ -66,6 +67,8 @@ def trained(
 def _without_missing_extras(configs: list[Config]) -> list[Config]:
     """A video and TensorBoard are on unless told: where their packages are missing a line says so
     before the first step, and the run goes on without."""
+    if configs[0].run.tracker != "none":
+        extras.refuse_missing(f"--tracker {configs[0].run.tracker}", [configs[0].run.tracker])
     drawing = {extra for config in configs for extra in extras.to_draw(config.task)}
     no_video = extras.missing(["video", *sorted(drawing)]) if configs[0].run.video else {}
     no_tensorboard = extras.missing(["tensorboard"]) if configs[0].run.tensorboard else {}
@@ -183,9 +186,8 @@ def _begin(
     )
     moment = training.env_steps, training.evaluation_due
     with refused_as(f"cannot go on with the tables in {folder}"):
-        log = RunLog(
-            folder, learner.metric_names, config.run.tensorboard, *moment, training.known_rows
-        )
+        mirrors = open_mirrors(config, folder, *moment)
+        log = RunLog(folder, learner.metric_names, mirrors, *moment, training.known_rows)
     held.callback(log.close)
     label = f"{config.task} seed {config.seed}: " if several else ""
     return ActiveRun(

@@ -83,8 +83,8 @@ def gallery(
     ]
     return Gallery(
         about,
-        drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): the next rollouts of the run, "
-        f"{batch} to a batch as in training, with nothing learned on the way.",
+        drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
+        f"the next rollouts of the run, {batch} to a batch as in training, with nothing learned on the way.",
         curiosity_name="c",
         curiosity=curiosity,
         measures=measures,
