@@ -13,6 +13,7 @@ from cclf.bases.sac.update import Sac
 from cclf.config import Config
 from cclf.data.replay import Replay
 from cclf.data.types import MakeEnv
+from cclf.errors import ConfigError
 from cclf.gallery.record import About, Gallery
 
 
@@ -24,6 +25,11 @@ def gallery(
     env_steps: Tensor,
     make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
+    if config.env.observe != "pixels":
+        raise ConfigError(
+            f"{config.task} was learned with observe={config.env.observe}: the gallery shows "
+            "pictures of what an agent saw, and there are none"
+        )
     sac, replay = load(config, learner, env_steps.device)
     return pixel_gallery.gallery(about, config, looks_of(sac), replay, samples, env_steps)
 
