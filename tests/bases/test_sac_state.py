@@ -2,6 +2,7 @@
 layer in the place of convolutions."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ import reference_sac
 from cclf.bases.sac import learner
 from cclf.bases.sac.methods import METHODS
 from cclf.bases.sac.sight import StateLayer
+from cclf.bases.sac.update import compute_with
 from cclf.data.augment import noisy, noisy_pairs
 from cclf.data.types import EnvSpec
 from cclf.errors import ConfigError
 from cclf.presets import refuse_idle_options, resolve, sizes_below
+from cclf.runtime.compile import compiled
 
 NUMBERS = 3
 PENDULUM = "gym/Pendulum-v1"
@@ -189,3 +192,17 @@ def test_a_smaller_size_changes_what_acts():
     assert small.algorithm.batch_size < defaults.algorithm.batch_size
     assert sizes_below(defaults) == ["small"]
     assert sizes_below(small) == []
+
+
+@pytest.mark.slow
+def test_the_compiled_update_is_the_same(monkeypatch, capsys):
+    """As on a GPU, with PyTorch's own kernels."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    lean, compute = make_sac("cclf"), compute_with("fp32", compiled)
+    fast = learner.make_sac(tiny("cclf"), ACTIONS, CPU, compute, NUMBERS)
+    for number in range(3):
+        batch, noise = make_state_batch(number), draw_noise(lean, number)
+        one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)
+        torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(snapshot(lean), snapshot(fast), rtol=1e-4, atol=1e-5)
+    assert "going on without compiling" not in capsys.readouterr().err

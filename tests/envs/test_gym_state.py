@@ -41,7 +41,7 @@ BEGUN = 0
 
 class Walk(gymnasium.Env):
     """Its state is where it is and what it did last; it hands out one array that it writes again.
-    It takes no `render_mode` and draws nothing."""
+    It takes no `render_mode` and renders nothing."""
 
     def __init__(self, observation_space=VECTOR, action_space=None, seeded=True):
         self.observation_space = observation_space
@@ -164,8 +164,8 @@ def test_the_first_line_of_a_run_says_what_is_learned_from():
 
 
 @pytest.mark.parametrize("name", ["Vector", "Silent"])
-def test_one_that_draws_nothing_is_learned_from_state_alone(name, tmp_path, recwarn):
-    said = rf"cclf-state/{name}-v0 draws no picture .* --observe state --no-video"
+def test_one_that_renders_nothing_is_learned_from_state_alone(name, tmp_path, recwarn):
+    said = rf"cclf-state/{name}-v0 renders no picture .* --observe state --no-video"
     pixels = gym.GymnasiumPixels(f"cclf-state/{name}-v0", 24, 1, 1)
     with pytest.raises(ConfigError, match=said):
         pixels.reset()
@@ -177,7 +177,7 @@ def test_one_that_draws_nothing_is_learned_from_state_alone(name, tmp_path, recw
     pixels = tiny_config(
         f"gym/cclf-state/{name}-v0", "rad", env={"frame_pixels": 20, "crop_pixels": 16}
     )
-    assert_refused(cclf("train", *tiny_options(pixels), "--out", tmp_path), "draws no picture")
+    assert_refused(cclf("train", *tiny_options(pixels), "--out", tmp_path), "renders no picture")
 
 
 # --- saving

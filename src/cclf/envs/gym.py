@@ -84,7 +84,7 @@ def make(
         from cclf.envs.gym_state import GymnasiumState
 
         return GymnasiumState(name, env.action_repeat, seed)
-    refuse_undrawn(name)
+    refuse_unrendered(name)
     if facts(name).play == "continuous":
         return GymnasiumPixels(name, env.frame_pixels, env.action_repeat, seed)
     from cclf.envs.gym_game import GymnasiumGame
@@ -114,8 +114,8 @@ def facts(name: str) -> TaskFacts:
 
 
 @cache
-def refuse_undrawn(env_id: str) -> None:
-    """Before a run begins: one that gives no images must draw them. Tried on one that is thrown
+def refuse_unrendered(env_id: str) -> None:
+    """Before a run begins: one that gives no images must render them. Tried on one that is thrown
     away, so that nothing of the run moves."""
     env = made(env_id)
     try:
@@ -135,7 +135,7 @@ def made(env_id: str) -> Any:
             "gym tasks need the package gymnasium: pip install 'cclf[gym]'"
         ) from error
     try:
-        return _drawing_if_it_can(gymnasium.make, env_id)
+        return _rendering_if_it_can(gymnasium.make, env_id)
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(
             f"unknown Gymnasium environment {env_id!r}{nearest(env_id, gymnasium.registry)}"
@@ -146,8 +146,8 @@ def made(env_id: str) -> Any:
         ) from error
 
 
-def _drawing_if_it_can(make: Any, env_id: str) -> Any:
-    """One that cannot draw is made too: its observations may be all that is asked for."""
+def _rendering_if_it_can(make: Any, env_id: str) -> Any:
+    """One that cannot render is made too: its observations may be all that is asked for."""
     with warnings.catch_warnings():
         # said again, with what to do, where a picture is asked for
         warnings.filterwarnings("ignore", ".*render_mode='rgb_array' that is not in the possible")
@@ -167,7 +167,7 @@ def rendered(env_id: str, env: Any) -> np.ndarray:
         image = np.asarray(None)
     if image.ndim not in (2, 3):
         raise ConfigError(
-            f"{env_id} draws no picture with render_mode='rgb_array': it can be learned by "
+            f"{env_id} renders no picture with render_mode='rgb_array': it can be learned by "
             "--observe state --no-video alone, where actions are continuous"
         )
     return image.astype(np.uint8, copy=False)

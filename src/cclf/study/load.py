@@ -454,8 +454,9 @@ def run_name(config: Mapping[str, Any]) -> RunName:
     precision = config["algorithm"].get("precision", "fp32")
     if precision != "fp32":
         profile = f"{profile}-{precision}"
-    if config["env"].get("observe", "pixels") != "pixels":  # older runs know nothing else
-        profile = f"{profile}-{config['env']['observe']}"
+    observe = config.get("env", {}).get("observe", "pixels")  # older runs know nothing else
+    if observe != "pixels":
+        profile = f"{profile}-{observe}"
     return RunName(str(config["task"]), str(config["method_name"]), profile, int(config["seed"]))
 
 
