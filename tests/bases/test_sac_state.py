@@ -111,12 +111,12 @@ def test_what_acts_sees_state_as_it_is():
     for profile in ("released", "paper"):
         config = resolve(PENDULUM, "cclf", profile=profile, observe="state")
         sac = learner.make_sac(config, ACTIONS, CPU, state_dim=NUMBERS)
-        state = make_state_batch().observation[:1]
+        state = make_state_batch().observation[:2]
         layer = sac.critic.encoder.convolutions
-        mean = sac.actor(layer(state), torch.zeros(1, ACTIONS)).mean_action
+        mean = sac.actor(layer(state), torch.zeros(2, ACTIONS)).mean_action
         assert torch.equal(sac.evaluation_action(state), mean)
         generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
-        noise = torch.randn(1, ACTIONS, generator=torch.Generator().manual_seed(2))
+        noise = torch.randn(2, ACTIONS, generator=torch.Generator().manual_seed(2))
         action = sac.collection_action(state, STEPS, *generators)
         assert torch.equal(action, sac.actor(layer(state), noise).action)
 

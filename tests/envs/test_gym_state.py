@@ -14,6 +14,7 @@ from cclf import build, presets  # noqa: E402
 from cclf.envs import gym  # noqa: E402
 from cclf.envs.gym_state import GymnasiumState  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
+from cclf.measure import doctor  # noqa: E402
 from cclf.runtime.run_folder import read_checkpoint  # noqa: E402
 from cclf.runtime.workers import WorkerEnv  # noqa: E402
 from cclf.study.load import run_name  # noqa: E402
@@ -387,6 +388,19 @@ def _pendulum():
 )
 def test_the_command_line_refuses_in_one_line(words, said):
     assert_refused(cclf("train", *words, "--dry-run"), said)
+
+
+def test_the_doctor_forecasts_a_run_of_state(monkeypatch):
+    assert_refused(cclf("doctor", "--observe", "state"), "--observe state forecasts nothing alone")
+    monkeypatch.setattr(doctor.probe, "render", lambda *_: [{"outcome": "ok"}])
+    monkeypatch.setattr(doctor, "emulator", lambda _: None)
+    monkeypatch.setattr(doctor, "judge", lambda _: [])
+    sizes = [
+        doctor.examine("gym/Pendulum-v1", 0, observe=seen)["forecast"]["replay_bytes"]
+        for seen in ("state", "pixels")
+    ]
+    assert sizes[0] == build.replay_forecast(presets.resolve("gym/Pendulum-v1", observe="state"))[1]
+    assert sizes[0] < sizes[1] / 100
 
 
 def test_a_config_that_somebody_wrote_gets_no_pixels_in_the_place_of_state():
