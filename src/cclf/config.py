@@ -212,12 +212,11 @@ class RunConfig:
 
 class Settings(Protocol):
     """What the settings of a base algorithm are beside its own numbers: a frozen dataclass of its
-    room."""
+    room. One that learns from more than pixels says so in a further name, `observes`:
+    ClassVar[tuple[Observe, ...]]."""
 
     base: ClassVar[str]
     rules: ClassVar[Mapping[str, Rule]]
-    # what it can learn from; one without this name learns from pixels alone
-    # observes: ClassVar[tuple[Observe, ...]]
 
     # refuses what does not go together with the rest of a run
     def check(self, config: "Config") -> None: ...

@@ -154,8 +154,8 @@ class WorkerEnv:
     the worker.
 
     A new worker is brought to the same place: the state in which the episode began, and every
-    command since. An environment that cannot be saved (Gymnasium's) cannot be brought back:
-    WorkerError.
+    command since. An environment that cannot be saved (Gymnasium's on pixels) cannot be
+    brought back: WorkerError.
     """
 
     def __init__(self, make: Make, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
