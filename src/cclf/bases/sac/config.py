@@ -83,7 +83,7 @@ class SacConfig:
     collection_view: Literal["random-crop", "centre-crop"] = "centre-crop"
     """What the policy sees while collecting: g(o) in the paper's algorithm box, the centre crop in
     the released code."""
-    noise_scale: Positive = 0.1
+    noise_scale: Positive = 0.01
     """Of augmentation=noise, in standard deviations of each number of the state over the batch."""
 
     def __post_init__(self) -> None:
