@@ -60,8 +60,13 @@ def update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Update
 
 
 def views(sac: Sac, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
-    """K crops of each o_t and of each o_(t+1), as pixels."""
+    """K crops of each o_t and of each o_(t+1), as pixels; or state with noise."""
     pairs = ((batch.observation, noise.origins), (batch.next_observation, noise.next_origins))
+    if sac.env.observe == "state":
+        seen = torch.cat([batch.observation, batch.next_observation])
+        spread = sac.settings.noise_scale * seen.std(0, correction=0)
+        one, other = (Views(state + spread * draws) for state, draws in pairs)
+        return one, other
     now, following = (
         augment.crop(frames, origins, sac.env.crop_pixels) for frames, origins in pairs
     )

@@ -25,6 +25,13 @@ RUNS = {
         "toy/reach-1d", "cclf", algorithm={"replay_capacity_transitions": 100}, **OFTEN
     ),
     "sac, workers": tiny_config("toy/reach-1d", "cclf", **OFTEN, eval_workers=1),
+    "sac, state": tiny_config(
+        "gym/Pendulum-v1",
+        "cclf",
+        observe="state",
+        algorithm={"replay_capacity_transitions": 100},
+        **OFTEN,
+    ),
     "drqv2": tiny_config(
         "toy/reach-1d",
         "drq-v2+cclf",
@@ -52,6 +59,7 @@ ENV_STEPS = {
     "slow lane": {
         "sac": 600,
         "sac, workers": 600,
+        "sac, state": 600,
         "drqv2": 600,
         "a2c": 3_200,
         "rainbow": 400,

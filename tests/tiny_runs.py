@@ -47,11 +47,20 @@ _RUN |= {"device": "cpu", "threads": 1, "video": False, "tensorboard": False}
 
 
 def tiny_config(
-    task="toy/reach-1d", method="cclf", *, base=None, seed=1, env=None, algorithm=None, **run
+    task="toy/reach-1d",
+    method="cclf",
+    *,
+    base=None,
+    seed=1,
+    observe="pixels",
+    env=None,
+    algorithm=None,
+    **run,
 ):
     """The preset with its sizes cut down; further keywords go to `run`."""
-    config = presets.resolve(task, method, seed=seed, base_name=base)
-    sizes = _SIZES[config.base] | (algorithm or {})
+    config = presets.resolve(task, method, seed=seed, base_name=base, observe=observe)
+    sizes = {name: size for name, size in _SIZES[config.base].items() if not config.clash(name)}
+    sizes |= algorithm or {}
     return replace(
         config,
         env=replace(config.env, **env or {}),
@@ -62,9 +71,12 @@ def tiny_config(
 
 def tiny_options(config):
     """The same as words of a command line."""
-    defaults = presets.resolve(config.task, config.method_name, base_name=config.base)
+    defaults = presets.resolve(
+        config.task, config.method_name, base_name=config.base, observe=config.env.observe
+    )
     words = [config.task, "--base", config.base, "--method", config.method_name]
     words += ["--seed", str(config.seed)]
+    words += [] if config.env.observe == "pixels" else ["--observe", config.env.observe]
     for group in ("env", "method", "algorithm", "run"):
         ours, theirs = getattr(config, group), getattr(defaults, group)
         for name, value in vars(ours).items():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cclf import presets
 from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import let_threads_sleep
-from cclf.config import Config
+from cclf.config import Config, Observe
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def train(
     seed: int = 1,
     profile: str = DEFAULT_PROFILE,
     size: str | None = None,
+    observe: Observe = "pixels",
     out: Folder = "runs",
     on_step: "Callable[[Step], Any] | None" = None,
     on_evaluation: "Callable[[Evaluated], Any] | None" = None,
@@ -62,7 +63,9 @@ def train(
     `changes` are the options of the command line by their names: `env_steps=2_000`. A callback gets
     numbers, and may raise `cclf.StopRun`.
     """
-    defaults = presets.resolve(task, method, seed=seed, profile=profile, base_name=base, size=size)
+    defaults = presets.resolve(
+        task, method, seed=seed, profile=profile, base_name=base, size=size, observe=observe
+    )
     config = presets.with_changes(defaults, changes)
     let_threads_sleep()
     from cclf.runtime.callbacks import Callbacks

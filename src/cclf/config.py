@@ -22,11 +22,12 @@ Curiosity = Literal["belief", "shuffled", "even", "ranks", "debiased", "cancelle
 # What an environment is to a learner: pixels with continuous or discrete actions, or grids stepped
 # as one.
 Play = Literal["continuous", "discrete", "grid"]
+Observe = Literal["pixels", "state"]
 
 
 # Options that are younger than the first runs, with the value that those ran by. Names leave it out,
 # so that older folders are found again.
-_AS_BEFORE = {"method.curiosity": "belief"}
+_AS_BEFORE = {"method.curiosity": "belief", "env.observe": "pixels"}
 
 
 def check_fields(config: Any) -> None:
@@ -42,6 +43,9 @@ def check_fields(config: Any) -> None:
 class EnvConfig:
     """What the agent sees and does."""
 
+    observe: Observe = "pixels"
+    """pixels: frames, rendered where the environment gives none. state: the numbers that it gives
+    as its observation (`gym/` tasks by SAC)."""
     frame_pixels: Size = 100
     """Side of the square frame that the environment renders and the replay stores."""
     crop_pixels: Size = 84
@@ -64,12 +68,12 @@ class EnvConfig:
 class MethodConfig:
     """Which views are made of an observation, and which of the four pieces curiosity drives."""
 
-    augmentation: Literal["random-crop", "centre-crop", "none", "crop-pad-crop", "shift"] = (
-        "random-crop"
-    )
+    augmentation: Literal[
+        "random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise"
+    ] = "random-crop"
     """"none" duplicates the observation, as on MiniGrid: its two views are the same. On Atari
     "crop-pad-crop" is CURL's (84 to 80 pixels, padded to 88, back to 84), "shift" is DrQ's
-    (padded to 92, back to 84)."""
+    (padded to 92, back to 84). "noise" is for state: Gaussian, on every number."""
     views: Annotated[int, Range(1, 64)] = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
@@ -217,7 +221,8 @@ class RunConfig:
 
 class Settings(Protocol):
     """What the settings of a base algorithm are beside its own numbers: a frozen dataclass of its
-    room."""
+    room. One that learns from more than pixels says so in a further name, `observes`:
+    ClassVar[tuple[Observe, ...]]."""
 
     base: ClassVar[str]
     rules: ClassVar[Mapping[str, Rule]]
@@ -244,6 +249,12 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        able = getattr(self.algorithm, "observes", ("pixels",))
+        if self.env.observe not in able:
+            raise ConfigError(
+                f"observe={self.env.observe} clashes with {self.base}, which learns from "
+                f"{' or '.join(able)} alone; leave it out"
+            )
         self.algorithm.check(self)
 
     @property

@@ -1,17 +1,25 @@
 """From names to the config of a run.
 
 Resolution order, in one function: the base algorithm's defaults, those of the suite and the task,
-profile, method, size; then whatever the command line changes.
+what is observed, profile, method, size; then whatever the command line changes.
 """
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from cclf.bases.base import DEFAULT_PROFILE, PIECES, Base, Defaults, Method, Overrides
+from cclf.bases.base import (
+    AUGMENTATION_OF_STATE,
+    DEFAULT_PROFILE,
+    PIECES,
+    Base,
+    Defaults,
+    Method,
+    Overrides,
+)
 from cclf.bases.registry import bases, default_base, find_base
-from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
-from cclf.envs.registry import find_task, play_of, repeats_actions, suite_of
+from cclf.config import Config, EnvConfig, MethodConfig, Observe, RunConfig
+from cclf.envs.registry import find_task, play_of, refuse_unseen, repeats_actions, suite_of
 from cclf.errors import ConfigError, nearest
 
 
@@ -61,22 +69,29 @@ def resolve(
     profile: str = DEFAULT_PROFILE,
     base_name: str | None = None,
     size: str | None = None,
+    observe: Observe = "pixels",
     look: bool = True,
 ) -> Config:
     """The config of a run before the command line has its say; the base has a default method."""
     base = base_of(task_name, base_name, look)
     task, suite = find_task(task_name), suite_of(task_name)
+    refuse_unseen(task.name, observe)
+    seen = base.observing.get(observe, Defaults())
     method = base.default_method if method_name is None else find_method(method_name, base)
     reading, own, defaults = find_profile(profile, base), base.of_task(task.name), base.defaults
+    views = defaults.method | own.method | reading.method | method.overrides
+    if observe == "state":
+        crops = views.get("augmentation", MethodConfig.augmentation)
+        views["augmentation"] = AUGMENTATION_OF_STATE.get(crops, crops)
     config = Config(
         task=task.name,
         method_name=method.name,
         seed=seed,
         profile=profile,
-        env=env_config(task_name, base),
-        method=MethodConfig(**defaults.method | own.method | reading.method | method.overrides),
+        env=replace(env_config(task_name, base), observe=observe, **seen.env),
+        method=MethodConfig(**views),
         algorithm=base.settings(
-            **defaults.settings | own.settings | reading.settings | method.settings
+            **defaults.settings | own.settings | seen.settings | reading.settings | method.settings
         ),
         run=RunConfig(**defaults.run | suite.run | task.run | own.run),
     )
@@ -109,10 +124,14 @@ def _in_size(config: Config, size: str, base: Base) -> Config:
 
 
 def _changed_by(config: Config, size: Defaults) -> list[tuple[str, Any, Any]]:
-    """The fields that a size would change: name, value now, value then."""
+    """The acting fields that a size would change: name, value now, value then."""
     now = vars(config.env) | vars(config.algorithm)
     wanted = size.env | size.settings
-    return [(name, now[name], then) for name, then in wanted.items() if now[name] != then]
+    return [
+        (name, now[name], then)
+        for name, then in wanted.items()
+        if now[name] != then and not config.clash(name)
+    ]
 
 
 def sizes_below(config: Config) -> list[str]:

@@ -37,6 +37,7 @@ class TrainedAgent:
                 player.spec.frame_shape,
                 self.config.env.frame_stack,
                 starts_blank=player.spec.num_actions is not None,
+                dtype=player.spec.frame_dtype,
             )
 
     def reset(self, rows: Sequence[int] | None = None) -> None:

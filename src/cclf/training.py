@@ -213,7 +213,7 @@ def what_helps(config: Config, device: Any) -> str:
 
 def announcement(config: Config, learner: Any, device: Any) -> list[str]:
     """What a person wants to know before a run begins."""
-    remark = remark_on(config.task)
+    remark = remark_on(config.task, config.env.observe)
     lines = [f"{config.task} {remark}"] if remark else []
     lines += [
         f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "

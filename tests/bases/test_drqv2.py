@@ -359,6 +359,7 @@ def test_tasks_come_with_their_authors_settings(task, expected):
     assert config.method_name == "drq-v2"
     assert {name: getattr(config.algorithm, name) for name in expected} == expected
     assert vars(config.env) == {
+        "observe": "pixels",
         "frame_pixels": 84,
         "crop_pixels": 84,
         "frame_stack": 3,

@@ -110,6 +110,8 @@ class Base:
     """What it sets for a task, by the task's name."""
     sizes: Mapping[str, Defaults] = field(default_factory=dict)
     """Smaller frames, networks and batches by name, for machines without a GPU."""
+    observing: Mapping[str, Defaults] = field(default_factory=dict)
+    """What it sets where something else than pixels is observed (`EnvConfig.observe`)."""
     warmup_setting: str = "warmup_agent_steps"
     """The setting that says when learning begins, where it keeps a replay."""
     uses_gpu: bool = False
@@ -148,6 +150,10 @@ def with_pieces(*pieces: str) -> Overrides:
         if piece not in pieces:
             overrides |= _PIECE_OFF[piece]
     return overrides
+
+
+# What stands in the place of crops where state is observed.
+AUGMENTATION_OF_STATE = {"random-crop": "noise", "centre-crop": "none"}
 
 
 ABLATIONS = tuple(

@@ -1,4 +1,4 @@
-"""Learners and agents that base algorithms on pixels with continuous actions share: one
+"""Learners and agents that base algorithms on pixels (or state) with continuous actions share: one
 environment, replay, and evaluation beside training."""
 
 import os
@@ -57,8 +57,8 @@ def make_learner(
     shape, action_dim, _, max_steps, _ = env.spec
     transitions, size = replay_forecast(config, env.spec, n_steps)
     replay_device = choose_replay_device(settings.replay_device, device, size)
-    stack, returns = config.env.frame_stack, (n_steps, settings.discount)
-    replay = Replay(transitions, shape, action_dim, stack, max_steps, replay_device, *returns)
+    stack, stored = config.env.frame_stack, (n_steps, settings.discount, dtype_of(env.spec))
+    replay = Replay(transitions, shape, action_dim, stack, max_steps, replay_device, *stored)
     graphed = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
     return OffPolicyLearner(
         env,
@@ -80,8 +80,12 @@ def replay_forecast(config: Config, spec: EnvSpec, n_steps: int = 1) -> tuple[in
     )
     shape, action_dim, _, max_steps, _ = spec
     return transitions, Replay.bytes_needed(
-        transitions, shape, action_dim, config.env.frame_stack, max_steps, n_steps
+        transitions, shape, action_dim, config.env.frame_stack, max_steps, n_steps, dtype_of(spec)
     )
+
+
+def dtype_of(spec: EnvSpec) -> torch.dtype:
+    return torch.float32 if spec.state_dim else torch.uint8
 
 
 class Shown(NamedTuple):
@@ -94,13 +98,13 @@ def make_agent(
     config: Config,
     device: torch.device,
     make_env: MakeEnv,
-    make_policy: Callable[[int], Any],
+    make_policy: Callable[[EnvSpec], Any],
     runs: int = 1,
 ) -> Agent:
-    """`make_policy` takes the number of actions; `runs`: how many share this machine's cores, each
+    """`runs`: how many share this machine's cores, each
     with workers of its own."""
     env = make_env(config, 0)
-    policy = make_policy(env.spec.action_dim)
+    policy = make_policy(env.spec)
     workers = eval_workers(config, device, runs)
     pool: EnvPool = LocalEnvs([env])
     if workers:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, parse
+from cclf.config import Observe
 from cclf.errors import ConfigError
 
 
@@ -16,6 +17,8 @@ class Doctor:
     """Forecast memory and disk of a run of this task."""
     base: str | None = None
     """The base algorithm of that run; unless told the task's own (see: cclf methods)."""
+    observe: Observe = "pixels"
+    """What that run observes."""
     stress: int = 0
     """Render in this many processes at once, a few seconds, each watched: some drivers hang."""
     strict: bool = False
@@ -32,7 +35,9 @@ def main(arguments: list[str]) -> int:
 
     if options.base is not None and options.task is None:
         raise ConfigError(f"--base {options.base} forecasts nothing alone: name a --task")
-    facts = doctor.examine(options.task, options.stress, options.base)
+    if options.observe != "pixels" and options.task is None:
+        raise ConfigError(f"--observe {options.observe} forecasts nothing alone: name a --task")
+    facts = doctor.examine(options.task, options.stress, options.base, options.observe)
     if options.json:
         print(json.dumps(facts, indent=2))
     else:

@@ -69,7 +69,8 @@ def hints(configs: list[Config], out: Path) -> list[str]:
     # whoever trained named the task
     trust = " --trust-imports" if ":" in config.task else ""
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
-    if config.method.needs_curiosity and find_base(config.base).has("gallery"):
+    shown = config.env.observe == "pixels" and find_base(config.base).has("gallery")
+    if config.method.needs_curiosity and shown:
         commands.append(f"cclf inspect {run}")
     return [
         f"{'next:' if place == 0 else '':5} {command}" for place, command in enumerate(commands)

@@ -129,6 +129,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
     names.add_argument("--profile")
     names.add_argument("--base")
     names.add_argument("--size")
+    names.add_argument("--observe")
     names.add_argument("--from", dest="source", type=Path)
     names.add_argument("--trust-imports", action="store_true")
     try:
@@ -203,6 +204,7 @@ def _preset(arguments: list[str], known: argparse.Namespace) -> Config:
         profile=known.profile or DEFAULT_PROFILE,
         base_name=known.base,
         size=known.size,
+        observe=known.observe or "pixels",
     )
 
 
@@ -210,7 +212,8 @@ def _from_file(arguments: list[str], known: argparse.Namespace) -> Config:
     """The same from a file. It names all that decides which other options there are."""
     from cclf.runtime.run_folder import trainable_config
 
-    also = [f"--{name}" for name in ("method", "base", "profile", "size") if getattr(known, name)]
+    names = ("method", "base", "profile", "size", "observe")
+    also = [f"--{name}" for name in names if getattr(known, name)]
     with contextlib.suppress(ConfigError):  # there is none, as it should be
         also.append(arguments[_task_place(arguments)])
     if also:

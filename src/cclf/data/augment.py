@@ -1,5 +1,5 @@
-"""Views of an observation: square crops, or shifts. Corners are drawn apart: random numbers are
-inputs everywhere."""
+"""Views of an observation: square crops, or shifts; of state, with noise. Corners are drawn apart:
+random numbers are inputs everywhere."""
 
 from typing import NamedTuple
 
@@ -24,6 +24,21 @@ class Crops(NamedTuple):
         # a view: (B, C, H - h + 1, W - w + 1, h, w)
         windows = self.images.unfold(2, self.pixels, 1).unfold(3, self.pixels, 1)
         return windows[self.sample, :, self.origins[:, 0], self.origins[:, 1]]
+
+
+class Noisy(NamedTuple):
+    """Vectors with noise that nobody has added yet: row n is vector `sample[n]` plus `noise[n]`."""
+
+    vectors: Tensor  # (B, D)
+    sample: Tensor  # (N,)
+    noise: Tensor  # (N, D)
+
+    def rows(self, index: Tensor | slice) -> "Noisy":
+        return self._replace(sample=self.sample[index], noise=self.noise[index])
+
+    def made(self) -> Tensor:
+        """(N, D)."""
+        return self.vectors[self.sample] + self.noise
 
 
 class Views(NamedTuple):
@@ -69,12 +84,36 @@ def uncut(images: Tensor, origins: Tensor, pixels: int) -> Crops:
     return Crops(images, sample.repeat(origins.shape[0]), origins.flatten(0, 1), pixels)
 
 
+def noisy(vectors: Tensor, draws: Tensor, scale: float) -> Noisy:
+    """K views of each vector (B, D), with standard normal draws (K, B, D); rows as in `uncut`.
+
+    The noise of each number is `scale` times its standard deviation over the batch, so that it
+    means the same whatever the number's unit. No running statistics: nothing has to be saved, and
+    the networks see the numbers as they are.
+    """
+    sample = torch.arange(len(vectors), device=vectors.device)
+    spread = scale * vectors.std(0, correction=0)
+    return Noisy(vectors, sample.repeat(draws.shape[0]), (draws * spread).flatten(0, 1))
+
+
+def noisy_pairs(vectors: Tensor, draws: Tensor, next_draws: Tensor, scale: float) -> Noisy:
+    """The same of each o_t and of what followed it, out of `vectors` (2 B, D), rows as in
+    `uncut_pairs`."""
+    spread = scale * vectors.std(0, correction=0)
+    noise = torch.cat([draws, next_draws]).flatten(0, 1) * spread
+    return Noisy(vectors, _rows_of_pairs(draws, vectors.device), noise)
+
+
+def _rows_of_pairs(draws: Tensor, device: torch.device) -> Tensor:
+    views, batch = draws.shape[:2]
+    sample = torch.arange(2 * batch, device=device).view(2, 1, batch)
+    return sample.expand(2, views, batch).flatten()
+
+
 def uncut_pairs(frames: Tensor, origins: Tensor, next_origins: Tensor, pixels: int) -> Crops:
     """K crops of each o_t and of what followed it, to be cut later, out of `frames` (2 B, ...): row
     v B + b is view v of o_t in sample b, K B further of its successor."""
-    views, batch = origins.shape[:2]
-    sample = torch.arange(2 * batch, device=frames.device).view(2, 1, batch)
-    sample = sample.expand(2, views, batch).flatten()
+    sample = _rows_of_pairs(origins, frames.device)
     return Crops(frames, sample, torch.cat([origins, next_origins]).flatten(0, 1), pixels)
 
 

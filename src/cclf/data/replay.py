@@ -40,22 +40,24 @@ class Replay:
     def __init__(
         self,
         capacity_transitions: int,
-        frame_shape: tuple[int, int, int],
+        frame_shape: tuple[int, ...],
         action_dim: int,
         frame_stack: int,
         max_episode_agent_steps: int | None,
         device: torch.device,
         n_steps: int = 1,
         discount: float = 1.0,
+        dtype: torch.dtype = torch.uint8,
     ):
-        """`discount` is that of the rewards within the `n_steps` of a transition."""
+        """`discount` is that of the rewards within the `n_steps` of a transition, `dtype` that of
+        the frames."""
         self.capacity = capacity_transitions
         self.frame_stack, self.n_steps, self.discount = frame_stack, n_steps, discount
         self.slots = slots_needed(
             capacity_transitions, max_episode_agent_steps, frame_stack, n_steps
         )
         self.device = device
-        self.frames = torch.zeros(self.slots, *frame_shape, dtype=torch.uint8, device=device)
+        self.frames = torch.zeros(self.slots, *frame_shape, dtype=dtype, device=device)
         self.actions = torch.zeros(self.slots, action_dim, device=device)
         self.rewards = torch.zeros(self.slots, device=device)
         self.continuations = torch.zeros(self.slots, device=device)
@@ -73,13 +75,14 @@ class Replay:
     @staticmethod
     def bytes_needed(
         capacity_transitions: int,
-        frame_shape: tuple[int, int, int],
+        frame_shape: tuple[int, ...],
         action_dim: int,
         frame_stack: int,
         max_episode_agent_steps: int | None,
         n_steps: int = 1,
+        dtype: torch.dtype = torch.uint8,
     ) -> int:
-        per_slot = int(np.prod(frame_shape)) + 4 * action_dim + 4 + 4 + 8 + 8 + 1
+        per_slot = int(np.prod(frame_shape)) * dtype.itemsize + 4 * action_dim + 4 + 4 + 8 + 8 + 1
         slots = slots_needed(capacity_transitions, max_episode_agent_steps, frame_stack, n_steps)
         return slots * per_slot
 

@@ -20,7 +20,7 @@ Metrics = dict[str, "Tensor"]
 
 class Batch(NamedTuple):
     """Transitions of n steps drawn from replay, n = 1 unless a base algorithm asks for more.
-    Observations are stacks of whole uint8 frames, channels first."""
+    Observations are stacks of whole uint8 frames, channels first; of state vectors, float32."""
 
     observation: Tensor  # (B, C, H, W)
     action: Tensor  # (B, A)
@@ -52,15 +52,25 @@ class GameBatch(NamedTuple):
 
 
 class EnvSpec(NamedTuple):
-    frame_shape: tuple[int, int, int]  # (C, H, W), uint8
+    frame_shape: tuple[int, ...]  # (C, H, W) of pixels, (D,) where state is observed
     action_dim: int  # continuous, each in [-1, 1]; 1 where actions are discrete
     action_repeat: int
     max_episode_agent_steps: int | None
     num_actions: int | None = None  # discrete: an action is an integer below this
 
+    @property
+    def state_dim(self) -> int:
+        """Numbers in one observation of state; 0 of pixels."""
+        return self.frame_shape[0] if len(self.frame_shape) == 1 else 0
+
+    @property
+    def frame_dtype(self) -> str:
+        return "float32" if self.state_dim else "uint8"
+
 
 class EnvStep(NamedTuple):
-    frame: np.ndarray  # (C, H, W)  the newest frame; at the end of an episode its true last one
+    # (C, H, W), or (D,) of state: the newest frame; at the end of an episode its true last one
+    frame: np.ndarray
     reward: float
     terminated: bool
     truncated: bool

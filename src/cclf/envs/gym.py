@@ -1,10 +1,11 @@
 """Any registered Gymnasium environment, from its pixels: continuous actions here, discrete ones in
-`gym_game`.
+`gym_game`. From its state: `gym_state`.
 
 An image observation is used as it is; for any other the rendered picture is. Both are resized to
 the frame's size.
 """
 
+import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,29 +13,29 @@ import numpy as np
 
 from cclf.config import EnvConfig, Play
 from cclf.data.types import EnvSpec, EnvStep
+from cclf.envs.gym_episode import repeated
 from cclf.envs.registry import TaskFacts
 from cclf.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from cclf.envs.gym_game import GymnasiumGame
+    from cclf.envs.gym_state import GymnasiumState
 
 
 class GymnasiumPixels:
     def __init__(self, env_id: str, frame_pixels: int, action_repeat: int, seed: int):
-        self._env = made(env_id)
+        self._id, self._env = env_id, made(env_id)
         if play_of_actions(env_id, self._env) != "continuous":
             raise ConfigError(
                 f"{env_id} has actions {self._env.action_space}: SAC and DrQ-v2 need a Box with "
                 "finite bounds"
             )
-        space = self._env.action_space
-        self._low, self._high = space.low, space.high
         self._shows = shows_images(self._env)
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
         self._first_seed: int | None = seed % 2**31
         self.spec = EnvSpec(
             (3, frame_pixels, frame_pixels),
-            int(np.prod(space.shape)),
+            int(np.prod(self._env.action_space.shape)),
             action_repeat,
             agent_step_limit(self._env, action_repeat),
         )
@@ -46,23 +47,12 @@ class GymnasiumPixels:
         return self._frame(observation)
 
     def step(self, action: np.ndarray) -> EnvStep:
-        control = self._low + (np.clip(action, -1.0, 1.0).reshape(self._low.shape) + 1.0) * 0.5 * (
-            self._high - self._low
-        )
-        reward = 0.0
-        for _ in range(self._repeat):
-            observation, step_reward, terminated, truncated, _ = self._env.step(
-                control.astype(self._low.dtype)
-            )
-            reward += float(step_reward)
-            if terminated or truncated:
-                break
-        return EnvStep(
-            self._frame(observation), reward, bool(terminated), bool(truncated and not terminated)
-        )
+        control = control_of(self._env.action_space, action)
+        observation, reward, terminated, truncated = repeated(self._env, control, self._repeat)
+        return EnvStep(self._frame(observation), reward, terminated, truncated and not terminated)
 
     def picture(self) -> np.ndarray:
-        return np.asarray(self._env.render(), dtype=np.uint8)
+        return rendered(self._id, self._env)
 
     def close(self) -> None:
         self._env.close()
@@ -76,7 +66,7 @@ class GymnasiumPixels:
         del state
 
     def _frame(self, observation: Any) -> np.ndarray:
-        image = picture_of(observation if self._shows else self._env.render())
+        image = picture_of(observation if self._shows else rendered(self._id, self._env))
         # an environment may reuse its array
         channels_first = image.transpose(2, 0, 1).copy()
         if channels_first.shape[1:] == (self._frame_pixels, self._frame_pixels):
@@ -89,7 +79,12 @@ def make(
     env: EnvConfig,
     seed: int,
     evaluation: bool = False,  # noqa: ARG001
-) -> "GymnasiumPixels | GymnasiumGame":
+) -> "GymnasiumPixels | GymnasiumGame | GymnasiumState":
+    if env.observe == "state":
+        from cclf.envs.gym_state import GymnasiumState
+
+        return GymnasiumState(name, env.action_repeat, seed)
+    refuse_unrendered(name)
     if facts(name).play == "continuous":
         return GymnasiumPixels(name, env.frame_pixels, env.action_repeat, seed)
     from cclf.envs.gym_game import GymnasiumGame
@@ -100,17 +95,33 @@ def make(
 @cache
 def facts(name: str) -> TaskFacts:
     """What can be known of an environment only by making it."""
-    env, remarks = made(name), []
+    from cclf.envs.gym_state import state_dim
+
+    env = made(name)
     try:
-        play, space = play_of_actions(name, env), env.observation_space
-        if not shows_images(env):
-            flat = len(space.shape or ()) == 1
-            gives = "vectors" if flat else f"no images but {type(space).__name__}"
-            remarks.append(f"gives {gives}: learning from its rendered pictures")
+        play, space, numbers = play_of_actions(name, env), env.observation_space, state_dim(env)
+        flat = len(space.shape or ()) == 1
+        seen = f"gives {'vectors' if flat else f'no images but {type(space).__name__}'}: "
+        other = " (--observe state: from its numbers)" if numbers and play == "continuous" else ""
+        pixels = "" if shows_images(env) else f"{seen}learning from its rendered pictures{other}"
+        state = f"{seen}learning from {numbers} numbers of state"
         module, colon, _ = name.partition(":")
-        if colon:
-            remarks.append(f"imports the Python module {module}")
-        return TaskFacts(play, "; ".join(remarks))
+        imports = f"imports the Python module {module}" if colon else ""
+        remarks = ("; ".join(filter(None, (said, imports))) for said in (pixels, state))
+        return TaskFacts(play, *remarks)
+    finally:
+        env.close()
+
+
+@cache
+def refuse_unrendered(env_id: str) -> None:
+    """Before a run begins: one that gives no images must render them. Tried on one that is thrown
+    away, so that nothing of the run moves."""
+    env = made(env_id)
+    try:
+        if not shows_images(env):
+            env.reset(seed=0)
+            rendered(env_id, env)
     finally:
         env.close()
 
@@ -124,7 +135,7 @@ def made(env_id: str) -> Any:
             "gym tasks need the package gymnasium: pip install 'cclf[gym]'"
         ) from error
     try:
-        return gymnasium.make(env_id, render_mode="rgb_array")
+        return _rendering_if_it_can(gymnasium.make, env_id)
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(
             f"unknown Gymnasium environment {env_id!r}{nearest(env_id, gymnasium.registry)}"
@@ -133,6 +144,40 @@ def made(env_id: str) -> Any:
         raise ConfigError(
             f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
         ) from error
+
+
+def _rendering_if_it_can(make: Any, env_id: str) -> Any:
+    """One that cannot render is made too: its observations may be all that is asked for."""
+    with warnings.catch_warnings():
+        # said again, with what to do, where a picture is asked for
+        warnings.filterwarnings("ignore", ".*render_mode='rgb_array' that is not in the possible")
+        try:
+            return make(env_id, render_mode="rgb_array")
+        except TypeError as error:
+            if "'render_mode'" not in str(error):
+                raise
+            return make(env_id)
+
+
+def rendered(env_id: str, env: Any) -> np.ndarray:
+    """Its picture, (H, W, 3) or (H, W)."""
+    try:
+        image: np.ndarray = np.asarray(env.render())
+    except NotImplementedError:
+        image = np.asarray(None)
+    if image.ndim not in (2, 3):
+        raise ConfigError(
+            f"{env_id} renders no picture with render_mode='rgb_array': it can be learned by "
+            "--observe state --no-video alone, where actions are continuous"
+        )
+    return image.astype(np.uint8, copy=False)
+
+
+def control_of(space: Any, action: np.ndarray) -> np.ndarray:
+    """What a Box takes, from an action whose numbers are each in [-1, 1]."""
+    part = (np.clip(action, -1.0, 1.0).reshape(space.low.shape) + 1.0) * 0.5
+    control: np.ndarray = space.low + part * (space.high - space.low)
+    return control.astype(space.low.dtype)
 
 
 def play_of_actions(env_id: str, env: Any) -> Play:

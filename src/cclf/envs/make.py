@@ -3,11 +3,12 @@
 from typing import Any
 
 from cclf.config import Config
-from cclf.envs.registry import suite_of
+from cclf.envs.registry import refuse_unseen, suite_of
 
 
 def make_env(config: Config, seed: int, evaluation: bool = False) -> Any:
     """One environment, an `Env` or a `Game`; in evaluation a suite may play by other rules."""
+    refuse_unseen(config.task, config.env.observe)
     return suite_of(config.task).make(config.task.partition("/")[2], config.env, seed, evaluation)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, get_args
 
-from cclf.config import Play
+from cclf.config import Observe, Play
 from cclf.envs.atari_games import ATARI_GAMES, game_name
 from cclf.errors import ConfigError, nearest
 from cclf.plugins import add_from_packages
@@ -36,6 +36,8 @@ class TaskFacts(NamedTuple):
     play: Play
     remark: str = ""
     """To be read after the task's name when a run begins; empty where nothing is remarkable."""
+    state_remark: str = ""
+    """The same where state is observed."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Suite:
     env: Overrides = field(default_factory=dict)
     run: Overrides = field(default_factory=dict)
     repeats_actions: bool = True
+    observes: tuple[Observe, ...] = ("pixels",)
+    """What its tasks can show an agent, see `EnvConfig.observe`."""
     spelling: Callable[[str], str] = str
     """A task's one name, however it was spelt."""
     facts: str = ""
@@ -191,8 +195,9 @@ _GYM = Suite(
     play="continuous",
     maker="cclf.envs.gym:make",
     package="gymnasium",
-    others="gym/<id>: any registered Gymnasium environment, from its pixels",
+    others="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state",
     env={"action_repeat": 1},
+    observes=("pixels", "state"),
     facts="cclf.envs.gym:facts",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
@@ -258,10 +263,23 @@ def play_of(task_name: str, look: bool = True) -> Play:
     return task.play or suite.play
 
 
-def remark_on(task_name: str) -> str:
+def remark_on(task_name: str, observe: Observe = "pixels") -> str:
     """What a person should know of a task when a run begins; often nothing."""
     suite = suite_of(task_name)
-    return suite.facts_of(task_name.partition("/")[2]).remark if suite.facts else ""
+    if not suite.facts:
+        return ""
+    facts = suite.facts_of(task_name.partition("/")[2])
+    return facts.remark if observe == "pixels" else facts.state_remark
+
+
+def refuse_unseen(task_name: str, observe: Observe) -> None:
+    """An agent never gets pixels in the place of the state that it was to observe."""
+    suite = suite_of(task_name)
+    if observe not in suite.observes:
+        raise ConfigError(
+            f"observe={observe} clashes with {task_name}: tasks of {suite.name}/ show "
+            f"{' or '.join(suite.observes)}; leave it out"
+        )
 
 
 def repeats_actions(task_name: str) -> bool:

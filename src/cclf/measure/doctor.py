@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cclf import extras, presets
-from cclf.config import Config
+from cclf.config import Config, Observe
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.envs.registry import play_of, suite_of
 from cclf.errors import ConfigError
@@ -43,10 +43,17 @@ class Finding(NamedTuple):
     do: str = ""
 
 
-def examine(task: str | None, stress_processes: int, base_name: str | None = None) -> Facts:
+def examine(
+    task: str | None,
+    stress_processes: int,
+    base_name: str | None = None,
+    observe: Observe = "pixels",
+) -> Facts:
     """Everything the doctor knows, as one JSON-like document; `findings` say what it means."""
     # a bad name ends it here, before the slow part
-    config = presets.resolve(task, base_name=base_name) if task is not None else None
+    config = None
+    if task is not None:
+        config = presets.resolve(task, base_name=base_name, observe=observe)
     facts: Facts = {
         **machine.facts(),
         "torch": machine.torch_facts(),

@@ -176,9 +176,8 @@ def _actions(
             n: policy.evaluation_action(torch.from_numpy(stack)[None])[0].numpy()
             for n, stack in stacks.items()
         }
-    batch = torch.zeros(
-        episodes, *next(iter(stacks.values())).shape, dtype=torch.uint8, pin_memory=True
-    )
+    like = torch.from_numpy(next(iter(stacks.values())))
+    batch = torch.zeros(episodes, *like.shape, dtype=like.dtype, pin_memory=True)
     for episode, stack in stacks.items():
         batch[episode] = torch.from_numpy(stack)
     chosen = ToHost(policy.evaluation_action(batch.to(device, non_blocking=True)))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cclf.data.from_disk import refuse_unless
 
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32}  # of pixels, of state
 CHUNK_FRAMES = 4096  # bounds the memory that writing one takes: 123 MB of 100x100 RGB
 
 Write = Callable[[str, dict[str, Tensor]], None]  # (name, tensors)
@@ -52,6 +53,7 @@ class FrameChunks:
             "slots": slots,
             "written": written,
             "shape": list(frames.shape[1:]),
+            "dtype": str(frames.dtype).removeprefix("torch."),
             "chunks": chunks,
         }
 
@@ -81,7 +83,9 @@ def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
         "the table of frames holds no counts",
     )
     refuse_unless(slots <= written, f"the table of frames has {slots} slots for {written} frames")
-    frames = torch.empty(slots, *table["shape"], dtype=torch.uint8)
+    named = table.get("dtype", "uint8")  # older tables hold no other
+    refuse_unless(named in DTYPES, f"the table of frames names the type {named!r}")
+    frames = torch.empty(slots, *table["shape"], dtype=DTYPES[named])
     first = max(0, written - slots)  # older ones have been overwritten
     for chunk in table["chunks"]:
         end = chunk["first"] + chunk["count"]
@@ -89,7 +93,10 @@ def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
             raise ValueError(f"{chunk['file']} does not follow frame {first}")
         slot = torch.arange(first, end) % slots
         found = read_file(chunk["file"])["frames"]
-        fits = found.dtype == torch.uint8 and list(found.shape) == [chunk["count"], *table["shape"]]
+        fits = found.dtype == frames.dtype and list(found.shape) == [
+            chunk["count"],
+            *table["shape"],
+        ]
         refuse_unless(fits, f"{chunk['file']} holds {found.dtype} of shape {tuple(found.shape)}")
         frames[slot] = found[first - chunk["first"] :]
         first = end

@@ -12,8 +12,15 @@ class FrameHistory:
     of an episode stand copies of it, or blanks where `starts_blank` (games). One history, or one
     for each row of a batch."""
 
-    def __init__(self, frame_shape: tuple[int, ...], frame_stack: int, starts_blank: bool):
+    def __init__(
+        self,
+        frame_shape: tuple[int, ...],
+        frame_stack: int,
+        starts_blank: bool,
+        dtype: str = "uint8",
+    ):
         self.frame_shape, self.frame_stack = tuple(frame_shape), frame_stack
+        self.dtype = np.dtype(dtype)  # float32: frames are vectors of state
         self.starts_blank = starts_blank
         self._frames: np.ndarray | None = None  # (N, frame_stack, *frame_shape)
         self._is_new = np.zeros(0, dtype=bool)  # (N,)  whose next frame begins an episode
@@ -31,7 +38,8 @@ class FrameHistory:
     def seen(self, frames: np.ndarray) -> np.ndarray:
         """Add a frame to each history (N, ...); the stacks (N, frame_stack * C, ...)."""
         if self._frames is None:
-            self._frames = np.zeros((len(frames), self.frame_stack, *self.frame_shape), np.uint8)
+            shape = (len(frames), self.frame_stack, *self.frame_shape)
+            self._frames = np.zeros(shape, self.dtype)
             self._is_new = np.ones(len(frames), dtype=bool)
         if len(frames) != len(self._frames):
             raise ConfigError(
@@ -47,11 +55,13 @@ class FrameHistory:
     def checked(self, observation: np.ndarray) -> np.ndarray:
         """One frame or a batch of them, as a batch (N, ...); anything else is refused."""
         shape, wanted = observation.shape, self.frame_shape
-        if observation.dtype != np.uint8:
-            raise ConfigError(
-                f"the observation is {observation.dtype}: frames are uint8, from 0 to 255, not "
-                "scaled"
-            )
+        if self.dtype != np.uint8 and observation.dtype.kind in "fiub":
+            observation = observation.astype(self.dtype)  # as training does
+        if observation.dtype != self.dtype:
+            wants = "frames are uint8, from 0 to 255, not scaled"
+            if self.dtype != np.uint8:
+                wants = "state is a vector of numbers, such as gymnasium.spaces.flatten makes"
+            raise ConfigError(f"the observation is {observation.dtype}: {wants}")
         if shape != wanted and (shape[1:] != wanted or shape[0] == 0):
             channels_last = (*wanted[1:], wanted[0])
             hint = "; channels come first" if shape[-3:] == channels_last else ""

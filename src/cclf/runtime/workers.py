@@ -154,8 +154,8 @@ class WorkerEnv:
     the worker.
 
     A new worker is brought to the same place: the state in which the episode began, and every
-    command since. An environment that cannot be saved (Gymnasium's) cannot be brought back:
-    WorkerError.
+    command since. An environment that cannot be saved (Gymnasium's on pixels) cannot be
+    brought back: WorkerError.
     """
 
     def __init__(self, make: Make, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
@@ -192,9 +192,11 @@ class WorkerEnv:
     def state_dict(self) -> dict[str, Any]:
         return self._ask("state_dict")  # type: ignore[no-any-return]
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._ask("load_state_dict", state)
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Its own answer, which may be False, see `cclf.data.types.Game`."""
+        answer = self._ask("load_state_dict", state)
         self._state, self._since = state, []
+        return answer
 
     def close(self) -> None:
         self._pool.close()

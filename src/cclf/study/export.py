@@ -100,11 +100,14 @@ def describe(
 ) -> dict[str, Any]:
     """What a program must know to use the file."""
     on_grids = play_of(config.task) == "grid"
-    pixels = {
-        # oldest first; before the first frame stand copies of it, on games blanks
-        "frame_stack": config.env.frame_stack,
+    of_pixels = {
         "frame_pixels": config.env.frame_pixels,
         "crop_pixels": config.env.crop_pixels,
+    }
+    seen = {
+        # oldest first; before the first frame stand copies of it, on games blanks
+        "frame_stack": config.env.frame_stack,
+        **(of_pixels if config.env.observe == "pixels" else {}),
         "action_repeat": config.env.action_repeat,
     }
     return {
@@ -114,11 +117,11 @@ def describe(
         "env_steps": env_steps,
         "input": {
             "name": "observation",
-            "dtype": "uint8",
+            "dtype": str(observations.dtype),
             "shape": ["batch", *observations.shape[1:]],
         },
         "output": {"name": answer, "dtype": "float32", "shape": ["batch", *answers.shape[1:]]},
-        **({} if on_grids else pixels),
+        **({} if on_grids else seen),
         "config": config.to_dict(),
     }
 

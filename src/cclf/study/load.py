@@ -448,12 +448,15 @@ def _base(config: Mapping[str, Any]) -> Base | None:
 
 def run_name(config: Mapping[str, Any]) -> RunName:
     """As a run is called in tables. Its base algorithm says what its profile is called; a run in
-    less than float32 says so."""
+    less than float32 says so, and one that observes state."""
     base, profile = _base(config), str(config["profile"])
     profile = profile if base is None else base.profile_label(profile, config["algorithm"])
     precision = config["algorithm"].get("precision", "fp32")
     if precision != "fp32":
         profile = f"{profile}-{precision}"
+    observe = config.get("env", {}).get("observe", "pixels")  # older runs know nothing else
+    if observe != "pixels":
+        profile = f"{profile}-{observe}"
     return RunName(str(config["task"]), str(config["method_name"]), profile, int(config["seed"]))
 
 

@@ -1,7 +1,5 @@
 """DrQ-v2 as the rest of the package asks for it: learners, agents, and what its replay takes."""
 
-from functools import partial
-
 import torch
 
 from cclf.bases import pixel_learner
@@ -53,5 +51,8 @@ def make_agent(
     runs: int = 1,
     evaluators: Evaluators | None = None,  # noqa: ARG001 (it acts here, whoever steps the environments)
 ) -> Agent:
-    make_policy = partial(make_drqv2, config, device=device)
+
+    def make_policy(spec: EnvSpec) -> Drqv2:
+        return make_drqv2(config, spec.action_dim, device)
+
     return pixel_learner.make_agent(config, device, make_env, make_policy, runs)

@@ -132,7 +132,7 @@ def make_replay_of_runs(
 
 
 def make_game_replay(
-    config: Config, runs: int, frame_shape: tuple[int, int], device: torch.device
+    config: Config, runs: int, frame_shape: tuple[int, ...], device: torch.device
 ) -> NStepReplay:
     settings: RainbowConfig = config.algorithm
     return NStepReplay(

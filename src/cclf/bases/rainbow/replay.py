@@ -30,7 +30,7 @@ class NStepReplay:
         self,
         runs: int,
         capacity_transitions: int,
-        frame_shape: tuple[int, int],
+        frame_shape: tuple[int, ...],
         frame_stack: int,
         n_steps: int,
         discount: float,
@@ -75,7 +75,7 @@ class NStepReplay:
 
     @staticmethod
     def bytes_needed(
-        capacity_transitions: int, frame_shape: tuple[int, int], frame_stack: int
+        capacity_transitions: int, frame_shape: tuple[int, ...], frame_stack: int
     ) -> int:
         slots = NStepReplay.slots_needed(capacity_transitions, frame_stack)
         return slots * (frame_shape[0] * frame_shape[1] + 8 + 4 + 1 + 8) + 8 * _whole_blocks(slots)

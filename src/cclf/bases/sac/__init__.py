@@ -1,8 +1,8 @@
-"""Soft actor-critic from pixels: the paper's base algorithm on DeepMind Control."""
+"""Soft actor-critic: the paper's base algorithm on DeepMind Control, from pixels; or from state."""
 
 from cclf.bases.base import Base
 from cclf.bases.sac.config import SacConfig
-from cclf.bases.sac.methods import METHODS, PROFILES, SIZES, of_task
+from cclf.bases.sac.methods import METHODS, OBSERVING, PROFILES, SIZES, of_task
 
 BASE = Base(
     name="sac",
@@ -13,6 +13,7 @@ BASE = Base(
     profiles=PROFILES,
     of_task=of_task,
     sizes=SIZES,
+    observing=OBSERVING,
     uses_gpu=True,
     keeps_replay=True,
 )

@@ -1,15 +1,15 @@
-"""The settings of SAC from pixels: the paper's (Appendix B). Where the released code disagrees, the
+"""The settings of SAC: from pixels the paper's (Appendix B). Where the released code disagrees, the
 field says so."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from cclf.bases.base import refuse_unknown
-from cclf.config import Config, Precision, check_fields
+from cclf.config import Config, Observe, Precision, check_fields
 from cclf.errors import ConfigError
 from cclf.fields import Count, Positive, Range, Share, ShareBelowOne, Size
-from cclf.rules import OF_GRIDS_ALONE, Rule, Values, all_of, any_of, needs, where
+from cclf.rules import OF_GRIDS_ALONE, Rule, Values, all_of, any_of, needs, unless, where
 
 
 def _crops_differ(values: Values) -> str:
@@ -20,6 +20,7 @@ def _crops_differ(values: Values) -> str:
     )
 
 
+_of_pixels = unless("observe", "state")
 _random_crops = any_of(
     where("augmentation", "random-crop"), where("collection_view", "random-crop")
 )
@@ -27,16 +28,21 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "negatives": OF_GRIDS_ALONE,
     "contrastive_learning_rate": needs("contrastive"),
     "contrastive_encoder_steps": needs("contrastive"),
-    "collection_view": _crops_differ,
-    "last_crop_offset": all_of(_crops_differ, _random_crops),
+    "collection_view": all_of(_of_pixels, _crops_differ),
+    "last_crop_offset": all_of(_of_pixels, _crops_differ, _random_crops),
+    **dict.fromkeys(
+        ("frame_pixels", "crop_pixels", "conv_layers", "conv_filters", "precision"), _of_pixels
+    ),
+    "noise_scale": where("augmentation", "noise"),
 }
 
 
 @dataclass(frozen=True)
 class SacConfig:
-    """Soft actor-critic from pixels."""
+    """Soft actor-critic from pixels or state."""
 
     base: ClassVar[str] = "sac"
+    observes: ClassVar[tuple[Observe, ...]] = ("pixels", "state")
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
     batch_size: Size = 512
@@ -78,7 +84,7 @@ class SacConfig:
     feature_dim: Size = 50
     """Numbers that the encoder makes of an observation."""
     hidden_dim: Size = 1024
-    """Width of the hidden layers of actor and critic."""
+    """Of actor and critic; of state also the layer in the place of the convolutions."""
     log_std_min: Annotated[float, Range(-50, 20)] = -10.0
     """Least logarithm of the policy's standard deviation."""
     log_std_max: Annotated[float, Range(-50, 20)] = 2.0
@@ -93,6 +99,8 @@ class SacConfig:
     collection_view: Literal["random-crop", "centre-crop"] = "centre-crop"
     """What the policy sees while collecting: g(o) in the paper's algorithm box, the centre crop in
     the released code."""
+    noise_scale: Positive = 0.01
+    """Of augmentation=noise, in standard deviations of each number of the state over the batch."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -104,11 +112,20 @@ class SacConfig:
 
     def check(self, config: Config) -> None:
         """Refuse what does not go together with the rest of a run."""
-        refuse_unknown(config.method, "SAC on pixels", augmentations=("random-crop", "centre-crop"))
-        if (config.env.crop_pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
+        observe, method = config.env.observe, config.method
+        known: dict[str, Any] = {"augmentations": ("random-crop", "centre-crop")}
+        if observe == "state":
+            known = {"augmentations": ("noise", "none"), "selections": ("all", "curiosity")}
+        refuse_unknown(method, f"SAC on observe={observe}", **known)
+        if method.augmentation == "none" and method.contrastive:
             raise ConfigError(
-                f"conv_layers={self.conv_layers} clashes with "
-                f"crop_pixels={config.env.crop_pixels}: "
+                "augmentation=none clashes with contrastive=True: both of its views would be the "
+                "same; use noise"
+            )
+        pixels = config.env.crop_pixels
+        if observe == "pixels" and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
+            raise ConfigError(
+                f"conv_layers={self.conv_layers} clashes with crop_pixels={pixels}: "
                 "each 3x3 layer takes two pixels and none are left; lower conv_layers"
             )
 

@@ -32,10 +32,24 @@ class PixelPolicy(nn.Module):
         return torch.tanh(mean)
 
 
+class StatePolicy(nn.Module):
+    """SAC's mean action (B, A), each in [-1, 1], for stacks of float32 state (B, D)."""
+
+    def __init__(self, sac: Sac):
+        super().__init__()
+        self.layer = sac.critic.encoder.convolutions
+        self.head, self.trunk = sac.actor.head, sac.actor.trunk
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.tanh(self.trunk(self.head(self.layer(states))).chunk(2, dim=1)[0])
+
+
 def answers(policy: Sac, config: Config, make_env: MakeEnv, seed: int, steps: int) -> Answers:
     """Weights are float32 whatever a GPU computed with: that is what other programs get, and what
     they are checked against."""
     env = make_env(config, seed)
-    plain = make_sac(config, env.spec.action_dim, torch.device("cpu"), compute_with("fp32"))
+    spec, compute = env.spec, compute_with("fp32")
+    plain = make_sac(config, spec.action_dim, torch.device("cpu"), compute, spec.state_dim)
     plain.networks.load_state_dict(policy.networks.state_dict())
-    return pixel_export.answers(plain, PixelPolicy(plain), config, env, seed, steps)
+    module = StatePolicy(plain) if spec.state_dim else PixelPolicy(plain)
+    return pixel_export.answers(plain, module, config, env, seed, steps)

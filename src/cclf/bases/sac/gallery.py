@@ -15,6 +15,7 @@ from cclf.data.augment import centre_origins, crop
 from cclf.data.from_disk import refuse_unlike
 from cclf.data.replay import Replay
 from cclf.data.types import Batch, MakeEnv
+from cclf.errors import ConfigError
 from cclf.gallery.record import About, Gallery
 from cclf.gallery.samples import without_curiosity
 
@@ -27,6 +28,11 @@ def gallery(
     env_steps: Tensor,
     make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
+    if config.env.observe != "pixels":
+        raise ConfigError(
+            f"{config.task} was learned with observe={config.env.observe}: the gallery shows "
+            "pictures of what an agent saw, and there are none"
+        )
     sac, replay = load(config, learner, env_steps.device)
     return pixel_gallery.gallery(about, config, looks_of(sac), replay, samples, env_steps)
 

@@ -1,7 +1,6 @@
 """SAC as the rest of the package asks for it: learners, agents, and what its replay takes."""
 
 import math
-from functools import partial
 
 import torch
 
@@ -20,15 +19,20 @@ replay_forecast = pixel_learner.replay_forecast
 
 
 def make_sac(
-    config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
+    config: Config,
+    action_dim: int,
+    device: torch.device,
+    compute: Compute | None = None,
+    state_dim: int = 0,
 ) -> Sac:
-    return with_seeded_weights(config, lambda: Sac(config, action_dim, device, compute))
+    """`state_dim`: see `Sac`."""
+    return with_seeded_weights(config, lambda: Sac(config, action_dim, device, compute, state_dim))
 
 
 def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> Sac:
     """The algorithm alone, as a learner of this config has it."""
     compute = compute_for(config, device, compute_with)
-    return make_sac(config, spec.action_dim, device, compute)
+    return make_sac(config, spec.action_dim, device, compute, spec.state_dim)
 
 
 def make_learner(config: Config, device: torch.device, make_env: MakeEnv) -> OffPolicyLearner:
@@ -44,5 +48,8 @@ def make_agent(
     runs: int = 1,
     evaluators: Evaluators | None = None,  # noqa: ARG001 (SAC acts here, whoever steps the environments)
 ) -> Agent:
-    make_policy = partial(make_sac, config, device=device)
+
+    def make_policy(spec: EnvSpec) -> Sac:
+        return make_sac(config, spec.action_dim, device, state_dim=spec.state_dim)
+
     return pixel_learner.make_agent(config, device, make_env, make_policy, runs)

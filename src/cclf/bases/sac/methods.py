@@ -80,6 +80,20 @@ _TOY: Overrides = {
     "temperature_learning_rate": 1e-3,
 }
 
+# From state, as SAC is usually run there: narrow networks, one frame, the target after each update.
+# It is no setting of the paper; measured in docs/performance.md.
+OBSERVING = {
+    "state": Defaults(
+        env={"frame_stack": 1},
+        settings={
+            "batch_size": 256,
+            "hidden_dim": 256,
+            "temperature_learning_rate": 1e-3,
+            "temperature_beta1": 0.9,
+        },
+    )
+}
+
 # Half the frame, a quarter of the width, an eighth of the batch; measured in docs/performance.md.
 SIZES = {
     "small": Defaults(

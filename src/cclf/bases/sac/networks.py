@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cclf.bases.pixel_encoder import Convolutions, Head, mlp
-from cclf.data.augment import Crops
+from cclf.bases.sac.sight import Rows, StateLayer
 
 
 def initialise(module: nn.Module) -> None:
@@ -27,14 +27,14 @@ def initialise(module: nn.Module) -> None:
 
 
 class Encoder(nn.Module):
-    """Pixels to features z."""
+    """Pixels, or state, to features z."""
 
-    def __init__(self, convolutions: Convolutions, feature_dim: int, tanh: bool):
+    def __init__(self, convolutions: Convolutions | StateLayer, feature_dim: int, tanh: bool):
         super().__init__()
         self.convolutions = convolutions
         self.head = Head(convolutions.out_dim, feature_dim, tanh)
 
-    def forward(self, images: Tensor | Crops) -> Tensor:
+    def forward(self, images: Tensor | Rows) -> Tensor:
         z: Tensor = self.head(self.convolutions(images))
         return z
 

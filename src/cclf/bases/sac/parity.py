@@ -13,6 +13,7 @@ from cclf.bases.sac.learner import make_algorithm, make_learner
 from cclf.bases.sac.update import SacNoise
 from cclf.config import Config, Precision
 from cclf.data.types import Batch, MakeEnv
+from cclf.errors import ConfigError
 from cclf.runtime import devices
 from cclf.runtime.learner import OffPolicyLearner
 from cclf.runtime.provenance import header
@@ -43,6 +44,11 @@ def parity(
     `updates` updates from there, once in `precision` and three times in float32 with other random
     numbers: whether the fast one lies among them.
     """
+    if asked.env.observe != "pixels":
+        raise ConfigError(
+            f"{folder} has observe={asked.env.observe}: precisions are those of convolutions, and "
+            "it has none"
+        )
     fast, plain = (
         _restored(_with(asked, name), folder, make_env, device) for name in (precision, "fp32")
     )

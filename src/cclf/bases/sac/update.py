@@ -1,5 +1,5 @@
-"""Soft actor-critic from pixels, learning from an appraisal: the paper's Algorithm 1, and the
-update that trains.
+"""Soft actor-critic from pixels or state, learning from an appraisal: the paper's Algorithm 1, and
+the update that trains.
 
 It never asks which method is running: SAC, RAD, CURL, DrQ and CCLF differ only in what the
 appraisal holds. No image is encoded twice under the same weights: features of the anchor serve
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.bases.pixel_encoder import Convolutions, Head, plain_convolutions
+from cclf.bases.pixel_encoder import Head, plain_convolutions
 from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
+from cclf.bases.sac.sight import Rows, sight_of
 from cclf.config import Config, Precision
-from cclf.data import augment
 from cclf.data.augment import Crops, Views
 from cclf.data.optimisers import adam_on, descend, follow, load_moments, moments
 from cclf.data.types import Batch, Metrics, UpdateResult
@@ -34,7 +34,7 @@ from cclf.runtime.compile import at_once
 class SacNoise(NamedTuple):
     """Every random number of one update. K views are drawn, V of them enter the losses."""
 
-    origins: Tensor  # (K, B, 2)  crop corners of o_t
+    origins: Tensor  # (K, B, 2)  crop corners of o_t; of state the noise (K, B, D)
     next_origins: Tensor  # (K, B, 2)
     target: Tensor  # (V, B, A)  policy noise in the target
     actor: Tensor  # (B, A)
@@ -47,7 +47,7 @@ class Encoded(NamedTuple):
     A view is known by its row: v B + b is view v of o_t in sample b; K B further, of o_(t+1).
     """
 
-    crops: Crops  # (2 K B)
+    crops: Rows  # (2 K B)
     first: Tensor  # (F B, D)  views learned from whatever is chosen, by the critic, with gradient
     next_first_conv: Tensor  # (F B, H)  their successors, by the critic's convolutions
     next_first_target: Tensor  # (F B, D)  and by the target's encoder
@@ -92,15 +92,21 @@ class Sac:
     )
 
     def __init__(
-        self, config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
+        self,
+        config: Config,
+        action_dim: int,
+        device: torch.device,
+        compute: Compute | None = None,
+        state_dim: int = 0,
     ):
-        settings, env = config.algorithm, config.env
-        self.settings, self.method, self.env = settings, config.method, env
+        """`state_dim`: numbers in one observation of state, 0 of pixels."""
+        settings = config.algorithm
+        self.settings, self.method, self.env = settings, config.method, config.env
+        self.sight = sight_of(config, state_dim)
         self.action_dim, self.target_entropy = action_dim, -float(action_dim)
         self.compute = compute or compute_with(settings.precision)
         self.framework = Framework(settings.feature_dim, config.method)
-        layers, kernel = (settings.conv_layers, settings.conv_filters), self.compute.convolutions
-        convolutions = Convolutions(3 * env.frame_stack, env.crop_pixels, *layers, kernel)
+        convolutions = self.sight.trunk(self.compute.convolutions)
         encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
         sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
         self.critic = Critic(encoder, *sizes)
@@ -137,7 +143,7 @@ class Sac:
     ) -> SacNoise:
         def origins() -> Tensor:
             kind, views = self.method.augmentation, self.method.drawn_views
-            return self._origins(kind, views, batch_size, augment_generator)
+            return self.sight.draw(kind, views, batch_size, augment_generator)
 
         def normal(*shape: int) -> Tensor:
             shape = (*shape, self.action_dim)
@@ -178,11 +184,10 @@ class Sac:
             keys = torch.cat([first[:batch_size].detach(), others])
             return Encoded(crops, first, next_conv, keys[next_known], keys)
 
-    def crops(self, batch: Batch, noise: SacNoise) -> Crops:
+    def crops(self, batch: Batch, noise: SacNoise) -> Rows:
         """All views of the batch as rows, not yet cut out of their frames."""
         frames = self.compute.join_frames(batch.observation, batch.next_observation)
-        origins = (noise.origins, noise.next_origins)
-        return augment.uncut_pairs(frames, *origins, self.env.crop_pixels)
+        return self.sight.pairs(frames, noise.origins, noise.next_origins)
 
     def _learn_values(
         self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor
@@ -282,38 +287,28 @@ class Sac:
         augment_generator: torch.Generator,
         policy_generator: torch.Generator,
     ) -> Tensor:
-        """A sampled action for stacks of whole frames (B, C, H, W)."""
+        """A sampled action for stacks of whole frames (B, C, H, W), or of state (B, D)."""
         shape = (observation.shape[0], self.action_dim)
         noise = torch.randn(shape, generator=policy_generator, device=policy_generator.device)
-        origins = self._origins(
-            self.settings.collection_view, 1, observation.shape[0], augment_generator
-        )
+        kind, batch = self.settings.collection_view, observation.shape[0]
+        origins = self.sight.draw(kind, 1, batch, augment_generator)
         return self.policy(observation, origins, noise).action
 
     @torch.no_grad()
     def evaluation_action(self, observation: Tensor) -> Tensor:
-        """The mean action on the centre crop."""
+        """The mean action on the centre crop, or on state as it is."""
         batch, device = observation.shape[0], observation.device
-        origins = augment.centre_origins(
-            1, batch, self.env.frame_pixels, self.env.crop_pixels, device
-        )
         return self.policy(
-            observation, origins, torch.zeros(batch, self.action_dim, device=device)
+            observation,
+            self.sight.plain(batch, device),
+            torch.zeros(batch, self.action_dim, device=device),
         ).mean_action
 
     def policy(self, observation: Tensor, origins: Tensor, noise: Tensor) -> PolicySample:
-        """The policy on one crop of each stack of whole frames."""
-        crops = augment.uncut(observation, origins, self.env.crop_pixels)
+        """The policy on one view of each observation."""
+        crops = self.sight.views(observation, origins)
         sample: PolicySample = self.actor(self.critic.encoder.convolutions(crops), noise)
         return sample
-
-    def _origins(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor:
-        pixels = (self.env.frame_pixels, self.env.crop_pixels)
-        if kind == "centre-crop":
-            return augment.centre_origins(views, batch, *pixels, generator.device)
-        return augment.draw_origins(
-            views, batch, *pixels, self.settings.last_crop_offset, generator
-        )
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,409 @@
+"""Gymnasium environments by their state: what they give, how they are saved, and whole runs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+gymnasium = pytest.importorskip("gymnasium")
+
+import cclf as package  # noqa: E402
+from cclf import build, presets  # noqa: E402
+from cclf.envs import gym  # noqa: E402
+from cclf.envs.gym_state import GymnasiumState  # noqa: E402
+from cclf.errors import ConfigError  # noqa: E402
+from cclf.measure import doctor  # noqa: E402
+from cclf.runtime.run_folder import read_checkpoint  # noqa: E402
+from cclf.runtime.workers import WorkerEnv  # noqa: E402
+from cclf.study.load import run_name  # noqa: E402
+from test_cli import assert_refused, cclf  # noqa: E402
+from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
+
+spaces = gymnasium.spaces
+VECTOR = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+SPACES = {
+    "Vector": VECTOR,
+    "Table": spaces.Box(-1.0, 1.0, (2, 3), np.float32),
+    "Bytes": spaces.Box(0, 255, (4,), np.uint8),
+    "Number": spaces.Discrete(5),
+    "Named": spaces.Dict({"goal": spaces.Box(-1.0, 1.0, (2,)), "at": spaces.Box(-1.0, 1.0, (1,))}),
+    "Image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+    "Growing": spaces.Sequence(spaces.Discrete(2)),
+}
+ACTIONS = {
+    "Buttons": spaces.MultiDiscrete([3, 2]),
+    "Choice": spaces.Discrete(3),
+    "Boundless": spaces.Box(-np.inf, np.inf, (1,)),
+}
+BEGUN = 0
+
+
+class Walk(gymnasium.Env):
+    """Its state is where it is and what it did last; it hands out one array that it writes again.
+    It takes no `render_mode` and renders nothing."""
+
+    def __init__(self, observation_space=VECTOR, action_space=None, seeded=True):
+        self.observation_space = observation_space
+        self.action_space = action_space or spaces.Box(-2.0, 6.0, (1,), np.float32)
+        self.seeded, self.state = seeded, np.zeros(2)
+
+    def _observation(self):
+        if self.observation_space == VECTOR:
+            return self.state
+        self.observation_space.seed(self.steps)
+        return self.observation_space.sample()
+
+    def reset(self, *, seed=None, options=None):
+        global BEGUN
+        super().reset(seed=seed)
+        del options
+        BEGUN += 1
+        self.steps = 0
+        self.state[:] = self.np_random.normal() if self.seeded else BEGUN, 0.0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.state += float(action[0]), 0.0
+        self.state[1] = float(action[0])
+        return self._observation(), -float(abs(self.state[0])), self.steps == 30, False, {}
+
+
+class SilentWalk(Walk):
+    """One that takes every `render_mode`."""
+
+    def __init__(self, render_mode=None, **settings):
+        super().__init__(**settings)
+        self.render_mode = render_mode
+
+    def render(self):
+        return None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    kinds = {name: {"observation_space": space} for name, space in SPACES.items()}
+    kinds |= {name: {"action_space": space} for name, space in ACTIONS.items()}
+    kinds |= {"Unseeded": {"seeded": False}}
+    names = [f"cclf-state/{name}-v0" for name in (*kinds, "Silent")]
+    for name, settings in zip(names, (*kinds.values(), {}), strict=True):
+        entry, limit = SilentWalk if "Silent" in name else Walk, 7
+        gymnasium.register(
+            name,
+            entry_point=entry,
+            kwargs=settings,
+            max_episode_steps=limit,
+            disable_env_checker=True,
+        )
+    yield
+    for name in names:
+        del gymnasium.registry[name]
+
+
+def make(name="Vector", action_repeat=1, seed=1):
+    return GymnasiumState(f"cclf-state/{name}-v0", action_repeat, seed)
+
+
+def tiny_state(name="Vector", method="cclf", **run):
+    return tiny_config(f"gym/cclf-state/{name}-v0", method, observe="state", **run)
+
+
+# --- what it gives
+
+
+def test_the_state_is_what_the_environment_gives():
+    env = make(action_repeat=3)
+    assert env.spec == ((2,), 1, 3, 3, None)
+    first = env.reset()
+    assert (first.dtype, first.shape) == (np.float32, (2,))
+    before, step = first.copy(), env.step(np.array([0.5]))
+    assert step.frame[1] == 4.0, "the action is scaled to the bounds"
+    assert step.frame[0] == np.float32(before[0] + 12.0), "and repeated"
+    assert np.array_equal(first, before), "an environment may write its array again"
+    env.step(np.zeros(1))
+    assert env.step(np.zeros(1))[2:] == (False, True), "a time limit is no end of the task"
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("Table", 6), ("Bytes", 4), ("Number", 5), ("Named", 3)]
+)
+def test_other_observations_become_one_vector(name, numbers):
+    env = make(name)
+    state = env.reset()
+    assert (state.shape, state.dtype) == ((numbers,), np.float32)
+    assert env.spec.state_dim == numbers
+    inner = env._env.unwrapped
+    inner.observation_space.seed(0)
+    expected = spaces.flatten(inner.observation_space, inner.observation_space.sample())
+    assert np.array_equal(state, np.asarray(expected, np.float32).ravel())
+
+
+@pytest.mark.parametrize("name", ["Image", "Growing"])
+def test_what_is_no_state_is_refused(name):
+    with pytest.raises(ConfigError, match=f"cclf-state/{name}-v0 gives .*, which is no state"):
+        make(name)
+
+
+@pytest.mark.parametrize("name", list(ACTIONS))
+def test_other_actions_are_refused(name):
+    with pytest.raises(ConfigError, match=r"has actions .* a Box with finite bounds"):
+        make(name)
+
+
+def test_the_first_line_of_a_run_says_what_is_learned_from():
+    facts = gym.facts("cclf-state/Named-v0")
+    assert facts.play == "continuous"
+    assert facts.state_remark == "gives no images but Dict: learning from 3 numbers of state"
+    assert facts.remark == (
+        "gives no images but Dict: learning from its rendered pictures (--observe state: from its "
+        "numbers)"
+    )
+    assert "--observe" not in gym.facts("cclf-state/Choice-v0").remark, "Rainbow cannot"
+    assert "--observe" not in gym.facts("cclf-state/Growing-v0").remark
+
+
+@pytest.mark.parametrize("name", ["Vector", "Silent"])
+def test_one_that_renders_nothing_is_learned_from_state_alone(name, tmp_path, recwarn):
+    said = rf"cclf-state/{name}-v0 renders no picture .* --observe state --no-video"
+    pixels = gym.GymnasiumPixels(f"cclf-state/{name}-v0", 24, 1, 1)
+    with pytest.raises(ConfigError, match=said):
+        pixels.reset()
+    env = make(name)
+    env.reset()
+    with pytest.raises(ConfigError, match=said):
+        env.picture()
+    assert [str(warning.message) for warning in recwarn if "render_mode" in str(warning)] == []
+    pixels = tiny_config(
+        f"gym/cclf-state/{name}-v0", "rad", env={"frame_pixels": 20, "crop_pixels": 16}
+    )
+    assert_refused(cclf("train", *tiny_options(pixels), "--out", tmp_path), "renders no picture")
+
+
+# --- saving
+
+
+def test_an_episode_saved_in_the_middle_goes_on_as_it_would_have():
+    env, other = make(seed=3), make(seed=9)
+    for steps in (0, 3, 7):
+        env.reset()
+        for _ in range(steps):
+            env.step(np.array([0.3]))
+        assert other.load_state_dict(env.state_dict()) is True
+        for env_ in (env, other):
+            if steps == 7:
+                env_.reset()
+        one, two = env.step(np.array([-1.0])), other.step(np.array([-1.0]))
+        assert one[1:] == two[1:]
+        assert np.array_equal(one.frame, two.frame)
+    assert np.array_equal(env.reset(), other.reset())
+
+
+def test_one_that_its_seed_does_not_decide_begins_a_new_episode(tmp_path, capsys):
+    config = tiny_state("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
+    cut, _ = run(config, tmp_path / "run", stop_at=25)
+    assert cut.in_episode
+    learner = build.make_learner(config, CPU)
+    learner.load_state_dict(cut.state_dict())
+    assert not learner.in_episode
+    learner.close()
+    assert "cannot be brought back to where it was" in capsys.readouterr().err
+    assert run(config, tmp_path / "run")[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"actions": np.array([7])},
+        {"actions": np.full((1, 1), np.nan, np.float32)},
+        {"frame": np.zeros(3, np.float32)},
+        {"frame": np.zeros(2, np.uint8)},
+    ],
+)
+def test_a_state_of_something_else_is_refused(change):
+    env = make()
+    env.reset()
+    with pytest.raises(ValueError, match="env"):
+        env.load_state_dict(env.state_dict() | change)
+
+
+def test_a_run_that_was_stopped_ends_where_an_undisturbed_one_does(tmp_path):
+    config = tiny_state(env_steps=60, algorithm={"replay_capacity_transitions": 30})
+    config = replace(config, env=replace(config.env, frame_stack=2))
+    whole, finished = run(config, tmp_path / "whole")
+    assert finished
+    for stop_at in (17, 38):  # before and after learning began, in the middle of an episode
+        assert not run(config, tmp_path / "cut", stop_at=stop_at)[1]
+    cut, finished = run(config, tmp_path / "cut")
+    assert finished
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+    assert differing(whole.state_dict(), cut.state_dict()) == []
+    frames = read_checkpoint(tmp_path / "cut")["learner"]["replay"]["frames"]
+    assert frames.dtype == torch.float32
+    assert torch.equal(frames, whole.replay.frames[: len(frames)])
+
+
+def test_replay_keeps_every_bit_of_a_number():
+    config = tiny_state(env_steps=20)
+    learner = build.make_learner(config, CPU)
+    env = make(seed=learner.env._episodes._random.bit_generator.seed_seq.entropy)
+    seen = [env.reset()]
+    for step in range(5):
+        learner.advance(step)
+        seen.append(env.step(learner.replay.actions[step].numpy()).frame)
+    assert np.array_equal(learner.replay.frames[:6].numpy(), np.stack(seen))
+    transitions, size = build.replay_forecast(config)
+    held = [getattr(learner.replay, name) for name in learner.replay._TENSORS]
+    assert transitions == 20
+    assert size == sum(tensor.nbytes for tensor in held) + learner.replay.live.nbytes
+    learner.close()
+
+
+# --- runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Pendulum from state, by the command line: its config, its folder, what was said."""
+    out = tmp_path_factory.mktemp("state")
+    config = tiny_config("gym/Pendulum-v1", "cclf", observe="state", env_steps=40)
+    code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out)
+    assert code == 0, stderr
+    return config, out / config.run_name(), stdout, stderr
+
+
+def test_a_run_says_so_and_goes_on(trained):
+    config, folder, stdout, stderr = trained
+    assert stdout.strip() == str(folder)
+    assert stderr.splitlines()[0] == (
+        "gym/Pendulum-v1 gives vectors: learning from 3 numbers of state"
+    )
+    written = json.loads((folder / "config.json").read_text())
+    assert written["env"]["observe"] == "state"
+    assert presets.from_dict(written) == config
+    assert run_name(written).profile == "released-state", "no table mixes it with pixels"
+    out = folder.parents[3]
+    assert_refused(
+        cclf("train", "--from", folder, "--observe", "pixels", "--out", out), "--observe"
+    )
+    code, _, stderr = cclf("train", "--from", folder, "--env-steps", "50", "--out", out)
+    assert code == 0, stderr
+    assert "resuming at 40 env steps" in stderr
+
+
+def test_its_agent_is_evaluated_and_asked(trained):
+    config, folder, *_ = trained
+    code, stdout, stderr = cclf("evaluate", folder, "--episodes", "1", "--json")
+    assert code == 0, stderr
+    agent = package.load(folder, device="cpu")
+    env = build.maker(config)(config, 0)
+    total, step = 0.0, None
+    state = env.reset(package.runtime.seeding.derive(0, "evaluate", 0))
+    while step is None or not step.truncated:
+        step = env.step(agent.act(state.astype(np.float64)))
+        state, total = step.frame, total + step.reward
+    assert total == json.loads(stdout)["return_mean"]
+    assert agent.evaluate(1).mean == total
+    agent.reset()
+    assert agent.act(np.zeros((4, 3), np.float32)).shape == (4, 1)
+    with pytest.raises(ConfigError, match="the observation is object: state is a vector"):
+        agent.act({"a": 1})
+    with pytest.raises(ConfigError, match=r"has the shape \(2,\): use one newest frame \(3,\)"):
+        agent.act(np.zeros(2))
+
+
+def test_its_policy_is_exported(trained, tmp_path):
+    _, folder, *_ = trained
+    code, stdout, stderr = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    assert code == 0, stderr
+    assert "float32 (batch, 3) -> action float32 (batch, 1)" in stdout
+
+
+def test_what_needs_pictures_of_what_it_saw_is_refused(trained, tmp_path):
+    _, folder, *_ = trained
+    out = tmp_path / "page.html"
+    assert_refused(cclf("inspect", folder, "--out", out), "observe=state: the gallery shows")
+    assert_refused(
+        cclf("bench", "parity", folder, "--device", "cpu"), "observe=state: precisions are those"
+    )
+
+
+@pytest.mark.slow
+def test_it_is_played(trained, tmp_path):
+    pytest.importorskip("pygame")
+    pytest.importorskip("imageio_ffmpeg")
+    code, _, stderr = cclf("play", trained[1], "--out", tmp_path / "episode.mp4")
+    assert code == 0, stderr
+
+
+def test_from_python_and_in_a_worker(tmp_path):
+    trained = package.train(
+        "gym/cclf-state/Vector-v0",
+        "rad",
+        observe="state",
+        out=tmp_path,
+        env_steps=12,
+        batch_size=4,
+        hidden_dim=8,
+        eval_every_env_steps=12,
+        eval_episodes=1,
+        video=False,
+        tensorboard=False,
+    )
+    assert trained.finished
+    assert trained.config.method.augmentation == "noise"
+
+
+@pytest.mark.slow
+def test_an_environment_in_a_worker_is_brought_back(trained):
+    """It says itself whether it could be."""
+    config = trained[0]
+    here = build.maker(config)(config, 5)
+    here.reset()
+    here.step(np.ones(1))
+    there = WorkerEnv(_pendulum, "gym/Pendulum-v1")
+    assert there.load_state_dict(here.state_dict()) is True
+    one, two = here.step(np.ones(1)), there.step(np.ones(1))
+    assert np.array_equal(one.frame, two.frame)
+    assert one.reward == two.reward
+    there.close()
+
+
+def _pendulum():
+    return GymnasiumState("Pendulum-v1", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gym/CartPole-v1", "--observe", "state"], "observe=state clashes with rainbow"),
+        (["dmc/walker-walk", "--observe", "state"], "tasks of dmc/ show pixels"),
+        (["gym/Pendulum-v1", "--observe", "stat"], "tasks of gym/ show pixels or state"),
+        (["gym/Pendulum-v1", "--observe", "state", "--method", "select"], "selection=overlap"),
+        (["gym/Pendulum-v1", "--observe", "state", "--base", "drqv2"], "clashes with drqv2"),
+        (["gym/Pendulum-v1", "--observe", "state", "--augmentation", "none"], "augmentation=none"),
+        (["gym/Pendulum-v1", "--noise-scale", "0.2"], "augmentation=random-crop"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(words, said):
+    assert_refused(cclf("train", *words, "--dry-run"), said)
+
+
+def test_the_doctor_forecasts_a_run_of_state(monkeypatch):
+    assert_refused(cclf("doctor", "--observe", "state"), "--observe state forecasts nothing alone")
+    monkeypatch.setattr(doctor.probe, "render", lambda *_: [{"outcome": "ok"}])
+    monkeypatch.setattr(doctor, "emulator", lambda _: None)
+    monkeypatch.setattr(doctor, "judge", lambda _: [])
+    sizes = [
+        doctor.examine("gym/Pendulum-v1", 0, observe=seen)["forecast"]["replay_bytes"]
+        for seen in ("state", "pixels")
+    ]
+    assert sizes[0] == build.replay_forecast(presets.resolve("gym/Pendulum-v1", observe="state"))[1]
+    assert sizes[0] < sizes[1] / 100
+
+
+def test_a_config_that_somebody_wrote_gets_no_pixels_in_the_place_of_state():
+    config = tiny_state()
+    with pytest.raises(ConfigError, match="observe=state clashes with toy/reach"):
+        build.make_learner(replace(config, task="toy/reach"), CPU)
