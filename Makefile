@@ -11,7 +11,7 @@ help:
 	@echo "make test       the tests (a few minutes)"
 	@echo "make test-slow  the long ones: every method must learn"
 	@echo "make lint       style and types"
-	@echo "make docs       write the tables of docs/ again from results/"
+	@echo "make docs       write the tables and figures of docs/ again from results/"
 
 setup: $(READY)
 
@@ -38,6 +38,10 @@ lint: setup
 
 docs: setup
 	$(VENV)/bin/cclf report results --out build/report.html --markdown $(shell grep -l '^<!-- table ' README.md docs/*.md)
+	$(VENV)/bin/cclf plot results/minigrid --methods a2c re3 cclf re3+cclf --out docs/figures/minigrid.svg
+	$(VENV)/bin/cclf plot results/minigrid --methods a2c curl cclf cclf-distinct --out docs/figures/minigrid-controls.svg
+	$(VENV)/bin/cclf plot results/curiosity --methods cclf cclf-even cclf-shuffled curl --tasks minigrid/Empty-16x16 minigrid/DoorKey-6x6 minigrid/DoorKey-8x8 --out docs/figures/curiosity.svg
+	$(VENV)/bin/cclf plot results/dmc --tasks dmc/cartpole-swingup --out docs/figures/dmc.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -46,10 +46,11 @@ MAY_SEE = {
     "build": {"data", "runtime", "envs"},
     "measure": {"data", "runtime", "envs", "build", "study"},
     "study": {"data", "gallery", "runtime", "envs", "build", "measure"},
-    "commands": {"data", "runtime", "envs", "build", "measure", "study"},
+    "training": {"data", "runtime", "envs", "build"},
+    "commands": {"data", "runtime", "envs", "build", "training", "measure", "study"},
     "cli": {"commands"},
     "trained_agent": {"data", "runtime", "build"},
-    "api": {"runtime", "study", "commands", "trained_agent"},
+    "api": {"runtime", "study", "commands", "training", "trained_agent"},
     "__main__": {"cli"},
 }
 # Only this file may use a compiler or a graph.
@@ -212,6 +213,7 @@ def test_reports_need_neither_torch_nor_ray(name):
     needs_more = {
         "study/sweep/cluster",
         "study/export",
+        "study/share",
         "study/inspect",
         "study/reproduce",
         "study/demo",

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +81,7 @@ def assert_refused(result, *words):
         (["methods", "--json"], ["torch", "numpy"]),
         (["train", "toy/reach", "--dry-run"], ["torch"]),
         (["train", "--help"], ["torch"]),
+        (["completion", "words", "train", "toy/reach", "--method", ""], ["torch", "numpy"]),
     ],
     ids=" ".join,
 )
@@ -117,6 +120,7 @@ def test_help_and_version():
     assert out.startswith("usage: cclf COMMAND")
     for command in COMMANDS:
         assert f"cclf {command}" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
     assert cclf("-h")[1] == out
     assert cclf()[0] == 2
     assert cclf("--version")[:2] == (0, "0.2.0\n")
@@ -164,6 +168,13 @@ def test_listings_for_people():
         assert (code, err) == (0, "")
         for word in words:
             assert word in out
+
+
+def test_methods_come_with_their_summaries_and_whole_names(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = cclf("methods")
+    assert "  rad  SAC on one random crop\n" in out
+    assert all(f"  {method}" in out for base in bases().values() for method in base.methods)
 
 
 def test_a_dry_run_prints_the_resolved_config_and_writes_nothing(tmp_path, monkeypatch):
@@ -288,6 +299,29 @@ def test_a_run_folder_holds_what_the_contract_says(finished):
         assert float(row["return_mean"]) == pytest.approx(sum(returns) / 2)
     assert (folder / "episode-60.mp4").stat().st_size > 1_000
     assert [path.name for path in out.iterdir()] == ["toy"], "nothing beside the run folder"
+
+
+def test_a_finished_run_says_what_can_be_done_with_it(finished):
+    _, _, folder, (_, _, stderr) = finished
+    assert stderr.splitlines()[-3:] == [
+        f"next: cclf evaluate {folder}",
+        f"      cclf play {folder}",
+        f"      cclf inspect {folder}",
+    ]
+
+
+def test_hints_are_commands_that_work():
+    def commands(config, out="runs"):
+        return [line.split(maxsplit=1)[-1] for line in training.hints([config], Path(out))]
+
+    without_curiosity = tiny_config(method="drq")
+    assert [line.split()[-2] for line in commands(without_curiosity)] == ["evaluate", "play"]
+    spaces = tiny_config(method="rad")
+    assert commands(spaces, "my runs")[1].endswith(f"play 'my runs/{spaces.run_name()}'")
+    imported = replace(tiny_config(), task="gym/my_module:Env-v0")
+    assert "--trust-imports" in commands(imported)[1]
+    several = training.hints([tiny_config(seed=1), tiny_config(seed=2)], Path("runs"))
+    assert several == ["next: cclf report runs"]
 
 
 def test_the_manifest_names_commit_and_renderer():
@@ -615,6 +649,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, numb
     assert process.returncode == 75, stderr
     assert stdout == ""
     assert "run the same command to go on" in stderr.splitlines()[-1]
+    assert "stopping after this update" in stderr.splitlines()[-2], "said at once"
     assert 65 <= checkpoint.load(folder / "checkpoint")["agent_steps"] < 240
     assert_goes_on_to_the_same_end(tmp_path, undisturbed)
 
@@ -669,12 +704,22 @@ def test_a_run_hears_a_signal_that_comes_before_its_words_are_read(monkeypatch, 
 
 
 def test_a_folder_that_holds_one_run_stands_for_it(finished, tmp_path):
-    one, two = tmp_path / "toy" / "one", tmp_path / "toy" / "two"
+    one = tmp_path / "toy" / "one"
     shutil.copytree(finished[2], one)
     code, out, _ = cclf("evaluate", tmp_path, "--episodes", "1", "--json")
     assert code == 0
     assert json.loads(out)["run"] == str(one)
-    shutil.copytree(one, two)
-    code, _, err = cclf("evaluate", tmp_path, "--episodes", "1")
-    assert code == 2
-    assert f"{tmp_path} holds 2 runs: name one of them, such as {one}" in err
+    shutil.copytree(one, one / "failure")  # a bundle in a run is no other run
+    assert json.loads(cclf("evaluate", tmp_path, "--episodes", "1", "--json")[1])["run"] == str(one)
+
+
+def test_a_folder_that_holds_several_runs_names_them(tmp_path):
+    for number in range(10):
+        (tmp_path / f"seed-{number}").mkdir()
+        (tmp_path / f"seed-{number}" / "config.json").write_text("{}")
+    for command in ("evaluate", "play", "inspect", "export"):
+        assert_refused(
+            cclf(command, tmp_path),
+            f"{tmp_path} holds 10 runs: name one of them: {tmp_path / 'seed-0'}, ",
+            f"{tmp_path / 'seed-7'} and 2 more",
+        )

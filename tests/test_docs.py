@@ -5,7 +5,9 @@ import ast
 import dataclasses
 import importlib
 import itertools
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,16 @@ import torch
 import cclf
 from cclf import config, equations, presets
 from cclf.bases import registry as base_registry
+from cclf.bases.a2c.update import A2c
 from cclf.bases.base import PARTS
+from cclf.bases.drqv2.update import Drqv2
+from cclf.bases.rainbow.loss import Rainbow
 from cclf.bases.registry import find_base
+from cclf.bases.sac.update import Sac
+from cclf.commands.train import train_config
 from cclf.envs import registry as suite_registry
+from cclf.runtime.metrics import EVAL_COLUMNS
+from cclf.study.load import Row
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(cclf.__file__).parent
@@ -24,7 +33,7 @@ PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONT
 # First words that are not ours, or stand for an object: `env.stack` belongs to some environment.
 FOREIGN = {"torch", "nn", "ale_py", "env", "AtariVectorEnv"}
 PLANTED = {"cclf.py", "json.py", "torch.py"}  # what a stranger might put into a run folder
-WRITTEN_BY_RUNS = ("csv", "json", "txt", "html", "svg", "onnx", "pt")
+WRITTEN_BY_RUNS = ("csv", "json", "txt", "html", "svg", "onnx", "pt", "safetensors", "mp4")
 # groups of them: dotted, but no modules
 ENTRY_POINTS = {base_registry.ENTRY_POINTS, suite_registry.ENTRY_POINTS}
 OURS = ("src/", "tests/", "docs/", "results/", "benchmarks/", "scripts/")
@@ -220,6 +229,67 @@ def test_every_link_to_a_file_leads_to_one(page):
     assert not lost, f"{page.name} links to files that are not there: {lost}"
 
 
+def test_every_cell_about_another_library_names_its_file():
+    """And every file that is named is named by a cell."""
+    text = (ROOT / "docs" / "comparison.md").read_text()
+    said = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+    header, _, *lines = said
+    assert [cell.strip() for cell in header[1:]] == [
+        *("cclf", "Stable-Baselines3", "CleanRL", "Dopamine", "TorchRL")
+    ]
+    (*lines, last) = lines
+    assert last[0].strip() == "last commit read"
+    bare = [
+        f"{line[0].strip()}: {cell.strip()}"
+        for line in lines
+        for cell in line[2:]
+        if cell.strip() and "[^" not in cell
+    ]
+    assert not bare, "cells without a file of theirs"
+    used = set(re.findall(r"\[\^([\w-]+)\](?!:)", text))
+    named = dict(re.findall(r"^\[\^([\w-]+)\]: (.*)$", text, re.MULTILINE))
+    assert used == named.keys()
+    places = {"s": "DLR-RM/stable-baselines3", "c": "vwxyzjn/cleanrl", "d": "google/dopamine"}
+    places["t"] = "pytorch/rl"
+    for note, line in named.items():
+        commits = [cell.split(",")[0].strip() for cell in last[2:]]
+        place, commit = places[note[0]], commits["scdt".index(note[0])]
+        assert f"(https://github.com/{place}/" in line
+        assert f"/{commit}" in line, "the commit that was read"
+
+
+@pytest.mark.parametrize(("code", "queued"), [(0, ""), (75, "requeue 7_3\n"), (2, "")])
+def test_the_script_for_slurm_goes_back_into_the_queue_only_to_go_on(tmp_path, code, queued):
+    text = (ROOT / "docs" / "install.md").read_text()
+    (script,) = re.findall(r"^<!-- test: slurm -->\n```bash\n(.*?)^```", text, re.DOTALL | re.M)
+    said = tmp_path / "said"
+    stubs = {"srun": f'echo "$@" > {tmp_path}/run; exit {code}', "scontrol": f'echo "$@" >> {said}'}
+    for name, line in stubs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/home/me"}
+    environment |= {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_JOB_ID": "7"}
+    done = subprocess.run(["bash", "-c", script], env=environment, check=False)
+    assert done.returncode == code
+    assert (said.read_text() if said.exists() else "") == queued
+    asked = train_config((tmp_path / "run").read_text().split()[2:])
+    assert (asked.config.seed, asked.out) == (3, Path("/home/me/runs"))
+
+
+def test_every_column_of_a_table_is_explained():
+    """In docs/protocol.md, under the heading of its file."""
+    explained = {
+        word
+        for cell in columns(ROOT / "docs" / "protocol.md", "column")
+        for word in code_words(cell)
+    }
+    written = {*EVAL_COLUMNS, "episode_return", "gradient_norm", "priority_entropy_share"}
+    written |= set(Row._fields)
+    for algorithm in (Sac, Drqv2, A2c, Rainbow):
+        written |= set(algorithm.metric_names)
+    assert explained == written
+
+
 def test_what_trains_can_be_read_in_one_sitting():
     """README names the three files and how long they are."""
     words = " ".join((ROOT / "README.md").read_text().split())
@@ -264,3 +334,31 @@ def test_how_often_all_pairs_of_crops_would_choose_another_pair():
         "%", " %"
     )
     assert share in " ".join((ROOT / "docs" / "deviations.md").read_text().split())
+
+
+def test_the_front_page_has_pictures_for_light_and_for_dark_screens():
+    text = (ROOT / "README.md").read_text()
+    dark, light = (
+        re.findall(f'{word}="(docs/figures/[^"]+)"', text) for word in ("srcset", "img .*?src")
+    )
+    assert len(light) == 2
+    assert dark == [path.replace("-light.", "-dark.") for path in light]
+    assert all((ROOT / path).stat().st_size > 1_000 for path in (*light, *dark))
+
+
+def test_the_commands_of_the_front_page_are_whole_on_a_screen():
+    """A block of code on GitHub shows about 112 columns before it has to be scrolled."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    code = [line for line in lines if line.startswith("    ")]
+    assert len(code) > 10
+    assert [line for line in code if len(line) - 4 > 110] == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "figures").iterdir()), ids=lambda p: p.name
+)
+def test_a_figure_is_shown_somewhere_and_a_command_draws_it(path):
+    assert any(path.name in page.read_text() for page in PAGES)
+    commands = (ROOT / "Makefile").read_text()
+    # those of the front page come from a script, that of a benchmark from a GPU
+    assert path.name in commands or path.name.startswith(("front-", "cost-"))

@@ -25,7 +25,7 @@ from cclf.envs.registry import suites
 from cclf.runtime.agent import plain_agent
 from cclf.runtime.run_folder import read_checkpoint
 from cclf.study.load import run_name
-from tiny_runs import CPU, tiny_config
+from tiny_runs import CPU, tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parents[1]
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -103,7 +103,7 @@ def final_return(run: Path) -> float:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
-    for folder in ("base", "suite"):
+    for folder in ("base", "method", "suite"):
         install_from_page(site, folder)
     return site
 
@@ -143,7 +143,7 @@ def test_the_base_algorithm_of_the_page_learns_to_catch(base_runs: tuple[Path, s
 def test_the_gymnasium_environment_of_the_page_is_learned_by_rainbow(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     (tmp_path / "three_torques.py").write_text(FILES["gym/three_torques.py"])
-    done = in_shell(COMMANDS[2], tmp_path, tmp_path)
+    done = in_shell(COMMANDS[3], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     first = next(line for line in done.stderr.splitlines() if line.startswith("gym/"))
     assert "gives vectors: learning from its rendered pictures" in first
@@ -166,8 +166,8 @@ def test_a_base_without_cclf_lists_what_its_methods_change_from_the_first(
 ) -> None:
     _, said = base_runs
     assert "difference from q-learning" in said
-    assert re.search(r"q-learning +- *\n", said)
-    assert re.search(r"short-sighted +discount=0.0 *\n", said)
+    assert re.search(r"  q-learning  [^\n]+\n  short-sighted", said), "no difference from itself"
+    assert re.search(r"  short-sighted  [^\n]+\n +discount=0.0 *\n", said)
 
 
 def test_results_of_a_foreign_base_are_collected(base_runs: tuple[Path, str]) -> None:
@@ -239,7 +239,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for known in (bases, suites):
         known.cache_clear()
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("broken", "q_table", "corridor"):
+        if name.split(".")[0] in ("broken", "q_table", "corridor", "bold_sac"):
             del sys.modules[name]
 
 
@@ -261,6 +261,32 @@ def test_options_that_do_nothing_for_a_foreign_base_are_refused(
     install_from_page(here, "base")
     assert cli.main(["train", *words.split(), "--dry-run"]) == 2
     assert REFUSED[words] in capsys.readouterr().err
+
+
+def test_the_method_of_the_page_is_trained_by_the_update_of_sac(here: Path) -> None:
+    """As the same numbers under SAC's own name are, to the byte."""
+    install_from_page(here, "method")
+    words = tiny_options(tiny_config(env_steps=30))
+    sizes = words[words.index("--seed") :]
+    named = ["toy/reach-1d", "--base", "bold-sac", "--method", "bold", *sizes]
+    options = ["toy/reach-1d", "--method", "cclf", "--bonus-temperature", "0.5", "--views", "8"]
+    for words in (named, [*options, *sizes]):
+        assert cli.main(["train", *words, "--out", str(here / "runs")]) == 0
+    ours, theirs = (run_in(here, f"runs/toy/reach-1d/{method}") for method in ("bold", "cclf"))
+    assert (ours / "train.csv").read_bytes() == (theirs / "train.csv").read_bytes()
+    assert json.loads((ours / "config.json").read_text())["base"] == "bold-sac"
+    slow = presets.resolve("toy/reach-1d", "bold-slow", base_name="bold-sac")
+    assert slow.algorithm.learning_rate == 1e-4
+    assert slow.method.bonus_temperature == 0.5
+    assert cli.main(["evaluate", str(ours), "--episodes", "1", "--device", "cpu"]) == 0
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_works_with_a_foreign_method(site: Path, tmp_path: Path) -> None:
+    done = in_shell(COMMANDS[1], site, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ *bold-slow ", done.stdout, re.MULTILINE)
+    assert "4 of 4 runs done" in done.stderr
 
 
 def test_what_a_foreign_base_does_not_offer_is_refused(
@@ -305,7 +331,7 @@ def test_a_foreign_suite_is_listed_and_its_own_base_is_the_one_that_plays_such_t
 
 @pytest.mark.slow
 def test_every_command_of_the_page_works_with_a_foreign_suite(site: Path, tmp_path: Path) -> None:
-    done = in_shell(COMMANDS[1], site, tmp_path)
+    done = in_shell(COMMANDS[2], site, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4 of 4 runs done" in done.stderr
     report = (tmp_path / "report.html").read_text()

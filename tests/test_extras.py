@@ -13,7 +13,7 @@ from cclf.envs.minigrid import GridWorlds
 from cclf.measure import doctor
 from cclf.runtime import evaluate, loop
 from cclf.runtime.evaluate import finish
-from cclf.runtime.metrics import RunLog
+from cclf.runtime.mirrors import open_mirrors
 from cclf.runtime.workers import EnvWorkers
 from cclf.study import demo
 from cclf.study.sweep.plan import call_of
@@ -198,14 +198,20 @@ def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(
 ):
     monkeypatch.setattr(demo, "_watch", lambda _: (pictures, "" if pictures else why))
     monkeypatch.setattr(evaluate, "write_video", raising(BROKEN))
-    parts = demo._episode(call_of(GRIDS, Path("runs"), ()))
-    assert len(parts) == (2 if pictures else 1)
+    assert demo._episode(call_of(GRIDS, Path("runs"), ())) == (pictures, b"")
     error = capsys.readouterr().err
     assert error.startswith("cclf: warning: the page lacks pictures of the agent: ")
     assert why in error
 
 
+def test_the_demos_page_is_written_without_a_gallery_that_cannot_be_made(capsys):
+    assert demo._gallery(call_of(GRIDS, Path("nowhere"), ())) is None
+    error = capsys.readouterr().err
+    assert error.startswith("cclf: warning: the page lacks what the agent was curious about: ")
+    assert error.count("\n") == 1
+
+
 def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):
     hide(monkeypatch, "torch.utils.tensorboard")
-    RunLog(tmp_path, ("loss",), tensorboard=True, resume_env_steps=0).close()
+    assert open_mirrors(tiny_config(tensorboard=True), tmp_path, 0, False) == []
     assert capsys.readouterr().err.startswith("cclf: warning: no TensorBoard: ")

@@ -15,7 +15,6 @@ from cclf.data.types import EnvStep
 from cclf.errors import ConfigError
 from cclf.runtime import evaluate as evaluation
 from cclf.runtime import run_folder
-from cclf.runtime.progress import Progress
 from cclf.runtime.workers import LocalEnvs
 from cclf.study import load, tabular
 from tiny_rows import row, write_run
@@ -180,21 +179,6 @@ def test_fewer_than_no_processes_are_refused(capsys):
 # ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (36.0, "00:56:24"),
-        (3_600.0, "3 d 22:00:00"),
-        (1e15, "over 9,999 d"),
-        (1e300, "over 9,999 d"),
-    ],
-)
-def test_time_left_counts_days(seconds, shown, monkeypatch):
-    moments = iter((0.0, seconds))
-    monkeypatch.setattr("time.monotonic", lambda: next(moments))
-    assert Progress(95, 0, 0, quiet=True)._fields(1, 0)["left"] == shown
-
-
 class Endless:
     """Without a time limit, and with an end at 30 steps for the sake of the test."""
 
@@ -229,7 +213,7 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
     from types import SimpleNamespace
 
     from cclf import build
-    from cclf.commands.train import announcement
+    from cclf.training import announcement
 
     config = tiny_config()
     learner = build.make_learner(config, CPU)

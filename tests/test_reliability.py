@@ -13,9 +13,8 @@ import sys
 import pytest
 import torch
 
-from cclf import build
+from cclf import build, training
 from cclf.bases.a2c.update import A2c
-from cclf.commands import train as training
 from cclf.runtime import checkpoint, files, loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
 from cclf.runtime.files import only_process

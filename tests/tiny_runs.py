@@ -8,6 +8,7 @@ import torch
 from cclf import build, presets
 from cclf.runtime.loop import ActiveRun, run_together
 from cclf.runtime.metrics import RunLog
+from cclf.runtime.mirrors import open_mirrors
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
 
@@ -117,13 +118,8 @@ def run(config, folder, stop_at=None, prepare=lambda _: None):
     prepare(learner)
     training.resume()
     stop = StopAt(stop_at)
-    log = RunLog(
-        folder,
-        learner.metric_names,
-        config.run.tensorboard,
-        training.env_steps,
-        training.evaluation_due,
-    )
+    moment = training.env_steps, training.evaluation_due
+    log = RunLog(folder, learner.metric_names, open_mirrors(config, folder, *moment), *moment)
     progress = QuietProgress(config.run.env_steps, training.env_steps, stop)
     for error in run_together([ActiveRun(training, log, progress)], stop).values():
         raise error

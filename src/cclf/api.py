@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cclf import presets
 from cclf.bases.base import DEFAULT_PROFILE
-from cclf.commands.options import EXIT_DONE, let_threads_sleep
+from cclf.commands.options import let_threads_sleep
 from cclf.config import Config, Observe
 from cclf.errors import ConfigError
 
@@ -68,12 +68,12 @@ def train(
     )
     config = presets.with_changes(defaults, changes)
     let_threads_sleep()
-    from cclf.commands.train import trained
     from cclf.runtime.callbacks import Callbacks
     from cclf.runtime.devices import as_before
-    from cclf.runtime.stop import Stop
+    from cclf.runtime.stop import STOPPING, Stop
+    from cclf.training import trained
 
-    stop = Stop()
+    stop = Stop(STOPPING)
     with as_before(), stop.listening():
         runs = trained([config], Path(out), stop, Callbacks(on_step, on_evaluation))
         with contextlib.closing(runs):
@@ -82,7 +82,7 @@ def train(
             print(outcome.line, file=sys.stderr)
     if outcome.error is not None:
         raise outcome.error
-    return Run(outcome.folder, config, outcome.exit_code == EXIT_DONE)
+    return Run(outcome.folder, config, outcome.end == "done")
 
 
 def load(

@@ -24,7 +24,14 @@ from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.failure import refuse_non_finite
 from cclf.runtime.loop import Plan, Training
 from cclf.runtime.metrics import EVAL_COLUMNS, CsvTable, kept_rows
-from cclf.runtime.run_folder import load_part, playable_config, read_checkpoint, read_config
+from cclf.runtime.run_folder import (
+    WEIGHTS,
+    load_part,
+    playable_config,
+    read_checkpoint,
+    read_config,
+    read_weights,
+)
 from cclf.runtime.seeding import derive
 
 
@@ -182,15 +189,23 @@ def load_agent(
     trust_imports: bool = False,
 ) -> tuple[Agent, Config, int]:
     """The trained agent of a run folder, its config, and the environment steps it has seen;
-    evaluates `episodes` at a time."""
+    evaluates `episodes` at a time. Also of a folder that holds its weights alone."""
     config = playable_config(folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
-    saved = read_checkpoint(folder, frames=False)
+    shared = (folder / WEIGHTS).exists() and not (folder / "checkpoint").exists()
+    if shared:
+        state, env_steps = read_weights(folder)
+    else:
+        saved = read_checkpoint(folder, frames=False)
+        state, env_steps = saved["learner"], saved["agent_steps"] * config.env.action_repeat
     with ExitStack() as made, refused_as(f"cannot make the agent of {folder}"):
         agent = made.enter_context(closing(make_agent(config, device, evaluators=evaluators)))
-        load_part(agent.policy, saved["learner"]["algorithm"], "algorithm")
+        if shared:
+            load_part(networks_of(agent.policy), state, "networks")
+        else:
+            load_part(agent.policy, state["algorithm"], "algorithm")
         made.pop_all()
-    return agent, config, saved["agent_steps"] * config.env.action_repeat
+    return agent, config, env_steps
 
 
 def final_evaluation(

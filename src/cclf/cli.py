@@ -12,6 +12,7 @@ import os
 import sys
 
 from cclf import __version__
+from cclf.commands import COMMANDS
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, let_threads_sleep
 from cclf.errors import ConfigError, WorkerError, nearest
 
@@ -25,38 +26,20 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf play RUN        watch it: episodes as an mp4
   cclf inspect RUN     what it was curious about, as a page
   cclf export RUN      its policy as TorchScript or ONNX, checked
-  cclf sweep           train methods x tasks x seeds on this machine or a Ray cluster
-  cclf reproduce TABLE run a table of the paper, and say which of its claims held
+  cclf sweep           train methods x tasks x seeds, here or on a Ray cluster
+  cclf reproduce TABLE run a table of the paper, and say which claims held
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
   cclf report RUNS     one page: curves, tables beside the paper's, verdicts
-  cclf bench KIND      speed and parity on this machine: minigrid, update, loop, parity, rainbow
+  cclf bench KIND      speed and parity on this machine
   cclf doctor          what this machine can do, and what to repair
-  cclf methods         the methods, each as its difference from CCLF
+  cclf methods         the methods: what each is, and its difference from CCLF
   cclf tasks           the tasks
+  cclf completion bash the Tab key of a shell: bash, zsh or fish
 
 A first run:   cclf train toy/reach --method cclf
 More options:  cclf COMMAND --help
 """
-
-# Each is a file of its name in cclf.commands, with a function `main`.
-COMMANDS = (
-    *(
-        "demo",
-        "train",
-        "evaluate",
-        "play",
-        "inspect",
-        "export",
-        "sweep",
-        "reproduce",
-        "results",
-        "plot",
-        "report",
-    ),
-    *("bench", "doctor", "methods", "tasks"),
-)
-
 
 EXIT_INTERRUPTED = 130
 

@@ -87,8 +87,11 @@ class MethodConfig:
     reward: bool = True
     """Pay curiosity as an intrinsic reward, Eq. (9)."""
     priority_momentum: Share = 0.99
+    """Share of the old priority that stays, Eq. (6)."""
     bonus_temperature: ZeroOrMore = 0.2
+    """Scale of the intrinsic reward before it decays, Eq. (9)."""
     bonus_decay_per_env_step: ZeroOrMore = 2e-5
+    """How fast the intrinsic reward decays, exponentially, Eq. (9)."""
     contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean"
     """Eq. (8): the paper sums over the batch, the released code divides by the sum of the
     weights."""
@@ -174,7 +177,9 @@ class RunConfig:
     env_steps: Count = 100_000
     """The budget, in environment steps (agent steps x action repeat)."""
     eval_every_env_steps: Count = 10_000
+    """Environment steps between two evaluations."""
     eval_episodes: Size = 10
+    """Episodes of each evaluation."""
     eval_workers: Annotated[int, Range(0, 256)] | None = None
     """Processes that play evaluation episodes while training goes on. With 0 this process plays
     them: SAC on a GPU between its turns, else training waits. Unless told: on a GPU one per
@@ -186,6 +191,7 @@ class RunConfig:
     final_eval_episodes: Annotated[int, Range(0, 100_000)] = 0
     """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
     log_every_agent_steps: Count = 100
+    """Agent steps between two rows of train.csv."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     threads: Annotated[int, Range(0, 1024)] = 0
@@ -198,6 +204,9 @@ class RunConfig:
     tensorboard: bool = True
     """Mirror the tables in TensorBoard. Without its package (pip extra `tensorboard`) a warning
     says so, as for the video."""
+    tracker: Literal["none", "trackio", "wandb"] = "none"
+    """Show the run in a tracker too: trackio (on this machine, no account) or wandb (Weights &
+    Biases; WANDB_MODE=offline works). Each is a pip extra."""
     cuda_graphs: bool = True
     """On a GPU, start the kernels of an update as one."""
     compile: bool = True

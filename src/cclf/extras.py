@@ -14,6 +14,8 @@ MODULES = {
     "minigrid": ("minigrid", "gymnasium"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "ray": ("ray",),
+    "trackio": ("trackio",),
+    "wandb": ("wandb",),
 }
 
 

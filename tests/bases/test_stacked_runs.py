@@ -46,7 +46,7 @@ def run_both(folders, happened=lambda: False, configs=CONFIGS):
         training.resume()
         if not training.finished:
             log = RunLog(
-                folder, learner.metric_names, False, training.env_steps, training.evaluation_due
+                folder, learner.metric_names, (), training.env_steps, training.evaluation_due
             )
             prepared.append(
                 (ActiveRun(training, log, Progress(config.run.env_steps, 0, 0, quiet=True)), agent)

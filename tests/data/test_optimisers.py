@@ -2,10 +2,11 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
-from cclf.data.optimisers import adam_step, descend
+from cclf.data.optimisers import Move, adam_step, descend, step
 
 
 def test_the_compilable_step_is_adams() -> None:
@@ -33,3 +34,21 @@ def test_only_what_an_optimiser_holds_is_moved() -> None:
     descend(network(torch.randn(4, 3)).sum(), adam)
     assert torch.equal(network[0].weight, first)
     assert all(parameter.grad is None for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("move", [None, adam_step])
+def test_steps_of_some_parameters_and_of_the_others_are_one_step_of_all(move: Move | None) -> None:
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1))
+    parted = copy.deepcopy(whole)
+    adams = [torch.optim.Adam(network.parameters(), lr=0.1) for network in (whole, parted)]
+    for _ in range(4):
+        inputs = torch.randn(4, 5)
+        descend(whole(inputs).square().sum(), adams[0], move=move)
+        parameters = list(parted.parameters())
+        gradients = torch.autograd.grad(parted(inputs).square().sum(), parameters)
+        before = [parameter.detach().clone() for parameter in parameters]
+        step(adams[1], parameters[2:], gradients[2:], move)
+        assert all(map(torch.equal, parameters[:2], before[:2]))
+        step(adams[1], parameters[:2], gradients[:2], move)
+        assert all(map(torch.equal, parameters, whole.parameters()))

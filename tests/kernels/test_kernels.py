@@ -160,6 +160,17 @@ def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
         assert float((mine.cpu() - other).norm() / other.norm()) < 1e-4
 
 
+@pytest.mark.gpu
+def test_a_gradient_cut_on_a_gpu_is_the_plain_one() -> None:
+    torch.manual_seed(0)
+    shape = {"memory_format": torch.channels_last}
+    gradient, outputs = (torch.randn(37, 64, 11, 6).bfloat16().to(**shape) for _ in range(2))
+    plain, plain_sum = paired_convolutions.cut_gradient(gradient, outputs)
+    cut, total = paired_convolutions.cut_gradient(gradient.cuda(), outputs.cuda())
+    assert torch.equal(cut.cpu(), plain)
+    torch.testing.assert_close(total.cpu(), plain_sum, rtol=1e-4, atol=1e-3)
+
+
 def first_layer_by_patches(
     images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int
 ) -> Tensor:

@@ -101,3 +101,29 @@ def test_an_update_that_cannot_be_captured_goes_on_plainly(
     values = [float(graphed()["loss"]) for _ in range(8)]
     assert values == [1, 2, 3, 4, 5, 6, 7, 8]
     assert capsys.readouterr().err.count("going on without CUDA graphs") == 1
+
+
+@pytest.mark.gpu
+def test_what_is_computed_at_once_in_a_graph_is_what_is_computed_in_turn() -> None:
+    device = torch.device("cuda")
+    x = torch.randn(512, 512, device=device)
+
+    def chain(weight: torch.Tensor, times: int) -> torch.Tensor:
+        result = x
+        for _ in range(times):
+            result = torch.tanh(result @ weight)
+        return result
+
+    weights = [torch.randn(512, 512, device=device) / 20 for _ in range(2)]
+
+    def both() -> tuple[torch.Tensor, torch.Tensor]:
+        return compiling.at_once(lambda: chain(weights[0], 40), lambda: chain(weights[1], 60))
+
+    expected = both()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = both()
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, found, expected))

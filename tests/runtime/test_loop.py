@@ -107,7 +107,7 @@ def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(
     learner = Scripted(stride=16)
     training = Training(Plan(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
     stop = StopAt()
-    log = RunLog(tmp_path, learner.metric_names, tensorboard=False, resume_env_steps=0)
+    log = RunLog(tmp_path, learner.metric_names, mirrors=(), resume_env_steps=0)
     assert not run_together([ActiveRun(training, log, QuietProgress(100, 0, stop))], stop)
     assert training.finished
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
@@ -328,7 +328,7 @@ def together(configs, folder, stop, spoil=None):
         own.mkdir(parents=True, exist_ok=True)
         training, learner, _ = build.make_training(config, own, CPU)
         training.resume()
-        log = RunLog(own, learner.metric_names, False, training.env_steps, training.evaluation_due)
+        log = RunLog(own, learner.metric_names, (), training.env_steps, training.evaluation_due)
         runs.append(
             ActiveRun(training, log, QuietProgress(config.run.env_steps, training.env_steps, stop))
         )
@@ -383,7 +383,7 @@ def test_the_last_evaluations_of_all_runs_go_on_side_by_side(tmp_path):
         training = Training(
             plan, learner, lambda moment, _, name=name: evaluation(name, moment), folder
         )
-        log = RunLog(folder, learner.metric_names, tensorboard=False, resume_env_steps=0)
+        log = RunLog(folder, learner.metric_names, mirrors=(), resume_env_steps=0)
         runs.append(ActiveRun(training, log, QuietProgress(60, 0, stop)))
     assert not run_together(runs, stop)
     assert [word for word, _, moment in told if moment == 60] == [

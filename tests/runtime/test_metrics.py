@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from cclf.runtime.metrics import CLOCK_COLUMNS, EVAL_COLUMNS, Averages, CsvTable, RunLog
+from cclf.runtime.mirrors import TensorBoard
 from tiny_runs import rows
 
 REQUIRED = (
@@ -120,7 +121,7 @@ def test_a_run_log_has_both_tables_and_a_mirror(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    log = RunLog(tmp_path, ("loss",), tensorboard=True, resume_env_steps=0)
+    log = RunLog(tmp_path, ("loss",), [TensorBoard(tmp_path, {}, 0)], resume_env_steps=0)
     log.write("train", {"env_steps": 8, "agent_steps": 2, "updates": 1, "episodes": 0, "loss": 0.5})
     log.write(
         "train",

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.commands.train import _what_helps
 from cclf.runtime.pace import Pace
 from cclf.runtime.progress import Progress
+from cclf.training import what_helps
 
 DAY = 86_400.0
 
@@ -73,11 +73,11 @@ def test_steps_without_an_update_count_once_it_learns():
 def test_the_line_names_what_helps(capsys):
     config = presets.resolve("dmc/cartpole-swingup")
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert _what_helps(config, cpu) == "fewer --env-steps, --size small, a GPU would help"
-    assert _what_helps(config, gpu) == "fewer --env-steps, --size small would help"
+    assert what_helps(config, cpu) == "fewer --env-steps, --size small, a GPU would help"
+    assert what_helps(config, gpu) == "fewer --env-steps, --size small would help"
     small = presets.resolve("dmc/cartpole-swingup", size="small")
-    assert _what_helps(small, cpu) == "fewer --env-steps, a GPU would help"
-    assert _what_helps(presets.resolve("minigrid/Empty-16x16"), cpu) == (
+    assert what_helps(small, cpu) == "fewer --env-steps, a GPU would help"
+    assert what_helps(presets.resolve("minigrid/Empty-16x16"), cpu) == (
         "fewer --env-steps would help"
     )
     progress = Progress(10**9, 0, 0, label="seed 2: ", if_slow="a GPU would help")

@@ -267,7 +267,7 @@ def test_what_is_lost_while_stopping_is_not_begun_again(tmp_path: Path) -> None:
 
 def test_a_refusal_is_bad_input_and_no_failure_of_the_run(tmp_path: Path) -> None:
     run = cluster.RayRun(NoNode(ConfigError("no")), Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
-    assert run.poll()[0][2:] == (BAD_INPUT, "no")
+    assert run.poll()[0][2:4] == (BAD_INPUT, "no")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")

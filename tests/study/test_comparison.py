@@ -2,18 +2,25 @@
 of every base algorithm."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from browser import browser
-from cclf import cli
+from cclf import build, cli
+from cclf.bases.rainbow import gallery as gallery_rainbow
+from cclf.bases.rainbow.learner import make_rainbow
+from cclf.config import Config
 from cclf.gallery.record import About, Gallery, Measure
-from cclf.runtime import run_folder
+from cclf.runtime import checkpoint, run_folder
+from cclf.runtime.seeding import Generators, derive
 from cclf.study.comparison import Comparison, facts, moved, places
 from cclf.study.inspect import compare, curate
-from rainbow_inputs import tiny_cclf
+from rainbow_inputs import tiny, tiny_cclf
 from tiny_runs import CPU, run, tiny_config
 
 CONFIGS = {
@@ -122,6 +129,120 @@ def test_the_page_works_on_a_phone_and_asks_for_nothing(
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
         assert "belief or ranks" in tab.evaluate("document.querySelector('h1').textContent")
+        names = "[...document.querySelectorAll('#follows ~ .stacked td:first-child')]"
+        follows = tab.evaluate(f"{names}.map(cell => cell.firstChild.textContent)")
+        assert {"rarity", "age", "reward", "TD error", "copies"} <= set(follows)
+        drawn = "[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))"
+        labels = tab.evaluate(drawn)
+        assert "what each measure follows" in labels
+        assert "places by each along TD error" in labels
+        assert tab.evaluate("document.querySelectorAll('.legend li').length") == 2 * 2
+
+
+def restored(config: Config, folder: Path) -> tuple[Any, torch.Tensor]:
+    saved = checkpoint.load(folder / "checkpoint")
+    learner = build.make_learner(config, CPU)
+    learner.load_state_dict(saved["learner"])
+    clock = saved["agent_steps"] * config.env.action_repeat
+    return learner, torch.tensor(float(clock), dtype=torch.float64)
+
+
+def shown(gallery: Gallery) -> np.ndarray:
+    (found,) = (measure for measure in gallery.measures if measure.name == "TD error")
+    return found.values
+
+
+@pytest.mark.parametrize("base", ["sac", "drqv2"])
+def test_of_twin_critics_it_is_the_mean_distance_to_the_target(
+    runs: dict[str, Path], base: str
+) -> None:
+    config = CONFIGS[base]
+    learner, clock = restored(config, runs[base])
+    agent, size = learner.algorithm, config.algorithm.batch_size
+    generators = Generators(derive(config.seed, "inspect"), CPU, CPU)
+    actions = torch.Generator().manual_seed(derive(config.seed, "inspect", "td-error"))
+    expected: list[float] = []
+    for _ in range(SAMPLES // size):
+        batch = learner.replay.sample(size, generators["replay"])
+        noise = torch.randn(batch.action.shape, generator=actions)
+        with torch.no_grad():
+            if base == "sac":
+                edge = (config.env.frame_pixels - config.env.crop_pixels) // 2
+                middle = slice(edge, edge + config.env.crop_pixels)
+                seen, later = (
+                    frames[:, :, middle, middle]
+                    for frames in (batch.observation, batch.next_observation)
+                )
+                policy = agent.actor(agent.critic.encoder.convolutions(later), noise)
+                q1, q2 = agent.target.values(agent.target.encoder(later), policy.action)
+                value = torch.min(q1, q2) - agent.log_temperature.exp() * policy.log_prob
+                y = batch.reward + 0.99 * batch.continuation * value
+                values = agent.critic.values(agent.critic.encoder(seen), batch.action)
+            else:
+                later = agent.encoder(batch.next_observation)
+                offset = (agent.noise_std(clock) * noise).clamp(-0.3, 0.3)
+                action = (agent.actor(later) + offset).clamp(-1 + 1e-6, 1 - 1e-6)
+                q1, q2 = agent.target.values(agent.target.trunk(later), action)
+                steps = config.algorithm.n_steps
+                y = batch.n_step_return + 0.99**steps * batch.continuation * torch.min(q1, q2)
+                features = agent.critic.trunk(agent.encoder(batch.observation))
+                values = agent.critic.values(features, batch.action)
+        expected += ((values[0] - y).abs() / 2 + (values[1] - y).abs() / 2).tolist()
+    assert config.algorithm.discount == 0.99
+    found = shown(curate(runs[base], SAMPLES, CPU))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert np.ptp(found) > 0.0
+
+
+def test_of_rainbow_it_is_the_loss_of_plain_rainbow(runs: dict[str, Path]) -> None:
+    """An update of the method without views and pieces, with the same weights, has its mean."""
+    config = CONFIGS["rainbow"]
+    saved = checkpoint.load(runs["rainbow"] / "checkpoint")
+    draws, rainbow, replay = gallery_rainbow.load(config, saved["learner"], CPU)
+    plain_config = tiny("rainbow-uniform")
+    settings = replace(plain_config.algorithm, batch_size=config.algorithm.batch_size)
+    plain = make_rainbow(replace(plain_config, algorithm=settings), 3)
+    shared = {name: rainbow.state_dict()[name] for name in plain.state_dict()}
+    plain.load_state_dict(shared)
+    batch, noise = gallery_rainbow.draw(draws, replay, 0)
+    error = gallery_rainbow.td_error(rainbow, batch, noise)
+    step = plain(batch, noise, torch.tensor(60.0), torch.tensor(0.4), torch.ones(3))
+    assert float(error.mean()) == pytest.approx(float(step.metrics["q_loss"]), rel=1e-5)
+    size = config.algorithm.batch_size
+    np.testing.assert_allclose(shown(curate(runs["rainbow"], SAMPLES, CPU))[:size], error)
+
+
+def test_of_a2c_it_is_the_size_of_the_advantage(runs: dict[str, Path]) -> None:
+    config = CONFIGS["a2c"]
+    learner, _ = restored(config, runs["a2c"])
+    a2c, settings = learner.algorithm, config.algorithm
+    rollout, _ = learner.collect()
+    steps, envs = rollout.action.shape
+    with torch.no_grad():
+        values = a2c.policy.critic(a2c.features(rollout)).view(steps + 1, envs).numpy()
+    expected = np.zeros((steps, envs))
+    for env in range(envs):
+        for t in range(steps):
+            fade = 1.0
+            for later in range(t, steps):
+                goes_on = not rollout.ended[later, env]
+                ahead = settings.discount * values[later + 1, env] * goes_on
+                expected[t, env] += fade * (rollout.reward[later, env] + ahead - values[later, env])
+                fade *= settings.discount * settings.gae_lambda * goes_on
+    found = shown(curate(runs["a2c"], SAMPLES, CPU))
+    np.testing.assert_allclose(
+        found[: steps * envs], np.abs(expected).ravel(), rtol=1e-4, atol=1e-6
+    )
+    learner.close()
+
+
+@pytest.mark.parametrize("base", CONFIGS)
+def test_two_measures_are_both_set_beside_it(runs: dict[str, Path], base: str) -> None:
+    """Also where one of them draws numbers that the other does not, and pays another bonus."""
+    compared = compare(runs[base], SAMPLES, CPU, ("belief", "shuffled"))
+    assert "TD error" in {measure.name for measure in compared.measures}
+    for told in facts(compared)["measures"].values():
+        assert told["follows"]["TD error"]["rank"] is not None
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,26 @@ behind."""
 import contextlib
 import io
 import json
+import re
+import shlex
+import shutil
+from dataclasses import replace
 from importlib import util
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
-from cclf import build
+from cclf import __version__, build, load
 from cclf.bases.a2c.networks import grid_windows
 from cclf.bases.sac import export as room
 from cclf.cli import main
+from cclf.commands.train import train_config
 from cclf.errors import ConfigError
 from cclf.runtime import run_folder
-from cclf.study import export
+from cclf.study import card, export, share
 from rainbow_inputs import tiny
 from tiny_runs import CPU, run, tiny_config
 
@@ -179,3 +186,204 @@ def test_the_command_says_what_is_wrong(folders, tmp_path, monkeypatch):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "pip install 'cclf[export]'" in err
     assert list(tmp_path.iterdir()) == []
+
+
+# --- a folder to share
+
+
+@pytest.fixture(scope="module")
+def shared(folders, tmp_path_factory):
+    """The folder that `--card` writes, by base algorithm."""
+    out = tmp_path_factory.mktemp("shared")
+    for name, folder in folders.items():
+        share.write(folder, out / name)
+    return {name: out / name for name in folders}
+
+
+@pytest.mark.parametrize("base", CONFIGS)
+def test_a_shared_agent_plays_as_the_run_does(folders, shared, base):
+    run, agent = load(folders[base], device="cpu"), load(shared[base], device="cpu")
+    assert agent.env_steps == run.env_steps > 0
+    assert agent.config == run.config
+    assert agent.evaluate(2).returns == run.evaluate(2).returns
+    assert {path.name for path in shared[base].iterdir()} == {
+        *("README.md", "config.json", "model.safetensors")
+    }
+
+
+def test_the_commands_take_a_shared_agent(shared, tmp_path, capsys):
+    for name in shared["sac"].iterdir():  # a hub's cache is made of links
+        (tmp_path / name.name).symlink_to(name)
+    assert main(["evaluate", str(tmp_path), "--episodes", "1", "--device", "cpu"]) == 0
+    assert "over 1 episodes at 60 env steps" in capsys.readouterr().out
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "policy.pt")]) == 0
+
+
+@pytest.mark.parametrize("base", CONFIGS)
+def test_the_example_of_a_card_loads_the_agent(shared, monkeypatch, capsys, base):
+    text = (shared[base] / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(shared[base])
+    exec(compile(code, "README.md", "exec"), {})
+    assert float(capsys.readouterr().out) == load(shared[base]).evaluate(2).mean
+
+
+@pytest.mark.parametrize("base", CONFIGS)
+def test_the_command_of_a_card_is_the_runs(shared, base):
+    text = (shared[base] / "README.md").read_text()
+    (line,) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert max(map(len, line.splitlines())) <= 80
+    asked = train_config(shlex.split(line.replace("\\\n", " "))[2:]).config
+    assert asked.run_name() == CONFIGS[base].run_name()
+    assert asked.run.env_steps == CONFIGS[base].run.env_steps
+    assert asked.run.eval_episodes == CONFIGS[base].run.eval_episodes
+    assert "--device" not in line, "where it was trained is no setting"
+
+
+def test_a_card_says_what_was_reached(tmp_path):
+    config = tiny_config("toy/reach-1d", "drq", env={"frame_stack": 2}, env_steps=30)
+    with run_folder.claimed_folder(config, tmp_path) as folder:
+        run(config, folder)
+    (folder / "manifest.json").write_text('{"commit": "0123abc", "device": "H2|00", "torch": "2"}')
+    (folder / "episode-30.mp4").write_bytes(b"a film")
+    header = "env_steps,agent_steps,updates,return_mean,return_std,episodes,wall_seconds,returns\n"
+    (folder / "eval.csv").write_text(f"{header}10,10,1,2,1,2,0,1 3\n30,30,11,5,0,2,0,5 5\n")
+    out = tmp_path / "out"
+    assert main(["export", str(folder), "--card", "--out", str(out)]) == 0
+    text = (out / "README.md").read_text()
+    assert "| return | **5 [5, 5]** (2 episodes at 30 environment steps) |" in text
+    assert "| 10 | 1 | 2 [1, 3] | 2 |\n| 30 | 11 | 5 [5, 5] | 2 |\n" in text
+    assert f"| code | cclf {__version__}, commit 0123abc |" in text
+    assert "| trained on | H2 00, torch 2 |" in text
+    assert "| sees | frames of 20 x 20 pixels, frame stack 2, action repeat 1 |" in text
+    assert (out / "replay.mp4").read_bytes() == b"a film"
+    (folder / "final.csv").write_text(f"{header}30,30,11,7,1,2,0,6 8\n")
+    main(["export", str(folder), "--card", "--out", str(out)])
+    assert 'value: "7.00 +/- 1.00"' in (out / "README.md").read_text(), "the final evaluation"
+
+
+def test_what_a_hub_reads_of_a_card(shared):
+    yaml = pytest.importorskip("yaml")
+    _, front, _ = (shared["sac"] / "README.md").read_text().split("---\n", 2)
+    facts = yaml.safe_load(front)
+    assert (facts["library_name"], facts["pipeline_tag"]) == ("cclf", "reinforcement-learning")
+    assert {"reinforcement-learning", "cclf", "sac", "toy", "reach-1d"} <= set(facts["tags"])
+    (result,) = facts["model-index"][0]["results"]
+    assert result["dataset"]["name"] == "toy/reach-1d"
+    assert re.fullmatch(r"-?\d+\.\d\d \+/- \d+\.\d\d", result["metrics"][0]["value"])
+
+
+def test_a_card_of_a_task_that_imports_a_module_says_so():
+    config = replace(CONFIGS["sac"], task="gym/planted:Planted-v0")
+    assert ", trust_imports=True" in card.example(config)
+    assert "trust_imports" not in card.example(CONFIGS["sac"])
+
+
+def test_a_long_run_has_a_short_table():
+    rows = [card.Evaluated(step, step, np.zeros(2)) for step in range(125)]
+    some = card._some_of(rows)
+    assert len(some) <= 12
+    assert some[-1] is rows[-1]
+
+
+def test_weights_that_are_not_those_of_the_run_are_not_left(folders, tmp_path, monkeypatch):
+    def spoiled(weights, metadata):
+        return save({name: value * 2 for name, value in weights.items()}, metadata=metadata)
+
+    monkeypatch.setattr(share, "tensors_to_bytes", spoiled)
+    with pytest.raises(ConfigError, match="not those of the run"):
+        share.write(folders["sac"], tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_cards_that_cannot_be_written_are_one_line(folders, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text(json.dumps(CONFIGS["sac"].to_dict()))
+    cases = [
+        ([folders["sac"], "--out", folders["a2c"]], "it is a run folder"),
+        ([folders["sac"], "--out", tmp_path / "policy.pt"], "--card writes a folder, not the file"),
+        ([bare, "--out", tmp_path / "x"], "has no evaluation yet"),
+    ]
+    for words, line in cases:
+        assert main(["export", "--card", *map(str, words)]) == 2
+        said = capsys.readouterr().err
+        assert line in said
+        assert said.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+DAMAGE = {
+    "half of it": lambda data: data[:-4],
+    "no weights": lambda _: b"",
+    "no steps": lambda data: data.replace(b'"env_steps":"60"', b'"env_stops":"60"'),
+    "another network": lambda _: save(
+        {"actor.weight": torch.zeros(2)}, metadata={"env_steps": "60"}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_shared_weights_that_do_not_fit_are_one_line(shared, tmp_path, capsys, what):
+    shutil.copytree(shared["sac"], tmp_path, dirs_exist_ok=True)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(DAMAGE[what](weights.read_bytes()))
+    assert main(["evaluate", str(tmp_path), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- docs/sharing.md
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text()
+CODE = dict(
+    re.findall(r"^<!-- test: (\w+) -->\n```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+)
+
+
+def run_page(folder, names, tmp_path, monkeypatch):
+    """What the code of the page defines, run where the policy of a run was exported."""
+    out = tmp_path / ("policy.onnx" if "onnx" in names else "policy.pt")
+    export.export(folder, out)
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for name in names:
+        exec(compile(CODE[name], "sharing.md", "exec"), found)
+    return found
+
+
+@pytest.mark.parametrize("base", ["sac", "drqv2"])
+@pytest.mark.parametrize("file", ["torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(
+    folders, tmp_path, monkeypatch, base, file
+):
+    page = run_page(folders[base], [file, "control"], tmp_path, monkeypatch)
+    agent = load(folders[base], device="cpu")
+    random = np.random.default_rng(0)
+    for step in range(8):
+        is_first = step % 4 == 0  # two episodes, each longer than the stack
+        frame = random.integers(0, 256, (3, 20, 20), dtype=np.uint8)
+        if is_first:
+            agent.reset()
+        given = page["act"](frame, is_first, low=-2.0, high=6.0)
+        assert given == pytest.approx(2.0 + 4.0 * agent.act(frame), abs=1e-4)
+
+
+def test_the_page_plays_games_as_the_run_does(folders, tmp_path, monkeypatch):
+    page = run_page(folders["rainbow"], ["torchscript", "game"], tmp_path, monkeypatch)
+    given, answer = [], page["answer"]
+    page["answer"] = lambda stacks: given.append(stacks[0]) or answer(stacks)
+    agent = load(folders["rainbow"], device="cpu")
+    first, second = np.random.default_rng(0).integers(0, 256, (2, 1, 25, 25), dtype=np.uint8)
+    for _ in range(2):  # episodes
+        agent.reset()
+        assert page["act"](first, True) == agent.act(first)
+        assert page["act"](second, False) == agent.act(second)
+        assert np.array_equal(given[-2], np.concatenate([np.zeros_like(first), first]))
+        assert np.array_equal(given[-1], np.concatenate([first, second]))
+
+
+def test_the_page_loads_a_shared_agent(folders, tmp_path, monkeypatch, capsys):
+    share.write(folders["sac"], tmp_path / "agent")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(CODE["shared"], "sharing.md", "exec"), {})
+    assert float(capsys.readouterr().out) == load(folders["sac"]).evaluate(2).mean

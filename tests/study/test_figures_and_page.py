@@ -2,12 +2,18 @@
 
 import subprocess
 import sys
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cclf.study import figures, page
-from tiny_rows import row
+from cclf import cli
+from cclf.study import figures, load, page, styles
+from cclf.study.statistics import Interval
+from tiny_rows import TASK, row
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_curves_keep_the_clock_readings_that_all_seeds_have() -> None:
@@ -62,6 +68,113 @@ def test_one_evaluation_is_a_dot() -> None:
     assert line.get_marker() == "o", "a line through one point would not be seen"
 
 
+def luminance(colour: str) -> float:
+    part = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in part]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("paper", ["#fbfaf7", "#16181d"])
+def test_colours_stand_out_on_light_and_dark_pages(paper: str) -> None:
+    """The web's rule for graphics: a contrast of 3 to 1."""
+    assert paper in page.STYLE
+    for colour in styles.PALETTE:
+        low, high = sorted((luminance(colour), luminance(paper)))
+        assert (high + 0.05) / (low + 0.05) >= 3.0, colour
+
+
+def lab(colour: str, lacks_green: bool) -> np.ndarray:
+    """CIELAB of a colour, as eyes see it that lack green where told (Machado et al., 2009)."""
+    part = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    if lacks_green:
+        seen = [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]
+        linear = np.clip(np.array(seen) @ linear, 0.0, 1.0)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.array(to_xyz) @ linear / (0.9505, 1.0, 1.089))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_two_colours_differ_to_all_eyes_or_are_known_to_be_mixed_up() -> None:
+    for one, other in combinations(styles.PALETTE, 2):
+        apart = [float(np.linalg.norm(lab(one, e) - lab(other, e))) for e in (False, True)]
+        assert apart[0] > 25.0, (one, other)
+        assert ({one, other} in styles.MIXED_UP) == (apart[1] < 15.0), (one, other, apart)
+
+
+def test_no_two_methods_look_alike_and_known_ones_always_the_same() -> None:
+    for one, other in combinations(styles.STYLES.values(), 2):
+        assert one != other
+    results = {path.parent.name: [] for path in RESULTS.glob("*/*.csv")}
+    for path in RESULTS.glob("*/*.csv"):
+        results[path.parent.name].append(path.stem)
+    unknown = [f"mine-{number}" for number in range(12)]
+    for drawn in (*results.values(), [*results["curiosity"], *unknown], unknown):
+        found = styles.styles(drawn)
+        assert list(found) == drawn
+        for one, other in combinations(found.values(), 2):
+            assert not styles.alike(one, other), found
+        assert all(found[name] == styles.STYLES[name] for name in found if name in styles.STYLES)
+    assert len({style.colour for style in styles.styles(unknown[:10]).values()}) == 10
+    assert len({style.dashes for style in styles.styles(unknown[:10]).values()}) == 4
+
+
+def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
+    rows = [row(method, 1, n) for method in ("a2c", "cclf") for n in (100, 200)]
+    dashed, solid = figures.learning_curves({"a": figures.curves(rows)}).axes[0].lines
+    assert (dashed.get_color(), solid.get_color()) == (styles.BLUE, styles.RED)
+    assert solid.get_linestyle() == "-"
+    assert dashed.get_linestyle() == "--"
+    found = page.legend(styles.styles(["a2c", "cclf"]))
+    assert "background:repeating-linear-gradient(90deg, #4878c0 0px 12px" in found
+    assert "background:#d1495b" in found
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_the_same_figure_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    """Otherwise every figure of the docs would change whenever one of them is drawn again."""
+    for name in ("one", "two"):
+        drawing = figures.histogram(np.arange(9.0), "title", "x", "y")
+        figures.save(drawing, tmp_path / f"{name}.{kind}")
+    one, two = ((tmp_path / f"{name}.{kind}").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert not any(date in one for date in (b"CreationDate", b"<dc:date>"))
+
+
+def test_some_tasks_can_be_drawn_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = "minigrid/Empty-16x16"
+    rows = [row("cclf", 1, n, task=task) for n in (100, 200) for task in (TASK, other)]
+    load.write_results(rows, tmp_path / "results")
+    words = ["plot", str(tmp_path / "results"), "--out", str(tmp_path / "c.svg"), "--tasks"]
+    assert cli.main([*words, other]) == 0
+    text = (tmp_path / "c.svg").read_text()
+    assert f"<!-- {other}, entropy-0.01 -->" in text
+    assert f"<!-- {TASK}" not in text
+    capsys.readouterr()
+    assert cli.main([*words, "minigrid/Emty"]) == 2
+    assert "holds no results of minigrid/Emty" in capsys.readouterr().err
+
+
+def test_few_values_are_groups_of_their_own() -> None:
+    """Most transitions are in their batch once: by size alone they would all be one group."""
+    copies = np.array([1.0] * 99 + [2.0])
+    axis = figures.cloud(copies, np.arange(100.0), "copies", "copies", "place").axes[0]
+    _, median = axis.lines
+    assert median.get_xdata().tolist() == [1.0, 2.0]
+    assert median.get_ydata().tolist() == [49.0, 99.0]
+
+
+def test_correlations_are_drawn_with_their_intervals_where_they_are_known() -> None:
+    known = Interval(np.array(0.5), np.array(0.4), np.array(0.6))
+    unknown = Interval(*(np.array(np.nan),) * 3)
+    axis = figures.correlations(
+        {"age": {"a": known, "b": known}, "reward": {"a": known, "b": unknown}}
+    ).axes[0]
+    bars = [line.get_xdata().tolist() for line in axis.lines[:-1] if len(line.get_xdata()) == 2]
+    assert bars == [[0.4, 0.6]] * 3
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["age", "reward"]
+
+
 def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
     rows = [
         row(method, seed, steps, 0.1 * seed)
@@ -82,7 +195,7 @@ def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
 def test_text_from_runs_is_escaped_in_pages() -> None:
     hostile = "<script>alert(1)</script>"
     text = page.page(
-        hostile, [page.table([hostile], [[hostile]]), page.figure("<svg></svg>", hostile)]
+        hostile, [page.table([hostile], [[hostile]]), page.panels(["<svg></svg>"], hostile)]
     )
     assert "<script>" not in text
     assert text.count("&lt;script&gt;") == 5
@@ -90,7 +203,9 @@ def test_text_from_runs_is_escaped_in_pages() -> None:
 
 def test_a_page_asks_for_nothing_outside() -> None:
     strip = page.picture_strip([np.zeros((4, 4, 3), np.uint8)], ["step 0"])
-    text = page.page("title", [strip, page.video(b"mp4", "an episode")])
+    text = page.page(
+        "title", [strip, page.video(b"mp4", "an episode", np.zeros((4, 4, 3), np.uint8))]
+    )
     assert "data:image/png;base64," in strip
     for outside in ('src="http', 'href="http', "@import", "url(http"):
         assert outside not in text

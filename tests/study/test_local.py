@@ -29,8 +29,9 @@ from cclf.study.sweep.plan import (
     Outcome,
     RunStatus,
     call_of,
+    tally,
 )
-from cclf.study.sweep.screen import Screen
+from cclf.study.sweep.screen import Screen, TimeLeft
 
 # The signals that its sweep held back for it it takes as any program does.
 SLEEP = "import sys, time, signal; signal.pthread_sigmask(signal.SIG_SETMASK, []); print('asleep', flush=True); time.sleep(60)"
@@ -299,12 +300,65 @@ def test_the_live_table_shows_what_ended_what_runs_and_what_waits(tmp_path: Path
     calls = [call(tmp_path, seed) for seed in (1, 2, 3)]
     outcomes = {calls[0]: Outcome(calls[0], -9, "killed")}
     reports = {calls[1]: RunStatus(123_456, 0.875)}
-    console = Console(width=120)
+    console = Console(width=80)
     with console.capture() as capture:
         console.print(Screen(calls).table(outcomes, [calls[1]], reports))
-    lines = [line.split() for line in capture.get().splitlines() if "DoorKey" in line]
+    assert max(len(line.rstrip()) for line in capture.get().splitlines()) <= 80
+    lines = [line.split() for line in capture.get().splitlines() if "DoorKey-5x5" in line]
     assert [line[2] for line in lines] == ["1", "2", "3"]
     assert "failed" in lines[0]
     assert (lines[1][3], lines[1][-1]) == ("123,456", "0.875")
-    assert (lines[2][3], lines[2][-1]) == ("0", "-")
-    assert "1 of 3 runs ended" in capture.get()
+    assert (lines[2][3], lines[2][-2], lines[2][-1]) == ("0", "waiting", "-")
+    assert "0 of 3 runs done, 1 failed, 1 running, 1 waiting" in capture.get()
+
+
+def test_counts_after_a_stop_are_honest(
+    tmp_path: Path, commands: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class AfterAWhile:
+        @property
+        def requested(self) -> bool:
+            return "asleep" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG))
+
+    calls = [call(tmp_path, seed) for seed in (1, 2, 3)]
+    outcomes = run_all(calls, LocalBackend(jobs=1, gpus=()), AfterAWhile())  # type: ignore[arg-type]
+    assert [outcome.state for outcome in outcomes] == ["stopped", "not started", "not started"]
+    assert tally(outcomes, 3) == "0 of 3 runs done, 1 stopped, 2 not started"
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "stopping: 1 to be saved, 2 not started"
+    assert len(said) == 2, "no line for each that was not started"
+    assert len(commands) == 1
+
+
+def test_the_time_left_of_a_sweep(tmp_path: Path) -> None:
+    seconds = 0.0
+    calls = [call(tmp_path, seed) for seed in (1, 2, 3, 4)]
+    total = calls[0].config.run.env_steps
+    left = TimeLeft(calls, lambda: seconds)
+    running = calls[1:3]
+    outcomes = {calls[0]: Outcome(calls[0], DONE, "")}
+    for second in range(100):  # of a warm-up: a thousand steps each
+        seconds = float(second)
+        left.update(outcomes, running, dict.fromkeys(running, RunStatus(1_000 * second)))
+    assert left.seconds(running) is None
+    begun = 1_000 * 99
+    for second in range(200):
+        seconds = 100.0 + second
+        status = RunStatus(begun + 10 * second, updates=1 + second)
+        left.update(outcomes, running, dict.fromkeys(running, status))
+    steps_left = 2 * (total - begun - 10 * 199) + total
+    assert left.seconds(running) == pytest.approx(steps_left / 20.0, rel=0.02)
+    alone = left.seconds(running[:1])
+    assert alone == pytest.approx(steps_left / 10.0, rel=0.02), "one at a time"
+
+
+def test_the_last_run_of_a_sweep_takes_what_it_takes(tmp_path: Path) -> None:
+    seconds = 0.0
+    long, short = call(tmp_path, 1), call(tmp_path, 2)
+    total = long.config.run.env_steps
+    left = TimeLeft([long, short], lambda: seconds)
+    for second in range(100):
+        seconds = float(second)
+        slow, fast = RunStatus(10 * second, updates=1), RunStatus(1_000 * second, updates=1)
+        left.update({}, [long, short], {long: slow, short: fast})
+    assert left.seconds([long, short]) == pytest.approx((total - 990) / 10.0, rel=0.02)

@@ -11,11 +11,12 @@ import pytest
 from browser import Page, browser
 from cclf import cli
 from cclf.errors import ConfigError
-from cclf.study import load, report
+from cclf.study import load, page, report
 from cclf.study.page import Cell
 from tiny_rows import TASK, row, runs_of, write_run
 
 CARTPOLE = "dmc/cartpole-swingup"
+EMPTY = "minigrid/Empty-16x16, entropy-0.01"
 TRAIN = "env_steps,curiosity_mean,bonus_mean\n" + "".join(
     f"{s},{1 - s / 5e5},{0.1 / s}\n" for s in range(10_000, 400_001, 10_000)
 )
@@ -133,10 +134,73 @@ def test_contents_lead_to_every_section_and_captions_stand_above_their_tables(
     titles = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
     links = "[...document.querySelectorAll('nav a')]"
     assert tab.evaluate(f"{links}.map(a => document.querySelector(a.hash).innerText)") == titles
-    captions = "[...document.querySelectorAll('p.caption')]"
-    after = tab.evaluate(f"{captions}.map(p => p.nextElementSibling.querySelectorAll('td').length)")
-    assert len(after) > 3
-    assert all(after)
+    tops = tab.evaluate(
+        "[...document.querySelectorAll('table')].map(t => t.closest('figure')).filter(f => f).map("
+        "f => [f.querySelector('figcaption').getBoundingClientRect().bottom, "
+        "f.querySelector('table').getBoundingClientRect().top])"
+    )
+    without = "[...document.querySelectorAll('table')].filter(t => !t.closest('figure')).length"
+    assert len(tops) > 5
+    assert all(caption <= table for caption, table in tops)
+    assert tab.evaluate(without) == 1, "only where it all comes from needs no words"
+
+
+def test_a_table_that_is_wider_than_its_place_says_so_and_no_other(
+    tab: Page, tmp_path: Path
+) -> None:
+    """Without a script: the hint is as high as a line, or has no height at all."""
+    tables = [page.table(["method"] * n, [["0.930 ± 0.011"] * n] * 3) for n in range(1, 16)]
+    out = tmp_path / "tables.html"
+    out.write_text(page.page("tables", tables))
+    for width, fitting in ((1100, 8), (390, 2)):
+        tab.open(out, width)
+        found = tab.evaluate(
+            "[...document.querySelectorAll('.wide')].map(w => [w.scrollWidth > w.clientWidth, "
+            "w.querySelector('.hint').getBoundingClientRect().height])"
+        )
+        assert [wide for wide, _ in found[:fitting]] == [False] * fitting
+        assert found[-1][0]
+        assert all(height > 15 if wide else height == 0 for wide, height in found), found
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_panels_of_a_task_have_the_same_axes(tmp_path: Path) -> None:
+    rows = [row("cclf", 1, n, n / 1e6) for n in (200_000, 400_000)]
+    rows += [row("cclf", 1, n, n / 1e5, profile="entropy-0.001") for n in (200_000, 2_400_000)]
+    rows += [row("cclf", 1, n, 0.1, task="minigrid/Empty-16x16") for n in (200_000, 300_000)]
+    load.write_results(rows, tmp_path)
+    (part,) = report.compose(tmp_path).parts
+    axes = {title: draw().axes[0] for title, draw in part.drawings[0].panels}
+    first, second, other = (
+        (axes[title].get_xlim(), axes[title].get_ylim())
+        for title in (f"{TASK}, entropy-0.01", f"{TASK}, entropy-0.001", EMPTY)
+    )
+    assert first == second
+    assert first != other
+    assert first[0][1] > 2_400
+    assert first[1][1] > 24.0
+    assert other[0][1] < 400
+
+
+def test_a_report_of_some_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("cclf", "re3", "a2c")
+    both = [one for name in names for one in runs_of(name, [0.5] * 5)]
+    load.write_results(both, tmp_path / "results" / "first")
+    load.write_results(runs_of("curl", [0.5] * 5), tmp_path / "results" / "second")
+    (part,) = report.compose(tmp_path / "results", ("re3", "cclf")).parts
+    assert part.name == "first", "a part without them is left out"
+    assert {row.method for row in part.rows} == {"cclf", "re3"}
+    returns = next(table for table in part.tables if table.name.startswith("returns"))
+    assert returns.header == ("task", "re3", "cclf")
+    words = ["report", str(tmp_path / "results"), "--out", str(tmp_path / "r.html")]
+    assert cli.main([*words, "--methods", "cclf", "re33"]) == 2
+    error = capsys.readouterr().err
+    assert "holds no results of re33; did you mean re3?" in error
+    assert error.count("\n") == 1
+    assert cli.main([*words, "--methods", "curl"]) == 0
+    text = (tmp_path / "r.html").read_text()
+    assert "second" in text
+    assert "first" not in text.partition("<body>")[2]
 
 
 def test_folders_of_results_are_parts_of_one_report(tab: Page, tmp_path: Path) -> None:
@@ -156,7 +220,9 @@ def test_folders_of_results_are_parts_of_one_report(tab: Page, tmp_path: Path) -
     parts = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
     assert parts == ["first", "second"]
     places = tab.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
-    assert len(set(places)) == len(places) == 2 + 2 * 4
+    assert len(set(places)) == len(places) == 1 + 2 + 2 * 4
+    ups = "[...document.querySelectorAll('a.up')].map(a => document.querySelector(a.hash).tagName)"
+    assert tab.evaluate(ups) == ["NAV", "NAV"], "the end of each part leads back to the contents"
     assert "20 runs" in text_of(tab)
 
 
@@ -173,7 +239,7 @@ def test_a_legend_names_the_methods_that_are_drawn(tmp_path: Path) -> None:
     other = row("re3", 1, 400_000, 0.5, task="minigrid/Empty-16x16")
     load.write_results([row("cclf", 1, n, 0.5) for n in (200_000, 400_000)] + [other], tmp_path)
     (part,) = report.compose(tmp_path).parts
-    assert part.drawings[0].methods == ["cclf"]
+    assert list(part.drawings[0].styles) == ["cclf"]
 
 
 def test_a_profile_without_results_of_a_claim_is_no_column(tmp_path: Path) -> None:
@@ -291,7 +357,18 @@ def test_figures_and_tables_are_written_as_files(
     assert (line["clock"], line["steps"], line["seeds"]) == ("env_steps", "100000", "5")
     tex = (places["tables"] / "returns-dmc-released.tex").read_text()
     assert r"730 $\pm$ 15.8" in tex
-    assert tex.count("{") == tex.count("}")
+    for path in places["tables"].glob("*.tex"):
+        text = path.read_text()
+        assert text.count("{") == text.count("}")
+        assert text.isascii()
+        rules = [line for line in text.splitlines() if line.endswith("rule")]
+        assert rules == [r"\toprule", r"\midrule", r"\bottomrule"]
+        caption, label, begin = (
+            text.index(word) for word in (r"\caption{", r"\label{", "{tabular}")
+        )
+        assert caption < label < begin
+        inside = text.partition("\\toprule\n")[2].partition("\\bottomrule")[0].splitlines()
+        assert len({line.count(" & ") for line in inside if line != r"\midrule"}) == 1
 
 
 def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:

@@ -156,10 +156,11 @@ def test_the_demo_writes_a_page_with_curves_curiosity_and_pictures(
     path = Path(capsys.readouterr().out.strip().splitlines()[-1])
     text = path.read_text()
     assert path == (tmp_path / "index.html").resolve()
-    assert text.count("<svg") == 3
-    assert text.count("data:image/png") >= 1
+    assert text.count('<svg role="img"') == 3
+    assert text.count("data:image/png") >= 4
     assert "data:video/mp4" in text
-    assert "a2c, seed 1" in text
+    assert "plain, seed 1" in text
+    assert "The most curious" in text
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """Tables of a report against numbers worked out by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from cclf.study import steps, tables
 from cclf.study.groups import Group, aggregates, clocks_of, group_rows, in_order
 from cclf.study.load import Clock, Row
-from cclf.study.tabular import Table
+from cclf.study.page import Cell
+from cclf.study.tabular import Table, write_latex
 from tiny_rows import TASK, row, runs_of
 
 EMPTY = "minigrid/Empty-16x16"
@@ -172,3 +174,19 @@ def test_control_scores_are_out_of_a_thousand() -> None:
 
 def test_one_task_needs_no_average() -> None:
     assert aggregates(group(runs_of("cclf", [0.2, 0.4]))) == []
+
+
+def test_latex_has_only_what_was_measured_and_a_label_of_its_own(tmp_path: Path) -> None:
+    rows = [
+        (Cell("Pong", ("at 100",)), Cell("1.0"), Cell("–", ("published 2",)), Cell("–")),
+        (Cell("Alien", ("at 100",)), Cell("–"), Cell("–"), Cell("7", kind="best")),
+    ]
+    header = ("task", "ours", "published", "other")
+    table = Table("returns", "means.", header, rows, (), (), title="Returns", about="atari, x")
+    text = write_latex(table, tmp_path, "part one").read_text()
+    assert r"\caption{Returns: atari, x. Means. All: at 100.}" in text
+    assert r"\label{tab:part-one-returns}" in text
+    assert "\ntask & ours & other \\\\\n" in text
+    assert "\nPong & 1.0 & -- \\\\\n" in text
+    assert "published" not in text
+    assert r"\textbf{7}" in text

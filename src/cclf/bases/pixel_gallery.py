@@ -1,7 +1,6 @@
 """The gallery of base algorithms on pixels with continuous actions: transitions drawn from replay
 as training draws them, with views cut as it cuts them."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,9 +19,9 @@ from cclf.errors import ConfigError
 from cclf.framework import Appraisal, Encode, Framework
 from cclf.gallery.record import About, Gallery, Measure
 from cclf.gallery.samples import (
-    NEIGHBOURS,
     SIDES,
     Frames,
+    Memory,
     Pair,
     Row,
     again_remark,
@@ -30,7 +29,8 @@ from cclf.gallery.samples import (
     kept_maxima,
     of_chosen,
     of_transitions,
-    transition_curiosity,
+    second_reading,
+    table_of,
 )
 from cclf.runtime.run_folder import load_part
 from cclf.runtime.seeding import Generators, derive
@@ -54,6 +54,8 @@ class Looks(NamedTuple):
     encode_query: Encode
     encode_key: Encode
     views_name: str  # crops, shifts
+    # |target - Q| (B,) of a batch, standard normal noise (B, A) of actions, and the clock
+    td_error: Callable[[Batch, Tensor, Tensor], Tensor]
 
 
 def gallery(
@@ -64,30 +66,35 @@ def gallery(
     samples: int,
     env_steps: Tensor,
 ) -> Gallery:
-    batch_size = config.algorithm.batch_size
-    generators = Generators(derive(config.seed, "inspect"), env_steps.device, replay.device)
-    parts = []
-    for _ in range(math.ceil(samples / batch_size)):
-        batch = replay.sample(batch_size, generators["replay"]).to(env_steps.device)
+    batch_size, device = config.algorithm.batch_size, env_steps.device
+    generators = Generators(derive(config.seed, "inspect"), device, replay.device)
+    # A stream of its own: the same TD errors whatever the measure of curiosity draws.
+    actions = torch.Generator(device).manual_seed(derive(config.seed, "inspect", "td-error"))
+
+    def read(number: int) -> dict[str, Tensor]:  # noqa: ARG001 (streams know where they are)
+        batch = replay.sample(batch_size, generators["replay"]).to(device)
         views, appraisal = appraise(looks, batch, generators, env_steps)
-        # with other crops: what is luck of the crops?
         _, again = appraise(looks, batch, generators, env_steps)
-        second = {"again": transition_curiosity(again), "reading_again": again.paid_for}
-        parts.append(columns(looks, batch, views, appraisal) | second)
-    table = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
-    live = np.flatnonzero(replay.live)
+        noise = torch.randn(batch.action.shape, generator=actions, device=device)
+        with torch.no_grad():
+            error = {"td_error": looks.td_error(batch, noise, env_steps)}
+        return columns(looks, batch, views, appraisal) | second_reading(again) | error
+
+    table = table_of(samples, batch_size, read)
+    overlap = (table["overlap"] + table["next_overlap"]) / 2.0
+    overlaps = "share of the anchor that the chosen view shows too, mean of both observations"
     return of_transitions(
         about,
         looks.framework,
         table,
-        stacks=partial(_stacks, looks, replay),
+        _memory(looks, replay),
         pictures=partial(_cut, looks.view_pixels),
-        facts=partial(_facts, replay),
-        priorities=replay.priorities.numpy()[live],
-        ages=_age(replay, live),
+        facts=_facts,
+        rewards="what the environment paid",
+        td_errors="how far Q lies from its target, |y − Q| on whole views, without the bonus",
+        measures=[Measure("overlap", overlap, overlaps)],
         drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training draws them, in batches of "
         f"{batch_size}.",
-        measures=_measures(table, replay),
         remarks=_remarks(looks, table),
     )
 
@@ -133,6 +140,15 @@ def appraise(
         )
 
 
+def distance_to(target: Tensor, values: tuple[Tensor, Tensor]) -> Tensor:
+    """|target - Q|, mean of both critics: (B,).
+
+    >>> distance_to(torch.tensor([1.0]), (torch.tensor([0.0]), torch.tensor([4.0])))
+    tensor([2.])
+    """
+    return torch.stack([(q - target).abs() for q in values]).mean(0)
+
+
 def columns(looks: Looks, batch: Batch, pair: Pair, appraisal: Appraisal) -> dict[str, Tensor]:
     """All numbers about a batch, samples first. Pictures are cut later, for the few that are
     shown."""
@@ -151,34 +167,6 @@ def columns(looks: Looks, batch: Batch, pair: Pair, appraisal: Appraisal) -> dic
     return found
 
 
-def _measures(table: dict[str, np.ndarray], replay: Replay) -> list[Measure]:
-    slot = table["slot"]
-    distance = f"distance in pixels to the {NEIGHBOURS} nearest observations of its batch"
-    overlap = (table["overlap"] + table["next_overlap"]) / 2.0
-    return [
-        Measure("rarity", table["rarity"], distance, novelty=1),
-        Measure(
-            "age", _age(replay, slot).astype(float), "agent steps since it happened", novelty=-1
-        ),
-        Measure(
-            "step in the episode",
-            replay.ages.numpy()[slot].astype(float),
-            "agent steps since its episode began",
-        ),
-        Measure("reward", table["reward"], "what the environment paid"),
-        Measure(
-            "overlap",
-            overlap,
-            "share of the anchor that the chosen view shows too, mean of both observations",
-        ),
-        Measure(
-            "priority",
-            table["priority"],
-            "before this batch: a long memory of curiosity when it was drawn before",
-        ),
-    ]
-
-
 def _remarks(looks: Looks, table: dict[str, np.ndarray]) -> list[str]:
     remarks = again_remark(table, looks.views_name)
     if looks.framework.selection == "curiosity":
@@ -191,16 +179,20 @@ def _remarks(looks: Looks, table: dict[str, np.ndarray]) -> list[str]:
     return remarks
 
 
-def _age(replay: Replay, slot: np.ndarray) -> np.ndarray:
-    return np.asarray((replay.head - slot) % replay.slots)
+def _memory(looks: Looks, replay: Replay) -> Memory:
+    live = np.flatnonzero(replay.live)
+    return Memory(
+        live,
+        replay.priorities.numpy()[live],
+        lambda slots: np.asarray((replay.head - slots) % replay.slots),
+        replay.ages.numpy(),
+        partial(_stacks, looks, replay),
+    )
 
 
-def _facts(replay: Replay, found: Row) -> dict[str, Any]:
-    return {
-        "action": f"({', '.join(f'{value:.2f}' for value in found['action'])})".replace("-", "−"),
-        "step": int(replay.ages[int(found["slot"])]),
-        "age": int(_age(replay, found["slot"])),
-    }
+def _facts(found: Row) -> dict[str, Any]:
+    action = ", ".join(f"{value:.2f}" for value in found["action"])
+    return {"action": f"({action})".replace("-", "−")}
 
 
 def _cut(

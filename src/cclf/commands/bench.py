@@ -21,10 +21,13 @@ class BenchMinigrid:
     is left out."""
 
     task: str = "minigrid/DoorKey-6x6"
+    """A task of MiniGrid."""
     methods: tuple[str, ...] = ("a2c", "re3", "cclf", "re3+cclf")
+    """Methods to measure, one after another."""
     processes: int = 0
     """Independent runs side by side, one thread each; 0 is one per processor."""
     seconds: float = 10.0
+    """How long to measure each."""
     json: bool = False
     """One JSON document on standard output."""
 
@@ -35,12 +38,15 @@ class BenchUpdate:
     environment included, after a check of its parity."""
 
     task: str = "dmc/cartpole-swingup"
+    """Whose frames and actions have their sizes."""
     base: str | None = None
     """The base algorithm; unless told the task's own (see: cclf methods)."""
     methods: tuple[str, ...] = ()
     """Unless told: cclf, drq and curl, or the first method of a base without them."""
     precision: Precision = "fp32"
+    """Of the fast update; its parity with float32 is checked first."""
     device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     pairs: int = 100
     """Pairs of updates to time."""
     json: bool = False
@@ -53,15 +59,19 @@ class BenchLoop:
     environment and rendering; evaluation is left out."""
 
     task: str = "dmc/cartpole-swingup"
+    """What is trained."""
     base: str | None = None
     """The base algorithm; unless told the task's own (see: cclf methods)."""
     method: str | None = None
     """Unless told: cclf, or the first method of a base without it."""
     precision: Precision = "fp32"
+    """Of the update."""
     device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     seeds: tuple[int, ...] = (1,)
     """How many runs take turns in the process; several numbers are measured one after another."""
     seconds: float = 10.0
+    """How long to measure each."""
     env_worker: bool = False
     """Each environment in a process of its own, so that they draw at the same time."""
     json: bool = False
@@ -74,9 +84,13 @@ class BenchParity:
     run."""
 
     run: tyro.conf.Positional[Path]
+    """A run folder, or a folder that holds just one run."""
     precision: Precision = "bf16"
+    """What is held against float32."""
     device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     batches: int = 8
+    """Batches of the replay to compare on."""
     updates: int = 300
     """To make from there in both precisions, for a look at where losses go."""
     trust_imports: bool = False
@@ -85,6 +99,12 @@ class BenchParity:
     """One JSON document on standard output."""
 
 
+OPTIONS = {
+    "minigrid": BenchMinigrid,
+    "update": BenchUpdate,
+    "loop": BenchLoop,
+    "parity": BenchParity,
+}
 # The least that makes sense, of options that some benchmarks have.
 LEAST = {"pairs": 2, "batches": 1, "updates": 1, "seconds": 0.01, "processes": 0}
 

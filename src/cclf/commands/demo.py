@@ -14,6 +14,7 @@ class Demo:
     curiosity did."""
 
     out: Path = Path("runs/demo")
+    """Folder for the runs and the page."""
 
 
 def main(arguments: list[str]) -> int:

@@ -16,10 +16,13 @@ class Evaluate:
     without noise (Rainbow)."""
 
     run: tyro.conf.Positional[Path]
+    """A run folder, or a folder that holds just one run."""
     episodes: int = 10
+    """How many to play."""
     seed: int = 0
     """Chooses the episodes; it has nothing to do with the seed of the run."""
     device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     trust_imports: bool = False
     """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
     json: bool = False

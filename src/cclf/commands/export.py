@@ -5,7 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_output, parse
+from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -18,18 +19,26 @@ class Export:
     """
 
     run: tyro.conf.Positional[Path]
-    out: Path = Path("policy.pt")
-    """Ends in .pt for TorchScript, in .onnx for ONNX."""
+    """A run folder, or a folder that holds just one run."""
+    out: Path | None = None
+    """Ends in .pt for TorchScript, in .onnx for ONNX; policy.pt unless given. With --card a folder,
+    `agent` unless given."""
+    card: bool = False
+    """Write a folder to share instead: the weights as safetensors, the config, and a model card
+    (README.md) that says what the agent reached and how to load it, as hubs read it."""
     trust_imports: bool = False
     """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(Export, "cclf export", arguments)
-    check_output(options.out)
+    if options.card:
+        return _share(options.run, options.out or Path("agent"), options.trust_imports)
+    out = options.out or Path("policy.pt")
+    check_output(out)
     from cclf.study import export as exports
 
-    done = exports.export(options.run, options.out, trust_imports=options.trust_imports)
+    done = exports.export(options.run, out, trust_imports=options.trust_imports)
     given, answer = (done.metadata[side] for side in ("input", "output"))
     shapes = " -> ".join(
         f"{side['name']} {side['dtype']} {tuple(side['shape'])}" for side in (given, answer)
@@ -38,4 +47,17 @@ def main(arguments: list[str]) -> int:
         f"{shapes}; largest difference {done.largest_difference:.2g} on {done.frames} observations"
     )
     print(done.path)
+    return EXIT_DONE
+
+
+def _share(run: Path, out: Path, trust_imports: bool) -> int:
+    if out.suffix in (".pt", ".onnx") or out.is_file():
+        raise ConfigError(f"--card writes a folder, not the file {out}: leave one of the two out")
+    check_output(out, is_folder=True)
+    from cclf.study import share
+
+    with writing(out):
+        files = share.write(run, out, trust_imports)
+    print(f"{', '.join(path.name for path in files)}; upload it with: hf upload USER/NAME {out}")
+    print(out)
     return EXIT_DONE

@@ -20,12 +20,15 @@ class Inspect:
     folder, also while a run goes on there."""
 
     run: tyro.conf.Positional[Path]
+    """A run folder, or a folder that holds just one run."""
     out: Path = Path("curiosity.html")
+    """The page, an .html."""
     samples: int = 2_048
     """Transitions to look at, rounded up to whole batches."""
     curiosity: tuple[str, ...] = ()
     """Two measures, e.g. belief debiased: the same transitions under both, side by side."""
     device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     json: bool = False
     """One JSON document with the page's numbers on standard output."""
 

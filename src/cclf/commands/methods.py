@@ -1,17 +1,19 @@
 """`cclf methods`: the methods of each base algorithm."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cclf import presets
+from cclf.bases.base import Base
 from cclf.bases.registry import bases, find_base
-from cclf.commands.options import EXIT_DONE, parse, print_table
+from cclf.commands.options import EXIT_DONE, parse
 from cclf.envs.registry import suites
 
 
 @dataclass(frozen=True)
 class Methods:
-    """The methods of each base algorithm, each as its difference from CCLF.
+    """The methods of each base algorithm: what each is, and how it differs from CCLF.
 
     Where a base algorithm has no CCLF, its first method takes that place.
     """
@@ -40,19 +42,37 @@ def main(arguments: list[str]) -> int:
         ]
         print(json.dumps(documents, indent=2))
         return EXIT_DONE
+    _print(shown)
+    return EXIT_DONE
+
+
+def _print(shown: Iterable[Base]) -> None:
+    """Name and summary of each method, and below them what differs. No table: names may take half
+    of the columns, and are there to be copied."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False)
     for base in shown:
         plays = ", ".join(
             name for name, suite in suites().items() if not suite.plays.isdisjoint(base.plays)
         )
-        differences = {
-            method.name: presets.differences_from_cclf(method, base)
-            for method in base.methods.values()
-        }
-        rows = [
-            (name, ", ".join(f"{k}={v}" for k, v in changed.items()) or "-")
-            for name, changed in differences.items()
-        ]
-        print_table(
-            (f"method ({base.name}: {plays})", f"difference from {base.default_method.name}"), rows
+        compared = base.default_method.name
+        console.print(
+            Text(f"{base.name} ({plays}), each with its difference from {compared}", "bold")
         )
-    return EXIT_DONE
+        for method in base.methods.values():
+            changed = presets.differences_from_cclf(method, base)
+            name, below = f"  {method.name}", []
+            fits = len(f"{name}  {method.summary}") <= console.width
+            if not fits:
+                below.append(Text(method.summary))
+            if changed:
+                pairs = (f"{name}={value}" for name, value in changed.items())
+                below.append(Text(", ".join(pairs), "dim"))
+            beside = f"  {method.summary}" if fits else ""
+            console.print(Text.assemble((name, "bold cyan"), beside))
+            for text in below:
+                console.print(Padding(text, (0, 0, 0, 6)))
+        console.print()

@@ -13,6 +13,7 @@ from typing import Any
 from cclf.errors import ConfigError
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
+NAMED_RUNS = 8  # of a folder that holds several
 
 
 def let_threads_sleep() -> None:
@@ -27,11 +28,13 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     report becomes one line. Where it has a `run`, that may also be a folder that holds one."""
     import tyro
 
+    from cclf.commands.option_help import registry
+
     kind = options if isinstance(options, type) else type(options)
     default = tyro.MISSING_NONPROP if isinstance(options, type) else options
     report = io.StringIO()
     try:
-        with contextlib.redirect_stderr(report):
+        with contextlib.redirect_stderr(report), registry():
             filled = tyro.cli(kind, prog=prog, args=arguments, default=default)
     except SystemExit as exit_:
         if exit_.code in (0, None):
@@ -51,8 +54,14 @@ def only_run(folder: Path) -> Path:
     if (folder / "config.json").exists():
         return folder
     runs = sorted(path.parent for path in folder.glob("**/config.json"))
+    # the bundle of a failure holds a config, too, and lies in its run
+    runs = [run for run in runs if not any(other in run.parents for other in runs)]
     if len(runs) > 1:
-        raise ConfigError(f"{folder} holds {len(runs)} runs: name one of them, such as {runs[0]}")
+        more = f" and {len(runs) - NAMED_RUNS} more" if len(runs) > NAMED_RUNS else ""
+        raise ConfigError(
+            f"{folder} holds {len(runs)} runs: name one of them: "
+            f"{', '.join(map(str, runs[:NAMED_RUNS]))}{more}"
+        )
     return runs[0] if runs else folder
 
 

@@ -18,11 +18,15 @@ class Play:
     those of `cclf evaluate`."""
 
     run: tyro.conf.Positional[Path]
+    """A run folder, or a folder that holds just one run."""
     out: Path = Path("episode.mp4")
+    """The video, an .mp4 in a folder that is there."""
     episodes: int = 1
+    """How many to show, one after another."""
     seed: int = 0
     """Chooses the episodes; it has nothing to do with the seed of the run."""
     device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     trust_imports: bool = False
     """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
 

@@ -16,10 +16,13 @@ class Plot:
     intervals."""
 
     results: tyro.conf.Positional[Path]
+    """A folder with results files, or one such file."""
     out: Path = Path("curves.svg")
     """.svg, .png or .pdf."""
     methods: tuple[str, ...] = ()
     """Only these, in this order; all when empty."""
+    tasks: tuple[str, ...] = ()
+    """Only these; all when empty."""
 
 
 def main(arguments: list[str]) -> int:
@@ -30,12 +33,14 @@ def main(arguments: list[str]) -> int:
     check_output(options.out)
     rows = load.read(options.results)
     unknown = [method for method in options.methods if method not in {row.method for row in rows}]
+    unknown += [task for task in options.tasks if task not in {row.task for row in rows}]
     if unknown:
         raise ConfigError(f"{options.results} holds no results of {', '.join(unknown)}")
+    rows = [row for row in rows if not options.tasks or row.task in options.tasks]
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
     drawing = figures.learning_curves(figures.panels(rows, options.methods))
     with writing(options.out):
-        drawing.savefig(options.out, dpi=150)
+        figures.save(drawing, options.out)
     print(options.out)
     return EXIT_DONE

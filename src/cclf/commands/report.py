@@ -18,6 +18,9 @@ class Report:
     source: tyro.conf.Positional[Path]
     """A folder with runs, a folder with results files, or one such file."""
     out: Path = Path("report.html")
+    """The page, an .html."""
+    methods: tuple[str, ...] = ()
+    """Only these, as if there were no others; all when empty."""
     pdf: Path | None = None
     """Write the figures as PDF into this folder."""
     png: Path | None = None
@@ -43,7 +46,7 @@ def main(arguments: list[str]) -> int:
     for document in options.markdown:
         check_output(document)
     written = report_files.write(
-        report.compose(options.source),
+        report.compose(options.source, options.methods),
         options.out,
         options.pdf,
         options.png,

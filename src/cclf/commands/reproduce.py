@@ -32,11 +32,14 @@ class Reproduce:
     table: tyro.conf.Positional[str]
     """table1, ablation, atari, minigrid, cost, or curiosity, which is not of the paper: CCLF against
     its controls."""
-    where: Annotated[Where, tyro.conf.arg(name="")]
+    where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     budget: Literal["small", "paper"] = "small"
+    """paper: the size of the paper's own experiment; small: the least that can decide some of its
+    claims."""
     seeds: tuple[int, ...] = ()
     """Those of the budget, unless given."""
     profile: str = DEFAULT_PROFILE
+    """Which reading of the points where the paper and the released code disagree."""
     out: Path | None = None
     """runs/reproduce-TABLE-BUDGET (-PROFILE), unless given."""
     dry_run: bool = False

@@ -13,7 +13,9 @@ class Results:
     """Collect the evaluations of all runs under a folder into tidy CSV files, one per method."""
 
     runs: tyro.conf.Positional[Path]
+    """A folder with runs, at any depth."""
     out: Path = Path("results")
+    """Folder for the CSV files."""
 
 
 def main(arguments: list[str]) -> int:

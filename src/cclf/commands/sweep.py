@@ -1,6 +1,7 @@
 """`cclf sweep`: many runs, on this machine or on a Ray cluster."""
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import tyro
 
 from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_output, parse
-from cclf.commands.train import train_config
+from cclf.commands.train_options import train_config
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.study import paper_tables
@@ -28,6 +29,7 @@ class Where:
     """Which machines, and how many runs at a time."""
 
     backend: Literal["local", "ray"] = "local"
+    """This machine, or a Ray cluster."""
     address: str | None = None
     """Of the Ray cluster, e.g. 10.0.0.1:6379; Ray is started on this machine when it is left
     out."""
@@ -70,16 +72,20 @@ class Sweep:
     100000
     """
 
-    where: Annotated[Where, tyro.conf.arg(name="")]
+    where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     table: str | None = None
     """table1, ablation, minigrid or atari: the methods, tasks, seeds and options of the paper's; or
     curiosity: CCLF and its controls. Those given here win."""
     tasks: tuple[str, ...] = ()
+    """What to learn (see: cclf tasks)."""
     methods: tuple[str, ...] = ()
+    """What to learn by (see: cclf methods)."""
     seeds: tuple[int, ...] = ()
     """1 2 3 4 5 without a table."""
     profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
+    """Readings of the points where the paper and the released code disagree."""
     out: Path = Path("runs")
+    """Folder for run folders."""
 
 
 def main(arguments: list[str]) -> int:
@@ -103,7 +109,10 @@ def main(arguments: list[str]) -> int:
     )
     check_output(options.out, is_folder=True)
     with sweeping(options.where) as (backend, stop):
-        return run_and_report(calls, backend, stop, options.where)
+        exit_code = run_and_report(calls, backend, stop, options.where)
+    if exit_code == EXIT_DONE:
+        print(f"next: cclf report {shlex.quote(str(options.out))}", file=sys.stderr)
+    return exit_code
 
 
 # What the command itself decides for each of its runs.
@@ -193,6 +202,7 @@ def run_and_report(
     calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where
 ) -> int:
     from cclf.study.sweep.loop import run_all
+    from cclf.study.sweep.plan import tally
 
     outcomes: list[Outcome] = run_all(
         calls,
@@ -202,14 +212,11 @@ def run_and_report(
         where.seeds_per_process,
         where.games_per_process,
     )
-    stopped = [outcome for outcome in outcomes if outcome.exit_code == EXIT_STOPPED]
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
         command = f"cclf train {' '.join(outcome.call.arguments())}"
         print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
-    done = len(outcomes) - len(stopped) - len(failed)
-    print(
-        f"{done} of {len(outcomes)} runs done, {len(stopped)} stopped, {len(failed)} failed",
-        file=sys.stderr,
-    )
-    return EXIT_FAILED if failed else EXIT_STOPPED if stopped else EXIT_DONE
+    is_stopped = any(outcome.exit_code == EXIT_STOPPED for outcome in outcomes)
+    go_on = "; run the same command to go on" if is_stopped else ""
+    print(f"{tally(outcomes, len(outcomes))}{go_on}", file=sys.stderr)
+    return EXIT_FAILED if failed else EXIT_STOPPED if is_stopped else EXIT_DONE

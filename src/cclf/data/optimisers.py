@@ -1,7 +1,7 @@
 """One step of several optimisers; saving and loading what they remember."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,33 +27,46 @@ Move = Callable[..., None]  # a step of Adam, see `adam_step`
 
 
 def descend(loss: Tensor, *optimisers: torch.optim.Optimizer, move: Move | None = None) -> None:
-    """One backward; then each optimiser moves its own parameters, and none else moves.
+    """One backward; then each optimiser moves its own parameters, and none else moves."""
+    owned = [
+        [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        for optimiser in optimisers
+    ]
+    moved = list(dict.fromkeys(parameter for parameters in owned for parameter in parameters))
+    gradients = dict(zip(moved, torch.autograd.grad(loss, moved), strict=True))
+    for optimiser, parameters in zip(optimisers, owned, strict=True):
+        step(optimiser, parameters, [gradients[parameter] for parameter in parameters], move)
 
-    With `move` that computes the steps of optimisers, which are Adam then, after their first.
+
+def step(
+    optimiser: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    move: Move | None = None,
+) -> None:
+    """One step of an optimiser, which moves these of its parameters and no others.
+
+    With `move` that computes it, for an optimiser that is Adam; the first step is always PyTorch's.
     """
-    lists = [group["params"] for optimiser in optimisers for group in optimiser.param_groups]
-    moved = list(dict.fromkeys(parameter for parameters in lists for parameter in parameters))
-    for parameter, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         # Convolutions give gradients in their own layout; a fused step wants the parameter's.
         same_layout = gradient.stride() == parameter.stride()
         parameter.grad = gradient if same_layout else torch.empty_like(parameter).copy_(gradient)
-    for optimiser in optimisers:
-        if move is None or not optimiser.state:
-            optimiser.step()
-        else:
-            _move(optimiser, move)
-    for parameter in moved:
+    if move is None or any(parameter not in optimiser.state for parameter in parameters):
+        optimiser.step()  # it passes by what has no gradient
+    else:
+        _move(optimiser, parameters, move)
+    for parameter in parameters:
         parameter.grad = None
 
 
-def _move(optimiser: torch.optim.Optimizer, move: Move) -> None:
+def _move(optimiser: torch.optim.Optimizer, parameters: Sequence[Tensor], move: Move) -> None:
     (group,) = optimiser.param_groups
-    parameters = group["params"]
     states = [optimiser.state[parameter] for parameter in parameters]
     names = ("exp_avg", "exp_avg_sq", "step")
     memory = ([state[name] for state in states] for name in names)
     gradients = [parameter.grad for parameter in parameters]
-    move(parameters, gradients, *memory, group["lr"], *group["betas"], group["eps"])
+    move(list(parameters), gradients, *memory, group["lr"], *group["betas"], group["eps"])
 
 
 @torch.no_grad()

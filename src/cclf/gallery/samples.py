@@ -4,13 +4,14 @@ leaving a trace, and all that can be told of a transition out of replay whoever 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cclf.config import MethodConfig
 from cclf.data.augment import Views
 from cclf.data.types import Batch, GameBatch
 from cclf.framework import Appraisal, Encode, Framework
@@ -30,6 +31,26 @@ Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
 Stacks = Callable[[int], tuple[Frames, Frames]]
 # of a side's views, with corners
 Pictures = Callable[[str, Row, Frames], Sequence[tuple[np.ndarray, tuple[int, int] | None]]]
+
+# Every piece off: plain replay.
+_OFF = MethodConfig(
+    views=1,
+    selection="all",
+    contrastive=False,
+    prioritisation=False,
+    regularisation=False,
+    reward=False,
+)
+
+
+class Memory(NamedTuple):
+    """What replay tells of its slots, whoever learns from it."""
+
+    live: np.ndarray  # (M,)  slots that can be drawn
+    priorities: np.ndarray  # (M,)  of those
+    ages: Callable[[np.ndarray], np.ndarray]  # of slots: agent steps since it happened
+    steps: np.ndarray  # (slots,)  agent steps since its episode began
+    stacks: Stacks
 
 
 @contextmanager
@@ -68,6 +89,30 @@ def rungs(curiosity: np.ndarray) -> list[int]:
         int(row)
         for row in order[np.linspace(0, len(order) - 1, min(RUNGS, len(order))).round().astype(int)]
     ]
+
+
+def table_of(
+    samples: int, batch_size: int, read: Callable[[int], dict[str, Tensor]]
+) -> dict[str, np.ndarray]:
+    """`samples` transitions or a few more, in whole batches that `read` tells about by number."""
+    parts = [read(number) for number in range(math.ceil(samples / batch_size))]
+    return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
+
+
+def second_reading(appraisal: Appraisal) -> dict[str, Tensor]:
+    """What the same batch says with other views: how much was luck of the views?"""
+    return {"again": transition_curiosity(appraisal), "reading_again": appraisal.paid_for}
+
+
+def without_curiosity(observation: Tensor, next_observation: Tensor, reward: Tensor) -> Appraisal:
+    """What a base algorithm alone would learn from: one view of weight 1 of each observation
+    (B, ...), and no bonus."""
+
+    def never(_: Tensor) -> Tensor:
+        raise AssertionError("without curiosity nothing is encoded")
+
+    pair = (Views(observation[None]), Views(next_observation[None]))
+    return Framework(1, _OFF).appraise(*pair, reward, torch.zeros(()), never, never)
 
 
 def transition_curiosity(appraisal: Appraisal) -> Tensor:
@@ -152,36 +197,44 @@ def of_transitions(
     about: About,
     framework: Framework,
     table: dict[str, np.ndarray],
-    stacks: Stacks,
+    memory: Memory,
     pictures: Pictures,
     facts: Callable[[Row], dict[str, Any]],
-    priorities: np.ndarray,
-    ages: np.ndarray,
+    rewards: str,
+    td_errors: str,
+    measures: Sequence[Measure],
     **own: Any,
 ) -> Gallery:
-    """The gallery of a table of transitions, where all that lie in replay have these `priorities`
-    and `ages`. What a base algorithm alone can tell: `facts` of a row, `own` of all."""
+    """The gallery of a table of transitions out of replay. What a base algorithm alone can tell:
+    `facts` of a row; what `rewards` and `td_errors` are; more `measures`; `own` of all."""
     curiosity = table["curiosity"]
-    mean_priority = float(priorities.mean())
+    mean_priority = float(memory.priorities.mean())
 
     def show(row: int) -> ShownSample:
         found = {name: values[row] for name, values in table.items()}
-        now, following = (_glance(side, found, stacks, pictures) for side in SIDES)
-        return _look(framework, found, now, following, mean_priority, **facts(found))
+        now, following = (_glance(side, found, memory.stacks, pictures) for side in SIDES)
+        when = {
+            "step": int(memory.steps[found["slot"]]),
+            "age": int(memory.ages(found["slot"])),
+        }
+        return _look(framework, found, now, following, mean_priority, **when, **facts(found))
 
     # Beliefs rank finer than curiosity: 1 - belief rounds to 1 for every tiny belief.
     most, least = ends(-table["belief"] - table["next_belief"], table["slot"])
+    by_priority = framework.method.prioritisation
     return Gallery(
         about,
         curiosity_name="(c + c′)/2",
         curiosity=curiosity,
+        measures=_measures(table, memory, rewards, td_errors, measures),
         most=[show(row) for row in most],
         least=[show(row) for row in least],
         ladder=[
-            (stacks(table["slot"][row])[0][-1], float(curiosity[row])) for row in rungs(curiosity)
+            (memory.stacks(table["slot"][row])[0][-1], float(curiosity[row]))
+            for row in rungs(curiosity)
         ],
-        priorities=priorities if framework.method.prioritisation else None,
-        ages=ages if framework.method.prioritisation else None,
+        priorities=memory.priorities if by_priority else None,
+        ages=memory.ages(memory.live) if by_priority else None,
         reading=table["reading"],
         again=table["reading_again"],
         also=[
@@ -192,9 +245,34 @@ def of_transitions(
                 novelty=-1,
             )
         ],
-        picture=lambda row: stacks(table["slot"][row])[0][-1],
+        picture=lambda row: memory.stacks(table["slot"][row])[0][-1],
         **own,
     )
+
+
+def _measures(
+    table: dict[str, np.ndarray],
+    memory: Memory,
+    rewards: str,
+    td_errors: str,
+    more: Sequence[Measure],
+) -> list[Measure]:
+    slot = table["slot"]
+    distance = f"distance in pixels to the {NEIGHBOURS} nearest observations of its batch"
+    age, step = memory.ages(slot), memory.steps[slot]
+    return [
+        Measure("rarity", table["rarity"], distance, novelty=1),
+        Measure("age", age.astype(float), "agent steps since it happened", novelty=-1),
+        Measure("step in the episode", step.astype(float), "agent steps since its episode began"),
+        Measure("reward", table["reward"], rewards),
+        Measure("TD error", table["td_error"], td_errors),
+        *more,
+        Measure(
+            "priority",
+            table["priority"],
+            "before this batch: a long memory of curiosity when it was drawn before",
+        ),
+    ]
 
 
 def _glance(side: str, found: Row, stacks: Stacks, pictures: Pictures) -> ShownObservation:

@@ -11,7 +11,7 @@ from cclf.kernels.first_convolution import CHANNELS, TAPS
 
 PIXELS, GRADIENT_PIXELS = 256, 128  # results that a kernel makes or reads at a time
 PROGRAMS = 264  # that share the images of a weight gradient: two for each multiprocessor of an H200
-TAPS_AT_ONCE = 4  # of a weight gradient: 4 taps of 16 channels fill the 64 rows of a matrix product
+ROW_PIXELS = 4  # read under a row of 3 taps: with 16 channels they fill a product's 64 rows
 
 
 @triton.jit
@@ -43,15 +43,15 @@ def _forward(
 def _gradients(
     images, sample, origins, gradient, result, weight_parts, bias_parts, count, height, width,
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
-    TAPS_AT_ONCE: tl.constexpr,
+    ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Each program sums over its share of the images, for four taps; the shares are added outside,
-    in one order."""
-    program, group = tl.program_id(0), tl.program_id(1)
-    out, line = tl.arange(0, OUT), tl.arange(0, TAPS_AT_ONCE * CHANNELS)
-    tap, channel = group * TAPS_AT_ONCE + line // CHANNELS, line % CHANNELS
-    offset = ((tap // 3) * width + tap % 3) * CHANNELS + channel
-    total = tl.zeros((TAPS_AT_ONCE * CHANNELS, OUT), tl.float32)
+    """Each program sums over its share of the images, for a row of taps; the shares are added
+    outside, in one order."""
+    program, tap_row = tl.program_id(0), tl.program_id(1)
+    out, line = tl.arange(0, OUT), tl.arange(0, ROW_PIXELS * CHANNELS)
+    counts = line < 3 * CHANNELS
+    offset = tap_row * width * CHANNELS + line
+    total = tl.zeros((ROW_PIXELS * CHANNELS, OUT), tl.float32)
     bias_total = tl.zeros((OUT,), tl.float32)
     for n in range(program, count, tl.num_programs(0)):
         y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
@@ -66,14 +66,12 @@ def _gradients(
                 reached, tl.load(gradient + place, mask=wanted[:, None], other=0.0), 0.0
             )
             under = corner + 2 * (row * width + column)[:, None] * CHANNELS + offset[None, :]
-            values = tl.load(under, mask=wanted[:, None] & (tap < TAPS)[None, :], other=0.0)
+            values = tl.load(under, mask=wanted[:, None] & counts[None, :], other=0.0)
             total = tl.dot(tl.trans(values), slope.to(values.dtype), total)
             bias_total += tl.sum(slope.to(tl.float32), axis=0)
-    place = ((program * tl.num_programs(1) + group) * TAPS_AT_ONCE * CHANNELS + line)[
-        :, None
-    ] * OUT + out[None, :]
-    tl.store(weight_parts + place, total)
-    if group == 0:
+    place = (program * TAPS + 3 * tap_row) * CHANNELS + line
+    tl.store(weight_parts + place[:, None] * OUT + out[None, :], total, mask=counts[:, None])
+    if tap_row == 0:
         tl.store(bias_parts + program * OUT + out, bias_total)
 
 
@@ -104,10 +102,8 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
-    images, out, groups = crops.images, gradient.shape[-1], triton.cdiv(TAPS, TAPS_AT_ONCE)
-    weight_parts = images.new_empty(
-        (PROGRAMS, groups * TAPS_AT_ONCE, CHANNELS, out), dtype=torch.float32
-    )
+    images, out = crops.images, gradient.shape[-1]
+    weight_parts = images.new_empty((PROGRAMS, TAPS, CHANNELS, out), dtype=torch.float32)
     bias_parts = images.new_empty((PROGRAMS, out), dtype=torch.float32)
     arguments = (
         images,
@@ -119,6 +115,6 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
         bias_parts,
         len(crops.sample),
     )
-    sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "TAPS_AT_ONCE": TAPS_AT_ONCE}
-    _gradients[(PROGRAMS, groups)](*arguments, *images.shape[1:3], **sizes)
-    return weight_parts.sum(0)[:TAPS], bias_parts.sum(0)
+    sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "ROW_PIXELS": ROW_PIXELS}
+    _gradients[(PROGRAMS, TAPS // 3)](*arguments, *images.shape[1:3], **sizes)
+    return weight_parts.sum(0), bias_parts.sum(0)

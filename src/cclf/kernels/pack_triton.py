@@ -44,7 +44,8 @@ def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
     result = torch.empty(shape, dtype=dtype, device=images[0].device)
     done = 0
     for batch in images:
-        # planes of one image lie one after the other; images may lie apart, as parts of longer stacks
+        # planes of one image lie one after the other; images may lie apart, as parts of longer
+        # stacks
         assert batch.stride()[1:] == (height * width, width, 1), "frames lie plane by plane"
         sizes = {"EDGE": triton.next_power_of_2(max(border, 1)), "CHANNELS": CHANNELS}
         _pack[(height + 2 * border, len(batch))](

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.data.augment import Crops, whole
-from cclf.kernels import first_convolution
+from cclf.kernels import first_convolution, triton_kernels
 from cclf.kernels.first_convolution import pack
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
@@ -53,16 +53,32 @@ def backward(
     for weight, inputs, outputs in zip(
         weights[::-1], activations[-2::-1], activations[:0:-1], strict=True
     ):
-        gradient = torch.where(outputs > 0, gradient, 0.0)
-        wide = torch.promote_types(gradient.dtype, torch.float32)
-        bias_gradient = gradient.sum((0, 2, 3), dtype=wide).to(gradient.dtype)
+        gradient, bias_gradient = cut_gradient(gradient, outputs)
         ones, zeros, wanted = [1, 1], [0, 0], [True, True, False]
         result = torch.ops.aten.convolution_backward(
             gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
         )
-        found = [result[1], bias_gradient, *found]
+        found = [result[1], bias_gradient.to(gradient.dtype), *found]
         gradient = result[0]
     return [gradient, *found]
+
+
+@torch.library.custom_op("cclf::cut_gradient", mutates_args=())
+def cut_gradient(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Back through ReLU and bias, channels last: the gradient where outputs (N, C, H, W) are above
+    zero, and its sum for each channel (C,), in float32 or better."""
+    if triton := triton_kernels("cut_gradient_triton", gradient):
+        found: tuple[Tensor, Tensor] = triton.cut_gradient(gradient, outputs)
+        return found
+    cut = torch.where(outputs > 0, gradient, 0.0).contiguous(memory_format=torch.channels_last)
+    return cut, cut.sum((0, 2, 3), dtype=torch.promote_types(cut.dtype, torch.float32))
+
+
+@cut_gradient.register_fake
+def _(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    cut = torch.empty_like(outputs, memory_format=torch.channels_last)
+    return cut, gradient.new_empty(gradient.shape[1], dtype=wide)
 
 
 def paired_convolutions(

@@ -56,7 +56,8 @@ def claims() -> list[CostClaim]:
         method, rival = (PUBLISHED_AS.get(name, name) for name in row.method.split(" / "))
         at_most = method == "cclf"
         kind = "training time" if row.quantity == "training-time-ratio" else "model size"
-        text = f"{kind}: {method} takes at {'most' if at_most else 'least'} {row.mean:g} times {rival}'s"
+        bound = "at most" if at_most else "at least"
+        text = f"{kind}: {method} takes {bound} {row.mean:g} times {rival}'s"
         found.append(CostClaim(text, row.quantity, method, rival, row.mean, at_most))
     found.append(
         CostClaim(

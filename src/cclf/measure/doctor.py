@@ -218,7 +218,10 @@ def _gpus(facts: Facts) -> list[Finding]:
     if not gpus and not torch["devices"]:
         return [*findings, Finding("GPU", "none visible: dmc tasks train slowly", "note")]
     if not torch["devices"]:
-        do = f"install a PyTorch built for CUDA that driver {gpus[0]['driver']} supports; check CUDA_VISIBLE_DEVICES"
+        do = (
+            f"install a PyTorch built for CUDA that driver {gpus[0]['driver']} supports; check "
+            "CUDA_VISIBLE_DEVICES"
+        )
         return [
             *findings,
             Finding(

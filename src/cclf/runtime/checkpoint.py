@@ -69,7 +69,8 @@ class Checkpoints:
                 )
                 continue
             if reasons:
-                line = f"cclf: warning: {'; '.join(reasons)}; going on from checkpoint {serial:08d}, the one before"
+                after = f"going on from checkpoint {serial:08d}, the one before"
+                line = f"cclf: warning: {'; '.join(reasons)}; {after}"
                 print(line, file=sys.stderr, flush=True)
             if table is not None:
                 self._chunks.remember(table)

@@ -12,6 +12,8 @@ from torch import Tensor
 from cclf.data.types import Metrics
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 def compiled(function: Function) -> Function:
@@ -42,6 +44,27 @@ def compiled(function: Function) -> Function:
             return function(*arguments)
 
     return call  # type: ignore[return-value]
+
+
+def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """The results of both. In a CUDA graph they are computed at the same time: small kernels of one
+    fill what the other leaves idle.
+
+    Neither may read what the other writes, and what both read must stay referenced until the end:
+    memory that one gives back the other might be given.
+
+    >>> at_once(lambda: 1, lambda: 2)
+    (1, 2)
+    """
+    if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return first(), second()
+    here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside):
+        second_result = second()
+    first_result = first()
+    here.wait_stream(beside)
+    return first_result, second_result
 
 
 # calls that run plainly first: optimisers make their state, cuDNN chooses its kernels

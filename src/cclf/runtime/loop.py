@@ -234,11 +234,11 @@ class Training:
                 f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}"
             )
         if result.pictures:
-            self._write_video(
-                self.folder / f"episode-{over.clocks['env_steps']}.mp4", result, progress
-            )
+            path = self.folder / f"episode-{over.clocks['env_steps']}.mp4"
+            if self._write_video(path, result, progress):
+                log.show_video(path, result.pictures, over.clocks["env_steps"])
 
-    def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> None:
+    def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> bool:
         """Whatever a library raises here: a run that is trained must not fail for want of a
         picture."""
         try:
@@ -248,6 +248,8 @@ class Training:
             progress.say(
                 f"cclf: warning: no video: {' '.join(f'{type(error).__name__}: {error}'.split())}"
             )
+            return False
+        return True
 
     _COUNTERS = ("agent_steps", "episodes", "finished_returns", "wall_seconds", "evaluation_due")
 

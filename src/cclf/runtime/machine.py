@@ -21,7 +21,10 @@ PACKAGES = ("torch", "numpy", "mujoco", "dm_control", "gymnasium", "minigrid", "
 TESTED_PAIRS = {("1.0.50", "3.17.0")}  # (dm_control, mujoco)
 FIRST_BROKEN_MUJOCO_MAJOR = 4  # `MjModel has no attribute flex_vertedge`
 SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "software rasterizer")
-GL_HELP = "install them (Debian: apt-get install libegl1 libgl1 libgl1-mesa-dri) or set MUJOCO_GL=osmesa with libosmesa6"
+GL_HELP = (
+    "install them (Debian: apt-get install libegl1 libgl1 libgl1-mesa-dri) or set "
+    "MUJOCO_GL=osmesa with libosmesa6"
+)
 NVIDIA_EGL_VENDOR_FILES = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vendor.d")
 
 Pair = Literal["tested", "untested", "broken", "incomplete", "absent"]

@@ -1,5 +1,5 @@
-"""What a run writes down: CSV files are the truth, TensorBoard mirrors them. Clocks never mix: each
-row carries all three."""
+"""What a run writes down: CSV files are the truth, mirrors such as TensorBoard show them. Clocks
+never mix: each row carries all three."""
 
 import csv
 import hashlib
@@ -7,16 +7,20 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from cclf.data.from_disk import read_text, refuse_unless
 from cclf.data.types import Metrics
 from cclf.errors import ConfigError
 from cclf.runtime.failure import FACTS as FAILURE_FACTS
+from cclf.runtime.mirrors import Mirror
+from cclf.runtime.trackers import told
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
 EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
@@ -63,7 +67,7 @@ class CsvTable:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        self.last_kept = kept[-1] if kept else {}
+        self.kept = kept
         self._file = path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self.columns, lineterminator="\n")
 
@@ -130,7 +134,8 @@ def kept_rows(
 
 
 def _damaged(path: Path, reason: str) -> ConfigError:
-    remedy = f"restore it from a copy, or delete {path.parent / 'checkpoint'} to train from the beginning"
+    saved = path.parent / "checkpoint"
+    remedy = f"restore it from a copy, or delete {saved} to train from the beginning"
     return ConfigError(f"cannot go on with {path}: {reason}; {remedy}")
 
 
@@ -204,13 +209,13 @@ def check_tables(
 
 
 class RunLog:
-    """The tables of one run folder, and their mirror in TensorBoard."""
+    """The tables of one run folder, and the mirrors that show them."""
 
     def __init__(
         self,
         folder: Path,
         metric_names: Iterable[str],
-        tensorboard: bool,
+        mirrors: Sequence[Mirror],
         resume_env_steps: int,
         evaluation_due: bool = False,
         known: Mapping[str, KnownRows] | None = None,
@@ -237,37 +242,50 @@ class RunLog:
             )
             self._final = final.known()
             final.close()
-        self._mirror: Any = None
-        if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                print(f"cclf: warning: no TensorBoard: {error}", file=sys.stderr, flush=True)
-                return
-            # What was shown of the steps from here on is to be forgotten; what the table keeps of
-            # this very step is shown again.
-            self._mirror = SummaryWriter(
-                str(folder / "tensorboard"), purge_step=resume_env_steps + 1 - evaluation_due
-            )
-            if evaluation_due and self.train.last_kept.get("env_steps") == str(resume_env_steps):
-                self._show(
-                    "train",
-                    {name: float(value) for name, value in self.train.last_kept.items() if value},
-                )
+        self._mirrors = [*mirrors]
+        self._pace: tuple[float, Mapping[str, Any]] | None = None  # of the last row: when, and it
+        self._tell(self._catch_up)
+
+    def _catch_up(self, mirror: Mirror) -> None:
+        """The rows of earlier processes, in the order of their steps."""
+        rows = [
+            (table, {key: float(row[key]) for key in row if row[key] and key != "returns"})
+            for table in ("train", "eval")
+            for row in getattr(self, table).kept
+        ]
+        for table, row in sorted(rows, key=lambda each: each[1]["env_steps"]):
+            _show(mirror, table, row)
 
     def write(self, table: str, row: Mapping[str, Any]) -> None:
         getattr(self, table).write(row)
-        self._show(table, row)
+        speed = self._speed(row) if table == "train" else {}
+        self._tell(lambda mirror: _show(mirror, table, row, speed))
 
-    def _show(self, table: str, row: Mapping[str, Any]) -> None:
-        if self._mirror is not None:
-            for name, value in row.items():
-                if (
-                    isinstance(value, (int, float))
-                    and name not in CLOCK_COLUMNS
-                    and math.isfinite(value)
-                ):
-                    self._mirror.add_scalar(f"{table}/{name}", value, int(row["env_steps"]))
+    def show_video(self, path: Path, pictures: Sequence[np.ndarray], env_steps: int) -> None:
+        self._tell(lambda mirror: mirror.show_video(path, pictures, env_steps))
+
+    def _speed(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """Since the row before, evaluations included. For mirrors alone: a table that holds the
+        time of day is never the same twice."""
+        before, now = self._pace, time.monotonic()
+        self._pace = now, row
+        if before is None:
+            return {}
+        seconds = max(now - before[0], 1e-9)
+        return {
+            f"speed/{clock}_per_second": (row[clock] - before[1][clock]) / seconds
+            for clock in ("env_steps", "updates")
+        }
+
+    def _tell(self, what: Callable[[Mirror], None]) -> None:
+        """To each mirror. One that fails, whatever it raises, leaves: the run must not."""
+        for mirror in [*self._mirrors]:
+            try:
+                what(mirror)
+            except Exception as error:
+                self._mirrors.remove(mirror)
+                line = f"{mirror.name} failed, the run goes on without it: {told(error)}"
+                print(f"cclf: warning: {line}", file=sys.stderr, flush=True)
 
     def known(self) -> dict[str, KnownRows]:
         """The rows that are there now, by table, for a checkpoint."""
@@ -281,5 +299,19 @@ class RunLog:
     def close(self) -> None:
         self.train.close()
         self.eval.close()
-        if self._mirror is not None:
-            self._mirror.close()
+        self._tell(lambda mirror: mirror.close())
+
+
+def _show(
+    mirror: Mirror, table: str, row: Mapping[str, Any], speed: Mapping[str, float] | None = None
+) -> None:
+    """A row that the mirror does not have: after a kill some are written again."""
+    if row["env_steps"] <= mirror.shown[table]:
+        return
+    drawn = {
+        f"{table}/{name}": value
+        for name, value in row.items()
+        if isinstance(value, (int, float)) and name not in CLOCK_COLUMNS and math.isfinite(value)
+    }
+    clocks = {clock: int(row[clock]) for clock in CLOCK_COLUMNS}
+    mirror.show(table, clocks, drawn | dict(speed or {}))

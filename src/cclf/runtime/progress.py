@@ -3,29 +3,58 @@ it on standard error."""
 
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Iterable
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import Progress as Estimates
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 
 from cclf.runtime.pace import Pace
 
+WIDTH = 80  # columns of a line that stays
+LINES = 20  # evaluations of a run that get a line of their own, about
+SILENT_SECONDS = 600.0  # after which the next evaluation gets one, too
+DRAW_SECONDS = 0.5
+# The speed of the last minutes: evaluations belong to it, the warm-up does not.
+SPEED_SECONDS = 480.0
+_BAR_COLUMNS = 8, 40  # at least and at most
+_SPARE_COLUMNS = 3  # for the ^C that a terminal adds: in a full line it would begin a new one
 _MOST_DAYS = 9_999
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """
-    >>> duration(3725.4), duration(94 * 3600 + 845), duration(1e300), duration(float("nan"))
-    ('01:02:05', '3 d 22:14:05', 'over 9,999 d', '-')
+    >>> duration(3725.4), duration(94 * 3600 + 845), duration(1e300), duration(None)
+    ('01:02:05', '3 d 22 h', 'over 9,999 d', '-')
     """
-    if seconds != seconds:
+    if seconds is None:
         return "-"
     if seconds >= 86_400 * (_MOST_DAYS + 1):
         return f"over {_MOST_DAYS:,} d"
     days, rest = divmod(int(seconds), 86_400)
-    clock = time.strftime("%H:%M:%S", time.gmtime(rest))
-    return f"{days:,} d {clock}" if days else clock
+    if days:
+        return f"{days:,} d {rest // 3_600} h"
+    return time.strftime("%H:%M:%S", time.gmtime(rest))
+
+
+def joined(cells: list[str], spare: Iterable[str], columns: int) -> str:
+    """Cells of a line; those that can be spared leave, in their order, until it fits.
+
+    >>> joined(["eval 3", "train 2", "left -"], ["train 2"], 16)
+    'eval 3  left -'
+    """
+    kept = list(cells)
+    for cell in spare:
+        if len("  ".join(kept)) <= columns:
+            break
+        kept.remove(cell)
+    return "  ".join(kept)
 
 
 class Progress:
-    """env steps, return, updates per second, time left."""
+    """env steps, returns, updates per second, time left."""
 
     def __init__(
         self,
@@ -35,61 +64,38 @@ class Progress:
         quiet: bool = False,
         label: str = "",
         if_slow: str = "fewer --env-steps would help",
+        clock: Callable[[], float] = time.monotonic,
     ):
         """`label` begins each line; with one, others share the terminal and nothing is drawn
         live. `if_slow`: what to do about a run that would take days."""
         self.total, self.quiet, self.label = total_env_steps, quiet, label
-        self._pace, self._if_slow = Pace(total_env_steps), if_slow
-        self._started, self._first_env_steps, self._first_updates = (
-            time.monotonic(),
+        self._pace, self._if_slow = Pace(total_env_steps, clock), if_slow
+        self._clock, self._started, self._drawn = clock, clock(), float("-inf")
+        self._env_steps, self._updates, self._first_updates = (
             done_env_steps,
+            done_updates,
             done_updates,
         )
         self._train_return, self._eval_return = "-", "-"
-        self._last_draw = 0.0
-        self._updates = done_updates
-        self._live: Any = None
+        self._told: tuple[int, float] | None = None  # env steps and clock of the newest line
+        self._estimates = Estimates(speed_estimate_period=SPEED_SECONDS, get_time=clock)
+        # Neither has begun before the first update: nothing is estimated from a warm-up.
+        self._steps = self._estimates.add_task("", start=False, total=total_env_steps)
+        self._learned = self._estimates.add_task("", start=False, total=None)
+        self._live: Live | None = None
         if sys.stderr.isatty() and not quiet and not label:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as RichProgress
-
-            columns = (
-                TextColumn("{task.fields[steps]} env steps"),
-                BarColumn(),
-                TextColumn(
-                    "return [cyan]{task.fields[train]}[/] train [green]{task.fields[eval]}[/] eval"
-                ),
-                TextColumn("{task.fields[rate]} updates/s"),
-                TextColumn("left {task.fields[left]}"),
-            )
-            self._live = RichProgress(*columns, console=Console(stderr=True), auto_refresh=False)
-            fields = self._fields(done_env_steps, done_updates)
-            self._task = self._live.add_task(
-                "", total=total_env_steps, completed=done_env_steps, **fields
-            )
+            console = Console(stderr=True)
+            self._live = Live(get_renderable=self._row, console=console, auto_refresh=False)
             self._live.start()
 
-    def _fields(self, env_steps: int, updates: int) -> dict[str, str]:
-        seconds = max(1e-9, time.monotonic() - self._started)
-        done = env_steps - self._first_env_steps
-        left = max(0, self.total - env_steps) * seconds / done if done else float("nan")
-        return {
-            "steps": f"{env_steps:,}/{self.total:,}",
-            "train": self._train_return,
-            "eval": self._eval_return,
-            "rate": f"{(updates - self._first_updates) / seconds:.1f}",
-            "left": duration(left),
-        }
-
     def step(self, env_steps: int, updates: int) -> None:
-        now = time.monotonic()
-        if self._live is not None and now - self._last_draw > 0.2:
-            self._last_draw = now
-            self._live.update(
-                self._task, completed=env_steps, refresh=True, **self._fields(env_steps, updates)
-            )
-        self._updates = updates
+        begins = self._updates == self._first_updates < updates
+        self._env_steps, self._updates = env_steps, updates
+        if begins:
+            self._estimates.reset(self._steps, completed=env_steps)
+            self._estimates.reset(self._learned, completed=updates)
+        if begins or self._clock() - self._drawn > DRAW_SECONDS:
+            self._draw()
         left = self._pace.step(env_steps, updates)
         if left is not None:
             self.say(
@@ -98,17 +104,83 @@ class Progress:
             )
 
     def training_return(self, value: float) -> None:
-        self._train_return = f"{value:.4g}"
+        self._train_return = f"{value:.3g}"
 
     def evaluation(self, env_steps: int, mean: float, std: float) -> None:
         self._pace.pause()
         self._eval_return = f"{mean:.4g}"
-        fields = self._fields(env_steps, self._updates)
-        self.say(
-            f"{self.label}env steps {fields['steps']}  eval return {mean:.4g} ± {std:.2g}  train "
-            f"return {fields['train']}  "
-            f"{fields['rate']} updates/s  left {fields['left']}"
+        self._draw()
+        if not self._deserves_a_line(env_steps):
+            return
+        steps, result, left = (
+            f"{env_steps:,}/{self.total:,}",
+            f"{mean:.4g} ± {std:.2g}",
+            self._time_left(),
         )
+        if self.label:
+            self.say(f"{self.label}{steps}  eval {result}  {left}")
+        else:
+            if self._told is None:
+                self.say(self._row_of("env steps", "eval return", "train", "updates/s", "time"))
+            self.say(self._row_of(steps, result, self._train_return, self._rate(), left))
+        self._told = env_steps, self._clock()
+
+    def _row_of(self, steps: str, result: str, train: str, rate: str, left: str) -> str:
+        width = max(len("env steps"), 2 * len(f"{self.total:,}") + 1)
+        return f"{steps:>{width}}  {result:<19}  {train:>8}  {rate:>9}  {left}"
+
+    def _deserves_a_line(self, env_steps: int) -> bool:
+        """A suite with hundreds of evaluations must not flood a terminal or a log; all of them are
+        in eval.csv."""
+        if self._told is None or env_steps >= self.total:
+            return True
+        told_env_steps, told_at = self._told
+        share, told_share = (LINES * steps // self.total for steps in (env_steps, told_env_steps))
+        return share > told_share or self._clock() - told_at > SILENT_SECONDS
+
+    def _draw(self) -> None:
+        """Also where nothing is drawn: estimates come from what is told here."""
+        self._drawn = self._clock()
+        self._estimates.update(self._steps, completed=self._env_steps)
+        self._estimates.update(self._learned, completed=self._updates)
+        if self._live is not None:
+            self._live.refresh()
+
+    def _time_left(self) -> str:
+        if self._env_steps >= self.total:
+            return f"took {duration(self._clock() - self._started)}"
+        return f"left {duration(self._estimates.tasks[0].time_remaining)}"
+
+    def _rate(self) -> str:
+        speed = self._estimates.tasks[1].speed
+        return "-" if speed is None else f"{speed:.3g}"
+
+    def _row(self) -> Table:
+        """What is drawn live: a bar, and as much text as fits."""
+        least, most = _BAR_COLUMNS
+        width = (self._live.console.width if self._live else WIDTH) - _SPARE_COLUMNS
+        text = self._live_text(width - least - 1)
+        columns = max(0, min(most, width - len(text) - 1))
+        row = Table.grid(padding=(0, 1, 0, 0))
+        row.add_column(width=columns)
+        row.add_column(no_wrap=True, overflow="crop")
+        # rich's own red would look like a failure
+        bar = ProgressBar(
+            self.total,
+            self._env_steps,
+            width=columns,
+            complete_style="cyan",
+            finished_style="green",
+        )
+        row.add_row(bar, text)
+        return row
+
+    def _live_text(self, columns: int) -> str:
+        rate = f"{self._rate()} updates/s"
+        train = f"train {self._train_return}"
+        steps = f"{self._env_steps:,}/{self.total:,}"
+        cells = [steps, f"eval {self._eval_return}", train, rate, self._time_left()]
+        return joined(cells, [rate, train], columns)
 
     def say(self, line: str) -> None:
         if self.quiet:
@@ -119,5 +191,8 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
+        """The line that stays says how the run stands now. What is said later stands below it."""
         if self._live is not None:
+            self._draw()
             self._live.stop()
+            self._live = None

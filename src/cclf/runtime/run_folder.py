@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
 
 from cclf import __version__, presets
 from cclf.config import Config
-from cclf.data.from_disk import read_text, refuse_unlike, refused_as
+from cclf.data.from_disk import TENSOR_BYTES, read_file, read_text, refuse_unlike, refused_as
 from cclf.data.types import Learner
 from cclf.errors import ConfigError
 from cclf.runtime import checkpoint, machine
 from cclf.runtime.files import only_process, replace_file
 
 PACKAGE = Path(__file__).resolve().parents[1]
+WEIGHTS = "model.safetensors"  # of an agent that was shared, beside its config
 MEASURED_FACTS = ("ms_per_frame",)  # of a manifest: another value is no other machine
 
 
@@ -139,6 +142,19 @@ def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
         refuse_unlike(0, saved["agent_steps"], "agent_steps")
         refuse_unlike(0, saved["learner"]["updates"], "updates")
     return saved
+
+
+def read_weights(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
+    """Of an agent that was shared without its run: the networks, and the env steps it had seen."""
+    with refused_as(f"cannot read {folder / WEIGHTS}"):
+        data = read_file(folder / WEIGHTS, TENSOR_BYTES)
+        try:
+            weights = tensors_from_bytes(data)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        # a length, then names and what was written beside them
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return weights, int(header["__metadata__"]["env_steps"])
 
 
 def record(

@@ -2,6 +2,7 @@
 starting."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -10,6 +11,9 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 TOGETHER_SECONDS = 0.5
+STOPPING = "stopping after this update, then saving; Ctrl-C again quits at once"
+_STANDARD_ERROR = 2
+_CLEAR_LINE = "\r\x1b[2K"  # of what is drawn live, and of the ^C that a terminal shows
 
 
 class Stop:
@@ -20,8 +24,9 @@ class Stop:
     come together are one.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, says: str = "") -> None:
+        """`says`: a line for a person, on standard error as soon as a signal asks to stop."""
+        self.requested, self._says = False, says
         self.signal: int | None = None  # that asked for it; None where a program did
         self._asked_at = 0.0
 
@@ -59,6 +64,14 @@ class Stop:
         if not self.requested:
             self.requested, self._asked_at = True, time.monotonic()
             self.signal = number
+            self._say()
+
+    def _say(self) -> None:
+        """Past Python's buffers: the signal may have come in the middle of a print."""
+        if self._says:
+            begin = _CLEAR_LINE if os.isatty(_STANDARD_ERROR) else ""
+            with contextlib.suppress(OSError):  # nobody is there to read it
+                os.write(_STANDARD_ERROR, f"{begin}{self._says}\n".encode())
 
 
 @contextlib.contextmanager

@@ -245,7 +245,10 @@ class _Worker:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 (open while the worker lives)
-        program = "import sys; from cclf.runtime.workers import main; main(int(sys.argv[1]), float(sys.argv[2]))"
+        program = (
+            "import sys; from cclf.runtime.workers import main; "
+            "main(int(sys.argv[1]), float(sys.argv[2]))"
+        )
         with theirs:
             # Even half an answer is not waited for without end. A closed pipe must reach the
             # worker: nobody else holds our end.

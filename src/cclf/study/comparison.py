@@ -12,6 +12,7 @@ from cclf.gallery.record import Gallery, Measure
 from cclf.study import figures, page
 from cclf.study.gallery_cards import STYLE, percent, signed
 from cclf.study.page import Cell, escape
+from cclf.study.statistics import Interval
 from cclf.study.tabular import number
 
 SHOWN = 8  # transitions that change places most, either way
@@ -122,10 +123,19 @@ def html(comparison: Comparison) -> str:
         _short(comparison),
         HOW_TO_READ,
         '<h2 id="follows">What does each follow?</h2>',
+        page.legend(figures.in_turn(comparison.names)),
+        page.panels(
+            [figures.inline_svg(_correlations(comparison), "what each measure follows")],
+            "A measure that finds the new rises with rarity and falls with age and copies. One "
+            "that finds what is still to be learned rises with the TD error. Bars: 95 % intervals.",
+        ),
         _follows_table(comparison),
+        "<h2>How do they go together?</h2>",
+        page.legend(figures.in_turn(comparison.names)),
         page.panels(
             list(_panels(comparison)),
-            "The samples; the line is the median along the way, the band the middle half.",
+            "The samples: a place is the share of all transitions that arouse less. A line is the "
+            "median along the way, its band the middle half.",
         ),
         f"<h2>More curious by {escape(other)}</h2>",
         _strip(comparison, up),
@@ -197,33 +207,48 @@ def _follows_table(comparison: Comparison) -> str:
                 Cell(number(float(known.mean())) if len(known) else "–"),
             ]
         rows.append((Cell(measure.name, (measure.meaning,), "word"), *cells))
-    header = ["with"]
+    header = [Cell("with")]
     for name in comparison.names:
-        header += [f"{name}: rank correlation", "mean of its most curious tenth"]
+        header += [Cell(name, ("rank correlation",)), Cell("mean of its most curious tenth")]
     return page.table(tuple(header), rows, stacked=True)
+
+
+def _correlations(comparison: Comparison) -> Any:
+    def interval(measure: Measure, reading: np.ndarray) -> Interval:
+        found = correlate(measure.values, reading)
+        return Interval(*(np.array(value) for value in (found.rank, found.low, found.high)))
+
+    named = list(zip(comparison.names, comparison.readings, strict=True))
+    return figures.correlations(
+        {
+            measure.name: {name: interval(measure, reading) for name, reading in named}
+            for measure in comparison.measures
+        }
+    )
 
 
 def _panels(comparison: Comparison) -> Iterable[str]:
     (one, other), (first, second) = comparison.names, comparison.readings
     if np.ptp(first) > 0.0:
-        drawing = figures.cloud(places(first), places(second), "places by each", one, other)
+        drawing = figures.cloud(
+            places(first), places(second), "places by each", f"place by {one}", f"place by {other}"
+        )
         yield figures.inline_svg(drawing, f"places by {other} against places by {one}")
-    for name, reading in zip(comparison.names, comparison.readings, strict=True):
-        drawing = figures.histogram(reading, name, "what its bonus pays for", "transitions")
+    named = figures.in_turn(comparison.names).items()
+    for (name, style), reading in zip(named, comparison.readings, strict=True):
+        told = ("what its bonus pays for", "transitions", style.colour)
+        drawing = figures.histogram(reading, name, *told)
         yield figures.inline_svg(drawing, f"histogram of {name}")
     for measure in comparison.measures:
         known = np.isfinite(measure.values)
-        if not measure.novelty or known.sum() < 2 or np.ptp(measure.values[known]) == 0.0:
+        if known.sum() < 2 or np.ptp(measure.values[known]) == 0.0:
             continue
-        for name, reading in zip(comparison.names, comparison.readings, strict=True):
-            drawing = figures.cloud(
-                measure.values[known],
-                places(reading)[known],
-                f"{name} and {measure.name}",
-                measure.name,
-                "place",
-            )
-            yield figures.inline_svg(drawing, f"{name} against {measure.name}")
+        by_each = {
+            name: places(reading)[known]
+            for name, reading in zip(comparison.names, comparison.readings, strict=True)
+        }
+        drawing = figures.trends(measure.values[known], by_each, measure.name, "place among all")
+        yield figures.inline_svg(drawing, f"places by each along {measure.name}")
 
 
 def _strip(comparison: Comparison, rows: list[int]) -> str:

@@ -68,9 +68,12 @@ def differences_table(group: Group) -> Table:
         if any(cell.notes for cell in cells[1:]):
             shown.append(tuple(cells))
     caption = (
-        f"{group.suite}, {group.profile}: mean return of {OURS} less that of each method, with its "
+        f"mean return of {OURS} less that of each method, with its "
         "95 % interval; d: the same over the pooled deviation of seeds. In bold: 0 lies outside "
         f"the interval, and both methods have {MIN_SEEDS} seeds or more."
     )
     name = f"differences-{group.suite}-{group.profile}"
-    return Table(name, caption, ("task", *rivals), shown, COLUMNS, data)
+    title = f"{OURS} less the others"
+    return Table(
+        name, caption, ("task", *rivals), shown, COLUMNS, data, title=title, about=group.name
+    )

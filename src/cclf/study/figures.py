@@ -1,11 +1,11 @@
-"""Figures from tidy rows. Colours belong to methods, so that a method looks the same in every
-figure."""
+"""Figures from tidy rows. Colours and dashes belong to methods, so that a method looks the same in
+every figure."""
 
 import io
 import math
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,41 +13,19 @@ import numpy as np
 from cclf.envs.registry import known_tasks
 from cclf.study.load import Row, lowest_returns, runs
 from cclf.study.statistics import Interval, mean_interval
+from cclf.study.styles import DASHES, PALETTE, RED, Style, Styles, styles
 
-COLOURS = {
-    "cclf": "#d1495b",
-    "cclf-distinct": "#e58a2b",
-    "cclf-shuffled": "#5b6fc0",
-    "cclf-even": "#b07d2b",
-    "re3+cclf": "#8f3f97",
-    "re3+cclf-distinct": "#c57bd0",
-    "curl": "#3f8f8f",
-    "a2c": "#4c72a4",
-    "re3": "#3a9272",
-    "drq": "#4c72a4",
-    "rad": "#8a7a3f",
-    "sac-pixel": "#7a7a7a",
-    "rainbow": "#7a7a7a",
-}
-OTHER_COLOURS = (
-    "#b07d2b",
-    "#5b6fc0",
-    "#6d9a3a",
-    "#a8577e",
-    "#2f8fb3",
-    "#937053",
-    "#7d5ba6",
-    "#4f9d84",
-)
-LINE_COLOURS = ("#d1495b", "#4c72a4", "#3a9272", "#b07d2b", "#8f3f97")  # of quantities of one run
 PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
 ENV_STEPS = "environment steps (thousands)"
 _INK = "#010203"  # replaced by the page's own text colour in SVG
+MANY_METHODS = 5  # whose bands, drawn as strongly as those of few, would hide each other
 
 
-def colour(method: str) -> str:
-    """The method's own colour, or one that its name picks."""
-    return COLOURS.get(method) or OTHER_COLOURS[zlib.crc32(method.encode()) % len(OTHER_COLOURS)]
+class Scale(NamedTuple):
+    """What the axes of a panel reach over."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
 
 
 class Curve(NamedTuple):
@@ -120,10 +98,47 @@ def panels(rows: Sequence[Row], methods: Sequence[str] = ()) -> dict[str, dict[s
     return result
 
 
+def shared_scales(panels: Mapping[str, Mapping[str, Curve]]) -> dict[str, Scale]:
+    """Of each panel, titled "task, profile": those of one task have the same, to be compared."""
+    reach: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for title, methods in panels.items():
+        for curve in methods.values():
+            interval = mean_interval(curve.returns)
+            values = np.concatenate([interval.low, interval.high])
+            reach.setdefault(_task(title), []).append((curve.env_steps / 1e3, values))
+    scales = {task: scale_of(lines) for task, lines in reach.items()}
+    return {title: scales[_task(title)] for title in panels if _task(title) in scales}
+
+
+def _task(title: str) -> str:
+    return title.partition(", ")[0]
+
+
+def scale_of(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> Scale:
+    """A little more than all of these lines (x, y) need.
+
+    >>> long, short = (np.array([0.0, 100.0]), np.array([1.0, 3.0])), (np.ones(1), np.full(1, 5.0))
+    >>> scale_of([long, short])
+    Scale(x=(-4.0, 104.0), y=(0.84, 5.16))
+    """
+    (left, right), (low, high) = (
+        (float(min(np.min(v) for v in values)), float(max(np.max(v) for v in values)))
+        for values in zip(*lines, strict=True)
+    )
+    around = [
+        0.04 * (end - start) or 0.04 * (abs(end) or 1.0)
+        for start, end in ((left, right), (low, high))
+    ]
+    return Scale((left - around[0], right + around[0]), (low - around[1], high + around[1]))
+
+
 def learning_curves(
     panels: Mapping[str, Mapping[str, Curve]],
     optimum: Mapping[str, float] | None = None,
     legend: bool = True,
+    looks: Styles | None = None,
+    scales: Mapping[str, Scale] | None = None,
+    ylabel: str = "return",
 ) -> Any:
     """One panel per entry: mean over seeds with a 95 % bootstrap interval. Each method is named
     once, in the legend above.
@@ -139,27 +154,27 @@ def learning_curves(
     )
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    looks = looks or styles(method for methods in panels.values() for method in methods)
+    scales = shared_scales(panels) if scales is None else scales
     handles: dict[str, Any] = {}
     for axis, (title, methods) in zip(axes, panels.items(), strict=False):
+        strength = 0.18 if len(methods) < MANY_METHODS else 0.1
         for method, curve in methods.items():
             interval = mean_interval(curve.returns)
             thousands = curve.env_steps / 1e3
             point = "o" if len(thousands) == 1 else ""
             handles[plain(method)] = axis.plot(
-                thousands, interval.estimate, color=colour(method), lw=1.8, marker=point
+                thousands, interval.estimate, lw=1.8, marker=point, **looks[method].line
             )[0]
-            axis.fill_between(
-                thousands, interval.low, interval.high, color=colour(method), alpha=0.18, lw=0
-            )
+            band = {"color": looks[method].colour, "alpha": strength, "lw": 0}
+            axis.fill_between(thousands, interval.low, interval.high, **band)
+        _style(axis, ENV_STEPS, ylabel, title)
+        if title in scales:
+            axis.set_xlim(scales[title].x)
+            axis.set_ylim(scales[title].y)
         if optimum and title in optimum:
             axis.axhline(optimum[title], color="#888888", lw=0.8, ls=(0, (4, 3)))
-        _style(axis, ENV_STEPS, "return", title)
-    tasks = [title.partition(", ")[0] for title in panels]
-    for task in set(tasks):
-        same = [axis for axis, other in zip(axes, tasks, strict=False) if other == task]
-        lows, highs = zip(*(axis.get_ylim() for axis in same), strict=True)
-        for axis in same:
-            axis.set_ylim(min(lows), max(highs))
+            axis.set_ylim(top=max(axis.get_ylim()[1], optimum[title] * 1.05))
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     if legend:
@@ -167,31 +182,38 @@ def learning_curves(
             handles.values(),
             handles.keys(),
             loc="outside upper left",
-            ncols=len(handles),
+            ncols=min(len(handles), 4 * columns),
             frameon=False,
             fontsize=9,
+            handlelength=2.8,
         )
     return figure
 
 
-def intervals(values: Mapping[str, Interval], xlabel: str, even: float | None = None) -> Any:
+def intervals(
+    values: Mapping[str, Interval],
+    xlabel: str,
+    even: float | None = None,
+    looks: Styles | None = None,
+) -> Any:
     """One line per method: its estimate as a dot, its interval as a bar; `even` marks where two
     methods are alike."""
+    looks = looks or styles(values)
     figure, axis = _panel((PANEL_INCHES[0], 0.28 * len(values) + 0.75))
     for place, (method, interval) in enumerate(values.items()):
         axis.plot(
             [interval.low, interval.high],
             [place, place],
-            color=colour(method),
+            color=looks[method].colour,
             lw=5,
             alpha=0.35,
             solid_capstyle="butt",
         )
-        axis.plot([interval.estimate], [place], "o", color=colour(method), ms=5)
+        axis.plot([interval.estimate], [place], "o", color=looks[method].colour, ms=5)
     if even is not None:
         axis.axvline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
     axis.set_yticks(range(len(values)), [plain(method) for method in values])
-    axis.invert_yaxis()
+    axis.set_ylim(len(values) - 0.4, -0.6)  # the first on top, and none on the border
     _style(axis, xlabel)
     return figure
 
@@ -200,6 +222,7 @@ def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
     """Side by side, one panel per quantity: a bar per method with its figure at the end."""
     from matplotlib.figure import Figure
 
+    looks = styles(method for values in panels.values() for method in values)
     longest = max(len(values) for values in panels.values())
     figure = Figure(figsize=(4.6 * len(panels), 0.34 * longest + 0.9), layout="constrained")
     for axis, (quantity, values) in zip(
@@ -208,7 +231,7 @@ def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
         drawn = axis.barh(
             [plain(method) for method in values],
             values.values(),
-            color=[colour(method) for method in values],
+            color=[looks[method].colour for method in values],
         )
         ends = [f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}" for value in values.values()]
         axis.bar_label(drawn, ends, padding=3, fontsize=8)
@@ -219,28 +242,41 @@ def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
     return figure
 
 
-def profiles(thresholds: np.ndarray, shares: Mapping[str, Interval], xlabel: str) -> Any:
+def profiles(
+    thresholds: np.ndarray,
+    shares: Mapping[str, Interval],
+    xlabel: str,
+    looks: Styles | None = None,
+) -> Any:
     """The share of runs above each score, with bands: a curve further up and right is better."""
     figure, axis = _panel()
+    looks = looks or styles(shares)
     for method, share in shares.items():
-        axis.step(thresholds, share.estimate, where="post", color=colour(method), lw=1.6)
-        axis.fill_between(
-            thresholds, share.low, share.high, step="post", color=colour(method), alpha=0.14, lw=0
-        )
+        axis.step(thresholds, share.estimate, where="post", lw=1.6, **looks[method].line)
+        band = {"color": looks[method].colour, "alpha": 0.14, "lw": 0}
+        axis.fill_between(thresholds, share.low, share.high, step="post", **band)
     axis.set_ylim(-0.02, 1.02)
     _style(axis, xlabel, "share of runs above")
     return figure
 
 
 def over_training(
-    series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], title: str, ylabel: str
+    series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
+    title: str,
+    ylabel: str,
+    looks: Styles | None = None,
+    scale: Scale | None = None,
 ) -> Any:
-    """A logged quantity on one task, a thin line per run in its method's colour: (env_steps,
+    """A logged quantity on one task, a thin line per run in its method's style: (env_steps,
     values) by method."""
     figure, axis = _panel()
+    looks = looks or styles(series)
     for method, lines in series.items():
         for env_steps, values in lines:
-            axis.plot(env_steps / 1e3, values, color=colour(method), lw=1.2, alpha=0.75)
+            axis.plot(env_steps / 1e3, values, lw=1.2, alpha=0.75, **looks[method].line)
+    if scale is not None:
+        axis.set_xlim(scale.x[0] / 1e3, scale.x[1] / 1e3)
+        axis.set_ylim(top=scale.y[1])
     axis.set_ylim(bottom=0.0)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4))
     axis.yaxis.get_offset_text().set_fontsize(8)
@@ -254,12 +290,13 @@ def lines(
     """Logged quantities of one run, (env_steps, values) by name; shares lie around `even`, what no
     preference would give."""
     figure, axis = _panel()
-    for number, (name, (env_steps, values)) in enumerate(series.items()):
+    drawn = in_turn(series)
+    for name, (env_steps, values) in series.items():
         axis.plot(
             env_steps / 1e3,
             values,
-            color=LINE_COLOURS[number % len(LINE_COLOURS)],
             lw=1.4,
+            **drawn[name].line,
             label=plain(name),
         )
     if even is not None:
@@ -268,14 +305,66 @@ def lines(
     axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
     axis.yaxis.get_offset_text().set_fontsize(8)
     if len(series) > 1:
-        axis.legend(frameon=False, fontsize=8, ncols=2)
+        axis.legend(frameon=False, fontsize=8, ncols=2, handlelength=2.6)
     _style(axis, ENV_STEPS, title=title)
     return figure
 
 
-def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
+def in_turn(names: Iterable[str]) -> dict[str, Style]:
+    """Styles of quantities that stand beside each other in one figure."""
+    return {
+        name: Style(PALETTE[number % len(PALETTE)], DASHES[number % len(DASHES)])
+        for number, name in enumerate(names)
+    }
+
+
+def correlations(values: Mapping[str, Mapping[str, Interval]]) -> Any:
+    """How closely each of several quantities (outer) is followed, by each of several readings
+    (inner, drawn in turn): a dot from -1 to 1 with its interval, nothing where unknown."""
+    rows = list(values)
+    figure, axis = _panel((PANEL_INCHES[0], 0.34 * len(rows) + 0.75))
+    readings = list(dict.fromkeys(name for row in values.values() for name in row))
+    for number, (name, style) in enumerate(in_turn(readings).items()):
+        offset = 0.3 * (number - (len(readings) - 1) / 2)
+        for place, row in enumerate(rows):
+            found = values[row].get(name)
+            if found is None or not np.isfinite(float(found.estimate)):
+                continue
+            ends, at = [float(found.low), float(found.high)], place + offset
+            axis.plot(ends, [at, at], color=style.colour, lw=4, alpha=0.35, solid_capstyle="butt")
+            axis.plot([float(found.estimate)], [at], "so"[number % 2], color=style.colour, ms=4)
+    axis.axvline(0.0, color="#888888", lw=0.8, ls=(0, (4, 3)))
+    axis.set_xlim(-1.05, 1.05)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_yticks(range(len(rows)), [plain(row) for row in rows])
+    _style(axis, "rank correlation, 0: no relation")
+    return figure
+
+
+def trends(x: np.ndarray, readings: Mapping[str, np.ndarray], xlabel: str, ylabel: str) -> Any:
+    """The median of each reading along x, with the middle half around it."""
     figure, axis = _panel()
-    axis.hist(values, bins=40, color=LINE_COLOURS[0], alpha=0.75)
+    order = np.argsort(x, kind="stable")
+    for name, style in in_turn(readings).items():
+        _median(axis, x[order], readings[name][order], style)
+    _style(axis, xlabel, ylabel, xlabel)
+    return figure
+
+
+def _median(axis: Any, x: np.ndarray, y: np.ndarray, style: Style) -> None:
+    """Along x, which is in order; nothing where x has one group only."""
+    groups = _groups(x)
+    if len(groups) < 2:
+        return
+    middles = [float(np.median(x[group])) for group in groups]
+    low, median, high = np.array([np.quantile(y[group], (0.25, 0.5, 0.75)) for group in groups]).T
+    axis.fill_between(middles, low, high, color=style.colour, alpha=0.2, lw=0)
+    axis.plot(middles, median, lw=1.6, **style.line)
+
+
+def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str, colour: str = RED) -> Any:
+    figure, axis = _panel()
+    axis.hist(values, bins=40, color=colour, alpha=0.75)
     _style(axis, xlabel, ylabel, title)
     return figure
 
@@ -286,21 +375,23 @@ def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) ->
     figure, axis = _panel(dpi=150)
     order = np.argsort(x, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
-    axis.plot(x[shown], y[shown], ".", ms=2.5, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
-    groups = _groups(x[order])
-    if len(groups) > 1:
-        middles = [float(np.median(x[order][group])) for group in groups]
-        low, median, high = np.array(
-            [np.quantile(y[order][group], (0.25, 0.5, 0.75)) for group in groups]
-        ).T
-        axis.fill_between(middles, low, high, color=LINE_COLOURS[0], alpha=0.2, lw=0)
-        axis.plot(middles, median, color=LINE_COLOURS[0], lw=1.6)
+    size = 2.5 if len(shown) > 1_000 else 4.0  # few dots would be lost
+    axis.plot(x[shown], y[shown], ".", ms=size, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
+    _median(axis, x[order], y[order], Style(RED))
     _style(axis, xlabel, ylabel, title)
     return figure
 
 
 def _groups(ordered: np.ndarray) -> list[slice]:
-    """About twelve groups of like size, none of which parts equal values."""
+    """About twelve groups of like size, none of which parts equal values; where there are no more
+    values than that, each is a group.
+
+    >>> _groups(np.array([1.0, 1.0, 1.0, 2.0]))
+    [slice(0, 3, None), slice(3, 4, None)]
+    """
+    starts = np.flatnonzero(np.diff(ordered, prepend=np.nan) != 0.0)
+    if len(starts) <= 12:
+        return [slice(start, end) for start, end in pairwise([*starts.tolist(), len(ordered)])]
     wanted = np.linspace(0, len(ordered), 13).astype(int)[1:-1]
     edges = sorted({0, len(ordered), *np.searchsorted(ordered, ordered[wanted]).tolist()})
     return [slice(start, end) for start, end in pairwise(edges)]
@@ -328,25 +419,46 @@ def _style(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
+# text stays text, and the same figure gives the same bytes
+_SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "cclf"}
+
+
 def inline_svg(figure: Any, label: str) -> str:
     """The figure as an SVG element whose text takes the colour and font of the page around it."""
     import matplotlib
 
     from cclf.study.page import escape
 
-    # text stays text, and the same figure gives the same bytes
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "cclf"}
     buffer = io.StringIO()
-    for artist in figure.findobj():
-        if hasattr(artist, "get_color") and hasattr(artist, "set_text"):
-            artist.set_color(_INK)
-    for axis in figure.axes:
-        axis.tick_params(colors=_INK)
-        axis.set_facecolor("none")
-        for spine in axis.spines.values():
-            spine.set_edgecolor(_INK)
-    with matplotlib.rc_context(style):
+    ink(figure, _INK)
+    with matplotlib.rc_context(_SVG):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+
+
+def ink(figure: Any, colour: str) -> None:
+    """All text and axes of a figure in one colour."""
+    for artist in figure.findobj():
+        if hasattr(artist, "get_color") and hasattr(artist, "set_text"):
+            artist.set_color(colour)
+    for axis in figure.axes:
+        axis.tick_params(colors=colour)
+        axis.set_facecolor("none")
+        for spine in axis.spines.values():
+            spine.set_edgecolor(colour)
+
+
+def save(figure: Any, path: Path, transparent: bool = False) -> None:
+    """As the kind of file that its name says; the same figure gives the same bytes."""
+    import matplotlib
+
+    undated = {"CreationDate": None} if path.suffix == ".pdf" else {"Date": None}
+    with matplotlib.rc_context({"svg.hashsalt": "cclf"}):
+        figure.savefig(
+            path,
+            dpi=200,
+            transparent=transparent,
+            metadata=undated if path.suffix in (".pdf", ".svg") else None,
+        )

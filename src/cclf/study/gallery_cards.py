@@ -66,17 +66,26 @@ details { margin: 1rem 0; } summary { cursor: pointer; font-weight: 600; }
 
 
 def looks(anchor: str, title: str, shown: Sequence[ShownSample]) -> str:
+    return f'<h2 id="{anchor}">{escape(title)}</h2>{cards(shown)}'
+
+
+def cards(shown: Sequence[ShownSample], simple: bool = False) -> str:
+    """`simple` is for readers who know no equation."""
     kind = "" if any(look.now.views for look in shown) else " plain"
-    cards = "".join(_card(rank, look) for rank, look in enumerate(shown, 1))
-    return f'<h2 id="{anchor}">{escape(title)}</h2><div class="looks{kind}">{cards}</div>'
+    each = "".join(_card(rank, look, simple) for rank, look in enumerate(shown, 1))
+    return f'<div class="looks{kind}">{each}</div>'
 
 
-def _card(rank: int, look: ShownSample) -> str:
+def _card(rank: int, look: ShownSample, simple: bool) -> str:
     share = f"{100 * min(1.0, max(0.0, look.curiosity)):.1f}%"
+    amount = f"{probability(look.curiosity)} <small>curiosity</small>"
+    if simple:
+        amount = f"{percent(look.curiosity)} <small>curious</small>"
     return (
         f'<article class="look"><h3>{rank} <span class="meter"><i style="width:{share}"></i></span> '
-        f"{probability(look.curiosity)} <small>curiosity</small></h3><p>{sentence(look)}</p>"
-        f"{_glance(look.now, 'what it saw')}{_glance(look.following, _later(look))}</article>"
+        f"{amount}</h3><p>{simple_sentence(look) if simple else sentence(look)}</p>"
+        f"{_glance(look.now, 'what it saw', simple)}"
+        f"{_glance(look.following, _later(look), simple)}</article>"
     )
 
 
@@ -152,7 +161,27 @@ def sentence(look: ShownSample) -> str:
     return " ".join(told)
 
 
-def _glance(seen: ShownObservation, title: str) -> str:
+def simple_sentence(look: ShownSample) -> str:
+    """What happened and how sure it was, without a letter of the equations; escaped."""
+    told = [f"Its next move: {look.action}."]
+    if look.step is not None:
+        steps = f"After {look.step} step{'s' * (look.step > 1)} of a game."
+        told.insert(0, steps if look.step else "At the start of a game.")
+    if look.reward > 0:
+        told.append("That reached the goal.")
+    if look.copies is not None:
+        copies, batch = look.copies
+        told.append(
+            f"{copies} of the {batch} moments it was asked about look exactly like this, so it "
+            f"can be {percent(1 / copies)} sure at most."
+            if copies > 1
+            else f"No other of the {batch} moments it was asked about looks like this."
+        )
+    told.append(f"It was {percent(look.now.belief)} sure.")
+    return escape(" ".join(told))
+
+
+def _glance(seen: ShownObservation, title: str, simple: bool) -> str:
     older = "".join(
         page.image(frame, "an earlier frame of the stack") for frame in seen.frames[:-1]
     )
@@ -167,7 +196,9 @@ def _glance(seen: ShownObservation, title: str) -> str:
         )
     views = "".join(_view(n, seen) for n in range(len(seen.views)))
     if not seen.views:
-        views = f'<li class="chosen">{_bar(seen.belief)}<span>belief <b>{probability(seen.belief)}</b></span></li>'
+        belief = f"belief <b>{probability(seen.belief)}</b>"
+        said = f"<b>{percent(seen.belief)}</b> sure" if simple else belief
+        views = f'<li class="chosen">{_bar(seen.belief)}<span>{said}</span></li>'
     taken = ""
     if seen.taken_for is not None:
         picture, share = seen.taken_for
@@ -241,14 +272,14 @@ def power(value: float, digits: int) -> str:
 def percent(share: float) -> str:
     """Whole numbers, but for what would round to nothing or to all.
 
-    >>> percent(0.423), percent(0.9979), percent(1.0)
-    ('42 %', '99.8 %', '100 %')
+    >>> percent(0.423), percent(0.9979), percent(1.0), percent(0.99999), percent(2e-9)
+    ('42 %', '99.8 %', '100 %', 'over 99.9 %', 'under 0.1 %')
     """
-    return (
-        f"{100 * share:.0f} %"
-        if 0.005 <= share <= 0.995 or share in (0.0, 1.0)
-        else f"{100 * share:.1f} %"
-    )
+    if 0.005 <= share <= 0.995 or share in (0.0, 1.0):
+        return f"{100 * share:.0f} %"
+    if share > 0.5:
+        return f"{100 * share:.1f} %" if share < 0.9995 else "over 99.9 %"
+    return f"{100 * share:.1f} %" if share >= 0.0005 else "under 0.1 %"
 
 
 def signed(value: float, form: str = ".2f") -> str:

@@ -21,6 +21,10 @@ class Group(NamedTuple):
     rows: list[Row]
 
     @property
+    def name(self) -> str:
+        return f"{self.suite}, {self.profile}"
+
+    @property
     def tasks(self) -> list[str]:
         known = list(known_tasks())
         return sorted(

@@ -29,6 +29,7 @@ _SIGNS = str.maketrans(
 def written(table: Table) -> str:
     """Caption and table."""
     caption, header, rows = laid_out(table)
+    caption = f"{table.about}: {caption}" if table.about else caption
     lines = [header, [Cell("---")] * len(header), *rows]
     text = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
     words = textwrap.fill(caption.translate(_SIGNS), CAPTION_COLUMNS)

@@ -1,15 +1,28 @@
 """`cclf report`: what it says about runs or results; `report_files` writes it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cclf.errors import ConfigError
-from cclf.study import differences, figures, load, page, statistics, steps, tables, verdict
+from cclf.errors import ConfigError, nearest
+from cclf.study import (
+    differences,
+    figures,
+    load,
+    page,
+    statistics,
+    steps,
+    tables,
+    training,
+    verdict,
+)
 from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.study.load import Row, RunName
+from cclf.study.styles import Style, Styles, styles
 from cclf.study.tabular import Table
 
 FEW_SEEDS = 5
@@ -20,7 +33,7 @@ class Drawing(NamedTuple):
     """Panels for the page, which a phone stacks; `files` are what papers print."""
 
     caption: str
-    methods: Sequence[str]
+    styles: Styles  # of the methods that are drawn
     panels: Sequence[tuple[str, Callable[[], Any]]]  # label, and what draws it
     files: Mapping[str, Callable[[], Any]]
 
@@ -59,17 +72,34 @@ class Report(NamedTuple):
     parts: Sequence[Part]
 
 
-def compose(source: Path) -> Report:
-    """Everything a report says about the runs or results at `source`. Folders of results beside
-    each other are parts of one report: the same method may be in several of them, and is compared
-    within each."""
+def compose(source: Path, methods: Sequence[str] = ()) -> Report:
+    """Everything a report says about the runs or results at `source`, of `methods` alone where some
+    are named. Folders of results beside each other are parts of one report: the same method may be
+    in several of them, and is compared within each."""
+    places = {name: (path, _of_part(name, load.read, path)) for name, path in _places(source)}
+    looks = styles(_chosen(source, methods, [row for _, rows in places.values() for row in rows]))
     parts = []
-    for name, path in _places(source):
-        try:
-            parts.append(_part(name, path))
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}" if name else str(error)) from error
+    for name, (path, rows) in places.items():
+        chosen = [row for row in rows if row.method in looks]
+        if chosen:
+            parts.append(_of_part(name, _part, name, path, chosen, looks))
     return Report(f"Report on {source.resolve().name}", _facts(parts), parts)
+
+
+def _of_part(name: str, do: Callable[..., Any], *arguments: Any) -> Any:
+    """An error says in which part it was."""
+    try:
+        return do(*arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}" if name else str(error)) from error
+
+
+def _chosen(source: Path, methods: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    found = _in_order(load.runs(rows))
+    for method in methods:
+        if method not in found:
+            raise ConfigError(f"{source} holds no results of {method}{nearest(method, found)}")
+    return [method for method in found if not methods or method in methods]
 
 
 def _places(source: Path) -> list[tuple[str, Path]]:
@@ -81,17 +111,17 @@ def _places(source: Path) -> list[tuple[str, Path]]:
     return [("", source)]
 
 
-def _part(name: str, source: Path) -> Part:
-    rows = load.read(source)
-    folders = {} if not source.is_dir() else _folders(source)
+def _part(name: str, source: Path, rows: Sequence[Row], looks: Styles) -> Part:
+    found = _folders(source) if source.is_dir() else {}
+    folders = {run: folder for run, folder in found.items() if run.method in looks}
     judged = {table: _judge_all(table, rows) for table in verdict.TABLES}
     groups = group_rows(rows)
     sections = [
         _verdict_section(judged, rows),
-        _curves_section(rows),
+        _curves_section(rows, looks),
         _scores_section(groups),
-        _across_section(groups),
-        _curiosity_section(folders),
+        _across_section(groups, looks),
+        _curiosity_section(folders, looks),
         Section("Cost", "", [table for table in map(tables.cost_table, groups) if table.rows]),
         _runs_section(rows, folders),
         _origin_section(rows, folders),
@@ -172,7 +202,7 @@ def _verdict_section(judged: Judged, rows: Sequence[Row]) -> Section:
     return Section("Did the claims hold?", text, items)
 
 
-def _curves_section(rows: Sequence[Row]) -> Section:
+def _curves_section(rows: Sequence[Row], looks: Styles) -> Section:
     panels = {
         title: curves
         for title, curves in figures.panels(rows).items()
@@ -184,16 +214,19 @@ def _curves_section(rows: Sequence[Row]) -> Section:
         caption += f" Fewer than {FEW_SEEDS} seeds somewhere, so that bands are too narrow: {', '.join(few)}."
     if not panels:
         return Section("Learning curves", "", [])
+    draw = partial(figures.learning_curves, looks=looks, scales=figures.shared_scales(panels))
     single = [
-        (title, lambda t=title, c=curves: figures.learning_curves({t: c}, legend=False))
-        for title, curves in panels.items()
+        (title, partial(draw, {title: curves}, legend=False)) for title, curves in panels.items()
     ]
     drawn = {method for curves in panels.values() for method in curves}
     methods = [method for method in _in_order(load.runs(rows)) if method in drawn]
-    drawing = Drawing(
-        caption, methods, single, {"learning-curves": lambda: figures.learning_curves(panels)}
-    )
+    files = {"learning-curves": partial(draw, panels)}
+    drawing = Drawing(caption, _only(looks, methods), single, files)
     return Section("Learning curves", "", [drawing])
+
+
+def _only(looks: Styles, methods: Iterable[str]) -> dict[str, Style]:
+    return {method: looks[method] for method in methods}
 
 
 def _in_order(names: Iterable[RunName]) -> list[str]:
@@ -219,6 +252,7 @@ def _scores_section(groups: Sequence[Group]) -> Section:
             *tables.score_tables(group),
             differences.differences_table(group),
             steps.steps_table(group),
+            training.training_table(group),
         )
     ]
     return Section(
@@ -226,11 +260,11 @@ def _scores_section(groups: Sequence[Group]) -> Section:
     )
 
 
-def _across_section(groups: Sequence[Group]) -> Section:
+def _across_section(groups: Sequence[Group], looks: Styles) -> Section:
     items: list[Table | Drawing] = []
     for aggregate in (aggregate for group in groups for aggregate in aggregates(group)):
         table = tables.aggregate_table(aggregate)
-        items += [table, _across_drawing(aggregate, table.name)]
+        items += [table, _across_drawing(aggregate, table.name, looks)]
     text = (
         "Scores of all tasks together. IQM is the mean of the middle half of all runs; the "
         "optimality gap is what is missing to "
@@ -239,7 +273,7 @@ def _across_section(groups: Sequence[Group]) -> Section:
     return Section("Across tasks", text, items)
 
 
-def _across_drawing(aggregate: Aggregate, name: str) -> Drawing:
+def _across_drawing(aggregate: Aggregate, name: str, looks: Styles) -> Drawing:
     """IQM, profiles and chances to win, of methods with two seeds or more; where there are none, of
     all, with intervals over tasks. Beside intervals over seeds those would look like the same
     thing."""
@@ -265,22 +299,22 @@ def _across_drawing(aggregate: Aggregate, name: str) -> Drawing:
         for method, values in scores.items()
     }
     panels: dict[str, Callable[[], Any]] = {
-        "IQM": lambda: figures.intervals(iqms, "IQM of scores"),
-        "performance profiles": lambda: figures.profiles(thresholds, shares, "score"),
+        "IQM": lambda: figures.intervals(iqms, "IQM of scores", looks=looks),
+        "performance profiles": lambda: figures.profiles(thresholds, shares, "score", looks),
     }
     if better:
         words = f"chance that a run of {ours} beats one of the method"
-        panels["probability of improvement"] = lambda: figures.intervals(better, words, even=0.5)
+        panels["probability of improvement"] = lambda: figures.intervals(better, words, 0.5, looks)
     files = {f"{name} {label}": draw for label, draw in panels.items()}
     caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}: {', '.join(panels)}, with 95 % intervals."
     if statistics.over(list(scores.values())) == "tasks":
         caption += " One seed of each: the intervals redraw the tasks, not the seeds."
     if single:
         caption += f" One seed, so not drawn: {', '.join(single)}."
-    return Drawing(caption, list(scores), list(panels.items()), files)
+    return Drawing(caption, _only(looks, scores), list(panels.items()), files)
 
 
-def _curiosity_section(folders: Mapping[RunName, Path]) -> Section:
+def _curiosity_section(folders: Mapping[RunName, Path], looks: Styles) -> Section:
     """What train.csv holds of curiosity, by task and profile; nothing where results files are
     reported."""
     series: dict[tuple[str, str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
@@ -293,24 +327,32 @@ def _curiosity_section(folders: Mapping[RunName, Path]) -> Section:
                 )
                 lines.append((log["env_steps"], log[column]))
     ordered = sorted(series.items(), key=lambda item: item[0][:2])
-    panels = [
+    by_task: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
+    for (task, _, column), methods in ordered:
+        by_task.setdefault((task, column), []).extend(chain(*methods.values()))
+    scales = {kind: figures.scale_of(lines) for kind, lines in by_task.items()}
+    panels: list[tuple[str, Callable[[], Any]]] = [
         (
             f"{LOGGED[column]} on {task}",
-            lambda t=f"{task}, {profile}", m=methods, c=column: figures.over_training(
-                m, t, LOGGED[c]
+            partial(
+                figures.over_training,
+                methods,
+                f"{task}, {profile}",
+                LOGGED[column],
+                looks,
+                scales[task, column],
             ),
         )
         for (task, profile, column), methods in ordered
     ]
     names = [f"{column} {task} {profile}" for (task, profile, column), _ in ordered]
     files = {name: draw for name, (_, draw) in zip(names, panels, strict=True)}
-    methods = _in_order(
+    drawn = _in_order(
         name for name in folders if any(name.method in lines for lines in series.values())
     )
     text = "Curiosity is how badly the agent recognises its own observations; the intrinsic reward pays it for that, and fades."
-    drawing = Drawing(
-        "Means over the batches between two log lines, one line per run.", methods, panels, files
-    )
+    caption = "Means over the batches between two log lines, one line per run."
+    drawing = Drawing(caption, _only(looks, drawn), panels, files)
     return Section("Curiosity", text, [drawing] if panels else [])
 
 

@@ -22,6 +22,8 @@ def html(report: Report) -> str:
                 parts.append(f"<p>{page.escape(section.text)}</p>")
             for item in section.items:
                 parts += _table(item) if isinstance(item, Table) else _drawing(item)
+        if part.name:
+            parts.append('<p><a class="up" href="#contents">↑ contents</a></p>')
     return page.page(report.title, parts)
 
 
@@ -40,19 +42,18 @@ def _contents(report: Report) -> str:
         )
         head = f'<a href="#{_place(part)}">{page.escape(part.name)}</a>'
         lists.append(f"<div>{f'<b>{head}</b>' if part.name else ''}<ul>{links}</ul></div>")
-    return f'<nav aria-label="Contents">{"".join(lists)}</nav>'
+    return f'<nav id="contents" aria-label="Contents">{"".join(lists)}</nav>'
 
 
 def _table(table: Table) -> list[str]:
     caption, header, rows = tabular.laid_out(table)
-    words = f'<p class="soft caption">{page.escape(caption)}</p>' if caption else ""
-    return [words, page.table(header, rows, table.stacked)]
+    return [page.table(header, rows, table.stacked, table.heading, tabular.sentence(caption))]
 
 
 def _drawing(drawing: Drawing) -> list[str]:
     svgs = [figures.inline_svg(draw(), label) for label, draw in drawing.panels]
     return [
-        page.legend({method: figures.colour(method) for method in drawing.methods}),
+        page.legend(drawing.styles),
         page.panels(svgs, drawing.caption),
     ]
 
@@ -103,11 +104,17 @@ def _write_figures(part: Part, folder: Path, suffix: str) -> list[Path]:
     for drawing in part.drawings:
         for name, draw in drawing.files.items():
             written.append(folder / f"{tabular.file_name(name)}.{suffix}")
-            draw().savefig(written[-1], dpi=200)
+            figures.save(draw(), written[-1])
     return written
 
 
 def _write_tables(part: Part, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    writers = (tabular.write_csv, tabular.write_latex)
-    return [writer(table, folder) for table in part.tables for writer in writers]
+    return [
+        path
+        for table in part.tables
+        for path in (
+            tabular.write_csv(table, folder),
+            tabular.write_latex(table, folder, part.name),
+        )
+    ]

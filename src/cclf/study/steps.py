@@ -88,9 +88,9 @@ def steps_table(group: Group) -> Table:
         "lost",
     )
     caption = _steps_caption(group, claimed)
-    return Table(
-        f"steps-{group.suite}-{profile}", caption, ("task", *methods), shown, columns, data
-    )
+    name, header = f"steps-{group.suite}-{profile}", ("task", *methods)
+    title = "Steps to a return"
+    return Table(name, caption, header, shown, columns, data, title=title, about=group.name)
 
 
 def _steps_caption(group: Group, claimed: Mapping[str, float]) -> str:
@@ -98,7 +98,7 @@ def _steps_caption(group: Group, claimed: Mapping[str, float]) -> str:
     named = "the one that a claim names" if claimed else ""
     near = f"nine tenths {way}" if set(group.tasks) - set(claimed) else ""
     return (
-        f"{group.suite}, {group.profile}: median environment steps to a return, "
+        f"median environment steps to a return, "
         f"{', or else '.join(filter(None, (named, near)))}. A run that never got there counts as "
         f"infinity. Lost: ended below half {way}."
     )

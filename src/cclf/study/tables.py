@@ -26,7 +26,6 @@ def score_tables(group: Group) -> list[Table]:
     last, best = (
         [line for line in found if (line.clock[0] == "best") == flag] for flag in (False, True)
     )
-    kind = f"{group.suite}, {group.profile}"
     bold = f" {BOLD}" if len(group.methods) > 1 else ""
     words = f"mean return ± deviation over seeds, 95 % interval of the mean.{bold}"
     flattering = (
@@ -34,10 +33,8 @@ def score_tables(group: Group) -> list[Table]:
         f"over seeds, 95 % interval of the mean.{bold}"
     )
     tables = [
-        _score_table(group, f"returns-{group.suite}-{group.profile}", last, f"{kind}: {words}"),
-        _score_table(
-            group, f"best-evaluations-{group.suite}-{group.profile}", best, f"{kind}: {flattering}"
-        ),
+        _score_table(group, f"returns-{group.suite}-{group.profile}", last, words),
+        _score_table(group, f"best-evaluations-{group.suite}-{group.profile}", best, flattering),
     ]
     return [table for table in tables if table.rows]
 
@@ -88,7 +85,9 @@ def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str)
         "high",
         *PUBLISHED_COLUMNS,
     )
-    return Table(name, caption, ("task", *methods), shown, columns, data)
+    title = "Best evaluations" if name.startswith("best") else "Returns"
+    header = ("task", *methods)
+    return Table(name, caption, header, shown, columns, data, title=title, about=group.name)
 
 
 def _published_again(methods: Sequence[str], lines: Sequence[Moment]) -> list[str]:
@@ -146,7 +145,8 @@ def aggregate_table(aggregate: Aggregate) -> Table:
             group = (aggregate.suite, aggregate.profile, aggregate.when)
             data.append((*group, method, name, len(scores), estimate, low, high, over[method]))
         shown.append(tuple(cells))
-    caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}. {_scale(aggregate.suite)}"
+    about = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}"
+    caption = _scale(aggregate.suite)
     if aggregate.suite == "atari":
         shown += _published_aggregates(best="best" in aggregate.when)
         caption += " Published lines are of all 26 games."
@@ -168,7 +168,8 @@ def aggregate_table(aggregate: Aggregate) -> Table:
         "interval_over",
     )
     name = f"across {aggregate.suite} {aggregate.profile} {aggregate.when}"
-    return Table(name, caption, ("method", *ESTIMATORS), shown, columns, data)
+    header, title = ("method", *ESTIMATORS), "Across tasks"
+    return Table(name, caption, header, shown, columns, data, title=title, about=about)
 
 
 def _published_aggregates(best: bool) -> list[tuple[Cell, ...]]:
@@ -237,10 +238,9 @@ def cost_table(group: Group) -> Table:
         "updates_per_second",
         "env_steps_per_second",
     )
-    caption = f"{group.suite}, {group.profile}: median of finished runs, evaluation included; a row is one kind of machine."
-    return Table(
-        f"cost-{group.suite}-{group.profile}", caption, ("task", *methods), shown, columns, data
-    )
+    caption = "median of finished runs, evaluation included; a row is one kind of machine."
+    table, header = f"cost-{group.suite}-{group.profile}", ("task", *methods)
+    return Table(table, caption, header, shown, columns, data, title="Cost", about=group.name)
 
 
 TABLE_TITLES = {
@@ -285,9 +285,8 @@ def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict
         "text",
         "source",
     )
-    return Table(
-        f"verdicts-{table}", "", (TABLE_TITLES[table], *judged), shown, columns, data, stacked=True
-    )
+    header, title = (TABLE_TITLES[table], *judged), f"Claims about {TABLE_TITLES[table]}"
+    return Table(f"verdicts-{table}", "", header, shown, columns, data, stacked=True, title=title)
 
 
 def runs_table(rows: Sequence[Row], reasons: Mapping[load.RunName, str]) -> Table:
@@ -314,4 +313,5 @@ def runs_table(rows: Sequence[Row], reasons: Mapping[load.RunName, str]) -> Tabl
         columns,
         data,
         stacked=True,
+        title="Failed and unfinished runs",
     )

@@ -22,6 +22,12 @@ class Table(NamedTuple):
     columns: tuple[str, ...]  # of the CSV file
     data: Sequence[tuple[object, ...]]
     stacked: bool = False  # few columns of words: on a phone a list
+    title: str = ""  # what it shows, in a few words
+    about: str = ""  # of which runs
+
+    @property
+    def heading(self) -> str:
+        return ": ".join(filter(None, (self.title, self.about)))
 
 
 def number(value: float) -> str:
@@ -40,6 +46,7 @@ def number(value: float) -> str:
     return text.lstrip("-") if not text.strip("-0.") else text
 
 
+NOTHING = "–"  # the cell of what was not measured
 _SEEDS = re.compile(r"\d+ seeds?").fullmatch
 
 
@@ -59,6 +66,10 @@ def laid_out(table: Table) -> Layout:
         return Layout(caption, header, rows)
     (_, *tasks), *columns = zip(header, *rows, strict=True)
     return Layout(caption, (Cell("method"), *tasks), columns)
+
+
+def sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _told_once(rows: Sequence[tuple[Cell, ...]]) -> tuple[str, list[tuple[Cell, ...]]]:
@@ -136,19 +147,47 @@ def latex(text: str) -> str:
     return text.translate(_LATEX)
 
 
-def write_latex(table: Table, folder: Path) -> Path:
-    """A tabular that needs no package: small print stands below its number."""
-    lines = [
-        f"% {latex(table.caption)}",
-        r"\begin{tabular}{l" + "c" * (len(table.header) - 1) + "}",
-        r"\hline",
+def measured(table: Table) -> Table:
+    """Without the columns in which nothing was measured, such as methods that others alone ran."""
+    kept = [
+        number
+        for number in range(len(table.header))
+        if number == 0 or any(row[number].text != NOTHING for row in table.rows)
     ]
-    lines += [" & ".join(latex(name) for name in table.header) + r" \\", r"\hline"]
-    for row in table.rows:
-        lines.append(" & ".join(_latex_cell(cell) for cell in row) + r" \\")
-    lines += [r"\hline", r"\end{tabular}"]
+    header = tuple(table.header[number] for number in kept)
+    rows = [tuple(row[number] for number in kept) for row in table.rows]
+    return table._replace(header=header, rows=rows)
+
+
+def write_latex(table: Table, folder: Path, part: str = "") -> Path:
+    """A table for a paper, which needs the package booktabs: its caption above, small print below
+    each number, and only what was measured. `part` tells its label from those of other parts."""
+    caption, header, rows = laid_out(measured(table))
+    heading = f"{table.heading}." if table.heading else ""
+    words = " ".join(filter(None, (heading, sentence(caption))))
+    columns, cell = "l" + "c" * (len(header) - 1), _latex_cell
+    if table.stacked:  # columns of words, which break where the page ends
+        share = 0.58 / max(1, len(header) - 1)
+        columns = r"p{0.34\linewidth}" + rf"p{{{share:.2f}\linewidth}}" * (len(header) - 1)
+        cell = _latex_words
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        r"\small",
+        rf"\caption{{{latex(words)}}}",
+        rf"\label{{tab:{file_name(f'{part} {table.name}')}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(map(cell, header)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(cell, row)) + r" \\" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
     path = folder / f"{file_name(table.name)}.tex"
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
@@ -156,3 +195,8 @@ def _latex_cell(cell: Cell) -> str:
     text = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "best" else latex(cell.text)
     small = "".join(rf"\\ \scriptsize {latex(note)}" for note in cell.notes)
     return rf"\shortstack{{{text}{small}}}" if small else text
+
+
+def _latex_words(cell: Cell) -> str:
+    text = rf"\textbf{{{latex(cell.text)}}}" if cell.kind == "held" else latex(cell.text)
+    return text + "".join(rf" \newline {{\scriptsize {latex(note)}}}" for note in cell.notes)

@@ -33,25 +33,38 @@ class A2cConfig:
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
     num_envs: Size = 16
+    """Environments that step together."""
     rollout_steps: Size = 8
+    """Steps of each environment between two updates."""
     discount: Share = 0.99
+    """Of rewards to come, per step."""
     gae_lambda: Share = 0.95
+    """Lambda of the generalised advantage estimate."""
     learning_rate: Positive = 1e-3
+    """Of RMSprop, for all parameters."""
     rmsprop_alpha: ShareBelowOne = 0.99
+    """Share of the old mean square that RMSprop keeps."""
     rmsprop_epsilon: Positive = 1e-8
     """The CCLF table says 0.05, with which nothing is learned; RE3's code has 1e-8."""
     entropy_coefficient: ZeroOrMore = 0.01
     """0.01 in RE3's code, 0.001 in the CCLF table: it decides the outcome, so it is what the two
     profiles differ in."""
     value_coefficient: ZeroOrMore = 0.5
+    """Weight of the value loss beside the policy's."""
     max_gradient_norm: Positive = 0.5
+    """Larger gradients are scaled down to this norm."""
     contrastive_coefficient: ZeroOrMore = 1e-4
+    """Weight of the contrastive loss beside the others."""
     contrastive_hidden_dim: Size = 128
+    """Width of the features that queries and keys are compared by."""
     key_ema_rate: Share = 0.001
+    """Share of the query network that enters the key network each update."""
     re3: bool = False
     """Add RE3's state-entropy bonus."""
     re3_coefficient: ZeroOrMore = 0.01
+    """Weight of RE3's bonus in the advantage."""
     re3_window_observations: Count = 10_000
+    """Observations that RE3 looks for neighbours in."""
     re3_running_mean_bug: bool = True
     """Keep the bug of the published running mean, which damps the bonus of the first updates."""
 

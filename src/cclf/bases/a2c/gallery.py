@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cclf.bases.a2c.learner import make_learner
-from cclf.bases.a2c.update import A2c, first_equal
+from cclf.bases.a2c.update import A2c, first_equal, generalised_advantage
 from cclf.config import Config
 from cclf.data.types import MakeGrids, Rollout
 from cclf.gallery import correlation
@@ -71,6 +71,11 @@ def gallery(
         ),
         Measure("reward", table["reward"], "what the environment paid"),
         Measure(
+            "TD error",
+            table["td_error"],
+            "the size of its advantage: TD errors from there on, added up by GAE, without a bonus",
+        ),
+        Measure(
             "curiosity of what came next",
             table["next_curiosity"],
             "c′, which shares the bonus of Eq. (9) with c",
@@ -78,8 +83,8 @@ def gallery(
     ]
     return Gallery(
         about,
-        drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): the next rollouts of the run, "
-        f"{batch} to a batch as in training, with nothing learned on the way.",
+        drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
+        f"the next rollouts of the run, {batch} to a batch as in training, with nothing learned on the way.",
         curiosity_name="c",
         curiosity=curiosity,
         measures=measures,
@@ -109,9 +114,16 @@ def columns(
     assert a2c.framework is not None, "a method with curiosity has a framework"
     reward = torch.from_numpy(rollout.reward).flatten()
     with torch.no_grad(), kept_maxima(a2c.framework):
-        appraisal, _ = a2c.appraise(
-            a2c.framework, a2c.features(rollout), rollout, reward, env_steps, order
-        )
+        features = a2c.features(rollout)
+        appraisal, _ = a2c.appraise(a2c.framework, features, rollout, reward, env_steps, order)
+        values = a2c.policy.critic(features).view(len(rollout.action) + 1, -1)
+    advantage = generalised_advantage(
+        torch.from_numpy(rollout.reward),
+        values,
+        torch.from_numpy(rollout.ended),
+        a2c.settings.discount,
+        a2c.settings.gae_lambda,
+    )
     where = np.empty(rollout.action.shape)
     for t, ended in enumerate(rollout.ended):
         where[t] = steps
@@ -129,6 +141,7 @@ def columns(
         "next_curiosity": appraisal.next_curiosity.numpy(),
         "bonus": appraisal.bonus.numpy(),
         "reading": appraisal.paid_for.numpy(),
+        "td_error": advantage.flatten().abs().numpy(),
         "step": where.ravel(),
         "copies": np.bincount(same, minlength=len(same))[same],
     }

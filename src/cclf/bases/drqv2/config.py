@@ -26,14 +26,19 @@ class Drqv2Config:
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
     batch_size: Size = 256
+    """Transitions in each update."""
     warmup_agent_steps: Count = 2_000
     """Uniform random actions, no update."""
     update_every_agent_steps: Count = 2
+    """Agent steps between two updates."""
     replay_capacity_transitions: Count = 1_000_000
+    """Transitions that the replay keeps; the oldest leave first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where its frames are kept; auto: on the GPU where they fit."""
     n_steps: Annotated[int, Range(1, 100)] = 3
     """Rewards in a return before the value of what follows."""
     discount: Share = 0.99
+    """Of rewards to come, per agent step."""
     learning_rate: Positive = 1e-4
     """Encoder, actor and critic."""
     contrastive_coefficient: ZeroOrMore = 1.0
@@ -43,11 +48,17 @@ class Drqv2Config:
     shift_pixels: Annotated[int, Range(1, 64)] = 4
     """Pixels that a view may be shifted by, either way; the border is repeated."""
     conv_layers: Size = 4
+    """Convolutions of the encoder."""
     conv_filters: Size = 32
+    """Channels of each convolution."""
     feature_dim: Size = 50
+    """Numbers that actor and critic, each by a layer of its own, make of the encoder's output."""
     hidden_dim: Size = 1024
+    """Width of the hidden layers of actor and critic."""
     first_noise_std: ZeroOrMore = 1.0
+    """Standard deviation of the noise on actions at the start."""
     last_noise_std: ZeroOrMore = 0.1
+    """Standard deviation of the noise on actions at its end."""
     noise_agent_steps: Count = 500_000
     """Over which the noise of actions goes from the first to the last."""
     update_noise_clip: ZeroOrMore = 0.3

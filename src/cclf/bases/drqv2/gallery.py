@@ -8,12 +8,13 @@ from torch import Tensor
 
 from cclf.bases import pixel_gallery
 from cclf.bases.drqv2.learner import make_drqv2
-from cclf.bases.drqv2.update import Drqv2, join_planes
+from cclf.bases.drqv2.update import Drqv2, join_planes, q_target
 from cclf.bases.pixel_gallery import Looks
 from cclf.config import Config
 from cclf.data.replay import Replay
-from cclf.data.types import MakeEnv
+from cclf.data.types import Batch, MakeEnv
 from cclf.gallery.record import About, Gallery
+from cclf.gallery.samples import without_curiosity
 
 
 def gallery(
@@ -42,4 +43,15 @@ def looks_of(agent: Drqv2) -> Looks:
         encode_query=lambda views: agent.critic.trunk(agent.encoder(views)),
         encode_key=lambda views: agent.target.trunk(agent.encoder(views)),
         views_name="shifts",
+        td_error=partial(td_error, agent),
     )
+
+
+def td_error(agent: Drqv2, batch: Batch, noise: Tensor, env_steps: Tensor) -> Tensor:
+    """On the frames as they are, which acting sees."""
+    alone = without_curiosity(batch.observation, batch.next_observation, batch.reward)
+    features, following = map(agent.encoder, (batch.observation, batch.next_observation))
+    std = agent.noise_std(env_steps)
+    target = q_target(agent, alone, batch, following, noise[None], std)
+    values = agent.critic.values(agent.critic.trunk(features), batch.action)
+    return pixel_gallery.distance_to(target, values)

@@ -26,7 +26,16 @@ from cclf.bases.pixel_encoder import (
 )
 from cclf.config import Config, Precision
 from cclf.data.augment import Crops, Views, draw_origins, repeated_border, uncut_pairs
-from cclf.data.optimisers import Move, adam_on, adam_step, descend, follow, load_moments, moments
+from cclf.data.optimisers import (
+    Move,
+    adam_on,
+    adam_step,
+    descend,
+    follow,
+    load_moments,
+    moments,
+    step,
+)
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
@@ -36,6 +45,7 @@ from cclf.kernels.paired_convolutions import (
     paired_split,
     prepare,
 )
+from cclf.runtime.compile import at_once
 
 PIXEL_CENTRE = 0.5  # pixels enter as x / 255 - 0.5
 
@@ -70,6 +80,7 @@ class Compute(NamedTuple):
     join_frames: Callable[..., Tensor]
     appraise: "Callable[[Drqv2, Encoded, Batch, Drqv2Noise, Tensor], Appraised]"
     q_target: Callable[..., Tensor]
+    values: Callable[..., tuple[Tensor, Tensor, Tensor]]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
     actor_loss: Callable[..., tuple[Tensor, Metrics]]
     move: Move | None  # a step of Adam; None is PyTorch's own
@@ -93,6 +104,7 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
         join,
         wrap(appraise),
         wrap(q_target),
+        wrap(values),
         wrap(critic_loss),
         wrap(actor_loss),
         None if move is adam_step else move,
@@ -130,9 +142,10 @@ class Drqv2:
         parts = ("framework", "encoder", "actor", "critic", "target")
         self.networks = nn.ModuleDict({part: getattr(self, part) for part in parts}).to(device)
         adam = adam_on(device)
-        learned = [*self.encoder.parameters(), *self.critic.parameters()]
+        self._valued: list[Tensor] = list(self.critic.parameters())  # learned from the value loss
         if config.method.contrastive:
-            learned += self.framework.parameters()
+            self._valued += self.framework.parameters()
+        learned = [*self.encoder.parameters(), *self._valued]
         self.optimisers = {
             "critic": adam(learned, lr=settings.learning_rate),
             "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
@@ -161,13 +174,26 @@ class Drqv2:
         """One update: appraise, critic and encoder, actor, target."""
         std, encoded = self.noise_std(env_steps), self.encode(batch, noise)
         appraisal, priority, metrics = self.compute.appraise(self, encoded, batch, noise, env_steps)
-        metrics |= self._learn_values(encoded, appraisal, batch, noise.target, std)
+        features, loss, more = self._value_loss(encoded, appraisal, batch, noise.target, std)
+        # Convolutions on one side, all that is behind them on the other. Neither needs the other.
+        *gradients, feature_gradient = torch.autograd.grad(loss, [*self._valued, features])
         anchors = encoded.first[: len(batch.reward)].detach()
-        loss, more = self.compute.actor_loss(self, anchors, noise.actor, std)
-        descend(loss, self.optimisers["actor"], move=self.compute.move)
-        self._move_target()
+
+        def move_encoder() -> None:
+            convolutions = list(self.encoder.parameters())
+            found = torch.autograd.grad(features, convolutions, feature_gradient)
+            step(self.optimisers["critic"], convolutions, found, self.compute.move)
+
+        def move_others() -> Metrics:
+            step(self.optimisers["critic"], self._valued, gradients, self.compute.move)
+            self._move_target()
+            loss, metrics = self.compute.actor_loss(self, anchors, noise.actor, std)
+            descend(loss, self.optimisers["actor"], move=self.compute.move)
+            return metrics
+
+        _, actor_metrics = at_once(move_encoder, move_others)
         self.updates += 1
-        return UpdateResult(metrics | more | {"noise_std": std}, priority)
+        return UpdateResult(metrics | more | actor_metrics | {"noise_std": std}, priority)
 
     def noise_std(self, env_steps: Tensor) -> Tensor:
         settings, agent_steps = self.settings, env_steps / self.env.action_repeat
@@ -197,10 +223,11 @@ class Drqv2:
         frames = self.compute.join_frames(self.settings.shift_pixels, *observations)
         return uncut_pairs(frames, noise.origins, noise.next_origins, self.env.frame_pixels)
 
-    def _learn_values(
+    def _value_loss(
         self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor, std: Tensor
-    ) -> Metrics:
-        """Target (2), Q loss (1), (7) and contrastive loss (8), over the learned views."""
+    ) -> tuple[Tensor, Tensor, Metrics]:
+        """Features of the learned views, and over them Q loss (1), (7), with target (2), and
+        contrastive loss (8)."""
         views, batch_size = appraisal.views.shape
         features, next_features = encoded.first, encoded.next_first
         if views * batch_size > len(features):  # a view that was not known before
@@ -214,14 +241,18 @@ class Drqv2:
                 next_features = torch.cat([next_features, chosen])
             learned = self.encoder(encoded.crops.rows(appraisal.views[1]))
             features = torch.cat([features, learned])
-        with torch.no_grad():
-            target = self.compute.q_target(self, appraisal, batch, next_features, noise, std)
+
+        @torch.no_grad()
+        def aims() -> tuple[Tensor, Tensor | None]:
             key = self._key(encoded, appraisal) if self.method.contrastive else None
+            return self.compute.q_target(self, appraisal, batch, next_features, noise, std), key
+
+        action = batch.action.repeat(views, 1)
+        found, (target, key) = at_once(lambda: self.compute.values(self, features, action), aims)
         loss, metrics = self.compute.critic_loss(
-            self, features, target, appraisal.weights, batch.action, key, appraisal.curiosity
+            self, *found, target, appraisal.weights, key, appraisal.curiosity
         )
-        descend(loss, self.optimisers["critic"], move=self.compute.move)
-        return metrics
+        return features, loss, metrics
 
     def _key(self, encoded: Encoded, appraisal: Appraisal) -> Tensor:
         """Features of the key views by the target's trunk."""
@@ -354,20 +385,25 @@ def q_target(
     )
 
 
+def values(agent: Drqv2, features: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The critic's features (V B, D) and both of its values (V B,), of views and actions."""
+    z = agent.critic.trunk(features)
+    return z, *agent.critic.values(z, action)
+
+
 def critic_loss(
     agent: Drqv2,
-    features: Tensor,
+    z: Tensor,
+    q1: Tensor,
+    q2: Tensor,
     target: Tensor,
     weights: Tensor,
-    action: Tensor,
     key: Tensor | None,
     curiosity: Tensor,
 ) -> tuple[Tensor, Metrics]:
-    """Eq. (1) with even weights, Eq. (7) with curiosity's, on features (V B, H) of the views; and
-    with a key Eq. (8), which moves encoder, trunk and belief in the same step."""
-    z = agent.critic.trunk(features)
-    views = agent.critic.values(z, action.repeat(weights.shape[0], 1))
-    q1, q2 = (q.view_as(weights) for q in views)
+    """Eq. (1) with even weights, Eq. (7) with curiosity's, on the values of the views; and with a
+    key Eq. (8), which moves encoder, trunk and belief in the same step."""
+    q1, q2 = q1.view_as(weights), q2.view_as(weights)
     loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
     metrics = {
         "critic_loss": loss.detach(),

@@ -69,10 +69,13 @@ class Options:
     their parity; and what 26 games with 4 seeds each would take."""
 
     methods: tuple[str, ...] = ("rainbow", "curl", "cclf")
+    """Methods to measure, one after another."""
     stacks: tuple[int, ...] = (26, 104)
     """Runs in a stack."""
     precision: Literal["fp32", "tf32"] = "fp32"
+    """Of matrix products."""
     device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     rounds: int = 200
     """Updates of every run in each of five measurements."""
     replay_transitions: int = 100_000

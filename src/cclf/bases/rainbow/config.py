@@ -79,16 +79,22 @@ class RainbowConfig:
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
     batch_size: Size = 32
+    """Transitions in each update."""
     learn_start_agent_steps: Count = 1_600
     """The first update follows this agent step."""
     warmup_policy: Literal["noisy-net", "uniform"] = "noisy-net"
     """Before the first update: the untrained network (CURL's code), or uniform random actions (the
     CCLF paper)."""
     updates_per_agent_step: Size = 1
+    """Updates after each agent step."""
     replay_capacity_transitions: Count = 100_000
+    """Transitions that the replay keeps; the oldest leave first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where its frames are kept; auto: on the GPU where they fit."""
     discount: Share = 0.99
+    """Of rewards to come, per agent step."""
     n_steps: Size = 20
+    """Rewards in a return before the value of what follows."""
     n_step_bug: bool = False
     """Keep CURL's bug: no bootstrap either where the step after the n-th ended the episode."""
     base_replay: Literal["td-error", "uniform"] = "td-error"
@@ -99,30 +105,44 @@ class RainbowConfig:
     """Weigh each sample by (N P)^-beta over the largest of the batch: Rainbow's, beside its
     TD-error priorities."""
     importance_beta: Share = 0.4
+    """Beta of the importance weights at the start of learning."""
     importance_beta_agent_steps: Count = 98_400
     """Agent steps after the start of learning in which beta rises to 1."""
     learning_rate: Positive = 1e-4
+    """Of Adam, for all parameters."""
     adam_epsilon: Positive = 1.5e-4
+    """Epsilon of Adam."""
     max_gradient_norm: Positive = 10.0
+    """Larger gradients are scaled down to this norm."""
     target_every_agent_steps: Count = 2_000
+    """Agent steps between two copies into the target network."""
     key_ema_rate: Share = 0.001
     """Of the momentum network that encodes keys."""
     convolutions: Literal["data-efficient", "nature"] = "data-efficient"
+    """Which encoder: two layers (data-efficient Rainbow), or three (DQN's in Nature)."""
     hidden_dim: Size = 256
+    """Width of the hidden layers of the value heads."""
     distributional: bool = True
     """C51 with cross-entropy, or plain Q values with a Huber loss."""
     atoms: Annotated[int, Range(2, 10_000)] = 51
+    """Atoms of C51's distribution."""
     value_max: Positive = 10.0
     """The support of C51 is [-value_max, value_max]."""
     noisy: bool = True
+    """Explore by noisy layers."""
     noisy_sigma: ZeroOrMore = 0.1
+    """Scale of their noise at the start."""
     dueling: bool = True
+    """Split Q into value and advantage."""
     double_q: bool = True
+    """Choose the next action by the online network, value it by the target."""
     epsilon_train: Share = 0.0
+    """Share of random actions in training."""
     epsilon_decay_agent_steps: CountOrZero = 0
     """Agent steps after the start of learning in which epsilon falls from 1 to `epsilon_train`; 0
     starts there."""
     epsilon_eval: Share = 0.001
+    """Share of random actions in evaluation."""
     q_observations: Literal["views", "original"] = "views"
     """What the Q loss and its target see: the augmented views (CCLF, DrQ) or the frames as they are
     (Rainbow, CURL)."""
@@ -132,9 +152,13 @@ class RainbowConfig:
     contrastive_list: Literal["cclf", "curl"] = "cclf"
     """Whose table of coefficients per game is used; the two papers disagree, see docs/atari.md."""
     cclf_coefficient: ZeroOrMore = 1e-4
+    """Weight of the contrastive loss by the list of the CCLF paper."""
     curl_coefficient: ZeroOrMore = 1.0
+    """Weight of the contrastive loss by the list of CURL."""
     contrastive_hidden_dim: Size = 256
+    """Width of the hidden layer of the contrastive head."""
     contrastive_dim: Size = 128
+    """Numbers that queries and keys are compared by."""
     logit_scale: Positive = 0.1
     """Inside the softmax of belief and contrastive loss."""
     precision: Literal["fp32", "tf32"] = "fp32"

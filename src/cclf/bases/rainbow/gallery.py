@@ -4,7 +4,6 @@ shifted as it shifts them.
 What came next is what came n steps later, and blank from the end of the episode on.
 """
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,9 +23,9 @@ from cclf.errors import ConfigError
 from cclf.framework import Appraisal
 from cclf.gallery.record import About, Gallery, Measure
 from cclf.gallery.samples import (
-    NEIGHBOURS,
     SIDES,
     Frames,
+    Memory,
     Pair,
     Row,
     again_remark,
@@ -34,7 +33,9 @@ from cclf.gallery.samples import (
     kept_maxima,
     of_chosen,
     of_transitions,
-    transition_curiosity,
+    second_reading,
+    table_of,
+    without_curiosity,
 )
 from cclf.runtime.run_folder import load_part
 from cclf.runtime.seeding import derive
@@ -49,29 +50,27 @@ def gallery(
     make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
     draws, rainbow, replay = load(config, learner, env_steps.device)
-    parts = []
-    for number in range(math.ceil(samples / rainbow.settings.batch_size)):
+
+    def read(number: int) -> dict[str, Tensor]:
         batch, noise = draw(draws, replay, 2 * number)
         pair, appraisal = appraise(rainbow, batch, noise, env_steps)
-        # other shifts: what is their luck?
         _, again = appraise(rainbow, batch, draws.of_first(2 * number + 1)[1], env_steps)
-        second = {"again": transition_curiosity(again), "reading_again": again.paid_for}
-        parts.append(columns(rainbow, batch, noise, pair, appraisal) | second)
-    table = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
-    drawable = replay.drawable()[0].numpy()
-    live = np.flatnonzero(drawable)
+        found = columns(rainbow, batch, noise, pair, appraisal) | second_reading(again)
+        return found | {"td_error": td_error(rainbow, batch, noise)}
+
+    table = table_of(samples, rainbow.settings.batch_size, read)
     return of_transitions(
         about,
         rainbow.framework,
         table,
-        stacks=partial(_stacks, replay),
+        _memory(replay),
         pictures=_pictures,
-        facts=partial(_facts, replay),
-        priorities=drawable[live],
-        ages=_age(replay, live),
+        facts=partial(_facts, replay.n_steps),
+        rewards="what the game paid in its first step, clipped as in training",
+        td_errors="its loss on whole frames, without the bonus",
+        measures=_measures(table, replay.n_steps),
         drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, drawn from replay as training draws them, in "
         f"batches of {rainbow.settings.batch_size}.",
-        measures=_measures(table, replay),
         remarks=_remarks(rainbow, replay, table),
     )
 
@@ -145,39 +144,27 @@ def shift_apart(rainbow: Rainbow, shifts: Tensor) -> Tensor:
     return (middles[:, 1:] - middles[:, :1]).abs().sum(0).float()
 
 
-def _measures(table: dict[str, np.ndarray], replay: NStepReplay) -> list[Measure]:
-    slot = table["slot"]
-    distance = f"distance in pixels to the {NEIGHBOURS} nearest observations of its batch"
-    apart = (table["apart"] + table["next_apart"]) / 2.0
+@torch.no_grad()
+def td_error(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise) -> Tensor:
+    """The loss of each transition, (B,), as Rainbow alone has it: one view, no bonus."""
+    seen = (batch.observation, batch.next_observation)
+    first, next_first = map(rainbow.online.encoder, seen)
+    valid = torch.ones(rainbow.online.head.num_actions, device=batch.reward.device)
+    alone = without_curiosity(*seen, batch.reward)
+    return rainbow.td_losses(alone, batch, noise, valid, first, next_first).losses
+
+
+def _measures(table: dict[str, np.ndarray], n_steps: int) -> list[Measure]:
     return [
-        Measure("rarity", table["rarity"], distance, novelty=1),
         Measure(
-            "age", _age(replay, slot).astype(float), "agent steps since it happened", novelty=-1
-        ),
-        Measure(
-            "step in the episode",
-            replay.ages[0].numpy()[slot].astype(float),
-            "agent steps since its episode began",
-        ),
-        Measure(
-            "reward",
-            table["reward"],
-            "what the game paid in its first step, clipped as in training",
-        ),
-        Measure(
-            f"{replay.n_steps}-step return",
+            f"{n_steps}-step return",
             table["n_step_return"],
             "what its steps were paid together, discounted",
         ),
         Measure(
             "shift",
-            apart,
+            (table["apart"] + table["next_apart"]) / 2.0,
             "pixels by which the chosen view lies off the anchor, mean of both observations",
-        ),
-        Measure(
-            "priority",
-            table["priority"],
-            "before this batch: a long memory of curiosity when it was drawn before",
         ),
     ]
 
@@ -204,16 +191,22 @@ def _remarks(rainbow: Rainbow, replay: NStepReplay, table: dict[str, np.ndarray]
     return remarks
 
 
-def _age(replay: NStepReplay, slot: np.ndarray) -> np.ndarray:
-    return np.asarray((replay.written - slot) % replay.slots)
+def _memory(replay: NStepReplay) -> Memory:
+    drawable = replay.drawable()[0].numpy()
+    live = np.flatnonzero(drawable)
+    return Memory(
+        live,
+        drawable[live],
+        lambda slots: np.asarray((replay.written - slots) % replay.slots),
+        replay.ages[0].numpy(),
+        partial(_stacks, replay),
+    )
 
 
-def _facts(replay: NStepReplay, found: Row) -> dict[str, Any]:
+def _facts(n_steps: int, found: Row) -> dict[str, Any]:
     return {
         "action": str(found["action"]),
-        "step": int(replay.ages[0, int(found["slot"])]),
-        "age": int(_age(replay, found["slot"])),
-        "steps_between": replay.n_steps,
+        "steps_between": n_steps,
         "ended_between": bool(found["ended"]),
     }
 

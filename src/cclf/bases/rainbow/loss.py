@@ -73,6 +73,12 @@ class RainbowStep(NamedTuple):
     metrics: Metrics
 
 
+class TdLosses(NamedTuple):
+    losses: Tensor  # (B,)  Eq. (1) and (7)
+    outputs: Tensor  # (V, B, A, N)  of the online network
+    target: Tensor  # (B, N)
+
+
 class Rainbow(nn.Module):
     """Networks of one run, and the loss that its next update descends."""
 
@@ -176,15 +182,12 @@ class Rainbow(nn.Module):
         )
         learned = self._original(appraisal, batch) if original else appraisal
 
-        with torch.no_grad():
-            target = self._target(learned, batch, noise, valid, next_first)
-        outputs = self._outputs(first, learned.views, noise.online, valid)
-        # (B,)  Eq. (1) and (7)
-        losses = (learned.weights * self._view_losses(outputs, batch.action, target)).sum(0)
+        td = self.td_losses(learned, batch, noise, valid, first, next_first)
+        losses = td.losses
         weights = torch.ones_like(losses)
         if self.settings.importance_sampling:
             weights = equations.importance_weights(batch.priority, beta)
-        metrics = self._metrics(appraisal, batch, losses, weights, outputs, target)
+        metrics = self._metrics(appraisal, batch, weights, td)
 
         loss = (weights * losses).mean()
         if self.method.contrastive:
@@ -198,6 +201,22 @@ class Rainbow(nn.Module):
         priority = self._priority(batch, appraisal, losses.detach())
         metrics["priority_mean"] = priority.mean()
         return RainbowStep(loss, priority, metrics)
+
+    def td_losses(
+        self,
+        learned: Appraisal,
+        batch: GameBatch,
+        noise: RainbowNoise,
+        valid: Tensor,
+        first: Tensor,
+        next_first: Tensor,
+    ) -> TdLosses:
+        """Of each transition, over the learned views, of which the first is encoded already."""
+        with torch.no_grad():
+            target = self._target(learned, batch, noise, valid, next_first)
+        outputs = self._outputs(first, learned.views, noise.online, valid)
+        losses = (learned.weights * self._view_losses(outputs, batch.action, target)).sum(0)
+        return TdLosses(losses, outputs, target)
 
     def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> Views:
         """K views (K, B, F, h, w) of stacks (B, F, H, W), as far as the encoder sees them."""
@@ -318,11 +337,10 @@ class Rainbow(nn.Module):
         self,
         appraisal: Appraisal,
         batch: GameBatch,
-        losses: Tensor,
         weights: Tensor,
-        outputs: Tensor,
-        target: Tensor,
+        td: TdLosses,
     ) -> Metrics:
+        losses, outputs, target = td
         support = self.online.support
         target_value = (target * support).sum(1) if support.shape[0] > 1 else target[:, 0]
         metrics = {

@@ -123,7 +123,8 @@ _CATCH: Overrides = {
 
 # Pictures of 84 pixels would hide their last nine rows and columns from the data-efficient network
 # (`GameEncoder.visible_pixels`), and a Gymnasium environment may show what counts there. 100 is the
-# least side of which both networks see all. Rewards are not clipped: up to 1 a step fit the support.
+# least side of which both networks see all. Rewards are not clipped: up to 1 a step fit the
+# support.
 _GYM = Defaults(env={"frame_pixels": 100, "crop_pixels": 100}, settings={"value_max": 100.0})
 
 # Half the frame and half the width; measured in docs/performance.md.

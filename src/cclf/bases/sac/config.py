@@ -46,11 +46,15 @@ class SacConfig:
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
     batch_size: Size = 512
+    """Transitions in each update."""
     warmup_agent_steps: Count = 1_000
     """Uniform random actions, no update."""
     replay_capacity_transitions: Count = 100_000
+    """Transitions that the replay keeps; the oldest leave first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where its frames are kept; auto: on the GPU where they fit."""
     discount: Share = 0.99
+    """Of rewards to come, per agent step."""
     learning_rate: Positive = 1e-3
     """Encoder, actor and critic."""
     contrastive_learning_rate: Positive = 1e-3
@@ -60,19 +64,32 @@ class SacConfig:
     """Adam steps of the encoder per contrastive backward: the released code moves it with two
     optimisers of separate moments."""
     temperature_learning_rate: Positive = 1e-4
+    """Of the entropy temperature."""
     temperature_beta1: ShareBelowOne = 0.5
+    """Adam's first beta for the entropy temperature."""
     initial_temperature: Positive = 0.1
+    """The entropy temperature at the start; it is learned."""
     q_ema_rate: Share = 0.01
+    """Share of the critic that enters its target each time."""
     encoder_ema_rate: Share = 0.05
+    """Share of the encoder that enters its target each time."""
     target_every_updates: Count = 2
+    """Updates between two steps of the targets."""
     actor_every_updates: Count = 2
+    """Updates between two of actor and temperature."""
     conv_layers: Size = 4
+    """Convolutions of the encoder."""
     conv_filters: Size = 32
+    """Channels of each convolution."""
     feature_dim: Size = 50
+    """Numbers that the encoder makes of an observation."""
     hidden_dim: Size = 1024
-    """Of actor and critic; of state also the layer in the place of the convolutions."""
+    """Width of the hidden layers of actor and critic; of state also of the layer in the place of the
+    convolutions."""
     log_std_min: Annotated[float, Range(-50, 20)] = -10.0
+    """Least logarithm of the policy's standard deviation."""
     log_std_max: Annotated[float, Range(-50, 20)] = 2.0
+    """Largest logarithm of the policy's standard deviation."""
     precision: Precision = "fp32"
     """Of the encoder's convolutions and its large linear layer; all else is float32. tf32 and bf16
     need a GPU."""

@@ -9,12 +9,15 @@ from torch import Tensor
 from cclf.bases import pixel_gallery
 from cclf.bases.pixel_gallery import Looks
 from cclf.bases.sac.learner import make_sac
-from cclf.bases.sac.update import Sac
+from cclf.bases.sac.update import Sac, q_target
 from cclf.config import Config
+from cclf.data.augment import centre_origins, crop
+from cclf.data.from_disk import refuse_unlike
 from cclf.data.replay import Replay
-from cclf.data.types import MakeEnv
+from cclf.data.types import Batch, MakeEnv
 from cclf.errors import ConfigError
 from cclf.gallery.record import About, Gallery
+from cclf.gallery.samples import without_curiosity
 
 
 def gallery(
@@ -36,7 +39,11 @@ def gallery(
 
 def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Sac, Replay]:
     make = partial(make_sac, device=device)
-    return pixel_gallery.load(config, learner, make)
+    sac, replay = pixel_gallery.load(config, learner, make)
+    saved = learner["algorithm"]["log_temperature"]  # no network, and part of the target
+    refuse_unlike(sac.log_temperature.detach(), saved, "log_temperature")
+    sac.log_temperature.data.copy_(saved)
+    return sac, replay
 
 
 def looks_of(sac: Sac) -> Looks:
@@ -48,4 +55,20 @@ def looks_of(sac: Sac) -> Looks:
         encode_query=sac.critic.encoder,
         encode_key=sac.target.encoder,
         views_name="crops",
+        td_error=partial(td_error, sac),
     )
+
+
+def td_error(sac: Sac, batch: Batch, noise: Tensor, _: Tensor) -> Tensor:
+    """On the crops that evaluation sees; the clock changes nothing here."""
+    pixels = sac.env.crop_pixels
+    size = (len(batch.reward), sac.env.frame_pixels, pixels)
+    origins = centre_origins(1, *size, batch.reward.device)
+    seen, following = (
+        crop(frames, origins, pixels).inputs[0]
+        for frames in (batch.observation, batch.next_observation)
+    )
+    alone, encoder = without_curiosity(seen, following, batch.reward), sac.critic.encoder
+    features = (encoder.convolutions(following), sac.target.encoder(following))
+    target = q_target(sac, alone, batch, *features, noise[None])
+    return pixel_gallery.distance_to(target, sac.critic.values(encoder(seen), batch.action))

@@ -28,6 +28,7 @@ from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import Layers, backward, paired_convolutions, prepare
+from cclf.runtime.compile import at_once
 
 
 class SacNoise(NamedTuple):
@@ -194,8 +195,15 @@ class Sac:
         """Target (2) and Q loss (1), (7), over the anchor and the other learned views."""
         views, batch_size = appraisal.views.shape
         chosen = views * batch_size > len(encoded.first)  # a view that was not known before
-        features, encoder = encoded.first, self.critic.encoder
-        with torch.no_grad():
+        encoder = self.critic.encoder
+
+        def seen() -> Tensor:
+            if not chosen:
+                return encoded.first
+            return torch.cat([encoded.first, encoder(encoded.crops.rows(appraisal.views[1]))])
+
+        @torch.no_grad()
+        def aim() -> Tensor:
             conv_features, target_features = encoded.next_first_conv, encoded.next_first_target
             if chosen:
                 row = appraisal.next_views[1]
@@ -203,10 +211,10 @@ class Sac:
                 conv_features = torch.cat([conv_features, encoder.convolutions(crops)])
                 known = self.target.encoder(crops) if encoded.keys is None else encoded.keys[row]
                 target_features = torch.cat([target_features, known])
-            seen = (conv_features, target_features)
-            target = self.compute.q_target(self, appraisal, batch, *seen, noise)
-        if chosen:
-            features = torch.cat([features, encoder(encoded.crops.rows(appraisal.views[1]))])
+            inputs = (batch, conv_features, target_features, noise)
+            return self.compute.q_target(self, appraisal, *inputs)
+
+        features, target = at_once(seen, aim)
         weights, action = appraisal.weights, batch.action
         loss, metrics = self.compute.critic_loss(self, features, target, weights, action)
         descend(loss, self.optimisers["critic"])
@@ -221,27 +229,37 @@ class Sac:
     def _learn_from_anchors(
         self, encoded: Encoded, appraisal: Appraisal, noise: Tensor, target_moved: bool
     ) -> Metrics:
-        """Actor and temperature, then the contrastive loss (8), on the anchors encoded anew."""
+        """Actor and temperature, and the contrastive loss (8), on the anchors encoded anew. Neither
+        reads what the other moves."""
         acts = self.updates % self.settings.actor_every_updates == 0
-        contrasts, metrics = self.method.contrastive, dict[str, Tensor]()
+        contrasts = self.method.contrastive
         if not (acts or contrasts):
-            return metrics
+            return {}
         with torch.set_grad_enabled(contrasts):
             anchors = encoded.crops.rows(slice(len(appraisal.curiosity)))
             conv_features = self.critic.encoder.convolutions(anchors)
             query = self.critic.encoder.head(conv_features)
-        if acts:
-            detached = (conv_features.detach(), query.detach())
-            loss, metrics = self.compute.actor_loss(self, *detached, noise)
-            descend(loss, self.optimisers["actor"], self.optimisers["temperature"])
-            metrics["temperature"] = self.temperature.detach()
-        if contrasts:
+
+        def contrast() -> Metrics:
+            if not contrasts:
+                return {}
             key = self._key(encoded, appraisal, target_moved)
             loss = self.compute.contrastive_loss(self, query, key, appraisal.curiosity)
             names = [name for name in ("encoder", "contrastive") if name in self.optimisers]
             descend(loss, *(self.optimisers[name] for name in names))
-            metrics["contrastive_loss"] = loss.detach()
-        return metrics
+            return {"contrastive_loss": loss.detach()}
+
+        detached = (conv_features.detach(), query.detach())
+
+        def act() -> Metrics:
+            if not acts:
+                return {}
+            loss, metrics = self.compute.actor_loss(self, *detached, noise)
+            descend(loss, self.optimisers["actor"], self.optimisers["temperature"])
+            return metrics | {"temperature": self.temperature.detach()}
+
+        contrastive_metrics, actor_metrics = at_once(contrast, act)
+        return actor_metrics | contrastive_metrics
 
     @torch.no_grad()
     def _key(self, encoded: Encoded, appraisal: Appraisal, target_moved: bool) -> Tensor:

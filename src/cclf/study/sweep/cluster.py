@@ -27,7 +27,7 @@ from cclf.errors import ConfigError
 from cclf.runtime import interpreter, machine
 from cclf.runtime.files import wait_for_folder
 from cclf.study.sweep import child, run_files
-from cclf.study.sweep.plan import BAD_INPUT, STOPPED, Job, RunStatus
+from cclf.study.sweep.plan import BAD_INPUT, NOT_STARTED, STOPPED, Job, RunStatus
 from cclf.study.sweep.run_files import RunFiles, Stamp
 
 SharedFiles = Literal["detect", "yes", "no"]
@@ -225,7 +225,7 @@ class RayRun:
     def ask_to_stop(self) -> None:
         self.stopping = True
         if self._shared is None:
-            self._end(STOPPED, "not started")
+            self._end(STOPPED, NOT_STARTED)
         else:
             self._actor.stop.remote()
 

@@ -9,6 +9,7 @@ from cclf.runtime.stop import SIGNALS, Stop
 from cclf.study.sweep.plan import (
     DONE,
     FAILED,
+    NOT_STARTED,
     STOPPED,
     Call,
     Job,
@@ -66,11 +67,12 @@ def run_all(
             ):
                 stopping = True
                 outcomes |= {
-                    call: Outcome(call, STOPPED, "not started")
+                    call: Outcome(call, STOPPED, NOT_STARTED)
                     for job in waiting
                     for call in job.calls
                 }
                 waiting = []
+                screen.stopping([call for job in running for call in job.calls], outcomes)
                 for run in running.values():
                     run.ask_to_stop()
             for job in list(waiting):

@@ -3,6 +3,7 @@ far it is."""
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from cclf.runtime import run_end
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
 PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
 FAILURE_MARK = "failed.json"
+NOT_STARTED = "not started"  # the last word of a run that a sweep left out when it was stopped
+STATES = ("done", "stopped", NOT_STARTED, "failed")
 _TAIL_BYTES = 16_384
 
 
@@ -134,6 +137,7 @@ class RunStatus(NamedTuple):
     train_return: float | None = None
     exit_code: int | None = None
     last_line: str = ""
+    updates: int = 0
 
 
 class Outcome(NamedTuple):
@@ -144,6 +148,21 @@ class Outcome(NamedTuple):
     @property
     def failed(self) -> bool:
         return self.exit_code not in (DONE, STOPPED)
+
+    @property
+    def state(self) -> str:
+        """One of STATES."""
+        if self.exit_code == STOPPED:
+            return NOT_STARTED if self.last_line == NOT_STARTED else "stopped"
+        return "failed" if self.failed else "done"
+
+
+def tally(outcomes: Iterable[Outcome], runs: int) -> str:
+    """How many of the runs came to what; of a sweep that was stopped, those it never began count
+    for themselves."""
+    counts = Counter(outcome.state for outcome in outcomes)
+    others = [f"{counts[state]} {state}" for state in STATES[1:] if counts[state]]
+    return ", ".join([f"{counts['done']} of {runs} runs done", *others])
 
 
 def progress(folder: Path) -> RunStatus:
@@ -163,7 +182,11 @@ def progress(folder: Path) -> RunStatus:
     if not rows:
         return RunStatus()
     returns = [float(row["episode_return"]) for row in rows if row["episode_return"]]
-    return RunStatus(int(rows[-1]["env_steps"]), returns[-1] if returns else None)
+    return RunStatus(
+        int(rows[-1]["env_steps"]),
+        returns[-1] if returns else None,
+        updates=int(rows[-1].get("updates") or 0),
+    )
 
 
 def is_finished(call: Call) -> bool:

@@ -1,0 +1,84 @@
+"""Draws the pictures at the top of README, for light and for dark pages: a card of what an agent
+was curious about, and learning curves of CCLF beside its controls.
+
+    .venv/bin/cclf demo
+    .venv/bin/python scripts/front.py runs/demo/minigrid/DoorKey-6x6/cclf/seed-3-*
+"""
+
+import sys
+import textwrap
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cclf.gallery.record import ShownSample
+from cclf.study import figures, load
+from cclf.study.gallery_cards import percent, simple_sentence
+from cclf.study.inspect import curate
+from cclf.study.styles import RED, styles
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "docs" / "figures"
+INKS = {"light": "#1f2328", "dark": "#f0f6fc"}
+CONTROLS = ("cclf", "cclf-shuffled", "cclf-even", "curl")
+SHOWN = ("minigrid/DoorKey-6x6", "entropy-0.01")  # of the curves: task and profile
+
+
+def card(look: ShownSample) -> Any:
+    """What it saw, how sure it was of it, and why."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4, 3.3))
+    figure.text(0.02, 0.93, f"{percent(look.curiosity)} curious", fontsize=13, weight="bold")
+    words = textwrap.fill(unescape(simple_sentence(look)), 44)
+    figure.text(0.02, 0.89, words, fontsize=9.5, va="top", linespacing=1.35)
+    for place, (title, seen) in enumerate(
+        (("what it saw", look.now), ("what came next", look.following))
+    ):
+        left = 0.02 + 0.5 * place
+        axis = figure.add_axes((left, 0.09, 0.46, 0.46))
+        axis.imshow(seen.frames[-1], interpolation="nearest")
+        axis.axis("off")
+        axis.set_title(title, fontsize=9, loc="left", pad=3)
+        bar = figure.add_axes((left, 0.055, 0.46, 0.018))
+        bar.barh([0], [1.0], color="#888888", alpha=0.35)
+        bar.barh([0], [seen.belief], color=RED)
+        bar.set_xlim(0.0, 1.0)
+        bar.axis("off")
+        figure.text(left, 0.0, f"{percent(seen.belief)} sure", fontsize=9)
+    return figure
+
+
+def curves() -> Any:
+    rows = [
+        row
+        for row in load.read(ROOT / "results" / "curiosity")
+        if (row.task, row.profile) == SHOWN and row.method in CONTROLS
+    ]
+    found = {method: figures.curves(rows)[method] for method in CONTROLS}
+    drawing = figures.learning_curves({"DoorKey-6x6": found}, legend=False, looks=styles(CONTROLS))
+    drawing.set_size_inches(5.2, 3.3)
+    (axis,) = drawing.axes
+    for line, (method, curve) in zip(axis.lines, found.items(), strict=True):
+        line.set_label(f"{method} ({len(curve.seeds)} seeds)")
+    axis.legend(loc="upper left", frameon=False, fontsize=9.5, handlelength=2.6)
+    axis.tick_params(labelsize=9)
+    for label in (axis.xaxis.label, axis.yaxis.label):
+        label.set_size(9.5)
+    return drawing
+
+
+def main() -> None:
+    gallery = curate(Path(sys.argv[1]), 512, torch.device("cpu"))
+    for name, ink in INKS.items():
+        for part, drawing in (("card", card(gallery.most[0])), ("curves", curves())):
+            figures.ink(drawing, ink)
+            path = OUT / f"front-{part}-{name}.svg"
+            figures.save(drawing, path, transparent=True)
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The mean return over training, against numbers worked out by hand."""
+
+import pytest
+
+from cclf.study.groups import group_rows
+from cclf.study.load import Row
+from cclf.study.tabular import Table
+from cclf.study.training import training_table
+from tiny_rows import TASK, row
+
+STEPS = range(50_000, 400_001, 50_000)  # eight evaluations
+
+
+def run(method: str, seed: int, slope: float, **fields: object) -> list[Row]:
+    """Returns that grow evenly from slope / 8 to slope: 9 / 16 slope on average."""
+    return [row(method, seed, steps, slope * steps / 400_000, **fields) for steps in STEPS]
+
+
+def table(*runs: list[Row]) -> Table:
+    (group,) = group_rows([row for some in runs for row in some])
+    return training_table(group)
+
+
+def test_means_over_evaluations_and_their_differences() -> None:
+    ours = [run("cclf", seed, 0.8) for seed in range(1, 6)]
+    theirs = [run("cclf-shuffled", seed, 0.16) for seed in range(1, 6)]
+    found = table(*ours, *theirs)
+    assert [cell.text for cell in found.rows[0]][:5] == ["cclf", "DoorKey-6x6", "5", "0.450", "–"]
+    last = found.rows[1]
+    assert [cell.text for cell in last][2:] == ["5", "0.090", "0.360", "–"], "curl was not run"
+    assert last[4].notes == ("[0.360, 0.360]",)
+    assert last[4].kind == "best"
+    assert found.data[1][:5] == pytest.approx((TASK, "entropy-0.01", "cclf-shuffled", 5, 0.09))
+
+
+def test_only_finished_runs_evaluated_at_the_same_steps_count() -> None:
+    pair = [run("cclf", seed, 0.8) + run("curl", seed, 0.4) for seed in (1, 2)]
+    unlike = [
+        run("cclf", 3, 0.1, state="unfinished"),
+        run("cclf", 4, 0.1, state="failed"),
+        run("cclf", 5, 0.1)[1:],
+    ]
+    found = table(*pair, *unlike)
+    assert [line[3] for line in found.data] == [2, 2]
+    assert [line[4] for line in found.data] == pytest.approx([0.225, 0.45]), "curl, cclf"
+    assert found.rows[0][4].kind == "", "two seeds are too few to tell apart"
+
+
+def test_few_evaluations_one_method_or_one_seed_are_no_table() -> None:
+    alone = [run("cclf", seed, 0.8) for seed in (1, 2)]
+    assert table(*alone).rows == []
+    assert table(*alone, run("curl", 1, 0.4)).rows == []
+    short = [run(method, seed, 0.8)[1:] for method in ("cclf", "curl") for seed in (1, 2)]
+    assert table(*short).rows == []
