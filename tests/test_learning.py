@@ -158,3 +158,34 @@ def test_a_method_trains_on_deepmind_control(method):
     assert (priorities != 1.0).any() == config.method.prioritisation
     paid = [float(turn.metrics["bonus_mean"]) for turn in turns[20:]]
     assert (max(paid) > 0.0) == config.method.reward
+
+
+def pendulum_from_state(method, folder, prepare=lambda _: None):
+    pytest.importorskip("gymnasium")
+    config = presets.resolve("gym/Pendulum-v1", method, observe="state")
+    options = replace(
+        config.run,
+        env_steps=5_000,
+        eval_every_env_steps=5_000,
+        eval_episodes=20,
+        device="cpu",
+        threads=1,
+        video=False,
+        tensorboard=False,
+    )
+    run(replace(config, run=options), folder, prepare=prepare)
+    return float(rows(folder / "eval.csv")[-1]["return_mean"])
+
+
+PENDULUM_BAR = -500  # random actions get about -1,200, the best about -150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sac-pixel", "cclf"])
+def test_a_method_swings_the_pendulum_up_from_state(tmp_path, method):
+    assert pendulum_from_state(method, tmp_path) >= PENDULUM_BAR
+
+
+@pytest.mark.slow
+def test_with_shuffled_rewards_it_does_not_swing_up(tmp_path):
+    assert pendulum_from_state("cclf", tmp_path, shuffle) < PENDULUM_BAR

@@ -12,7 +12,7 @@ import pytest
 from browser import Page, browser
 from cclf.gallery.record import Gallery
 from cclf.runtime import run_folder
-from cclf.study import demo_page, gallery_cards
+from cclf.study import demo_page, gallery_cards, load
 from cclf.study.inspect import curate
 from tiny_rows import row
 from tiny_runs import CPU, run, tiny_config
@@ -114,9 +114,10 @@ def test_the_card_of_the_front_page_says_what_the_gallery_says(gallery: Gallery)
     assert f"{gallery_cards.percent(look.curiosity)} curious" in drawn
     assert gallery_cards.simple_sentence(look) in drawn
     labels = [line.get_label() for line in front["curves"]().axes[0].lines]
-    assert labels == [
-        "cclf (27 seeds)",
-        "cclf-shuffled (27 seeds)",
-        "cclf-even (24 seeds)",
-        "curl (27 seeds)",
-    ]
+    rows = load.read(path.parents[1] / "results" / "curiosity")
+    seeds = {
+        method: len({row.seed for row in rows if (row.method, row.task, row.profile) == which})
+        for method in front["CONTROLS"]
+        for which in [(method, *front["SHOWN"])]
+    }
+    assert labels == [f"{method} ({count} seeds)" for method, count in seeds.items()]

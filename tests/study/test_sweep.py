@@ -215,7 +215,7 @@ def test_the_loop_benchmark_counts_the_steps_of_all_runs(
 
 @pytest.mark.parametrize(
     "words",
-    ["update --pairs 1", "loop --seconds 0", "parity runs --batches 0", "parity runs --updates 0"],
+    ["update --pairs 1", "loop --seconds 0", "parity none --batches 0", "parity none --updates 0"],
 )
 def test_a_benchmark_of_nothing_is_refused_in_one_line(
     words: str, capsys: pytest.CaptureFixture[str]

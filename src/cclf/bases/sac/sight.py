@@ -1,5 +1,5 @@
-"""What SAC sees of an observation: crops of pixels through convolutions, or state with noise through
-a linear layer.
+"""What SAC sees of an observation: crops of pixels through convolutions, or state with noise
+through a linear layer.
 
 It is chosen once, by what the environment shows. All else of SAC is the same for both.
 """
