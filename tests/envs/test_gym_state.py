@@ -17,6 +17,7 @@ from cclf.errors import ConfigError  # noqa: E402
 from cclf.measure import doctor  # noqa: E402
 from cclf.runtime.run_folder import read_checkpoint  # noqa: E402
 from cclf.runtime.workers import WorkerEnv  # noqa: E402
+from cclf.study.card import command  # noqa: E402
 from cclf.study.load import run_name  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
@@ -318,6 +319,16 @@ def test_its_policy_is_exported(trained, tmp_path):
     code, stdout, stderr = cclf("export", folder, "--out", tmp_path / "policy.pt")
     assert code == 0, stderr
     assert "float32 (batch, 3) -> action float32 (batch, 1)" in stdout
+
+
+def test_its_card_says_what_it_sees(trained, tmp_path):
+    code, _, stderr = cclf("export", trained[1], "--card", "--out", tmp_path / "agent")
+    assert code == 0, stderr
+    card = (tmp_path / "agent" / "README.md").read_text()
+    assert "| sees | the state of the environment, as numbers, frame stack 1" in card
+    assert "--observe state" in card
+    wide = replace(trained[0].algorithm, batch_size=512)  # what it is on pixels
+    assert "--batch-size" in command(replace(trained[0], algorithm=wide))
 
 
 def test_what_needs_pictures_of_what_it_saw_is_refused(trained, tmp_path):

@@ -52,11 +52,17 @@ def evaluations_of(folder: Path) -> list[Evaluated]:
 def command(config: Config) -> list[str]:
     """The words that train this run, with each option that acts and is not the preset's."""
     preset = presets.resolve(
-        config.task, config.method_name, profile=config.profile, base_name=config.base
+        config.task,
+        config.method_name,
+        profile=config.profile,
+        base_name=config.base,
+        observe=config.env.observe,
     )
     words = ["cclf", "train", config.task, "--method", config.method_name, "--base", config.base]
     if config.profile != DEFAULT_PROFILE:
         words += ["--profile", config.profile]
+    if config.env.observe != "pixels":
+        words += ["--observe", config.env.observe]
     words += ["--seed", str(config.seed)]
     for group in ("env", "method", "algorithm", "run"):
         for field in fields(getattr(config, group)):
@@ -114,12 +120,13 @@ def _lines(words: Sequence[str]) -> str:
 def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dict[str, str]:
     made, manifest = load.read_runs(folder)[-1], load.read_manifest(folder)
     env, agent_steps = config.env, env_steps // config.env.action_repeat
-    sees = (
-        "MiniGrid's 7 x 7 cells"
-        if play_of(config.task) == "grid"
-        else f"frames of {env.frame_pixels} x {env.frame_pixels} pixels, frame stack "
-        f"{env.frame_stack}, action repeat {env.action_repeat}"
-    )
+    sees = "MiniGrid's 7 x 7 cells"
+    if play_of(config.task) != "grid":
+        pixels = f"frames of {env.frame_pixels} x {env.frame_pixels} pixels"
+        sees = (
+            f"{pixels if env.observe == 'pixels' else 'the state of the environment, as numbers'}, "
+            f"frame stack {env.frame_stack}, action repeat {env.action_repeat}"
+        )
     return {
         "task": f"`{config.task}`",
         "method": f"`{config.method_name}` on the base algorithm `{config.base}`, profile "
