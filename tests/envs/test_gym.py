@@ -1,6 +1,10 @@
 """Any Gymnasium environment from its pixels: a small one registered here, and Pendulum through its
 renderer."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -214,3 +218,18 @@ def test_other_actions_are_refused(name, actions):
 def test_an_environment_that_cannot_be_made_is_refused():
     with pytest.raises(ConfigError, match="cannot make 'nowhere:Counter-v0'"):
         GymnasiumPixels("nowhere:Counter-v0", 84, 1, 1)
+
+
+def test_drawing_asks_for_no_screen():
+    """A process of its own: SDL complains once, and not through Python."""
+    pytest.importorskip("pygame")
+    words = "from cclf.envs.gym import made; env = made('CartPole-v1'); env.reset(); env.render()"
+    without_a_screen = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("SDL_VIDEODRIVER", "XDG_RUNTIME_DIR", "DISPLAY")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", words], env=without_a_screen, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,6 +5,7 @@ An image observation is used as it is; for any other the rendered picture is. Bo
 the frame's size.
 """
 
+import os
 import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,8 @@ def refuse_unrendered(env_id: str) -> None:
 
 def made(env_id: str) -> Any:
     """The environment, with whatever wrappers it is registered with."""
+    # pygame, which many of them draw with, would look for a screen and complain; the user's wins
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     try:
         import gymnasium
     except ModuleNotFoundError as error:
