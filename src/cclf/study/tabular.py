@@ -159,6 +159,9 @@ def measured(table: Table) -> Table:
     return table._replace(header=header, rows=rows)
 
 
+SPACE = r"\addlinespace"
+
+
 def write_latex(table: Table, folder: Path, part: str = "") -> Path:
     """A table for a paper, which needs the package booktabs: its caption above, small print below
     each number, and only what was measured. `part` tells its label from those of other parts."""
@@ -181,7 +184,8 @@ def write_latex(table: Table, folder: Path, part: str = "") -> Path:
         r"\toprule",
         " & ".join(map(cell, header)) + r" \\",
         r"\midrule",
-        *(" & ".join(map(cell, row)) + r" \\" for row in rows),
+        # some space between rows: small print would touch the number below it
+        f"\n{SPACE}\n".join(" & ".join(map(cell, row)) + r" \\" for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
