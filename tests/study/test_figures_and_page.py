@@ -155,6 +155,19 @@ def test_some_tasks_can_be_drawn_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert "holds no results of minigrid/Emty" in capsys.readouterr().err
 
 
+def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:
+    task = "dmc/finger-spin"
+    rows = [row("drq-v2", 1, steps, 5.0, task=task) for steps in (100_000, 200_000)]
+    (found,) = figures.with_published(figures.panels(rows)).values()
+    assert list(found) == ["drq-v2", "drq-v2, published"]
+    told = found["drq-v2, published"]
+    assert told.env_steps.tolist() == [100_000, 200_000], "500,000 and more were published too"
+    assert told.returns[:3].tolist() == [[518.3, 642.5], [579.1, 793.8], [2.8, 3.4]]
+    assert len(told.returns) == 9
+    others = figures.panels([row("cclf", 1, 100_000, task=task)])
+    assert figures.with_published(others) == others, "nobody asked for DrQ-v2"
+
+
 def test_few_values_are_groups_of_their_own() -> None:
     """Most transitions are in their batch once: by size alone they would all be one group."""
     copies = np.array([1.0] * 99 + [2.0])

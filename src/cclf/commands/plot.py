@@ -23,6 +23,8 @@ class Plot:
     """Only these, in this order; all when empty."""
     tasks: tuple[str, ...] = ()
     """Only these; all when empty."""
+    published: bool = False
+    """Draw curves whose every seed was published (DrQ-v2's) beside ours."""
 
 
 def main(arguments: list[str]) -> int:
@@ -39,7 +41,10 @@ def main(arguments: list[str]) -> int:
     rows = [row for row in rows if not options.tasks or row.task in options.tasks]
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
-    drawing = figures.learning_curves(figures.panels(rows, options.methods))
+    panels = figures.panels(rows, options.methods)
+    if options.published:
+        panels = figures.with_published(panels)
+    drawing = figures.learning_curves(panels)
     with writing(options.out):
         figures.save(drawing, options.out)
     print(options.out)

@@ -12,6 +12,7 @@ import numpy as np
 
 from cclf.envs.registry import known_tasks
 from cclf.study.load import Row, lowest_returns, runs
+from cclf.study.published import seeds_of
 from cclf.study.statistics import Interval, mean_interval
 from cclf.study.styles import DASHES, PALETTE, RED, Style, Styles, styles
 
@@ -95,6 +96,22 @@ def panels(rows: Sequence[Row], methods: Sequence[str] = ()) -> dict[str, dict[s
             {method: found[method] for method in methods if method in found} if methods else found
         )
         result[f"{task}, {profile}"] = chosen
+    return result
+
+
+def with_published(
+    panels: Mapping[str, Mapping[str, Curve]],
+) -> dict[str, dict[str, Curve]]:
+    """The same, and beside each method its published seeds, as far as ours were trained."""
+    result = {}
+    for title, methods in panels.items():
+        told = {}
+        for method, (steps, returns) in seeds_of(_task(title)).items():
+            reached = steps <= max((int(c.env_steps[-1]) for c in methods.values()), default=0)
+            if method in methods and reached.any():
+                seeds = list(range(1, len(returns) + 1))
+                told[f"{method}, published"] = Curve(steps[reached], returns[:, reached], seeds)
+        result[title] = dict(methods) | told
     return result
 
 

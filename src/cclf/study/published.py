@@ -9,6 +9,8 @@ import csv
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cclf.study.load import Clock
 
 
@@ -51,6 +53,20 @@ def published(file_name: str) -> list[Published]:
         )
         for line in rows_of(file_name)
     ]
+
+
+def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Learning curves whose every seed was published, by method: environment steps (P,), returns
+    (seeds, P)."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for line in rows_of("drqv2"):
+        if line["task"] == task:
+            returns = [float(value) for value in line["returns"].split()]
+            found.setdefault(line["method"], {})[int(line["steps"])] = returns
+    return {
+        method: (np.array(sorted(points)), np.array([points[at] for at in sorted(points)]).T)
+        for method, points in found.items()
+    }
 
 
 def score_range(task: str) -> tuple[float, float] | None:
