@@ -1,5 +1,7 @@
 """Effect sizes of a report: how far CCLF lies above or below each other method."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from cclf.study import statistics
@@ -37,6 +39,30 @@ def standardised(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float((ours.mean() - theirs.mean()) / pooled) if pooled else float("nan")
 
 
+class Difference(NamedTuple):
+    """Of two means, with its interval; `cell` shows it, in bold where 0 lies outside the interval
+    and both have seeds enough."""
+
+    estimate: float
+    low: float
+    high: float
+    cell: Cell
+
+
+NOTHING_TO_COMPARE = Difference(*(np.nan, np.nan, np.nan), Cell("–"))
+
+
+def less(ours: np.ndarray, theirs: np.ndarray) -> Difference:
+    """The mean of `ours` less that of `theirs`, runs x 1 each."""
+    interval = statistics.compare(
+        [ours, theirs], lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1])
+    )
+    estimate, low, high = (float(value) for value in interval)
+    apart = min(len(ours), len(theirs)) >= MIN_SEEDS and not low <= 0 <= high
+    cell = Cell(number(estimate), (f"[{number(low)}, {number(high)}]",), "best" if apart else "")
+    return Difference(estimate, low, high, cell)
+
+
 def differences_table(group: Group) -> Table:
     """CCLF less each method of two seeds or more; empty where there is none."""
     lines = [line for line in moments(group) if len(line.scores.get(OURS, ())) > 1]
@@ -54,17 +80,10 @@ def differences_table(group: Group) -> Table:
             if len(theirs) < 2:
                 cells.append(Cell("–"))
                 continue
-            interval = statistics.compare(
-                [ours, theirs],
-                lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1]),
-            )
-            estimate, low, high = (float(value) for value in interval)
-            seeds, d = (len(ours), len(theirs)), standardised(ours, theirs)
-            notes = (f"[{number(low)}, {number(high)}]", f"d {number(d)}")
-            apart = min(seeds) >= MIN_SEEDS and not low <= 0 <= high
-            cells.append(Cell(number(estimate), notes, "best" if apart else ""))
+            found, d = less(ours, theirs), standardised(ours, theirs)
+            cells.append(found.cell._replace(notes=(*found.cell.notes, f"d {number(d)}")))
             where = (line.task, group.profile, *line.clock, OURS, rival)
-            data.append((*where, *seeds, estimate, low, high, d))
+            data.append((*where, len(ours), len(theirs), *found[:3], d))
         if any(cell.notes for cell in cells[1:]):
             shown.append(tuple(cells))
     caption = (

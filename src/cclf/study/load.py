@@ -224,6 +224,23 @@ def best_scores(
     }
 
 
+def mean_returns(
+    rows: Sequence[Row], methods: Sequence[str], clock: Clock
+) -> dict[str, np.ndarray]:
+    """The mean of all evaluations of each run until `clock` as (runs, 1), of one task; a failed run
+    scores as ever, and one that has not got there is left out."""
+    lowest = lowest_returns(rows)
+    found: dict[str, list[float]] = {method: [] for method in methods}
+    for name, readings in runs(rows).items():
+        last = at(readings, clock)
+        if last is not None:
+            seen = [row.return_mean for row in readings if row.env_steps <= last.env_steps]
+            found[name.method].append(float(np.mean(seen)))
+        elif readings[-1].state == "failed":
+            found[name.method].append(lowest[name.task])
+    return {method: np.array(means).reshape(-1, 1) for method, means in found.items()}
+
+
 def _matrix(columns: Sequence[Mapping[int, float]]) -> np.ndarray:
     """(runs, tasks) from a value by seed for each task: the seeds that every task has."""
     seeds = sorted(set.intersection(*(set(column) for column in columns)))

@@ -13,11 +13,11 @@ from cclf.study import (
     differences,
     figures,
     load,
+    over_training,
     page,
     statistics,
     steps,
     tables,
-    training,
     verdict,
 )
 from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
@@ -252,7 +252,7 @@ def _scores_section(groups: Sequence[Group]) -> Section:
             *tables.score_tables(group),
             differences.differences_table(group),
             steps.steps_table(group),
-            training.training_table(group),
+            over_training.over_training_table(group),
         )
     ]
     return Section(

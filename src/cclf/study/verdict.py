@@ -138,21 +138,19 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
 
 def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
     """One (runs, tasks) matrix per method of what the measure looks at."""
-    if claim.measure in ("steps", "seconds", "average"):
+    if claim.measure in ("steps", "average"):
+        load.refuse_other_spacing(rows)
+    if claim.measure == "average":
+        means = load.mean_returns(rows, claim.methods, claim.clock)
+        return [means[method] for method in claim.methods]
+    if claim.measure in ("steps", "seconds"):
         by_method: dict[str, list[list[float]]] = {method: [] for method in claim.methods}
-        if claim.measure != "seconds":
-            load.refuse_other_spacing(rows)
-        lowest = load.lowest_returns(rows)
         for name, readings in load.runs(rows).items():
             last = load.at(readings, claim.clock)
             if claim.measure == "seconds" and last is not None:
                 by_method[name.method].append([last.wall_seconds])
             elif claim.measure == "steps" and (last is not None or readings[-1].state == "failed"):
                 by_method[name.method].append([_steps(readings, claim)])
-            elif claim.measure == "average" and last is not None:
-                by_method[name.method].append([_average(readings, last)])
-            elif claim.measure == "average" and readings[-1].state == "failed":
-                by_method[name.method].append([lowest[name.task]])
         return [np.array(by_method[method]).reshape(-1, 1) for method in claim.methods]
     matrices = load.scores(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
     return [matrices[method] for method in claim.methods]
@@ -162,10 +160,6 @@ def _steps(readings: Sequence[Row], claim: Claim) -> float:
     assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
     seen = [row for row in readings if getattr(row, claim.clock.unit) <= claim.clock.steps * 1.01]
     return load.steps_to(seen, claim.threshold, claim.clock.unit)
-
-
-def _average(readings: Sequence[Row], last: Row) -> float:
-    return float(np.mean([row.return_mean for row in readings if row.env_steps <= last.env_steps]))
 
 
 def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from cclf.study import load, statistics
+from cclf.study.differences import NOTHING_TO_COMPARE, less
 from cclf.study.groups import Group
-from cclf.study.load import Row
+from cclf.study.load import Clock, Row
 from cclf.study.page import Cell
 from cclf.study.tabular import Table, number
 from cclf.study.verdict import MIN_SEEDS
@@ -20,8 +21,9 @@ COLUMNS = (
 )
 
 
-def training_table(group: Group) -> Table:
-    """Tasks where two methods or more have two seeds or more, evaluated at the same steps."""
+def over_training_table(group: Group) -> Table:
+    """Tasks where two methods or more have two seeds or more, evaluated at the same steps; failed
+    runs count as everywhere."""
     shown, data = [], []
     for task in group.tasks:
         means = _means(group, task)
@@ -34,9 +36,11 @@ def training_table(group: Group) -> Table:
             cells.append(Cell(number(mean), (f"[{number(low)}, {number(high)}]",)))
             numbers: list[object] = [task, group.profile, method, len(scores), mean, low, high]
             for rival in RIVALS:
-                cell, found = _less(means.get(rival), scores, is_itself=rival == method)
-                cells.append(cell)
-                numbers += found
+                found = NOTHING_TO_COMPARE
+                if rival != method and rival in means:
+                    found = less(means[rival], scores)
+                cells.append(found.cell)
+                numbers += found[:3]
             shown.append(tuple(cells))
             data.append(tuple(numbers))
     caption = (
@@ -50,34 +54,22 @@ def training_table(group: Group) -> Table:
     return Table(name, caption, header, shown, COLUMNS, data, title=title, about=group.name)
 
 
-def _less(ours: np.ndarray | None, theirs: np.ndarray, is_itself: bool) -> tuple[Cell, list[float]]:
-    if ours is None or is_itself:
-        return Cell("–"), [float("nan")] * 3
-    interval = statistics.compare(
-        [ours, theirs], lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1])
-    )
-    estimate, low, high = (float(value) for value in interval)
-    apart = min(len(ours), len(theirs)) >= MIN_SEEDS and not low <= 0 <= high
-    note = f"[{number(low)}, {number(high)}]"
-    return Cell(number(estimate), (note,), "best" if apart else ""), [estimate, low, high]
-
-
 def _means(group: Group, task: str) -> dict[str, np.ndarray]:
-    """By method, (runs, 1): of finished runs that were evaluated when most of them were."""
-    finished = {
-        name: readings
-        for name, readings in load.runs(group.rows).items()
-        if name.task == task and readings[-1].state == "done"
-    }
-    schedules = Counter(_schedule(readings) for readings in finished.values())
-    usual = schedules.most_common(1)[0][0] if schedules else ()
+    """By method, (runs, 1): of runs that were evaluated when most of them were, and of those that
+    failed. Methods of one run are left out."""
+    runs = {name: found for name, found in load.runs(group.rows).items() if name.task == task}
+    finished = [_schedule(found) for found in runs.values() if found[-1].state == "done"]
+    usual = Counter(finished).most_common(1)[0][0] if finished else ()
     if len(usual) < MIN_EVALUATIONS:
         return {}
-    means: dict[str, list[list[float]]] = {method: [] for method in group.methods}
-    for name, readings in finished.items():
-        if _schedule(readings) == usual:
-            means[name.method].append([float(np.mean([row.return_mean for row in readings]))])
-    return {method: np.array(runs) for method, runs in means.items() if len(runs) > 1}
+    rows = [
+        row
+        for found in runs.values()
+        if found[-1].state == "failed" or _schedule(found) == usual
+        for row in found
+    ]
+    means = load.mean_returns(rows, group.methods, Clock("env_steps", usual[-1]))
+    return {method: scores for method, scores in means.items() if len(scores) > 1}
 
 
 def _schedule(readings: Sequence[Row]) -> tuple[int, ...]:

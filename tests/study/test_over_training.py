@@ -4,8 +4,8 @@ import pytest
 
 from cclf.study.groups import group_rows
 from cclf.study.load import Row
+from cclf.study.over_training import over_training_table
 from cclf.study.tabular import Table
-from cclf.study.training import training_table
 from tiny_rows import TASK, row
 
 STEPS = range(50_000, 400_001, 50_000)  # eight evaluations
@@ -18,7 +18,7 @@ def run(method: str, seed: int, slope: float, **fields: object) -> list[Row]:
 
 def table(*runs: list[Row]) -> Table:
     (group,) = group_rows([row for some in runs for row in some])
-    return training_table(group)
+    return over_training_table(group)
 
 
 def test_means_over_evaluations_and_their_differences() -> None:
@@ -33,17 +33,24 @@ def test_means_over_evaluations_and_their_differences() -> None:
     assert found.data[1][:5] == pytest.approx((TASK, "entropy-0.01", "cclf-shuffled", 5, 0.09))
 
 
-def test_only_finished_runs_evaluated_at_the_same_steps_count() -> None:
+def test_runs_that_end_well_and_were_evaluated_at_the_same_steps_count() -> None:
     pair = [run("cclf", seed, 0.8) + run("curl", seed, 0.4) for seed in (1, 2)]
     unlike = [
-        run("cclf", 3, 0.1, state="unfinished"),
-        run("cclf", 4, 0.1, state="failed"),
+        run("cclf", 3, 0.1, state="unfinished")[:4],
         run("cclf", 5, 0.1)[1:],
     ]
     found = table(*pair, *unlike)
     assert [line[3] for line in found.data] == [2, 2]
     assert [line[4] for line in found.data] == pytest.approx([0.225, 0.45]), "curl, cclf"
     assert found.rows[0][4].kind == "", "two seeds are too few to tell apart"
+
+
+def test_a_failed_run_stays_in_the_mean_at_the_lowest_return() -> None:
+    """Two of 0.45 and one of 0.05, the first evaluation of curl: 0.95 / 3."""
+    pair = [run("cclf", seed, 0.8) + run("curl", seed, 0.4) for seed in (1, 2)]
+    found = table(*pair, run("cclf", 3, 0.8, state="failed")[:2])
+    assert [line[3] for line in found.data] == [2, 3]
+    assert found.data[1][4] == pytest.approx(0.95 / 3)
 
 
 def test_few_evaluations_one_method_or_one_seed_are_no_table() -> None:
