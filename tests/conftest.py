@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from browser import Page, browser
+
 torch.set_num_threads(1)
 settings.register_profile("cclf", deadline=None)
 settings.load_profile("cclf")
@@ -21,3 +23,10 @@ def signal_handlers() -> Iterator[None]:
     yield
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Page]:
+    """A tab of a real browser."""
+    with browser() as page:
+        yield page

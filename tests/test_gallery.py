@@ -13,7 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from browser import browser
 from cclf import build, cli
 from cclf.bases import pixel_gallery
 from cclf.bases.a2c.networks import grid_windows
@@ -81,12 +80,6 @@ def runs(tmp_path_factory):
 def shown(runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("pages")
     return {name: inspected(folder, out / f"{name}.html") for name, folder in runs.items()}
-
-
-@pytest.fixture(scope="module")
-def tab():
-    with browser() as page:
-        yield page
 
 
 def restored(config, folder):

@@ -3,13 +3,12 @@ to somebody who knows no equation."""
 
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from browser import Page, browser
+from browser import Page
 from cclf.gallery.record import Gallery
 from cclf.runtime import run_folder
 from cclf.study import demo_page, gallery_cards, load
@@ -53,12 +52,6 @@ def path(shown: demo_page.Shown, tmp_path_factory: pytest.TempPathFactory) -> Pa
     out = tmp_path_factory.mktemp("page") / "index.html"
     out.write_text(demo_page.html(shown))
     return out
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Page]:
-    with browser() as page:
-        yield page
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -3,12 +3,11 @@ stays text."""
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from browser import Page, browser
+from browser import Page
 from cclf import cli
 from cclf.errors import ConfigError
 from cclf.study import load, page, report
@@ -61,12 +60,6 @@ def shown(runs: Path) -> Path:
     out = runs.parent / "report.html"
     assert cli.main(["report", str(runs), "--out", str(out)]) == 0
     return out
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[Page]:
-    with browser() as page:
-        yield page
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

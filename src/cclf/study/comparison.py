@@ -11,6 +11,7 @@ from cclf.gallery.correlation import Correlation, correlate, ranks, words
 from cclf.gallery.record import Gallery, Measure
 from cclf.study import figures, page
 from cclf.study.gallery_cards import STYLE, percent, signed
+from cclf.study.gallery_page import origin
 from cclf.study.page import Cell, escape
 from cclf.study.statistics import Interval
 from cclf.study.tabular import number
@@ -141,12 +142,7 @@ def html(comparison: Comparison) -> str:
         _strip(comparison, up),
         f"<h2>Less curious by {escape(other)}</h2>",
         _strip(comparison, down),
-        "<h2>Where this comes from</h2>",
-        page.table(
-            ("fact", "value"),
-            [(name, Cell(str(value), kind="word")) for name, value in gallery.about.origin.items()],
-            stacked=True,
-        ),
+        origin(gallery),
     ]
     return page.page(f"{one} or {other}: {gallery.about.heading}", parts, STYLE)
 

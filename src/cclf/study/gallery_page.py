@@ -55,14 +55,16 @@ def html(gallery: Gallery) -> str:
         '<h2 id="training">Over training</h2>',
         _training(gallery.about.folder),
         *_priorities(gallery),
-        "<h2>Where this comes from</h2>",
-        page.table(
-            ("fact", "value"),
-            [(name, Cell(str(value), kind="word")) for name, value in gallery.about.origin.items()],
-            stacked=True,
-        ),
+        origin(gallery),
     ]
     return page.page(f"Curiosity: {gallery.about.heading}", parts, STYLE)
+
+
+def origin(gallery: Gallery) -> str:
+    """Which run a page is about."""
+    facts = gallery.about.origin.items()
+    rows = [(name, Cell(str(value), kind="word")) for name, value in facts]
+    return "<h2>Where this comes from</h2>" + page.table(("fact", "value"), rows, stacked=True)
 
 
 def facts(gallery: Gallery) -> dict[str, Any]:
