@@ -21,6 +21,15 @@ class WorkerError(ValueError):
         self.details = details
 
 
+def one_line(error: Exception) -> str:
+    """Of what libraries raise.
+
+    >>> one_line(OSError("no such\\n  screen"))
+    'OSError: no such screen'
+    """
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing.
 

@@ -16,7 +16,7 @@ from cclf import extras, presets
 from cclf.config import Config, Observe
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.envs.registry import play_of, suite_of
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, one_line
 from cclf.measure import probe
 from cclf.runtime import machine
 
@@ -103,7 +103,7 @@ def emulator(facts: Facts) -> Facts | None:
 
         env = AtariGame("Pong", 0, clip_reward=True, life_loss_terminates=True)
     except (ConfigError, ImportError, OSError) as error:
-        return answer | {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+        return answer | {"error": one_line(error)}
     env.reset()
     milliseconds = []
     for _ in range(ATARI_STEPS):

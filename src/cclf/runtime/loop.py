@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cclf.data.from_disk import refuse_unless, refuse_unlike, refused_as
 from cclf.data.types import Learner
-from cclf.errors import WorkerError
+from cclf.errors import WorkerError, one_line
 from cclf.runtime.callbacks import NOBODY, Callbacks, Evaluated, Step
 from cclf.runtime.checkpoint import Checkpoints
 from cclf.runtime.evaluate import (
@@ -245,9 +245,7 @@ class Training:
             write_video(str(path), result.pictures)
         except Exception as error:
             path.unlink(missing_ok=True)  # what was begun of it
-            progress.say(
-                f"cclf: warning: no video: {' '.join(f'{type(error).__name__}: {error}'.split())}"
-            )
+            progress.say(f"cclf: warning: no video: {one_line(error)}")
             return False
         return True
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from cclf.config import Config
 from cclf.data.from_disk import MISFITS, open_file, read_text, refuse_unless
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, one_line
 from cclf.runtime.files import replace_file
 
 FILE = "tracker.json"
@@ -167,7 +167,8 @@ def open_tracker(
 
 
 def told(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(".")
+    """In a part of a line: some services answer with pages."""
+    return one_line(error)[:300].rstrip(".")
 
 
 def _new() -> tuple[str, dict[str, int]]:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cclf.data.types import Env, EnvSpec, EnvStep
-from cclf.errors import ConfigError, WorkerError
+from cclf.errors import ConfigError, WorkerError, one_line
 from cclf.runtime import interpreter
 
 TIMEOUT_SECONDS = 60.0  # for one answer
@@ -70,7 +70,7 @@ def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
     try:
         return draw()
     except Exception as error:
-        return " ".join(f"{type(error).__name__}: {error}".split())
+        return one_line(error)
 
 
 def _do(env: Any, command: str, arguments: Sequence[Any]) -> Any:
@@ -376,5 +376,5 @@ def _carry_out(
         return env, command, _do(envs[env], command, arguments)
     except Exception as error:  # whatever it is, the parent reports it
         bad_input = isinstance(error, ConfigError)
-        line = " ".join((str(error) if bad_input else f"{type(error).__name__}: {error}").split())
+        line = " ".join(str(error).split()) if bad_input else one_line(error)
         return env, "raised", (bad_input, line, traceback.format_exc())

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cclf import presets
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, one_line
 from cclf.gallery.record import Gallery
 from cclf.runtime.stop import Stop
 from cclf.study import demo_page, load
@@ -78,7 +78,7 @@ def _gallery(best: Call) -> Gallery | None:
     try:
         return curate(best.folder, SAMPLES, torch.device("cpu"))
     except Exception as error:
-        _warn("what the agent was curious about", _one_line(error))
+        _warn("what the agent was curious about", one_line(error))
         return None
 
 
@@ -91,14 +91,10 @@ def _episode(best: Call) -> tuple[list[np.ndarray], bytes]:
         try:
             film = _film(pictures)
         except Exception as error:
-            reason = _one_line(error)
+            reason = one_line(error)
     if reason:
         _warn("pictures of the agent", reason)
     return pictures, film
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _warn(lacking: str, reason: str) -> None:
