@@ -3,9 +3,16 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cclf.data.augment import Crops
-from cclf.kernels import bf16_linear, first_convolution, paired_convolutions, tiled_convolution
+from cclf.kernels import (
+    bf16_linear,
+    first_convolution,
+    fused_encoder,
+    paired_convolutions,
+    tiled_convolution,
+)
 from cclf.kernels.tiled_convolution import patches
 
 
@@ -169,6 +176,49 @@ def test_a_gradient_cut_on_a_gpu_is_the_plain_one() -> None:
     cut, total = paired_convolutions.cut_gradient(gradient.cuda(), outputs.cuda())
     assert torch.equal(cut.cpu(), plain)
     torch.testing.assert_close(total.cpu(), plain_sum, rtol=1e-4, atol=1e-3)
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 133, 300])
+def test_the_fused_encoder_is_the_reference(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [(w.detach().cuda(), b.detach().cuda()) for w, b in make_layers(torch.float32)]
+    frames = torch.randint(256, (7, 9, 100, 100), dtype=torch.uint8).cuda()
+    sample, origins = torch.randint(7, (count,)).cuda(), torch.randint(17, (count, 2)).cuda()
+    crops = Crops(first_convolution.pack(frames), sample, origins, 84)
+    assert fused_encoder.fits(crops, layers)
+    weights = fused_encoder.prepare(layers)
+    (frozen,) = fused_encoder.forward(crops, weights)
+    kept = fused_encoder.forward(crops, weights, keep=True)
+    torch.testing.assert_close(kept[-1], frozen, rtol=0, atol=0)
+    x = Crops(frames, sample, origins, 84).cut().double() / 255.0
+    for i, (weight, bias) in enumerate(layers):
+        stride = 2 if i == 0 else 1
+        x = torch.relu(F.conv2d(x, weight.double(), bias.double(), stride=stride))
+        assert distance(kept[i][:, :, :-1], x.permute(0, 2, 3, 1)) < 8e-3
+        assert (kept[i][:, :, -1] == 0).all()
+
+    def gradients() -> list[Tensor]:
+        for parameter in (p for layer in layers for p in layer):
+            parameter.requires_grad_()
+        features = paired_convolutions.paired_convolutions(crops, layers).view(count, 35, 36, 32)
+        loss = (features[:, :, :-1].float() ** 2).sum()
+        return list(torch.autograd.grad(loss, [p for layer in layers for p in layer]))
+
+    found = gradients()
+    monkeypatch.setattr(fused_encoder, "fits", lambda *_: False)
+    for mine, theirs in zip(found, gradients(), strict=True):
+        assert distance(mine, theirs) < 2e-2
+
+
+def test_without_a_gpu_nobody_asks_for_the_fused_encoder() -> None:
+    layers = make_layers(torch.float32)
+    frames = first_convolution.pack(torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8))
+    crops = Crops(frames, torch.arange(2), torch.zeros(2, 2, dtype=torch.int64), 84)
+    assert not fused_encoder.fits(crops, layers)
 
 
 def first_layer_by_patches(

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.data.augment import Crops, whole
-from cclf.kernels import first_convolution, triton_kernels
+from cclf.kernels import first_convolution, fused_encoder, triton_kernels
 from cclf.kernels.first_convolution import pack
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
@@ -81,17 +81,24 @@ def _(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     return cut, gradient.new_empty(gradient.shape[1], dtype=wide)
 
 
+Prepare = Callable[[Layers, torch.dtype], list[Tensor]]
+Backward = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
+PrepareFused = Callable[[Layers], fused_encoder.Weights]
+
+
 def paired_convolutions(
     images: Tensor | Crops,
     layers: Layers,
     dtype: torch.dtype = torch.bfloat16,
-    prepare: Callable[[Layers, torch.dtype], list[Tensor]] = prepare,
-    backward: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]] = backward,
+    prepare: Prepare = prepare,
+    backward: Backward = backward,
+    prepare_fused: PrepareFused = fused_encoder.prepare,
 ) -> Tensor:
-    """`reference` in `dtype`, (N, rows, columns + 1, O), flat. `prepare` and `backward` may be
-    compiled ones."""
+    """`reference` in `dtype`, (N, rows, columns + 1, O), flat. What prepares and goes backward may
+    be compiled. Where `fused_encoder` fits, it goes forward."""
     crops = images if isinstance(images, Crops) else whole(images)
-    return paired_split(crops, layers, len(crops.sample), dtype, prepare, backward)[0]
+    parts = (dtype, prepare, backward, prepare_fused)
+    return paired_split(crops, layers, len(crops.sample), *parts)[0]
 
 
 def paired_split(
@@ -99,11 +106,12 @@ def paired_split(
     layers: Layers,
     learned: int,
     dtype: torch.dtype = torch.bfloat16,
-    prepare: Callable[[Layers, torch.dtype], list[Tensor]] = prepare,
-    backward: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]] = backward,
+    prepare: Prepare = prepare,
+    backward: Backward = backward,
+    prepare_fused: PrepareFused = fused_encoder.prepare,
 ) -> tuple[Tensor, Tensor]:
-    """The same in one pass over all crops, of which the first `learned` have a gradient: their
-    features, and those of the others."""
+    """The same of crops of which the first `learned` have a gradient: their features, and those of
+    the others."""
     if crops.images.dtype != dtype:
         crops = crops._replace(images=pack(crops.images, dtype=dtype))
     columns = (crops.pixels - 3) // 2 + 1
@@ -112,8 +120,14 @@ def paired_split(
             f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs are made "
             "for odd ones"
         )
+    fused, prepared = None, []
+    if fused_encoder.fits(crops, layers):
+        with torch.no_grad():
+            fused = prepare_fused(layers)
+    if fused is None or torch.is_grad_enabled():
+        prepared = prepare(layers, dtype)
     features: tuple[Tensor, Tensor] = _Paired.apply(  # type: ignore[no-untyped-call]
-        *crops, backward, learned, *prepare(layers, dtype)
+        *crops, backward, learned, fused, *prepared
     )
     return features
 
@@ -128,18 +142,24 @@ class _Paired(torch.autograd.Function):
         pixels: int,
         backward: Any,
         learned: int,
+        fused: fused_encoder.Weights | None,
         *prepared: Tensor,
     ) -> tuple[Tensor, Tensor]:
         crops = Crops(images, sample, origins, pixels)
-        activations = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
-        for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
-            activations.append(_convolve_and_cut(activations[-1], weight, bias))
-        ctx.crops, ctx.backward_function = crops.rows(slice(learned)), backward
-        ctx.save_for_backward(*(x[:learned] for x in activations), *prepared[2::2])
-        features = activations[-1].permute(0, 2, 3, 1).flatten(1)
-        first, others = features[:learned], features[learned:]
+        first = crops.rows(slice(learned))
+        if fused is None:
+            activations = _in_turn(crops, prepared)
+            others = _flat(activations[-1][learned:])
+            activations = [results[:learned] for results in activations]
+        else:
+            kept = fused_encoder.forward(first, fused, keep=bool(prepared))
+            rest = crops.rows(slice(learned, None))
+            others = fused_encoder.forward(rest, fused)[0].flatten(1)
+            activations = [as_pairs(results) for results in kept]
+        ctx.crops, ctx.backward_function = first, backward
+        ctx.save_for_backward(*activations, *prepared[2::2])
         ctx.mark_non_differentiable(others)
-        return first, others
+        return _flat(activations[-1]), others
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -151,7 +171,19 @@ class _Paired(torch.autograd.Function):
         first = first_convolution.gradients(
             ctx.crops, from_pairs(gradient), from_pairs(activations[0])
         )
-        return None, None, None, None, None, None, *first, *found
+        return *[None] * 7, *first, *found
+
+
+def _in_turn(crops: Crops, prepared: Sequence[Tensor]) -> list[Tensor]:
+    """Results of each convolution, as pairs."""
+    results = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
+    for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
+        results.append(_convolve_and_cut(results[-1], weight, bias))
+    return results
+
+
+def _flat(pairs: Tensor) -> Tensor:
+    return pairs.permute(0, 2, 3, 1).flatten(1)
 
 
 def _convolve_and_cut(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

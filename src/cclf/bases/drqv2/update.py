@@ -38,6 +38,7 @@ from cclf.data.optimisers import (
 )
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
+from cclf.kernels import fused_encoder
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import (
     backward,
@@ -95,6 +96,7 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
     convolutions, split, join = wrap(plain_convolutions), wrap(plain_split), wrap(join_planes)
     if precision == "bf16":
         parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
+        parts["prepare_fused"] = wrap(fused_encoder.prepare)
         convolutions, split = partial(paired_convolutions, **parts), partial(paired_split, **parts)
         join = join_packed
     move = wrap(adam_step)

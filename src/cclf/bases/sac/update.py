@@ -26,6 +26,7 @@ from cclf.data.augment import Crops, Views
 from cclf.data.optimisers import adam_on, descend, follow, load_moments, moments
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
+from cclf.kernels import fused_encoder
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.paired_convolutions import Layers, backward, paired_convolutions, prepare
 from cclf.runtime.compile import at_once
@@ -73,7 +74,9 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
     """
     convolutions, join = wrap(plain_convolutions), _join
     if precision == "bf16":
-        convolutions = partial(paired_convolutions, prepare=wrap(prepare), backward=wrap(backward))
+        parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
+        parts["prepare_fused"] = wrap(fused_encoder.prepare)
+        convolutions = partial(paired_convolutions, **parts)
         join = pack
     rest = map(wrap, (appraise, q_target, critic_loss, actor_loss, contrastive_loss))
     return Compute(convolutions, join, *rest)

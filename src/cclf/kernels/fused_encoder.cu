@@ -1,0 +1,312 @@
+// The encoder's four convolutions in one kernel: a block keeps an image in shared memory from its
+// pixels to its features.
+//
+// 84 x 84 pixels of 16 channels (packed frames, read at the corner of a crop) become 41 x 41,
+// 39 x 39, 37 x 37 and 35 x 35 pixels of 32 channels, each with bias and ReLU, in bfloat16 with
+// float32 sums. Every convolution is a sum of matrix products, one for each tap and 16 channels: 64
+// neighbouring pixels times 16 channels times 32 outputs (wgmma.m64n32k16, by four warps).
+//
+// An image lies in shared memory as planes of eight channels, 16 bytes a pixel, row after row. So
+// the pixels under a tap are those under the first tap, some places further on, also where a row
+// ends: two results there belong to no pixel and are left out.
+//
+// Shared memory:   a: results of convolution 1, then of 3    b: rows of pixels, then results of 2
+//                  w: weights of 2, then of 3; those of 4 lie behind the results of 3
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#ifndef CCLF_PRIMITIVES
+__device__ __forceinline__ u32 shared_address(const void* place) {
+  return (u32)__cvta_generic_to_shared(place);
+}
+// sum (+)= a b. A matrix is named by where its first 16 bytes lie, and how far it is from there to
+// the next eight terms and to the next eight rows.
+__device__ __forceinline__ void multiply_add(float (&d)[16], u64 a, u64 b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, p, 1, 1, 0, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15])
+      : "l"(a), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+// What this thread wrote to shared memory can be read by products after the next barrier.
+__device__ __forceinline__ void show_to_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void copy_16_bytes(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void end_of_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void wait_until_open_copies_are() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+__device__ __forceinline__ void store_4_bytes(u32 to, u32 value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ u32 rounded(float low, float high) {
+  u32 both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+// The same number in all lanes, as the compiler then knows.
+__device__ __forceinline__ int alike(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+__device__ __forceinline__ u32 from_lane(u32 value, int other) {
+  return __shfl_xor_sync(0xffffffffu, value, other);
+}
+#define BARRIER() __syncthreads()
+#define SHARED_BYTES(name) extern __shared__ __align__(128) unsigned char name[]
+#endif
+
+constexpr int THREADS = 512, GROUPS = THREADS / 128;  // of four warps each
+constexpr int CROP = 84, SIDE1 = 41, SIDE2 = 39, SIDE3 = 37, SIDE4 = 35;
+constexpr int UNIT = 16;               // bytes: eight channels of a pixel
+constexpr int PIXEL_BYTES = 4 * UNIT;  // 32 channels
+constexpr int INPUT_BYTES = 2 * UNIT;  // 16 channels
+constexpr int ROW_BYTES = CROP * INPUT_BYTES;
+constexpr int STEP_BYTES = 16 * 32 * 2;  // weights of 16 channels of a tap
+constexpr int FIRST_WEIGHT_BYTES = 9 * STEP_BYTES, WEIGHT_BYTES = 18 * STEP_BYTES;
+constexpr int BANDS = 5, FIRST_ROWS = 9, OTHER_ROWS = 8;  // 9 + 4 x 8 = 41 rows of results
+constexpr int FIRST_BUFFER = (2 * FIRST_ROWS + 1) * ROW_BYTES;
+constexpr int OTHER_BUFFER = (2 * OTHER_ROWS + 1) * ROW_BYTES;
+constexpr int A_START = 0, A_BYTES = SIDE1 * SIDE1 * PIXEL_BYTES;
+constexpr int W_START = A_BYTES, B_START = W_START + WEIGHT_BYTES;
+constexpr int FIRST_WEIGHTS = B_START + FIRST_BUFFER + OTHER_BUFFER;
+constexpr int ALL_BYTES = FIRST_WEIGHTS + FIRST_WEIGHT_BYTES;
+constexpr int LAST_WEIGHTS = SIDE3 * SIDE3 * PIXEL_BYTES;  // in a, behind the results of 3
+static_assert(SIDE2 * SIDE2 * PIXEL_BYTES <= ALL_BYTES - B_START, "results of 2 fit in b");
+static_assert(LAST_WEIGHTS + WEIGHT_BYTES <= A_BYTES, "the last weights fit in a");
+
+// A matrix in shared memory, in units: its place, and the way to the next eight terms and rows.
+__device__ __forceinline__ u64 matrix(u32 place, u32 next_terms) {
+  constexpr u64 NEXT_ROWS = 8;
+  return (u64)(place / UNIT) | (u64)(next_terms / UNIT) << 16 | NEXT_ROWS << 32;
+}
+
+__device__ __forceinline__ void copy_all(u32 to, const unsigned char* from, int bytes, int thread) {
+  for (int i = thread; i < bytes / UNIT; i += THREADS) copy_16_bytes(to + UNIT * i, from + UNIT * i);
+}
+
+// Rows of pixels under one band of results of convolution 1, which are two pixels apart: even and
+// odd rows and columns lie in planes of their own, where neighbours are neighbours again.
+constexpr int HALF = CROP / 2;
+__device__ __forceinline__ int band_start(int band) {
+  return band == 0 ? 0 : FIRST_ROWS + (band - 1) * OTHER_ROWS;
+}
+__device__ __forceinline__ int band_rows(int band) { return band == 0 ? FIRST_ROWS : OTHER_ROWS; }
+__device__ __forceinline__ int even_rows(int band) {  // in its buffer
+  return (band & 1 ? OTHER_ROWS : FIRST_ROWS) + 1;
+}
+__device__ __forceinline__ u32 input_plane(int band, int row_odd, int column_odd, int eight) {
+  int even = even_rows(band), plane = 2 * column_odd + eight;
+  int rows = row_odd ? 4 * even + plane * (even - 1) : plane * even;
+  return (u32)((band & 1) * FIRST_BUFFER + rows * HALF * UNIT);
+}
+
+__device__ __forceinline__ void copy_band(u32 b, const unsigned char* corner, int width, int band,
+                                          int thread) {
+  const unsigned char* from = corner + (u64)(2 * band_start(band)) * width * INPUT_BYTES;
+  for (int i = thread; i < (2 * band_rows(band) + 1) * (2 * CROP); i += THREADS) {
+    int row = i / (2 * CROP), unit = i % (2 * CROP), column = unit >> 1;
+    u32 plane = b + input_plane(band, row & 1, column & 1, unit & 1);
+    copy_16_bytes(plane + ((row >> 1) * HALF + (column >> 1)) * UNIT,
+                  from + (u64)row * width * INPUT_BYTES + UNIT * unit);
+  }
+}
+
+// Where the SIDE x SIDE results of a convolution go. STAY: into planes in shared memory at `to`.
+// LEAVE: into global memory at `out`, pixel after pixel; rows are one pixel longer there, zero.
+template <int SIDE_, bool STAY, bool LEAVE> struct Results {
+  static constexpr int SIDE = SIDE_;
+  u32 to;
+  u32* out;
+
+  // Of one pixel, two outputs of each group of eight: this lane's.
+  __device__ __forceinline__ void store(int row, int column, u32 (&value)[4], int lane) const {
+    bool inside = row < SIDE && column < SIDE;
+    int pair = lane & 3;
+    if (STAY && inside)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        store_4_bytes(to + ((n * SIDE + row) * SIDE + column) * UNIT + 4 * pair, value[n]);
+    if (!LEAVE) return;
+    // Four lanes have the pixel's 32 outputs. Each takes one group of eight: 16 bytes at once.
+    swap(value[0], value[1], pair & 1, 1);
+    swap(value[2], value[3], pair & 1, 1);
+    swap(value[0], value[2], pair & 2, 2);
+    swap(value[1], value[3], pair & 2, 2);
+    if (!inside) return;
+    uint4* pixel = reinterpret_cast<uint4*>(out) + (row * (SIDE + 1) + column) * 4 + pair;
+    *pixel = make_uint4(value[0], value[1], value[2], value[3]);
+    if (column == SIDE - 1) pixel[4] = make_uint4(0, 0, 0, 0);
+  }
+  // The lane below gives its second value for the first of the lane above.
+  static __device__ __forceinline__ void swap(u32& first, u32& second, bool above, int other) {
+    u32 got = from_lane(above ? first : second, other);
+    first = above ? got : first;
+    second = above ? second : got;
+  }
+};
+
+// Bias and ReLU of 64 neighbouring results, `begin` and on, where rows are WIDTH places long.
+template <int WIDTH, class Results>
+__device__ __forceinline__ void finish(const float (&sum)[16], const float (&bias)[8], int begin,
+                                       int first_row, int rows, const Results& results, int warp,
+                                       int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    int place = begin + (warp & 3) * 16 + 8 * half + (lane >> 2), row = place / WIDTH;
+    u32 value[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      value[n] = rounded(fmaxf(sum[4 * n + 2 * half] + bias[2 * n], 0.0f),
+                         fmaxf(sum[4 * n + 2 * half + 1] + bias[2 * n + 1], 0.0f));
+    results.store(row < rows ? first_row + row : Results::SIDE, place % WIDTH, value, lane);
+  }
+}
+__device__ __forceinline__ void load_bias(float (&values)[8], const float* bias, int lane) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = bias[i / 2 * 8 + 2 * (lane & 3) + i % 2];
+}
+
+// Results of convolution 1 in one band.
+template <class Results>
+__device__ __forceinline__ void first_convolution(u32 b, u32 weights, int band,
+                                                  const float (&bias)[8], const Results& results,
+                                                  int warp, int lane) {
+  int rows = band_rows(band), even = even_rows(band);
+  u64 factors = matrix(weights, STEP_BYTES / 2);
+  for (int tile = warp >> 2; tile * 64 < rows * HALF; tile += GROUPS) {
+    float sum[16];
+    begin_products();
+#pragma unroll
+    for (int tap = 0; tap < 9; ++tap) {
+      int dy = tap / 3, dx = tap % 3;
+      u32 place = b + input_plane(band, dy & 1, dx & 1, 0) + tile * 64 * UNIT;
+      u32 next_eight = (u32)((dy & 1 ? even - 1 : even) * HALF * UNIT);
+      u64 pixels = matrix(place, next_eight) + (dy / 2 * HALF + dx / 2);
+      multiply_add(sum, pixels, factors + tap * (STEP_BYTES / UNIT), tap > 0);
+    }
+    wait_for_products();
+    finish<HALF>(sum, bias, tile * 64, band_start(band), rows, results, warp, lane);
+  }
+}
+
+// A later convolution, of SIDE x SIDE pixels at `from`.
+template <int SIDE, class Results>
+__device__ __forceinline__ void convolve(u32 from, u32 weights, const float* all_bias,
+                                         const Results& results, int warp, int lane) {
+  constexpr int PLANE = SIDE * SIDE * UNIT;
+  float bias[8];
+  load_bias(bias, all_bias, lane);
+  u64 factors = matrix(weights, STEP_BYTES / 2);
+  for (int tile = warp >> 2; tile * 64 < (SIDE - 2) * SIDE; tile += GROUPS) {
+    u64 pixels = matrix(from + tile * 64 * UNIT, PLANE);
+    float sum[16];
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < 18; ++step) {
+      int tap = step / 2, part = step % 2;
+      int further = 2 * part * (PLANE / UNIT) + tap / 3 * SIDE + tap % 3;
+      multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
+    }
+    wait_for_products();
+    finish<SIDE>(sum, bias, tile * 64, 0, SIDE - 2, results, warp, lane);
+  }
+}
+
+// Weights as `multiply_add` wants them, in steps of 16 channels of a tap, each [2][4][8 outputs][8
+// channels]: `first` has 9 steps, `later` 3 x 18. `bias`: [4][32]. KEEP: results of convolutions 1
+// to 3 are written to `kept_1` to `kept_3` too.
+template <bool KEEP>
+__device__ __forceinline__ void encode(const unsigned char* images, const long long* sample,
+                                       const long long* origins, const unsigned char* first,
+                                       const unsigned char* later, const float* bias,
+                                       u32* features, u32* kept_1, u32* kept_2, u32* kept_3,
+                                       int count, int height, int width) {
+  SHARED_BYTES(memory);
+  u32 start = shared_address(memory), a = start + A_START, b = start + B_START, w = start + W_START;
+  int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
+
+  auto corner_of = [&](int n) {
+    u64 row = (u64)(sample[n] * height + origins[2 * n]);
+    return images + (row * width + origins[2 * n + 1]) * INPUT_BYTES;
+  };
+  auto begin_image = [&](int n) {  // its first weights and pixels, while the one before is finished
+    copy_band(b, corner_of(n), width, 0, thread);
+    copy_all(start + FIRST_WEIGHTS, first, FIRST_WEIGHT_BYTES, thread);
+    end_of_copies();
+    copy_band(b, corner_of(n), width, 1, thread);
+    end_of_copies();
+    copy_all(w, later, WEIGHT_BYTES, thread);
+    end_of_copies();
+  };
+  auto everybody_sees = [&] {
+    show_to_products();
+    BARRIER();
+  };
+  auto place_of = [&](u32* results, int side, int n) {
+    return results + (u64)n * (side * (side + 1) * (PIXEL_BYTES / 4));
+  };
+
+  if ((int)blockIdx.x < count) begin_image(blockIdx.x);
+  for (int n = blockIdx.x; n < count; n += gridDim.x) {
+    Results<SIDE1, true, KEEP> results_1{a, place_of(kept_1, SIDE1, n)};
+    Results<SIDE2, true, KEEP> results_2{b, place_of(kept_2, SIDE2, n)};
+    Results<SIDE3, true, KEEP> results_3{a, place_of(kept_3, SIDE3, n)};
+    Results<SIDE4, false, true> results_4{0, place_of(features, SIDE4, n)};
+    float first_bias[8];
+    load_bias(first_bias, bias, lane);
+#pragma unroll 1
+    for (int band = 0; band < BANDS; ++band) {
+      // younger than those of this band: the next band's, and at first the weights
+      if (band == 0) wait_until_open_copies_are<2>();
+      else wait_until_open_copies_are<1>();
+      everybody_sees();
+      first_convolution(b, start + FIRST_WEIGHTS, band, first_bias, results_1, warp, lane);
+      BARRIER();
+      if (band + 2 < BANDS) copy_band(b, corner_of(n), width, band + 2, thread);
+      end_of_copies();
+    }
+    wait_until_open_copies_are<0>();
+    everybody_sees();
+    convolve<SIDE1>(a, w, bias + 32, results_2, warp, lane);
+    everybody_sees();
+    copy_all(w, later + WEIGHT_BYTES, WEIGHT_BYTES, thread);
+    end_of_copies();
+    copy_all(a + LAST_WEIGHTS, later + 2 * WEIGHT_BYTES, WEIGHT_BYTES, thread);
+    end_of_copies();
+    wait_until_open_copies_are<1>();
+    everybody_sees();
+    convolve<SIDE2>(b, w, bias + 64, results_3, warp, lane);
+    wait_until_open_copies_are<0>();
+    everybody_sees();
+    if (n + (int)gridDim.x < count) begin_image(n + gridDim.x);
+    convolve<SIDE3>(a, a + LAST_WEIGHTS, bias + 96, results_4, warp, lane);
+    BARRIER();
+  }
+}
+
+#define ENCODER(name, KEEP)                                                                        \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1)                                         \
+      name(const unsigned char* images, const long long* sample, const long long* origins,         \
+           const unsigned char* first, const unsigned char* later, const float* bias,              \
+           u32* features, u32* kept_1, u32* kept_2, u32* kept_3, int count, int height,            \
+           int width) {                                                                            \
+    encode<KEEP>(images, sample, origins, first, later, bias, features, kept_1, kept_2, kept_3,    \
+                 count, height, width);                                                            \
+  }
+ENCODER(encode_frozen, false)
+ENCODER(encode_and_keep, true)
