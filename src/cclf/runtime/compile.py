@@ -2,8 +2,10 @@
 file knows of either."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -17,33 +19,43 @@ Second = TypeVar("Second")
 
 
 def compiled(function: Function) -> Function:
-    """The same function as fused kernels, compiled anew for each shape it meets: here there are
-    few, and they stay.
+    """The same function as fused kernels, compiled when it is called first and anew for each shape
+    it meets: here there are few, and they stay.
 
     Where it cannot be compiled (no Triton, no C compiler), one line says so and the plain function
     goes on.
     """
-    from torch._dynamo import config  # late: it brings the whole compiler with it
-    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
-
-    # several runs in one process, each with its shapes
-    config.recompile_limit = max(config.recompile_limit, 64)
-    chosen: Callable[..., Any] = torch.compile(function, dynamic=False, fullgraph=True)
+    chosen: Callable[..., Any] | None = None
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         nonlocal chosen
+        chosen = chosen or _compile(function)
+        if chosen is function:
+            return function(*arguments)
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
         try:
             return chosen(*arguments)
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
-            if chosen is function:
-                raise
             reason = str(error).strip().splitlines()[0]
             print(f"going on without compiling {function.__name__}: {reason}", file=sys.stderr)
             chosen = function
             return function(*arguments)
 
     return call  # type: ignore[return-value]
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """By PyTorch's compiler, which takes seconds to import: random actions need none of it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    # by default in /tmp, where a restart takes it away
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "cclf" / "compiled"))
+    from torch._dynamo import config
+
+    # several runs in one process, each with its shapes
+    config.recompile_limit = max(config.recompile_limit, 64)
+    return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
