@@ -792,6 +792,12 @@ def test_paper_profile_takes_one_encoder_step_and_the_released_two() -> None:
     }
 
 
+def test_an_agent_that_only_acts_has_no_optimisers() -> None:
+    sac = make_sac("cclf")  # they import PyTorch's compiler, which takes seconds
+    sac.evaluation_action(make_batch().observation)
+    assert "optimisers" not in vars(sac)
+
+
 def test_paper_profile_sums_the_contrastive_loss_and_the_released_divides_by_the_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -35,7 +35,7 @@ def with_seeded_weights(config: Config, make: Callable[[], Algorithm]) -> Algori
 def compute_for(
     config: Config, device: torch.device, compute_with: Callable[..., Compute]
 ) -> Compute:
-    """How an update of this run is computed: on a GPU all of it but the optimisers is compiled."""
+    """How an update of this run is computed: on a GPU all of it is compiled."""
     compiles = device.type == "cuda" and config.run.compile
     precision = config.algorithm.precision
     return compute_with(precision, compiled) if compiles else compute_with(precision)

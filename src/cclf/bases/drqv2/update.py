@@ -8,7 +8,7 @@ are the features from before this update's steps.
 
 import copy
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -143,16 +143,21 @@ class Drqv2:
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         parts = ("framework", "encoder", "actor", "critic", "target")
         self.networks = nn.ModuleDict({part: getattr(self, part) for part in parts}).to(device)
-        adam = adam_on(device)
         self._valued: list[Tensor] = list(self.critic.parameters())  # learned from the value loss
         if config.method.contrastive:
             self._valued += self.framework.parameters()
-        learned = [*self.encoder.parameters(), *self._valued]
-        self.optimisers = {
-            "critic": adam(learned, lr=settings.learning_rate),
-            "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
-        }
         self.updates = 0
+
+    @cached_property
+    def optimisers(self) -> dict[str, torch.optim.Adam]:
+        """Made when the first update asks for them: PyTorch's import its compiler, which takes
+        seconds."""
+        learned, rate = [*self.encoder.parameters(), *self._valued], self.settings.learning_rate
+        adam = adam_on(learned[0].device)
+        return {
+            "critic": adam(learned, lr=rate),
+            "actor": adam(self.actor.parameters(), lr=rate),
+        }
 
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator

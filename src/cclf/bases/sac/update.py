@@ -11,7 +11,7 @@ that care, in the plainest words; a test holds the two together for every method
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,15 @@ from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
 from cclf.bases.sac.sight import Rows, sight_of
 from cclf.config import Config, Precision
 from cclf.data.augment import Crops, Views
-from cclf.data.optimisers import adam_on, descend, follow, load_moments, moments
+from cclf.data.optimisers import (
+    Move,
+    adam_on,
+    adam_step,
+    descend,
+    follow,
+    load_moments,
+    moments,
+)
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.kernels import fused_encoder
@@ -65,6 +73,8 @@ class Compute(NamedTuple):
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
     actor_loss: Callable[..., tuple[Tensor, Metrics]]
     contrastive_loss: Callable[..., Tensor]
+    move: Move | None  # a step of Adam; None is PyTorch's own
+    follow: Callable[[list[Tensor], list[Tensor], float], None]
 
 
 def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part: part) -> Compute:
@@ -78,8 +88,18 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
         parts["prepare_fused"] = wrap(fused_encoder.prepare)
         convolutions = partial(paired_convolutions, **parts)
         join = pack
-    rest = map(wrap, (appraise, q_target, critic_loss, actor_loss, contrastive_loss))
-    return Compute(convolutions, join, *rest)
+    move = wrap(adam_step)
+    return Compute(
+        convolutions,
+        join,
+        wrap(appraise),
+        wrap(q_target),
+        wrap(critic_loss),
+        wrap(actor_loss),
+        wrap(contrastive_loss),
+        None if move is adam_step else move,
+        wrap(follow),
+    )
 
 
 class Sac:
@@ -120,13 +140,15 @@ class Sac:
         self.log_temperature = torch.tensor(start, device=device, requires_grad=True)
         parts = ("framework", "critic", "actor", "target")
         self.networks = nn.ModuleDict({part: getattr(self, part) for part in parts}).to(device)
-        self.optimisers = self._make_optimisers(device)
         self.updates = 0
 
-    def _make_optimisers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
+    @cached_property
+    def optimisers(self) -> dict[str, torch.optim.Adam]:
+        """Made when the first update asks for them: PyTorch's import its compiler, which takes
+        seconds."""
         settings, encoder = self.settings, list(self.critic.encoder.parameters())
         belief = list(self.framework.parameters())
-        adam = adam_on(device)
+        adam = adam_on(self.log_temperature.device)
         slow = {
             "lr": settings.temperature_learning_rate,
             "betas": (settings.temperature_beta1, 0.999),
@@ -220,14 +242,14 @@ class Sac:
         features, target = at_once(seen, aim)
         weights, action = appraisal.weights, batch.action
         loss, metrics = self.compute.critic_loss(self, features, target, weights, action)
-        descend(loss, self.optimisers["critic"])
+        descend(loss, self.optimisers["critic"], move=self.compute.move)
         return metrics
 
     def _move_target(self) -> None:
         q_rate, encoder_rate = self.settings.q_ema_rate, self.settings.encoder_ema_rate
         for part, rate in (("q1", q_rate), ("q2", q_rate), ("encoder", encoder_rate)):
             ours, theirs = getattr(self.critic, part), getattr(self.target, part)
-            follow(list(theirs.parameters()), list(ours.parameters()), rate)
+            self.compute.follow(list(theirs.parameters()), list(ours.parameters()), rate)
 
     def _learn_from_anchors(
         self, encoded: Encoded, appraisal: Appraisal, noise: Tensor, target_moved: bool
@@ -249,7 +271,7 @@ class Sac:
             key = self._key(encoded, appraisal, target_moved)
             loss = self.compute.contrastive_loss(self, query, key, appraisal.curiosity)
             names = [name for name in ("encoder", "contrastive") if name in self.optimisers]
-            descend(loss, *(self.optimisers[name] for name in names))
+            descend(loss, *(self.optimisers[name] for name in names), move=self.compute.move)
             return {"contrastive_loss": loss.detach()}
 
         detached = (conv_features.detach(), query.detach())
@@ -258,7 +280,8 @@ class Sac:
             if not acts:
                 return {}
             loss, metrics = self.compute.actor_loss(self, *detached, noise)
-            descend(loss, self.optimisers["actor"], self.optimisers["temperature"])
+            slow = self.optimisers["temperature"]
+            descend(loss, self.optimisers["actor"], slow, move=self.compute.move)
             return metrics | {"temperature": self.temperature.detach()}
 
         contrastive_metrics, actor_metrics = at_once(contrast, act)
