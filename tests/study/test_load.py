@@ -149,10 +149,11 @@ def test_different_tasks_have_clocks_of_their_own(tmp_path: Path) -> None:
     assert len(load.read(tmp_path)) == 2
 
 
-def test_evaluations_of_different_length_are_refused_where_they_are_compared() -> None:
-    rows = [row("cclf", episodes=100), row("a2c", episodes=10)]
-    with pytest.raises(ConfigError, match="evaluations of 10 and 100 episodes"):
-        load.scores(rows, ["cclf", "a2c"], {TASK: END})
+def test_evaluations_of_different_length_are_compared_with_a_line(capsys) -> None:
+    rows = [row("cclf", value=0.5, episodes=100), row("a2c", value=0.25, episodes=10)]
+    found = load.scores(rows, ["cclf", "a2c"], {TASK: END})
+    assert (found["cclf"].item(), found["a2c"].item()) == (0.5, 0.25)
+    assert "evaluations of 10 and 100 episodes count alike" in capsys.readouterr().err
 
 
 def test_where_a_run_lacks_the_longer_evaluation_all_are_compared_in_the_shorter(
