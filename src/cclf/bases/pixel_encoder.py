@@ -84,8 +84,13 @@ def _fastest_layout(pixels: Tensor) -> torch.memory_format:
     return torch.contiguous_format if planes else torch.channels_last
 
 
+def cut_out(images: Tensor | Crops) -> Tensor:
+    """(N, C, h, w) uint8."""
+    return images.cut() if isinstance(images, Crops) else images
+
+
 def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
-    pixels = images.cut() if isinstance(images, Crops) else images
+    pixels = cut_out(images)
     x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
     for i, (weight, bias) in enumerate(layers):
         x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))

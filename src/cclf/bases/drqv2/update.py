@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cclf import equations
 from cclf.bases.drqv2.equations import noise_std, noisy_action
 from cclf.bases.drqv2.networks import Actor, Critic, initialise
+from cclf.bases.own_encoder import OwnEncoder, own_encoder
 from cclf.bases.pixel_encoder import (
     Convolutions,
     Kernel,
@@ -32,6 +33,7 @@ from cclf.data.optimisers import (
     adam_step,
     descend,
     follow,
+    learned_parameters,
     load_moments,
     moments,
     step,
@@ -126,17 +128,13 @@ class Drqv2:
     def __init__(
         self, config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
     ):
-        settings, env = config.algorithm, config.env
-        self.settings, self.method, self.env = settings, config.method, env
+        settings = config.algorithm
+        self.settings, self.method, self.env = settings, config.method, config.env
         self.action_dim = action_dim
         self.compute = compute or compute_with(settings.precision)
         self.framework = Framework(settings.feature_dim, config.method)
-        shape = (3 * env.frame_stack, env.frame_pixels, settings.conv_layers, settings.conv_filters)
-        kernels = (self.compute.convolutions, self.compute.split_convolutions)
-        self.encoder = Convolutions(*shape, kernels[0], PIXEL_CENTRE, kernels[1])
-        self.encoder.apply(initialise)
-        inputs = self.encoder.out_dim
-        sizes = (inputs, settings.feature_dim, action_dim, settings.hidden_dim)
+        self.encoder = self._make_encoder()
+        sizes = (self.encoder.out_dim, settings.feature_dim, action_dim, settings.hidden_dim)
         self.actor, self.critic = Actor(*sizes), Critic(*sizes)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         parts = ("framework", "encoder", "actor", "critic", "target")
@@ -145,12 +143,20 @@ class Drqv2:
         self._valued: list[Tensor] = list(self.critic.parameters())  # learned from the value loss
         if config.method.contrastive:
             self._valued += self.framework.parameters()
-        learned = [*self.encoder.parameters(), *self._valued]
+        valued = [*learned_parameters(self.encoder), *self._valued]
         self.optimisers = {
-            "critic": adam(learned, lr=settings.learning_rate),
+            "critic": adam(valued, lr=settings.learning_rate),
             "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
         }
         self.updates = 0
+
+    def _make_encoder(self) -> Convolutions | OwnEncoder:
+        settings, shape = self.settings, (3 * self.env.frame_stack, self.env.frame_pixels)
+        if settings.encoder:
+            return own_encoder(settings.encoder, *shape, PIXEL_CENTRE)
+        layers = (settings.conv_layers, settings.conv_filters)
+        kernels = (self.compute.convolutions, PIXEL_CENTRE, self.compute.split_convolutions)
+        return Convolutions(*shape, *layers, *kernels).apply(initialise)
 
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
@@ -180,7 +186,7 @@ class Drqv2:
         anchors = encoded.first[: len(batch.reward)].detach()
 
         def move_encoder() -> None:
-            convolutions = list(self.encoder.parameters())
+            convolutions = learned_parameters(self.encoder)
             found = torch.autograd.grad(features, convolutions, feature_gradient)
             step(self.optimisers["critic"], convolutions, found, self.compute.move)
 
@@ -239,8 +245,8 @@ class Drqv2:
                     else encoded.others[rows - batch_size]
                 )
                 next_features = torch.cat([next_features, chosen])
-            learned = self.encoder(encoded.crops.rows(appraisal.views[1]))
-            features = torch.cat([features, learned])
+            second = self.encoder(encoded.crops.rows(appraisal.views[1]))
+            features = torch.cat([features, second])
 
         @torch.no_grad()
         def aims() -> tuple[Tensor, Tensor | None]:

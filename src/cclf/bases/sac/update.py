@@ -23,7 +23,14 @@ from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
 from cclf.bases.sac.sight import Rows, sight_of
 from cclf.config import Config, Precision
 from cclf.data.augment import Crops, Views
-from cclf.data.optimisers import adam_on, descend, follow, load_moments, moments
+from cclf.data.optimisers import (
+    adam_on,
+    descend,
+    follow,
+    learned_parameters,
+    load_moments,
+    moments,
+)
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
@@ -121,7 +128,7 @@ class Sac:
         self.updates = 0
 
     def _make_optimisers(self, device: torch.device) -> dict[str, torch.optim.Adam]:
-        settings, encoder = self.settings, list(self.critic.encoder.parameters())
+        settings, encoder = self.settings, learned_parameters(self.critic.encoder)
         belief = list(self.framework.parameters())
         adam = adam_on(device)
         slow = {
@@ -129,7 +136,7 @@ class Sac:
             "betas": (settings.temperature_beta1, 0.999),
         }
         optimisers = {
-            "critic": adam(self.critic.parameters(), lr=settings.learning_rate),
+            "critic": adam(learned_parameters(self.critic), lr=settings.learning_rate),
             "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
             "temperature": adam([self.log_temperature], **slow),
             "contrastive": adam([*encoder, *belief], lr=settings.contrastive_learning_rate),
