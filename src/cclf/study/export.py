@@ -68,9 +68,14 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     )
     metadata = describe(config, env_steps, observations, expected, answer)
     write, read = kinds[out.suffix]
+    of_own = (
+        "an encoder of your own must take any number of images"
+        if "encoder" in config.imports
+        else ""
+    )
     temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
     try:
-        with refused_as(f"cannot write {out}"):  # not every encoder of a user's own fits
+        with refused_as(f"cannot write {out}", of_own):
             write(policy, observations[:2], metadata, temporary)
             found = read(temporary)
             # One by one as well as together: a graph that has frozen its batch size must not pass.
