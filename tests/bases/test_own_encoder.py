@@ -6,6 +6,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import cclf
 import own_encoders
 from cclf import build, cli, plugins, presets
 from cclf.bases.own_encoder import OwnEncoder
+from cclf.commands.train import hints
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.runtime.run_folder import read_checkpoint
@@ -102,6 +104,11 @@ def test_a_function_is_stored_by_its_name(folder):
     assert agent.evaluate(episodes=1).mean >= 0.0
 
 
+def test_hints_name_what_must_be_trusted():
+    config = with_encoder(encoder="own_encoders:small")
+    assert [line.split()[-1] for line in hints([config], Path("runs"))] == ["--trust-imports"] * 3
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -110,7 +117,6 @@ def test_a_function_is_stored_by_its_name(folder):
         "export {run} --out {out}/policy.pt",
         "export {run} --card --out {out}/card",
         "inspect {run} --samples 4 --out {out}/page.html",
-        "inspect {run} --samples 4 --out {out}/page.html --curiosity belief even",
         "train --from {run} --dry-run",
         "bench parity {run} --precision fp32 --batches 1 --updates 1",
     ],

@@ -49,8 +49,8 @@ class Drqv2Config:
     shift_pixels: Annotated[int, Range(1, 64)] = 4
     """Pixels that a view may be shifted by, either way; the border is repeated."""
     encoder: str = ""
-    """MODULE:FUNCTION of your own in the place of the published convolutions: of (channels, pixels) a
-    torch.nn.Module. It imports the module and runs its code."""
+    """An image encoder of your own in the place of the convolutions below: MODULE:FUNCTION, which
+    makes a torch.nn.Module of (channels, pixels); see docs/extending.md. Runs the module's code."""
     conv_layers: Size = 4
     """Convolutions of the encoder."""
     conv_filters: Size = 32

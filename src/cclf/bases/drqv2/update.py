@@ -155,8 +155,8 @@ class Drqv2:
         if settings.encoder:
             return own_encoder(settings.encoder, *shape, PIXEL_CENTRE)
         layers = (settings.conv_layers, settings.conv_filters)
-        kernels = (self.compute.convolutions, PIXEL_CENTRE, self.compute.split_convolutions)
-        return Convolutions(*shape, *layers, *kernels).apply(initialise)
+        kernel, split = self.compute.convolutions, self.compute.split_convolutions
+        return Convolutions(*shape, *layers, kernel, PIXEL_CENTRE, split).apply(initialise)
 
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator

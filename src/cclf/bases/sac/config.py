@@ -77,8 +77,8 @@ class SacConfig:
     actor_every_updates: Count = 2
     """Updates between two of actor and temperature."""
     encoder: str = ""
-    """MODULE:FUNCTION of your own in the place of the published convolutions: of (channels, pixels) a
-    torch.nn.Module. It imports the module and runs its code."""
+    """An image encoder of your own in the place of the convolutions below: MODULE:FUNCTION, which
+    makes a torch.nn.Module of (channels, pixels); see docs/extending.md. Runs the module's code."""
     conv_layers: Size = 4
     """Convolutions of the encoder."""
     conv_filters: Size = 32
