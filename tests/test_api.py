@@ -474,12 +474,20 @@ SNIPPETS = re.findall(
 README = re.findall(
     r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
 )
+(ENCODERS,) = re.findall(
+    r"^<!-- test: encoder/my_encoders.py -->\n```python\n(.*?)^```",
+    (ROOT / "docs" / "extending.md").read_text(),
+    re.DOTALL | re.MULTILINE,
+)
 TINY_SIZES = changes(tiny_config()) | {"env_steps": 60}
 
 
 def run_snippets(snippets: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One after the other, as on one page of a notebook."""
+    """One after the other, as on one page of a notebook, beside the module that a page shows."""
     monkeypatch.chdir(folder)
+    (folder / "my_encoders.py").write_text(ENCODERS)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
     made: dict[str, Any] = {"__name__": "snippets"}
     for snippet in snippets:
         exec(compile(snippet, "docs/api.md", "exec"), made)
@@ -492,7 +500,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = cclf.train
 
     def smaller(*names: str, **options: Any) -> cclf.Run:
-        return whole(*names, **options | TINY_SIZES)
+        idle = {"conv_filters"} if "encoder" in options else set()
+        return whole(*names, **options | {n: v for n, v in TINY_SIZES.items() if n not in idle})
 
     monkeypatch.setattr(cclf, "train", smaller)
 
@@ -500,10 +509,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
-    assert len(SNIPPETS) == (ROOT / "docs" / "api.md").read_text().count("```python") == 6
+    assert len(SNIPPETS) == (ROOT / "docs" / "api.md").read_text().count("```python") == 7
     assert (page.frames.shape, page.actions.shape) == ((4, 3, 20, 20), (4, 1))
     assert page.curiosity.shape == (32,)
     assert len(page.best) == 2
+    assert page.agent.config.algorithm.encoder == "my_encoders:strided"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -149,6 +150,23 @@ def test_the_gymnasium_environment_of_the_page_is_learned_by_rainbow(tmp_path: P
     assert "gives vectors: learning from its rendered pictures" in first
     assert "imports the Python module three_torques" in first
     assert "over 1 episodes at 400 env steps" in done.stdout
+
+
+def test_the_encoder_of_the_page_is_trained_and_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is typed, with a smaller budget."""
+    (tmp_path / "my_encoders.py").write_text(FILES["encoder/my_encoders.py"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
+    train, evaluate = (shlex.split(line)[1:] for line in COMMANDS[4].splitlines())
+    quick = ["--env-steps", "60", "--eval-every-env-steps", "60", "--eval-episodes", "1"]
+    small = ["--warmup-agent-steps", "50", "--batch-size", "8", "--no-video", "--no-tensorboard"]
+    assert cli.main([*train, *quick, *small]) == 0
+    assert "encoder my_encoders:strided imports the Python module" in capsys.readouterr().err
+    run = str(run_in(tmp_path, str(Path(evaluate[1]).parent)))
+    assert cli.main([run if word == evaluate[1] else word for word in evaluate]) == 0
 
 
 def test_its_code_is_about_sixty_lines() -> None:

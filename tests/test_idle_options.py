@@ -54,6 +54,7 @@ OTHER_VALUES = {
     "intensity_scale": 0.3,
     "action_repeat": 2,
     "conv_layers": 3,
+    "encoder": "own_encoders:small",
     "views": 3,
     "priority_exponent": 0.9,
 }

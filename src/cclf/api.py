@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cclf import presets
+from cclf import plugins, presets
 from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import let_threads_sleep
 from cclf.config import Config, Observe
@@ -41,7 +41,7 @@ class Run(NamedTuple):
         """As it was saved last."""
         return load(
             self.folder, device=device, trust_imports=True
-        )  # whoever trained named the task
+        )  # whoever trained named the modules
 
 
 def train(
@@ -60,9 +60,12 @@ def train(
 ) -> Run:
     """Train an agent as `cclf train` does, in the same run folder. The same call again goes on.
 
-    `changes` are the options of the command line by their names: `env_steps=2_000`. A callback gets
-    numbers, and may raise `cclf.StopRun`.
+    `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder` may
+    also be the function itself, which must lie in a module. A callback gets numbers, and may raise
+    `cclf.StopRun`.
     """
+    if callable(changes.get("encoder")):
+        changes["encoder"] = plugins.name_of("encoder", changes["encoder"])
     defaults = presets.resolve(
         task, method, seed=seed, profile=profile, base_name=base, size=size, observe=observe
     )
@@ -90,7 +93,8 @@ def load(
 ) -> "TrainedAgent":
     """The trained agent of a run folder. `seed`: of actions that are sampled (A2C).
 
-    `trust_imports` allows a task gym/MODULE:ID of the run folder to import that Python module.
+    `trust_imports` allows a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to
+    import that Python module.
     """
     let_threads_sleep()
     from cclf.trained_agent import TrainedAgent

@@ -223,7 +223,7 @@ def final_evaluation(
     episodes = read_config(folder).run.final_eval_episodes
     if not episodes:
         return True
-    # The command that trained it named the task.
+    # The command that trained it named the modules.
     agent, config, env_steps = load_agent(folder, device, episodes, evaluators, trust_imports=True)
     path = folder / "final.csv"
     with refused_as(f"cannot read {path}"):

@@ -27,7 +27,7 @@ Observe = Literal["pixels", "state"]
 
 # Options that are younger than the first runs, with the value that those ran by. Names leave it out,
 # so that older folders are found again.
-_AS_BEFORE = {"method.curiosity": "belief", "env.observe": "pixels"}
+_AS_BEFORE = {"method.curiosity": "belief", "env.observe": "pixels", "algorithm.encoder": ""}
 
 
 def check_fields(config: Any) -> None:
@@ -222,7 +222,8 @@ class RunConfig:
 class Settings(Protocol):
     """What the settings of a base algorithm are beside its own numbers: a frozen dataclass of its
     room. One that learns from more than pixels says so in a further name, `observes`:
-    ClassVar[tuple[Observe, ...]]."""
+    ClassVar[tuple[Observe, ...]]. One that takes a network as MODULE:FUNCTION calls that field
+    `encoder`."""
 
     base: ClassVar[str]
     rules: ClassVar[Mapping[str, Rule]]
@@ -262,6 +263,14 @@ class Config:
         """The name of its base algorithm."""
         name: str = self.algorithm.base
         return name
+
+    @property
+    def imports(self) -> dict[str, str]:
+        """Python modules whose code this run runs, by what names them: a task gym/MODULE:ID, an
+        encoder MODULE:FUNCTION."""
+        encoder = str(getattr(self.algorithm, "encoder", ""))
+        named = {"task": self.task.removeprefix("gym/"), "encoder": encoder}
+        return {what: text.partition(":")[0] for what, text in named.items() if ":" in text}
 
     @property
     def planned_agent_steps(self) -> int:

@@ -21,7 +21,7 @@ class WorkerError(ValueError):
         self.details = details
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Of what libraries raise.
 
     >>> one_line(OSError("no such\\n  screen"))

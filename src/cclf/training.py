@@ -215,6 +215,9 @@ def announcement(config: Config, learner: Any, device: Any) -> list[str]:
     """What a person wants to know before a run begins."""
     remark = remark_on(config.task, config.env.observe)
     lines = [f"{config.task} {remark}"] if remark else []
+    if "encoder" in config.imports:
+        module = config.imports["encoder"]
+        lines.append(f"encoder {config.algorithm.encoder} imports the Python module {module}")
     lines += [
         f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "
         f"{config.profile}  on {device}",

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from typing import Any
 
-from cclf.config import MethodConfig, Play, RunConfig
+from cclf.config import MethodConfig, Play, Precision, RunConfig
 from cclf.errors import ConfigError
 from cclf.rules import Rule, never
 
@@ -204,6 +204,17 @@ def refuse_unknown(
         if getattr(method, name) not in known:
             chosen = f"{name}={getattr(method, name)}"
             raise ConfigError(f"{chosen} clashes with {learner}: use one of {', '.join(known)}")
+
+
+def refuse_encoder(encoder: str, precision: Precision) -> None:
+    """Refuse text that is no MODULE:FUNCTION, and kernels that are not made for such an encoder."""
+    if encoder and not all(encoder.partition(":")):
+        raise ConfigError(f"encoder={encoder} must be MODULE:FUNCTION, e.g. my_encoders:my_encoder")
+    if encoder and precision == "bf16":
+        raise ConfigError(
+            f"precision=bf16 clashes with encoder={encoder}: its kernels are made for the "
+            "published convolutions; use tf32 or fp32"
+        )
 
 
 def refuse_workers(run: RunConfig, learner: str, names: tuple[str, ...]) -> None:

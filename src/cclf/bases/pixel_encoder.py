@@ -2,14 +2,24 @@
 network of linear layers."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cclf.config import Precision
 from cclf.data.augment import Crops
+from cclf.kernels import fused_encoder
 from cclf.kernels.bf16_linear import bf16_linear
-from cclf.kernels.paired_convolutions import Layers
+from cclf.kernels.paired_convolutions import (
+    Layers,
+    backward,
+    paired_convolutions,
+    paired_split,
+    prepare,
+)
 
 Kernel = Callable[[Tensor | Crops, Layers], Tensor]
 SplitKernel = Callable[[Crops, Layers, int], tuple[Tensor, Tensor]]
@@ -84,8 +94,13 @@ def _fastest_layout(pixels: Tensor) -> torch.memory_format:
     return torch.contiguous_format if planes else torch.channels_last
 
 
+def cut_out(images: Tensor | Crops) -> Tensor:
+    """(N, C, h, w) uint8."""
+    return images.cut() if isinstance(images, Crops) else images
+
+
 def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
-    pixels = images.cut() if isinstance(images, Crops) else images
+    pixels = cut_out(images)
     x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
     for i, (weight, bias) in enumerate(layers):
         x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
@@ -96,6 +111,15 @@ def plain_split(crops: Crops, layers: Layers, learned: int) -> tuple[Tensor, Ten
     first = plain_convolutions(crops.rows(slice(learned)), layers)
     with torch.no_grad():
         return first, plain_convolutions(crops.rows(slice(learned, None)), layers)
+
+
+def kernels_for(precision: Precision, wrap: Callable[[Any], Any]) -> tuple[Kernel, SplitKernel]:
+    """How convolutions are computed, with each part wrapped, by a compiler for example."""
+    if precision != "bf16":
+        return wrap(plain_convolutions), wrap(plain_split)
+    parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
+    parts["prepare_fused"] = wrap(fused_encoder.prepare)
+    return partial(paired_convolutions, **parts), partial(paired_split, **parts)
 
 
 class Head(nn.Module):

@@ -94,7 +94,8 @@ class BenchParity:
     updates: int = 300
     """To make from there in both precisions, for a look at where losses go."""
     trust_imports: bool = False
-    """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
+    """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
+    Python module."""
     json: bool = False
     """One JSON document on standard output."""
 

@@ -27,7 +27,8 @@ class Export:
     """Write a folder to share instead: the weights as safetensors, the config, and a model card
     (README.md) that says what the agent reached and how to load it, as hubs read it."""
     trust_imports: bool = False
-    """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
+    """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
+    Python module."""
 
 
 def main(arguments: list[str]) -> int:

@@ -29,6 +29,8 @@ class Inspect:
     """Two measures, e.g. belief debiased: the same transitions under both, side by side."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
+    trust_imports: bool = False
+    """Allow an encoder MODULE:FUNCTION of the run folder to import that Python module."""
     json: bool = False
     """One JSON document with the page's numbers on standard output."""
 
@@ -51,10 +53,10 @@ def main(arguments: list[str]) -> int:
     check_output(options.out)
     looked = (options.run, options.samples, devices.choose_device(options.device))
     if measures is None:
-        gallery = curate(*looked)
+        gallery = curate(*looked, options.trust_imports)
         text, facts = gallery_page.html(gallery), gallery_page.facts(gallery)
     else:
-        compared = compare(*looked, measures)
+        compared = compare(*looked, measures, options.trust_imports)
         text, facts = comparison.html(compared), comparison.facts(compared)
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,8 @@ class Play:
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     trust_imports: bool = False
-    """Allow a task gym/MODULE:ID of the run folder to import that Python module."""
+    """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
+    Python module."""
 
 
 def main(arguments: list[str]) -> int:

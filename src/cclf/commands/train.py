@@ -66,12 +66,12 @@ def hints(configs: list[Config], out: Path) -> list[str]:
         return [f"next: cclf report {shlex.quote(str(out))}"]
     config = configs[0]
     run = shlex.quote(str(out / config.run_name()))
-    # whoever trained named the task
-    trust = " --trust-imports" if ":" in config.task else ""
+    # whoever trained named the modules
+    trust = " --trust-imports" if config.imports else ""
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
     shown = config.env.observe == "pixels" and find_base(config.base).has("gallery")
     if config.method.needs_curiosity and shown:
-        commands.append(f"cclf inspect {run}")
+        commands.append(f"cclf inspect {run}{trust if 'encoder' in config.imports else ''}")
     return [
         f"{'next:' if place == 0 else '':5} {command}" for place, command in enumerate(commands)
     ]

@@ -67,7 +67,8 @@ def train_options(room: Base) -> Any:
         """A run folder, or a file such as its config.json: train that once more, in the place of
         task, method, base and profile. Seeds and every option below may be changed beside it."""
         trust_imports: bool
-        """With --from: allow a task gym/MODULE:ID of that file to import the Python module."""
+        """With --from: allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of that file to
+        import the Python module."""
         env: tyro.conf.OmitArgPrefixes[Annotated[EnvConfig, _group("environment")]]
         method_config: tyro.conf.OmitArgPrefixes[Annotated[MethodConfig, _group("method")]]
         algorithm: tyro.conf.OmitArgPrefixes[Annotated[room.settings, _group("algorithm")]]  # type: ignore[name-defined]

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cclf.data.from_disk import refuse_unless, refuse_unlike
 
@@ -21,6 +21,11 @@ def adam_on(device: torch.device) -> Callable[..., torch.optim.Adam]:
     it."""
     on_gpu = partial(torch.optim.Adam, fused=True, capturable=True)
     return on_gpu if device.type == "cuda" else torch.optim.Adam
+
+
+def learned_parameters(network: nn.Module) -> list[Tensor]:
+    """The parameters that an optimiser may move: an encoder of the user's own may have others."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 Move = Callable[..., None]  # a step of Adam, see `adam_step`
@@ -98,6 +103,13 @@ def adam_step(
     torch._foreach_add_(roots, epsilon)
     changes = torch._foreach_mul(torch._foreach_div(means, roots), step_size)
     torch._foreach_sub_(parameters, changes)
+
+
+def move_by(wrap: Callable[[Any], Any]) -> Move | None:
+    """`adam_step` wrapped, by a compiler for example; None, PyTorch's own step, where nothing is
+    gained."""
+    move: Move = wrap(adam_step)
+    return None if move is adam_step else move
 
 
 @torch.no_grad()

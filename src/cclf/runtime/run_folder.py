@@ -102,22 +102,30 @@ def read_config_file(known: Path) -> Config:
 
 
 def playable_config(folder: Path, trust_imports: bool) -> Config:
-    """The config of a run folder whose environments are to be made. A task gym/MODULE:ID makes
-    Gymnasium import MODULE, and with that run its code: a file from a stranger may not ask for
-    it, unless the user says so (`trust_imports`)."""
+    """The config of a run folder whose environments and networks are to be made. A task
+    gym/MODULE:ID makes Gymnasium import MODULE, an encoder MODULE:FUNCTION imports it too, and
+    with that run its code: a file from a stranger may not ask for it, unless the user says so
+    (`trust_imports`)."""
     config = read_config(folder)
     refuse_imports(config, folder, trust_imports)
     return config
 
 
-def refuse_imports(config: Config, where: Path, trust_imports: bool) -> None:
-    module, colon, _ = str(config.task).removeprefix("gym/").partition(":")
-    if colon and not trust_imports:
-        raise ConfigError(
-            f"{where} asks for the task {config.task!r}, which imports the Python module "
-            f"{module!r} and runs its code: "
-            "add --trust-imports if you trust it"
-        )
+def refuse_imports(
+    config: Config,
+    where: Path,
+    trust_imports: bool,
+    used: tuple[str, ...] = ("task", "encoder"),
+) -> None:
+    """`used`: what of `Config.imports` will be imported."""
+    for what, module in config.imports.items():
+        if what in used and not trust_imports:
+            text = config.task if what == "task" else config.algorithm.encoder
+            raise ConfigError(
+                f"{where} asks for the {what} {text!r}, which imports the Python module "
+                f"{module!r} and runs its code: "
+                "add --trust-imports if you trust it"
+            )
 
 
 def trainable_config(path: Path, trust_imports: bool) -> Config:

@@ -127,6 +127,8 @@ def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dic
             f"{pixels if env.observe == 'pixels' else 'the state of the environment, as numbers'}, "
             f"frame stack {env.frame_stack}, action repeat {env.action_repeat}"
         )
+    if "encoder" in config.imports:
+        sees += f", through `{_plain(config.algorithm.encoder)}`, code that is not in this folder"
     return {
         "task": f"`{config.task}`",
         "method": f"`{config.method_name}` on the base algorithm `{config.base}`, profile "
@@ -189,8 +191,8 @@ file that needs neither `cclf` nor torch.
 
 
 def example(config: Config) -> str:
-    """How to load it. A task that imports a module needs a word that this is wanted."""
-    imports = ", trust_imports=True" if ":" in config.task else ""
+    """How to load it. A task or encoder that imports a module needs a word that this is wanted."""
+    imports = ", trust_imports=True" if config.imports else ""
     return f"""import cclf
 
 agent = cclf.load("."{imports})  # this folder

@@ -21,6 +21,7 @@ from torch import nn
 from cclf import __version__, build
 from cclf.build import load_agent
 from cclf.config import Config
+from cclf.data.from_disk import refused_as
 from cclf.data.types import Answers
 from cclf.envs.registry import play_of
 from cclf.errors import ConfigError
@@ -67,12 +68,19 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     )
     metadata = describe(config, env_steps, observations, expected, answer)
     write, read = kinds[out.suffix]
+    of_own = (
+        "an encoder of your own must take any number of images"
+        if "encoder" in config.imports
+        else ""
+    )
     temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
     try:
-        write(policy, observations[:2], metadata, temporary)
-        found = read(temporary)
-        # One by one as well as together: a graph that has frozen its batch size must not pass.
-        answers = [found(observations), np.concatenate([found(one[None]) for one in observations])]
+        with refused_as(f"cannot write {out}", of_own):
+            write(policy, observations[:2], metadata, temporary)
+            found = read(temporary)
+            # One by one as well as together: a graph that has frozen its batch size must not pass.
+            one_by_one = np.concatenate([found(one[None]) for one in observations])
+            answers = [found(observations), one_by_one]
         difference = max(float(np.abs(answer - expected).max()) for answer in answers)
         if not difference <= TOLERANCE:  # so that not-a-number fails too
             raise ConfigError(

@@ -12,22 +12,28 @@ from cclf.config import Config, Curiosity
 from cclf.data.from_disk import refused_as
 from cclf.errors import ConfigError
 from cclf.gallery.record import About, Gallery
-from cclf.runtime.run_folder import read_checkpoint, read_config
+from cclf.runtime.run_folder import read_checkpoint, read_config, refuse_imports
 from cclf.study.comparison import Comparison
 
 
-def curate(folder: Path, samples: int, device: torch.device) -> Gallery:
+def curate(
+    folder: Path, samples: int, device: torch.device, trust_imports: bool = False
+) -> Gallery:
     """What the newest checkpoint of a run is curious about, from `samples` transitions or a few
     more, in whole batches."""
-    return _curated(folder, _config_with_curiosity(folder), samples, device)
+    return _curated(folder, _config_with_curiosity(folder, trust_imports), samples, device)
 
 
 def compare(
-    folder: Path, samples: int, device: torch.device, names: tuple[Curiosity, Curiosity]
+    folder: Path,
+    samples: int,
+    device: torch.device,
+    names: tuple[Curiosity, Curiosity],
+    trust_imports: bool = False,
 ) -> Comparison:
     """The same transitions under two measures of curiosity, with the networks of the newest
     checkpoint. Whatever the run itself learned by, its bonus is asked for too."""
-    config = _config_with_curiosity(folder)
+    config = _config_with_curiosity(folder, trust_imports)
     galleries = [
         _curated(
             folder,
@@ -40,8 +46,9 @@ def compare(
     return Comparison(names, (galleries[0], galleries[1]))
 
 
-def _config_with_curiosity(folder: Path) -> Config:
+def _config_with_curiosity(folder: Path, trust_imports: bool) -> Config:
     config = read_config(folder)
+    refuse_imports(config, folder, trust_imports, used=("encoder",))  # no environment is made
     if not config.method.needs_curiosity:
         raise ConfigError(
             f"{config.method_name} has no curiosity to look at: none of its pieces uses one; "

@@ -464,7 +464,7 @@ def _base(config: Mapping[str, Any]) -> Base | None:
 
 def run_name(config: Mapping[str, Any]) -> RunName:
     """As a run is called in tables. Its base algorithm says what its profile is called; a run in
-    less than float32 says so, and one that observes state."""
+    less than float32 says so, one that observes state, and one with an encoder of its own."""
     base, profile = _base(config), str(config["profile"])
     profile = profile if base is None else base.profile_label(profile, config["algorithm"])
     precision = config["algorithm"].get("precision", "fp32")
@@ -473,6 +473,9 @@ def run_name(config: Mapping[str, Any]) -> RunName:
     observe = config.get("env", {}).get("observe", "pixels")  # older runs know nothing else
     if observe != "pixels":
         profile = f"{profile}-{observe}"
+    encoder = config["algorithm"].get("encoder", "")
+    if encoder:
+        profile = f"{profile}-{encoder}"
     return RunName(str(config["task"]), str(config["method_name"]), profile, int(config["seed"]))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from cclf.bases.base import refuse_unknown
+from cclf.bases.base import refuse_encoder, refuse_unknown
 from cclf.config import Config, Precision, check_fields
 from cclf.errors import ConfigError
 from cclf.fields import Count, Positive, Range, Share, Size, ZeroOrMore
@@ -15,6 +15,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "crop_pixels": never("DrQ-v2, which sees whole frames: set frame_pixels alone"),
     "contrastive_coefficient": needs("contrastive"),
     "shift_pixels": where("augmentation", "shift"),
+    **dict.fromkeys(("conv_layers", "conv_filters"), where("encoder", "")),
 }
 
 
@@ -47,6 +48,9 @@ class Drqv2Config:
     """Of the target: critic and its first layer. The encoder has no target."""
     shift_pixels: Annotated[int, Range(1, 64)] = 4
     """Pixels that a view may be shifted by, either way; the border is repeated."""
+    encoder: str = ""
+    """An image encoder of your own in the place of the convolutions below: MODULE:FUNCTION, which
+    makes a torch.nn.Module of (channels, pixels); see docs/extending.md. Runs the module's code."""
     conv_layers: Size = 4
     """Convolutions of the encoder."""
     conv_filters: Size = 32
@@ -73,13 +77,14 @@ class Drqv2Config:
     def check(self, config: Config) -> None:
         """Refuse what does not go together with the rest of a run."""
         refuse_unknown(config.method, "DrQ-v2", augmentations=("shift",))
+        refuse_encoder(self.encoder, self.precision)
         pixels = config.env.frame_pixels
         if config.env.crop_pixels != pixels:
             raise ConfigError(
                 f"crop_pixels={config.env.crop_pixels} clashes with frame_pixels={pixels}: DrQ-v2 "
                 "sees whole frames; set both alike"
             )
-        if (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
+        if not self.encoder and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
             raise ConfigError(
                 f"conv_layers={self.conv_layers} clashes with frame_pixels={pixels}: each 3x3 "
                 "layer takes two pixels and none are left; lower conv_layers"

@@ -8,7 +8,7 @@ are the features from before this update's steps.
 
 import copy
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -17,35 +17,29 @@ from torch import Tensor, nn
 from cclf import equations
 from cclf.bases.drqv2.equations import noise_std, noisy_action
 from cclf.bases.drqv2.networks import Actor, Critic, initialise
+from cclf.bases.own_encoder import OwnEncoder, own_encoder
 from cclf.bases.pixel_encoder import (
     Convolutions,
     Kernel,
     SplitKernel,
-    plain_convolutions,
-    plain_split,
+    kernels_for,
 )
 from cclf.config import Config, Precision
 from cclf.data.augment import Crops, Views, draw_origins, repeated_border, uncut_pairs
 from cclf.data.optimisers import (
     Move,
     adam_on,
-    adam_step,
     descend,
     follow,
+    learned_parameters,
     load_moments,
     moments,
+    move_by,
     step,
 )
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
-from cclf.kernels import fused_encoder
 from cclf.kernels.first_convolution import pack
-from cclf.kernels.paired_convolutions import (
-    backward,
-    paired_convolutions,
-    paired_split,
-    prepare,
-)
 from cclf.runtime.compile import at_once
 
 PIXEL_CENTRE = 0.5  # pixels enter as x / 255 - 0.5
@@ -93,23 +87,15 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
 
     In bf16 the convolutions run in bfloat16 with float32 sums; all else is float32.
     """
-    convolutions, split, join = wrap(plain_convolutions), wrap(plain_split), wrap(join_planes)
-    if precision == "bf16":
-        parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
-        parts["prepare_fused"] = wrap(fused_encoder.prepare)
-        convolutions, split = partial(paired_convolutions, **parts), partial(paired_split, **parts)
-        join = join_packed
-    move = wrap(adam_step)
     return Compute(
-        convolutions,
-        split,
-        join,
+        *kernels_for(precision, wrap),
+        join_packed if precision == "bf16" else wrap(join_planes),
         wrap(appraise),
         wrap(q_target),
         wrap(values),
         wrap(critic_loss),
         wrap(actor_loss),
-        None if move is adam_step else move,
+        move_by(wrap),
         wrap(follow),
     )
 
@@ -128,17 +114,13 @@ class Drqv2:
     def __init__(
         self, config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
     ):
-        settings, env = config.algorithm, config.env
-        self.settings, self.method, self.env = settings, config.method, env
+        settings = config.algorithm
+        self.settings, self.method, self.env = settings, config.method, config.env
         self.action_dim = action_dim
         self.compute = compute or compute_with(settings.precision)
         self.framework = Framework(settings.feature_dim, config.method)
-        shape = (3 * env.frame_stack, env.frame_pixels, settings.conv_layers, settings.conv_filters)
-        kernels = (self.compute.convolutions, self.compute.split_convolutions)
-        self.encoder = Convolutions(*shape, kernels[0], PIXEL_CENTRE, kernels[1])
-        self.encoder.apply(initialise)
-        inputs = self.encoder.out_dim
-        sizes = (inputs, settings.feature_dim, action_dim, settings.hidden_dim)
+        self.encoder = self._make_encoder()
+        sizes = (self.encoder.out_dim, settings.feature_dim, action_dim, settings.hidden_dim)
         self.actor, self.critic = Actor(*sizes), Critic(*sizes)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         parts = ("framework", "encoder", "actor", "critic", "target")
@@ -150,14 +132,21 @@ class Drqv2:
 
     @cached_property
     def optimisers(self) -> dict[str, torch.optim.Adam]:
-        """Made when the first update asks for them: PyTorch's import its compiler, which takes
-        seconds."""
-        learned, rate = [*self.encoder.parameters(), *self._valued], self.settings.learning_rate
+        """Made by the first update: PyTorch's import its compiler, which takes seconds."""
+        learned, rate = learned_parameters(self.encoder), self.settings.learning_rate
         adam = adam_on(learned[0].device)
         return {
-            "critic": adam(learned, lr=rate),
+            "critic": adam([*learned, *self._valued], lr=rate),
             "actor": adam(self.actor.parameters(), lr=rate),
         }
+
+    def _make_encoder(self) -> Convolutions | OwnEncoder:
+        settings, shape = self.settings, (3 * self.env.frame_stack, self.env.frame_pixels)
+        if settings.encoder:
+            return own_encoder(settings.encoder, *shape, PIXEL_CENTRE)
+        layers = (settings.conv_layers, settings.conv_filters)
+        kernel, split = self.compute.convolutions, self.compute.split_convolutions
+        return Convolutions(*shape, *layers, kernel, PIXEL_CENTRE, split).apply(initialise)
 
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
@@ -187,7 +176,7 @@ class Drqv2:
         anchors = encoded.first[: len(batch.reward)].detach()
 
         def move_encoder() -> None:
-            convolutions = list(self.encoder.parameters())
+            convolutions = learned_parameters(self.encoder)
             found = torch.autograd.grad(features, convolutions, feature_gradient)
             step(self.optimisers["critic"], convolutions, found, self.compute.move)
 
@@ -246,8 +235,8 @@ class Drqv2:
                     else encoded.others[rows - batch_size]
                 )
                 next_features = torch.cat([next_features, chosen])
-            learned = self.encoder(encoded.crops.rows(appraisal.views[1]))
-            features = torch.cat([features, learned])
+            second = self.encoder(encoded.crops.rows(appraisal.views[1]))
+            features = torch.cat([features, second])
 
         @torch.no_grad()
         def aims() -> tuple[Tensor, Tensor | None]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from cclf.bases.base import refuse_unknown
+from cclf.bases.base import refuse_encoder, refuse_unknown
 from cclf.config import Config, Observe, Precision, check_fields
 from cclf.errors import ConfigError
 from cclf.fields import Count, Positive, Range, Share, ShareBelowOne, Size
@@ -30,9 +30,8 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "contrastive_encoder_steps": needs("contrastive"),
     "collection_view": all_of(_of_pixels, _crops_differ),
     "last_crop_offset": all_of(_of_pixels, _crops_differ, _random_crops),
-    **dict.fromkeys(
-        ("frame_pixels", "crop_pixels", "conv_layers", "conv_filters", "precision"), _of_pixels
-    ),
+    **dict.fromkeys(("frame_pixels", "crop_pixels", "encoder", "precision"), _of_pixels),
+    **dict.fromkeys(("conv_layers", "conv_filters"), all_of(_of_pixels, where("encoder", ""))),
     "noise_scale": where("augmentation", "noise"),
 }
 
@@ -77,6 +76,9 @@ class SacConfig:
     """Updates between two steps of the targets."""
     actor_every_updates: Count = 2
     """Updates between two of actor and temperature."""
+    encoder: str = ""
+    """An image encoder of your own in the place of the convolutions below: MODULE:FUNCTION, which
+    makes a torch.nn.Module of (channels, pixels); see docs/extending.md. Runs the module's code."""
     conv_layers: Size = 4
     """Convolutions of the encoder."""
     conv_filters: Size = 32
@@ -123,8 +125,9 @@ class SacConfig:
                 "augmentation=none clashes with contrastive=True: both of its views would be the "
                 "same; use noise"
             )
-        pixels = config.env.crop_pixels
-        if observe == "pixels" and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
+        refuse_encoder(self.encoder, self.precision)
+        pixels, convolves = config.env.crop_pixels, observe == "pixels" and not self.encoder
+        if convolves and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
             raise ConfigError(
                 f"conv_layers={self.conv_layers} clashes with crop_pixels={pixels}: "
                 "each 3x3 layer takes two pixels and none are left; lower conv_layers"

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cclf.bases.pixel_encoder import Convolutions, Head, mlp
-from cclf.bases.sac.sight import Rows, StateLayer
+from cclf.bases.own_encoder import OwnEncoder
+from cclf.bases.pixel_encoder import Head, mlp
+from cclf.bases.sac.sight import Rows, Trunk
 
 
 def initialise(module: nn.Module) -> None:
@@ -29,7 +30,7 @@ def initialise(module: nn.Module) -> None:
 class Encoder(nn.Module):
     """Pixels, or state, to features z."""
 
-    def __init__(self, convolutions: Convolutions | StateLayer, feature_dim: int, tanh: bool):
+    def __init__(self, convolutions: Trunk, feature_dim: int, tanh: bool):
         super().__init__()
         self.convolutions = convolutions
         self.head = Head(convolutions.out_dim, feature_dim, tanh)
@@ -47,7 +48,9 @@ class Critic(nn.Module):
         self.encoder = encoder
         self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
-        self.apply(initialise)
+        own = isinstance(encoder.convolutions, OwnEncoder)  # which begins as it was made
+        for part in (encoder.head if own else encoder, self.q1, self.q2):
+            part.apply(initialise)
 
     def values(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Q1 and Q2 of features (B, D) and actions (B, A), each (B,)."""

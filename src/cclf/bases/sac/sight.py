@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from cclf.bases.own_encoder import OwnEncoder, own_encoder
 from cclf.bases.pixel_encoder import Convolutions, Kernel
 from cclf.config import Config
 from cclf.data import augment
@@ -20,7 +21,7 @@ Rows = Crops | Noisy  # views not yet made, of which rows can be chosen
 class Sight(Protocol):
     """`draws` (K, B, ...) say what makes view k of sample b; they are the random numbers."""
 
-    def trunk(self, kernel: Kernel) -> "Convolutions | StateLayer": ...
+    def trunk(self, kernel: Kernel) -> "Trunk": ...
     def draw(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor: ...
     # the same of one view that chance has no part in
     def plain(self, batch: int, device: torch.device) -> Tensor: ...
@@ -38,9 +39,12 @@ class PixelSight:
         self.env, self.settings = config.env, config.algorithm
         self.pixels = (self.env.frame_pixels, self.env.crop_pixels)
 
-    def trunk(self, kernel: Kernel) -> Convolutions:
+    def trunk(self, kernel: Kernel) -> Convolutions | OwnEncoder:
+        shape = (3 * self.env.frame_stack, self.env.crop_pixels)
+        if self.settings.encoder:
+            return own_encoder(self.settings.encoder, *shape)
         layers = (self.settings.conv_layers, self.settings.conv_filters)
-        return Convolutions(3 * self.env.frame_stack, self.env.crop_pixels, *layers, kernel)
+        return Convolutions(*shape, *layers, kernel)
 
     def draw(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor:
         """Corners of crops (K, B, 2)."""
@@ -98,3 +102,6 @@ class StateLayer(nn.Module):
     def forward(self, states: Tensor | Noisy) -> Tensor:
         vectors = states.made() if isinstance(states, Noisy) else states
         return torch.relu(self.fc(vectors.to(self.fc.weight.dtype)))
+
+
+Trunk = Convolutions | OwnEncoder | StateLayer  # what sees an observation first

@@ -11,32 +11,31 @@ that care, in the plainest words; a test holds the two together for every method
 import copy
 import math
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.bases.pixel_encoder import Head, plain_convolutions
+from cclf.bases.pixel_encoder import Head, Kernel, kernels_for
 from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
 from cclf.bases.sac.sight import Rows, sight_of
 from cclf.config import Config, Precision
-from cclf.data.augment import Crops, Views
+from cclf.data.augment import Views
 from cclf.data.optimisers import (
     Move,
     adam_on,
-    adam_step,
     descend,
     follow,
+    learned_parameters,
     load_moments,
     moments,
+    move_by,
 )
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
-from cclf.kernels import fused_encoder
 from cclf.kernels.first_convolution import pack
-from cclf.kernels.paired_convolutions import Layers, backward, paired_convolutions, prepare
 from cclf.runtime.compile import at_once
 
 
@@ -66,7 +65,7 @@ class Encoded(NamedTuple):
 class Compute(NamedTuple):
     """How the parts of an update are computed: as written below, or compiled for a GPU."""
 
-    convolutions: "Callable[[Tensor | Crops, Layers], Tensor]"
+    convolutions: Kernel
     join_frames: Callable[..., Tensor]
     appraise: "Callable[[Sac, Encoded, Batch, SacNoise, Tensor], Appraised]"
     q_target: Callable[..., Tensor]
@@ -82,22 +81,15 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
 
     In bf16 the encoder's convolutions run in bfloat16 with float32 sums; all else is float32.
     """
-    convolutions, join = wrap(plain_convolutions), _join
-    if precision == "bf16":
-        parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
-        parts["prepare_fused"] = wrap(fused_encoder.prepare)
-        convolutions = partial(paired_convolutions, **parts)
-        join = pack
-    move = wrap(adam_step)
     return Compute(
-        convolutions,
-        join,
+        kernels_for(precision, wrap)[0],
+        pack if precision == "bf16" else lambda *frames: torch.cat(frames),
         wrap(appraise),
         wrap(q_target),
         wrap(critic_loss),
         wrap(actor_loss),
         wrap(contrastive_loss),
-        None if move is adam_step else move,
+        move_by(wrap),
         wrap(follow),
     )
 
@@ -144,9 +136,8 @@ class Sac:
 
     @cached_property
     def optimisers(self) -> dict[str, torch.optim.Adam]:
-        """Made when the first update asks for them: PyTorch's import its compiler, which takes
-        seconds."""
-        settings, encoder = self.settings, list(self.critic.encoder.parameters())
+        """Made by the first update: PyTorch's import its compiler, which takes seconds."""
+        settings, encoder = self.settings, learned_parameters(self.critic.encoder)
         belief = list(self.framework.parameters())
         adam = adam_on(self.log_temperature.device)
         slow = {
@@ -154,7 +145,7 @@ class Sac:
             "betas": (settings.temperature_beta1, 0.999),
         }
         optimisers = {
-            "critic": adam(self.critic.parameters(), lr=settings.learning_rate),
+            "critic": adam(learned_parameters(self.critic), lr=settings.learning_rate),
             "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
             "temperature": adam([self.log_temperature], **slow),
             "contrastive": adam([*encoder, *belief], lr=settings.contrastive_learning_rate),
@@ -356,10 +347,6 @@ class Sac:
 
 # with new priorities, None where replay is uniform
 Appraised = tuple[Appraisal, Tensor | None, Metrics]
-
-
-def _join(*frames: Tensor) -> Tensor:
-    return torch.cat(frames)
 
 
 def appraise(
