@@ -158,9 +158,11 @@ def test_the_encoder_of_the_page_is_trained_and_evaluated(
     """As it is typed, with a smaller budget."""
     (tmp_path / "my_encoders.py").write_text(FILES["encoder/my_encoders.py"])
     monkeypatch.chdir(tmp_path)
+    path, *commands = (shlex.split(line, comments=True)[1:] for line in COMMANDS[4].splitlines())
+    assert path == ["PYTHONPATH=."], "the command does not search the working directory"
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
-    train, evaluate = (shlex.split(line)[1:] for line in COMMANDS[4].splitlines())
+    train, evaluate = commands
     quick = ["--env-steps", "60", "--eval-every-env-steps", "60", "--eval-episodes", "1"]
     small = ["--warmup-agent-steps", "50", "--batch-size", "8", "--no-video", "--no-tensorboard"]
     assert cli.main([*train, *quick, *small]) == 0
