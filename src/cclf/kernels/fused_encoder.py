@@ -16,7 +16,7 @@ from torch import Tensor
 from cclf.data.augment import Crops
 from cclf.kernels.first_convolution import CHANNELS, prepare_weight
 
-Layers = Sequence[tuple[Tensor, Tensor]]
+Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
 Weights = tuple[Tensor, Tensor, Tensor]
 PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results it is made for
 GENERATION = (9, 0)  # whose matrix instructions it uses
