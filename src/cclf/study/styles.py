@@ -50,7 +50,7 @@ STYLES = {
     "re3+cclf": Style(PURPLE),
     "re3+cclf-distinct": Style(PINK, DASH_DOT),
     "curl": Style(TEAL),
-    "curl+": Style(PURPLE, DASHED),
+    "curl+": Style(PURPLE, DASH_DOT),
     "curl++": Style(PINK, DOTTED),
     "a2c": Style(BLUE, DASH_DOT),
     "re3": Style(GREEN, DASHED),
