@@ -57,7 +57,7 @@ STYLES = {
     "drq": Style(BLUE),
     "drq-v2": Style(GREEN, DOTTED),
     "rad": Style(OLIVE, DASH_DOT),
-    "sac-pixel": Style(GREY, DOTTED),
+    "sac-pixel": Style(GREY),
     "rainbow": Style(GREY, DASHED),
 }
 Styles = Mapping[str, Style]
