@@ -20,24 +20,32 @@ typedef unsigned long long u64;
 __device__ __forceinline__ u32 shared_address(const void* place) {
   return (u32)__cvta_generic_to_shared(place);
 }
-// sum (+)= a b. A matrix is named by where its first 16 bytes lie, and how far it is from there to
-// the next eight terms and to the next eight rows.
-__device__ __forceinline__ void multiply_add(float (&d)[16], u64 a, u64 b, int add) {
+// 16 x 16 numbers of a warp: lane l names row l % 16, the first or the last eight terms.
+__device__ __forceinline__ void load_matrix(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+// sum (+)= a b: a in the registers of four warps, b in shared memory, named by where its first 16
+// bytes lie, and how far it is from there to the next eight terms and to the next eight outputs.
+__device__ __forceinline__ void multiply_add(float (&d)[16], const u32 (&a)[4], u64 b, int add) {
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
+      "{ .reg .pred p; setp.ne.b32 p, %21, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "%16, %17, p, 1, 1, 0, 0; }"
+      "{%16, %17, %18, %19}, %20, p, 1, 1, 0; }"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15])
-      : "l"(a), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void wait_for_products() {
+__device__ __forceinline__ void end_of_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 // What this thread wrote to shared memory can be read by products after the next barrier.
@@ -56,6 +64,18 @@ template <int N> __device__ __forceinline__ void wait_until_open_copies_are() {
 __device__ __forceinline__ void store_4_bytes(u32 to, u32 value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_16_bytes(u32 to, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+__device__ __forceinline__ void load_16_bytes(u32 (&r)[4], u32 from) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ u32 rounded(float low, float high) {
   u32 both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -126,6 +146,24 @@ __device__ __forceinline__ void copy_band(u32 b, const unsigned char* corner, in
   }
 }
 
+// Four lanes have two outputs each of four groups of eight: afterwards each has one group.
+__device__ __forceinline__ void swap(u32& first, u32& second, bool above, int other) {
+  u32 got = from_lane(above ? first : second, other);  // the lane below gives its second value
+  first = above ? got : first;
+  second = above ? second : got;
+}
+__device__ __forceinline__ void turn(u32 (&value)[4], int pair) {
+  swap(value[0], value[1], pair & 1, 1);
+  swap(value[2], value[3], pair & 1, 1);
+  swap(value[0], value[2], pair & 2, 2);
+  swap(value[1], value[3], pair & 2, 2);
+}
+
+// Of 64 neighbouring results, the one that this lane names in `load_matrix`.
+__device__ __forceinline__ int row_of(int tile, int warp, int lane) {
+  return tile * 64 + (warp & 3) * 16 + (lane & 15);
+}
+
 // Where the SIDE x SIDE results of a convolution go. STAY: into planes in shared memory at `to`.
 // LEAVE: into global memory at `out`, pixel after pixel; rows are one pixel longer there, zero.
 template <int SIDE_, bool STAY, bool LEAVE> struct Results {
@@ -142,21 +180,11 @@ template <int SIDE_, bool STAY, bool LEAVE> struct Results {
       for (int n = 0; n < 4; ++n)
         store_4_bytes(to + ((n * SIDE + row) * SIDE + column) * UNIT + 4 * pair, value[n]);
     if (!LEAVE) return;
-    // Four lanes have the pixel's 32 outputs. Each takes one group of eight: 16 bytes at once.
-    swap(value[0], value[1], pair & 1, 1);
-    swap(value[2], value[3], pair & 1, 1);
-    swap(value[0], value[2], pair & 2, 2);
-    swap(value[1], value[3], pair & 2, 2);
+    turn(value, pair);
     if (!inside) return;
     uint4* pixel = reinterpret_cast<uint4*>(out) + (row * (SIDE + 1) + column) * 4 + pair;
     *pixel = make_uint4(value[0], value[1], value[2], value[3]);
     if (column == SIDE - 1) pixel[4] = make_uint4(0, 0, 0, 0);
-  }
-  // The lane below gives its second value for the first of the lane above.
-  static __device__ __forceinline__ void swap(u32& first, u32& second, bool above, int other) {
-    u32 got = from_lane(above ? first : second, other);
-    first = above ? got : first;
-    second = above ? second : got;
   }
 };
 
@@ -186,45 +214,67 @@ template <class Results>
 __device__ __forceinline__ void first_convolution(u32 b, u32 weights, int band,
                                                   const float (&bias)[8], const Results& results,
                                                   int warp, int lane) {
-  int rows = band_rows(band), even = even_rows(band);
+  int rows = band_rows(band);
   u64 factors = matrix(weights, STEP_BYTES / 2);
   for (int tile = warp >> 2; tile * 64 < rows * HALF; tile += GROUPS) {
-    float sum[16];
-    begin_products();
+    u32 pixels[9][4];
 #pragma unroll
     for (int tap = 0; tap < 9; ++tap) {
       int dy = tap / 3, dx = tap % 3;
-      u32 place = b + input_plane(band, dy & 1, dx & 1, 0) + tile * 64 * UNIT;
-      u32 next_eight = (u32)((dy & 1 ? even - 1 : even) * HALF * UNIT);
-      u64 pixels = matrix(place, next_eight) + (dy / 2 * HALF + dx / 2);
-      multiply_add(sum, pixels, factors + tap * (STEP_BYTES / UNIT), tap > 0);
+      u32 plane = b + input_plane(band, dy & 1, dx & 1, lane >> 4);
+      load_matrix(pixels[tap], plane + (row_of(tile, warp, lane) + dy / 2 * HALF + dx / 2) * UNIT);
     }
+    float sum[16];
+    begin_products();
+#pragma unroll
+    for (int tap = 0; tap < 9; ++tap)
+      multiply_add(sum, pixels[tap], factors + tap * (STEP_BYTES / UNIT), tap > 0);
+    end_of_products();
     wait_for_products();
     finish<HALF>(sum, bias, tile * 64, band_start(band), rows, results, warp, lane);
   }
 }
 
-// A later convolution, of SIDE x SIDE pixels at `from`.
-template <int SIDE, class Results>
-__device__ __forceinline__ void convolve(u32 from, u32 weights, const float* all_bias,
-                                         const Results& results, int warp, int lane) {
-  constexpr int PLANE = SIDE * SIDE * UNIT;
-  float bias[8];
-  load_bias(bias, all_bias, lane);
+// A 3 x 3 convolution over 32 channels, of planes of PLANE pixels at `from` in rows of WIDTH pixels:
+// `finish(sum, begin)` for every 64 of COUNT neighbouring results.
+template <int WIDTH, int PLANE, int COUNT, class Finish>
+__device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, int lane,
+                                         const Finish& finish) {
   u64 factors = matrix(weights, STEP_BYTES / 2);
-  for (int tile = warp >> 2; tile * 64 < (SIDE - 2) * SIDE; tile += GROUPS) {
-    u64 pixels = matrix(from + tile * 64 * UNIT, PLANE);
+  for (int tile = warp >> 2; tile * 64 < COUNT; tile += GROUPS) {
+    u32 place = from + ((lane >> 4) * PLANE + row_of(tile, warp, lane)) * UNIT;
     float sum[16];
-    begin_products();
 #pragma unroll
-    for (int step = 0; step < 18; ++step) {
-      int tap = step / 2, part = step % 2;
-      int further = 2 * part * (PLANE / UNIT) + tap / 3 * SIDE + tap % 3;
-      multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
+    for (int half = 0; half < 2; ++half) {  // of the steps: loads of one beside products of the other
+      u32 pixels[9][4];
+#pragma unroll
+      for (int i = 0; i < 9; ++i) {
+        int step = 9 * half + i, tap = step / 2, part = step % 2;
+        load_matrix(pixels[i], place + (2 * part * PLANE + tap / 3 * WIDTH + tap % 3) * UNIT);
+      }
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < 9; ++i) {
+        int step = 9 * half + i;
+        multiply_add(sum, pixels[i], factors + step * (STEP_BYTES / UNIT), step > 0);
+      }
+      end_of_products();
     }
     wait_for_products();
-    finish<SIDE>(sum, bias, tile * 64, 0, SIDE - 2, results, warp, lane);
+    finish(sum, tile * 64);
   }
+}
+
+// A later convolution forward, of SIDE x SIDE pixels at `from`.
+template <int SIDE, class Results>
+__device__ __forceinline__ void convolve_and_cut(u32 from, u32 weights, const float* all_bias,
+                                                 const Results& results, int warp, int lane) {
+  float bias[8];
+  load_bias(bias, all_bias, lane);
+  convolve<SIDE, SIDE * SIDE, (SIDE - 2) * SIDE>(
+      from, weights, warp, lane, [&](const float(&sum)[16], int begin) {
+        finish<SIDE>(sum, bias, begin, 0, SIDE - 2, results, warp, lane);
+      });
 }
 
 // Weights as `multiply_add` wants them, in steps of 16 channels of a tap, each [2][4][8 outputs][8
@@ -282,7 +332,7 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     }
     wait_until_open_copies_are<0>();
     everybody_sees();
-    convolve<SIDE1>(a, w, bias + 32, results_2, warp, lane);
+    convolve_and_cut<SIDE1>(a, w, bias + 32, results_2, warp, lane);
     everybody_sees();
     copy_all(w, later + WEIGHT_BYTES, WEIGHT_BYTES, thread);
     end_of_copies();
@@ -290,11 +340,11 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     end_of_copies();
     wait_until_open_copies_are<1>();
     everybody_sees();
-    convolve<SIDE2>(b, w, bias + 64, results_3, warp, lane);
+    convolve_and_cut<SIDE2>(b, w, bias + 64, results_3, warp, lane);
     wait_until_open_copies_are<0>();
     everybody_sees();
     if (n + (int)gridDim.x < count) begin_image(n + gridDim.x);
-    convolve<SIDE3>(a, a + LAST_WEIGHTS, bias + 96, results_4, warp, lane);
+    convolve_and_cut<SIDE3>(a, a + LAST_WEIGHTS, bias + 96, results_4, warp, lane);
     BARRIER();
   }
 }
@@ -310,3 +360,161 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
   }
 ENCODER(encode_frozen, false)
 ENCODER(encode_and_keep, true)
+
+// Backward through the last three convolutions: a block keeps the gradient of an image on the chip
+// from the features to the results of convolution 1, cuts it at every ReLU and sums it for the biases.
+//
+// The gradient of a convolution's SIDE - 2 rows and columns lies in rows of SIDE pixels, with zeros
+// where there are none: two columns behind, two rows above and below, which the planes share. So the
+// gradient of its SIDE x SIDE inputs is a convolution again, with every weight turned about.
+//
+// Shared memory:   x: gradient of 4, then of 2    y: of the features as they come, then of 3    w: weights
+template <int SIDE> struct Padded {
+  static constexpr int PLANE = SIDE * SIDE, BYTES = (2 + 4 * PLANE + 2 * SIDE) * UNIT;
+  static __device__ __forceinline__ u32 place(int group, int row, int column) {
+    return (u32)(2 + group * PLANE + (row + 2) * SIDE + column) * UNIT;
+  }
+  // Zeros around what will be stored.
+  static __device__ __forceinline__ void clear(u32 at, int thread) {
+    constexpr int ROWS = 4 * SIDE + 2;  // of all planes and the zeros below the last
+    for (int i = thread; i < ROWS * 2; i += THREADS) {
+      int row = i >> 1, column = SIDE - 2 + (i & 1);
+      store_16_bytes(at + (2 + row * SIDE + column) * UNIT, 0, 0, 0, 0);
+    }
+    for (int i = thread; i < 5 * 2 * SIDE; i += THREADS) {
+      int group = i / (2 * SIDE), place = i % (2 * SIDE);
+      store_16_bytes(at + (2 + group * PLANE + place) * UNIT, 0, 0, 0, 0);
+    }
+    if (thread < 2) store_16_bytes(at + thread * UNIT, 0, 0, 0, 0);
+  }
+};
+constexpr int X_BYTES = Padded<SIDE1>::BYTES, Y_BYTES = Padded<SIDE2>::BYTES;
+constexpr int X_START = 0, Y_START = X_BYTES, BACK_WEIGHTS = X_BYTES + Y_BYTES;
+constexpr int BACK_BYTES = BACK_WEIGHTS + WEIGHT_BYTES;
+constexpr int FEATURE_UNITS = SIDE4 * (SIDE4 + 1) * 4;
+static_assert(Padded<SIDE3>::BYTES <= X_BYTES && FEATURE_UNITS * UNIT <= Y_BYTES, "they fit");
+constexpr int PARTS = 4 * 32;  // sums of a warp, for the biases of 1 to 4
+
+// 0xffff where a 16-bit number of `values` is above zero: none is below.
+__device__ __forceinline__ u32 where_above_zero(u32 values) {
+  return (((values & 0x7fff7fffu) + 0x7fff7fffu & 0x80008000u) >> 15) * 0xffffu;
+}
+__device__ __forceinline__ void cut(u32 (&value)[4], const uint4& results, float (&total)[8]) {
+  u32 reached[4] = {results.x, results.y, results.z, results.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    value[i] &= where_above_zero(reached[i]);
+    total[2 * i] += as_float(value[i] << 16);
+    total[2 * i + 1] += as_float(value[i] & 0xffff0000u);
+  }
+}
+// Sums over the lanes that have the same outputs; one lane adds them to what its warp has so far.
+__device__ __forceinline__ void add_up(float (&total)[8], float* parts, int lane) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int other = 4; other < 32; other *= 2)
+      total[i] += as_float(from_lane(as_bits(total[i]), other));
+    if (lane < 4) parts[8 * lane + i] += total[i];
+  }
+}
+
+// Of SIDE x SIDE results: from the gradient at `from` the one before, cut where `results` are zero,
+// to `out`, and for the next step to `to`.
+template <int SIDE, bool STAY>
+__device__ __forceinline__ void go_back(u32 from, u32 weights, u32 to, const u32* results, u32* out,
+                                        float* parts, int warp, int lane) {
+  float total[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  int pair = lane & 3;
+  convolve<SIDE, SIDE * SIDE, SIDE * SIDE>(
+      from, weights, warp, lane, [&](const float(&sum)[16], int begin) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          int place = begin + (warp & 3) * 16 + 8 * half + (lane >> 2);
+          int row = place / SIDE, column = place % SIDE;
+          u32 value[4];
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+            value[n] = rounded(sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]);
+          turn(value, pair);
+          if (row >= SIDE) continue;
+          int at = (row * (SIDE + 1) + column) * 4 + pair;
+          cut(value, reinterpret_cast<const uint4*>(results)[at], total);
+          uint4* pixel = reinterpret_cast<uint4*>(out) + at;
+          *pixel = make_uint4(value[0], value[1], value[2], value[3]);
+          if (column == SIDE - 1) pixel[4] = make_uint4(0, 0, 0, 0);
+          if (STAY)
+            store_16_bytes(to + Padded<SIDE + 2>::place(pair, row, column), value[0], value[1],
+                           value[2], value[3]);
+        }
+      });
+  add_up(total, parts, lane);
+}
+
+// `gradient` and `results_4`: [count][35][36][32]; `later`: weights of 4, 3, 2 in this order, turned
+// about, as steps. Cut gradients go to `cut_4` to `cut_1`, sums for the biases to `parts`: [blocks]
+// [warps][4][32], zeros at first.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gradients(const u32* gradient, const u32* results_1, const u32* results_2, const u32* results_3,
+              const u32* results_4, const unsigned char* later, u32* cut_1, u32* cut_2, u32* cut_3,
+              u32* cut_4, float* parts, int count) {
+  SHARED_BYTES(memory);
+  u32 start = shared_address(memory), x = start + X_START, y = start + Y_START;
+  u32 w = start + BACK_WEIGHTS;
+  int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
+  float* mine = parts + ((u64)blockIdx.x * (THREADS / 32) + warp) * PARTS;
+
+  auto begin_image = [&](int n) {
+    const unsigned char* from = reinterpret_cast<const unsigned char*>(gradient);
+    copy_all(y, from + (u64)n * FEATURE_UNITS * UNIT, FEATURE_UNITS * UNIT, thread);
+    end_of_copies();
+  };
+  auto copy_weights = [&](int number) {
+    copy_all(w, later + number * WEIGHT_BYTES, WEIGHT_BYTES, thread);
+    end_of_copies();
+  };
+  auto everybody_sees = [&] {
+    wait_until_open_copies_are<0>();
+    show_to_products();
+    BARRIER();
+  };
+
+  if ((int)blockIdx.x < count) begin_image(blockIdx.x);
+  for (int n = blockIdx.x; n < count; n += gridDim.x) {
+    copy_weights(0);
+    Padded<SIDE3>::clear(x, thread);
+    everybody_sees();
+    {
+      u64 first = (u64)n * FEATURE_UNITS;
+      float total[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+      for (int i = thread; i < FEATURE_UNITS; i += THREADS) {
+        int pixel = i >> 2, group = i & 3, row = pixel / (SIDE4 + 1), column = pixel % (SIDE4 + 1);
+        u32 value[4];
+        load_16_bytes(value, y + i * UNIT);
+        cut(value, reinterpret_cast<const uint4*>(results_4)[first + i], total);
+        reinterpret_cast<uint4*>(cut_4)[first + i] =
+            make_uint4(value[0], value[1], value[2], value[3]);
+        if (column < SIDE4)
+          store_16_bytes(x + Padded<SIDE3>::place(group, row, column), value[0], value[1], value[2],
+                         value[3]);
+      }
+      add_up(total, mine + 96, lane);
+    }
+    BARRIER();  // y has been read
+    Padded<SIDE2>::clear(y, thread);
+    u64 third = (u64)n * (SIDE3 * (SIDE3 + 1) * 16), second = (u64)n * (SIDE2 * (SIDE2 + 1) * 16);
+    u64 first = (u64)n * (SIDE1 * (SIDE1 + 1) * 16);
+    go_back<SIDE3, true>(x, w, y, results_3 + third, cut_3 + third, mine + 64, warp, lane);
+    BARRIER();
+    copy_weights(1);
+    Padded<SIDE1>::clear(x, thread);
+    everybody_sees();
+    go_back<SIDE2, true>(y, w, x, results_2 + second, cut_2 + second, mine + 32, warp, lane);
+    BARRIER();
+    copy_weights(2);
+    everybody_sees();
+    if (n + (int)gridDim.x < count) begin_image(n + gridDim.x);
+    go_back<SIDE1, false>(x, w, 0, results_1 + first, cut_1 + first, mine, warp, lane);
+    BARRIER();
+  }
+}

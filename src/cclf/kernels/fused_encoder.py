@@ -1,5 +1,5 @@
 """All convolutions of the encoder in one kernel, which keeps an image on the chip from its pixels
-to its features: `fused_encoder.cu`, for GPUs of the Hopper generation.
+to its features, and the way back in another: `fused_encoder.cu`, for GPUs of the Hopper generation.
 
 Elsewhere, and where sizes are not those it is made for, `paired_convolutions` computes the same.
 """
@@ -8,7 +8,7 @@ import functools
 import importlib.resources
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +17,19 @@ from cclf.data.augment import Crops
 from cclf.kernels.first_convolution import CHANNELS, prepare_weight
 
 Layers = Sequence[tuple[Tensor, Tensor]]
-Weights = tuple[Tensor, Tensor, Tensor]
 PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results it is made for
 GENERATION = (9, 0)  # whose matrix instructions it uses
-SHARED_BYTES = 232_000  # ALL_BYTES of the kernel
+SHARED_BYTES = {"encode_frozen": 232_000, "encode_and_keep": 232_000, "gradients": 225_984}
 THREADS = 512
+
+
+class Weights(NamedTuple):
+    """Weights as the kernels multiply them, in steps of 16 channels of a tap."""
+
+    first: Tensor  # (9 steps, 2, 4, 8 outputs, 8 channels)  of the first convolution
+    later: Tensor  # (3, 18 steps, 2, 4, 8, 8)  of the others
+    biases: Tensor  # (4, 32)
+    turned: Tensor  # (3, 18 steps, 2, 4, 8 channels, 8 outputs)  of the others from last to first
 
 
 def fits(crops: Crops, layers: Layers) -> bool:
@@ -47,7 +55,7 @@ def _kernel(device: torch.device, name: str) -> Callable[..., None] | None:
             kernel: Any = torch.cuda._compile_kernel(  # type: ignore[attr-defined]
                 source, name, compute_capability="90a"
             )
-            kernel.set_shared_memory_config(SHARED_BYTES)
+            kernel.set_shared_memory_config(SHARED_BYTES[name])
     except (AttributeError, RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         print(f"going on without the fused encoder: {reason}", file=sys.stderr)
@@ -57,12 +65,12 @@ def _kernel(device: torch.device, name: str) -> Callable[..., None] | None:
 
 
 def prepare(layers: Layers) -> Weights:
-    """Weights as the kernel multiplies them: of the first convolution (9 steps, 2, 4, 8 outputs, 8
-    channels), of the others the same with 3 times 18 steps, and all biases (4, 32)."""
     (first, _), *rest = layers
     later = [_in_steps(weight.permute(2, 3, 1, 0).flatten(0, 1)) for weight, _ in rest]
+    turned = [_in_steps(w.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 1)) for w, _ in rest[::-1]]
     biases = torch.stack([bias.float() for _, bias in layers])
-    return _in_steps(prepare_weight(first)), torch.stack(later), biases
+    first_steps = _in_steps(prepare_weight(first))
+    return Weights(first_steps, torch.stack(later), biases, torch.stack(turned))
 
 
 def _in_steps(weight: Tensor) -> Tensor:
@@ -75,18 +83,36 @@ def forward(crops: Crops, weights: Weights, keep: bool = False) -> list[Tensor]:
     """Results (N, side, side + 1, 32) of the last convolution, or with `keep` of each, on crops of
     packed frames. Their last column is zero."""
     images, count = crops.images, len(crops.sample)
-    kernel = _kernel(images.device, "encode_and_keep" if keep else "encode_frozen")
-    assert kernel is not None, "ask `fits` first"
     sides = SIDES if keep else SIDES[-1:]
     results = [images.new_empty((count, side, side + 1, FILTERS)) for side in sides]
     kept = results[:-1] if keep else [results[-1]] * 3  # not written to
-    blocks = torch.cuda.get_device_properties(images.device).multi_processor_count
     inputs = [images, crops.sample.contiguous(), crops.origins.contiguous()]
-    if count > 0:
-        kernel(
-            grid=(min(blocks, count), 1, 1),
-            block=(THREADS, 1, 1),
-            args=[*inputs, *weights, results[-1], *kept, count, *images.shape[1:3]],
-            shared_mem=SHARED_BYTES,
-        )
+    arguments = [*inputs, *weights[:3], results[-1], *kept, count, *images.shape[1:3]]
+    _run("encode_and_keep" if keep else "encode_frozen", images.device, count, arguments)
     return results
+
+
+def gradients(
+    gradient: Tensor, results: Sequence[Tensor], turned: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """From the gradient of the last of four `results` those of all, each cut where its result is
+    zero, and their sums for the biases (4, 32)."""
+    cuts = [torch.empty_like(result) for result in results]
+    shape = (_blocks(gradient.device), THREADS // 32, len(SIDES), FILTERS)
+    parts = torch.zeros(shape, device=gradient.device)  # added outside, in one order
+    arguments = [gradient.contiguous(), *results, turned, *cuts, parts, len(gradient)]
+    _run("gradients", gradient.device, len(gradient), arguments)
+    return cuts, parts.sum((0, 1))
+
+
+def _run(name: str, device: torch.device, count: int, arguments: list[Any]) -> None:
+    kernel = _kernel(device, name)
+    assert kernel is not None, "ask `fits` first"
+    if count > 0:
+        size = {"block": (THREADS, 1, 1), "shared_mem": SHARED_BYTES[name]}
+        kernel(grid=(min(_blocks(device), count), 1, 1), args=arguments, **size)
+
+
+def _blocks(device: torch.device) -> int:
+    blocks: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return blocks

@@ -13,6 +13,7 @@ integers they are, exact in bfloat16; the first weight carries the 1/255.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -157,6 +158,7 @@ class _Paired(torch.autograd.Function):
             others = fused_encoder.forward(rest, fused)[0].flatten(1)
             activations = [as_pairs(results) for results in kept]
         ctx.crops, ctx.backward_function = first, backward
+        ctx.turned = None if fused is None else fused.turned
         ctx.save_for_backward(*activations, *prepared[2::2])
         ctx.mark_non_differentiable(others)
         return _flat(activations[-1]), others
@@ -167,11 +169,35 @@ class _Paired(torch.autograd.Function):
         activations, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         n, channels, rows, pairs = activations[-1].shape
         gradient = gradients[0].view(n, rows, pairs, channels).permute(0, 3, 1, 2)
-        gradient, *found = ctx.backward_function(gradient, activations, weights)
+        go_back = (
+            ctx.backward_function if ctx.turned is None else partial(fused_backward, ctx.turned)
+        )
+        gradient, *found = go_back(gradient, activations, weights)
         first = first_convolution.gradients(
             ctx.crops, from_pairs(gradient), from_pairs(activations[0])
         )
         return *[None] * 7, *first, *found
+
+
+def fused_backward(
+    turned: Tensor, gradient: Tensor, activations: Sequence[Tensor], weights: Sequence[Tensor]
+) -> list[Tensor]:
+    """`backward` with `fused_encoder`, for all but the weights."""
+    results = [from_pairs(x) for x in activations]
+    cuts, sums = fused_encoder.gradients(from_pairs(gradient), results, turned)
+    found = [as_pairs(cuts[0])]
+    for weight, inputs, cut, total in zip(weights, activations, cuts[1:], sums[1:], strict=False):
+        bias_gradient = torch.cat([total, torch.zeros_like(total)])  # of both pixels of a pair
+        found += [_weight_gradient(as_pairs(cut), inputs, weight), bias_gradient.to(cut.dtype)]
+    return found
+
+
+def _weight_gradient(gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+    ones, zeros, wanted = [1, 1], [0, 0], [False, True, False]
+    found: Tensor = torch.ops.aten.convolution_backward(
+        gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
+    )[1]
+    return found
 
 
 def _in_turn(crops: Crops, prepared: Sequence[Tensor]) -> list[Tensor]:
