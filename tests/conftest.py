@@ -1,7 +1,9 @@
 """What every test starts from: one thread, so that sums have one order, no deadline on shared
-machines, its own signals."""
+machines, its own signals, no trace in the user's caches."""
 
+import os
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import settings
 from browser import Page, browser
 
 torch.set_num_threads(1)
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "cclf-tests"))
 settings.register_profile("cclf", deadline=None)
 settings.load_profile("cclf")
 

@@ -48,14 +48,28 @@ def compiled(function: Function) -> Function:
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """By PyTorch's compiler, which takes seconds to import: random actions need none of it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    # by default in /tmp, where a restart takes it away
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "cclf" / "compiled"))
+    keep_cache()
     from torch._dynamo import config
 
     # several runs in one process, each with its shapes
     config.recompile_limit = max(config.recompile_limit, 64)
     return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+def keep_cache() -> None:
+    """What is compiled is kept with the user's other caches, unless told otherwise: PyTorch's own
+    place is in /tmp, where a restart takes it away."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if name in os.environ:
+        return
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = caches / "cclf" / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # nobody's home
+        return
+    if os.access(folder, os.W_OK):
+        os.environ[name] = str(folder)
 
 
 def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:

@@ -2,8 +2,8 @@
 clocks, commit and machine.
 
 What cannot be compared is refused here, in one line: a task on two clocks, two runs of one name.
-Evaluations of different length are compared, and a line says so. Failed runs stay in the table and in the statistics: from its
-failure on a run scores the lowest return seen on its task.
+Evaluations of different length are compared, and a line says so. Failed runs stay in the table and
+in the statistics: from its failure on a run scores the lowest return seen on its task.
 """
 
 import csv
