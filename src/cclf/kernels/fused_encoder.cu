@@ -17,14 +17,28 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #ifndef CCLF_PRIMITIVES
-__device__ __forceinline__ u32 shared_address(const void* place) {
-  return (u32)__cvta_generic_to_shared(place);
+__device__ __forceinline__ u32 shared_start() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return (u32)__cvta_generic_to_shared(memory);
 }
 // 16 x 16 numbers of a warp: lane l names row l % 16, the first or the last eight terms.
 __device__ __forceinline__ void load_matrix(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
+}
+// The same, turned: rows of what is stored become columns.
+__device__ __forceinline__ void load_turned_matrix(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+// sum += a b of one warp: 16 x 16 times 16 x 8.
+__device__ __forceinline__ void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 // sum (+)= a b: a in the registers of four warps, b in shared memory, named by where its first 16
 // bytes lie, and how far it is from there to the next eight terms and to the next eight outputs.
@@ -87,7 +101,6 @@ __device__ __forceinline__ u32 from_lane(u32 value, int other) {
   return __shfl_xor_sync(0xffffffffu, value, other);
 }
 #define BARRIER() __syncthreads()
-#define SHARED_BYTES(name) extern __shared__ __align__(128) unsigned char name[]
 #endif
 
 constexpr int THREADS = 512, GROUPS = THREADS / 128;  // of four warps each
@@ -286,8 +299,7 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
                                        const unsigned char* later, const float* bias,
                                        u32* features, u32* kept_1, u32* kept_2, u32* kept_3,
                                        int count, int height, int width) {
-  SHARED_BYTES(memory);
-  u32 start = shared_address(memory), a = start + A_START, b = start + B_START, w = start + W_START;
+  u32 start = shared_start(), a = start + A_START, b = start + B_START, w = start + W_START;
   int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
 
   auto corner_of = [&](int n) {
@@ -458,8 +470,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gradients(const u32* gradient, const u32* results_1, const u32* results_2, const u32* results_3,
               const u32* results_4, const unsigned char* later, u32* cut_1, u32* cut_2, u32* cut_3,
               u32* cut_4, float* parts, int count) {
-  SHARED_BYTES(memory);
-  u32 start = shared_address(memory), x = start + X_START, y = start + Y_START;
+  u32 start = shared_start(), x = start + X_START, y = start + Y_START;
   u32 w = start + BACK_WEIGHTS;
   int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
   float* mine = parts + ((u64)blockIdx.x * (THREADS / 32) + warp) * PARTS;
@@ -517,4 +528,163 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     go_back<SIDE1, false>(x, w, 0, results_1 + first, cut_1 + first, mine, warp, lane);
     BARRIER();
   }
+}
+
+// Gradients of the weights: for each tap the pixels under it, turned, times the cut gradient of the
+// results. Bands of eight rows of both are copied while the one before is multiplied. Each warp sums
+// over its share of the pixels of all images of a block, for 16 channels; the shares are added at the
+// end, in one order.
+constexpr int BAND_ROWS = 8;
+
+// Shares of the pixels: with 42, 40 or 38 places in a row a band is 21, 20 or 19 times 16 of them.
+template <int THREADS_, int SHARES_, int STAGES, int PIXEL_BYTES_, int WIDTH_> struct Sums {
+  static constexpr int THREADS = THREADS_, SHARES = SHARES_, WIDTH = WIDTH_;
+  static constexpr int PARTS = THREADS / 32 / SHARES, CHANNELS = 16 * PARTS;  // of 16 channels
+  static constexpr int PLACES = BAND_ROWS * WIDTH, NUMBERS = 9 * CHANNELS * 32;
+  static constexpr int STAGE = PIXEL_BYTES_ + PLACES * PIXEL_BYTES, BYTES = STAGES * STAGE;
+  static_assert(SHARES * NUMBERS * 4 <= BYTES, "the sums of all warps fit");
+
+  // `copy_pixels(n, band, rows, to, thread)` copies those under a band to a stage at `to`, where
+  // `pixel(to, eight, place, dy, dx)` lies. An image has `cut_bytes` of cut gradient, in rows of
+  // `cut_width` pixels.
+  template <class Copy, class Pixel>
+  static __device__ __forceinline__ void run(u32 start, int bands, int last_rows, int images,
+                                             const Copy& copy_pixels, const unsigned char* cut,
+                                             u64 cut_bytes, int cut_width, const Pixel& pixel,
+                                             float* out) {
+    int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
+    int share = warp % SHARES, part = warp / SHARES, numbers = images * bands;
+    auto copy = [&](int number) {
+      if (number < numbers) {
+        int n = blockIdx.x + number / bands * gridDim.x, band = number % bands;
+        int rows = band < bands - 1 ? BAND_ROWS : last_rows;
+        u32 to = start + number % STAGES * STAGE, slopes = to + PIXEL_BYTES_;
+        copy_pixels(n, band, rows, to, thread);
+        const unsigned char* from = cut + n * cut_bytes + (u64)BAND_ROWS * band * cut_width * PIXEL_BYTES;
+        for (int i = thread; i < rows * cut_width * 4; i += THREADS) {
+          int place = (i >> 2) / cut_width * WIDTH + (i >> 2) % cut_width;
+          copy_16_bytes(slopes + ((i & 3) * PLACES + place) * UNIT, from + UNIT * i);
+        }
+        if (rows < BAND_ROWS)  // no rest of another band among the last 16
+          for (int i = thread; i < 16 * 4; i += THREADS)
+            store_16_bytes(slopes + ((i & 3) * PLACES + rows * WIDTH + (i >> 2)) * UNIT, 0, 0, 0, 0);
+      }
+      end_of_copies();
+    };
+    float sum[9][4][4];
+#pragma unroll
+    for (int i = 0; i < 144; ++i) sum[i / 16][i / 4 % 4][i % 4] = 0.0f;
+    BARRIER();
+    for (int i = thread; i < BYTES / UNIT; i += THREADS)  // where nothing is copied to, and no NaN
+      store_16_bytes(start + i * UNIT, 0, 0, 0, 0);
+    BARRIER();
+    for (int number = 0; number < STAGES - 1; ++number) copy(number);
+#pragma unroll 1
+    for (int number = 0; number < numbers; ++number) {
+      wait_until_open_copies_are<STAGES - 2>();
+      BARRIER();
+      copy(number + STAGES - 1);
+      u32 to = start + number % STAGES * STAGE, slopes = to + PIXEL_BYTES_;
+      int rows = number % bands < bands - 1 ? BAND_ROWS : last_rows;
+#pragma unroll 1
+      for (int block = share; block * 16 < rows * WIDTH; block += SHARES) {
+        u32 b[2][4];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          load_turned_matrix(
+              b[j], slopes + ((2 * j + (lane >> 4)) * PLACES + 16 * block + (lane & 15)) * UNIT);
+        int place = 16 * block + (lane >> 4) * 8 + (lane & 7), eight = 2 * part + (lane >> 3 & 1);
+#pragma unroll
+        for (int tap = 0; tap < 9; ++tap) {
+          u32 a[4];
+          load_turned_matrix(a, pixel(to, eight, place, tap / 3, tap % 3));
+#pragma unroll
+          for (int n = 0; n < 4; ++n)
+            multiply_add(sum[tap][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        }
+      }
+    }
+    wait_until_open_copies_are<0>();
+    BARRIER();
+#pragma unroll
+    for (int i = 0; i < 144; i += 2) {
+      int tap = i / 16, n = i / 4 % 4, half = i / 2 % 2;
+      int row = 16 * part + (lane >> 2) + 8 * half, output = 8 * n + 2 * (lane & 3);
+      u32 place = start + (share * NUMBERS + (tap * CHANNELS + row) * 32 + output) * 4;
+      store_4_bytes(place, as_bits(sum[tap][n][2 * half]));
+      store_4_bytes(place + 4, as_bits(sum[tap][n][2 * half + 1]));
+    }
+    BARRIER();
+    for (int i = thread; i < NUMBERS / 4; i += THREADS) {
+      float total[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int other = 0; other < SHARES; ++other) {
+        u32 found[4];
+        load_16_bytes(found, start + (other * NUMBERS + 4 * i) * 4);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) total[j] += as_float(found[j]);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out[(u64)blockIdx.x * NUMBERS + 4 * i + j] = total[j];
+    }
+  }
+};
+__device__ __forceinline__ int images_of_block(int count) {
+  return (int)blockIdx.x < count ? (count - 1 - (int)blockIdx.x) / (int)gridDim.x + 1 : 0;
+}
+
+// Of the first convolution. `cut`: [count][41][42][32], `parts`: [blocks][9][16][32].
+using FirstSums = Sums<224, 7, 3, (2 * BAND_ROWS + 1) * ROW_BYTES, HALF>;
+__device__ __forceinline__ u32 band_plane(int row_odd, int column_odd, int eight) {
+  int plane = 2 * column_odd + eight;
+  int rows = row_odd ? 4 * (BAND_ROWS + 1) + plane * BAND_ROWS : plane * (BAND_ROWS + 1);
+  return (u32)(rows * HALF * UNIT);
+}
+extern "C" __global__ void __launch_bounds__(FirstSums::THREADS, 1)
+    first_weight_gradient(const unsigned char* images, const long long* sample,
+                          const long long* origins, const unsigned char* cut, float* parts, int count,
+                          int height, int width) {
+  auto copy = [&](int n, int band, int rows, u32 to, int thread) {
+    u64 row = (u64)(sample[n] * height + origins[2 * n] + 2 * BAND_ROWS * band);
+    const unsigned char* from = images + (row * width + origins[2 * n + 1]) * INPUT_BYTES;
+    for (int i = thread; i < (2 * rows + 1) * (2 * CROP); i += FirstSums::THREADS) {
+      int y = i / (2 * CROP), unit = i % (2 * CROP), column = unit >> 1;
+      u32 plane = to + band_plane(y & 1, column & 1, unit & 1);
+      copy_16_bytes(plane + ((y >> 1) * HALF + (column >> 1)) * UNIT,
+                    from + (u64)y * width * INPUT_BYTES + UNIT * unit);
+    }
+  };
+  auto pixel = [&](u32 to, int eight, int place, int dy, int dx) {
+    return to + band_plane(dy & 1, dx & 1, eight) + (place + dy / 2 * HALF + dx / 2) * UNIT;
+  };
+  FirstSums::run(shared_start(), 6, SIDE1 - 5 * BAND_ROWS, images_of_block(count), copy, cut,
+                 (u64)SIDE1 * HALF * PIXEL_BYTES, HALF, pixel, parts);
+}
+
+// Of a later one, from SIDE x SIDE inputs. `inputs`: [count][SIDE][SIDE + 1][32].
+template <int SIDE>
+__device__ __forceinline__ void later_sums(u32 start, const unsigned char* inputs,
+                                           const unsigned char* cut, float* parts, int count) {
+  constexpr int WIDTH = SIDE + 1, PLANE = (BAND_ROWS + 2) * WIDTH;
+  using LaterSums = Sums<256, 4, 4, PLANE * PIXEL_BYTES, WIDTH>;
+  auto copy = [&](int n, int band, int rows, u32 to, int thread) {
+    const unsigned char* from = inputs + ((u64)n * SIDE + BAND_ROWS * band) * WIDTH * PIXEL_BYTES;
+    for (int i = thread; i < (rows + 2) * WIDTH * 4; i += LaterSums::THREADS)
+      copy_16_bytes(to + ((i & 3) * PLANE + (i >> 2)) * UNIT, from + UNIT * i);
+  };
+  auto pixel = [&](u32 to, int eight, int place, int dy, int dx) {
+    return to + (eight * PLANE + place + dy * WIDTH + dx) * UNIT;
+  };
+  LaterSums::run(start, 5, SIDE - 2 - 4 * BAND_ROWS, images_of_block(count), copy, cut,
+                 (u64)(SIDE - 2) * (SIDE - 1) * PIXEL_BYTES, SIDE - 1, pixel, parts);
+}
+extern "C" __global__ void __launch_bounds__(256, 1)
+    later_weight_gradients(const unsigned char* results_1, const unsigned char* results_2,
+                           const unsigned char* results_3, const unsigned char* cut_2,
+                           const unsigned char* cut_3, const unsigned char* cut_4, float* parts_2,
+                           float* parts_3, float* parts_4, int count) {
+  u32 start = shared_start();
+  later_sums<SIDE1>(start, results_1, cut_2, parts_2, count);
+  later_sums<SIDE2>(start, results_2, cut_3, parts_3, count);
+  later_sums<SIDE3>(start, results_3, cut_4, parts_4, count);
 }
