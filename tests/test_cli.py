@@ -598,7 +598,7 @@ def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
 # --- signals
 # -----------------------------------------------------------------------------------------------------------
 
-LONG = tiny_config(env_steps=240, eval_every_env_steps=50, log_every_agent_steps=5)
+LONG = tiny_config(env_steps=160, eval_every_env_steps=50, log_every_agent_steps=5)
 
 
 def start(out):
@@ -652,7 +652,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, numb
     assert stdout == ""
     assert "run the same command to go on" in stderr.splitlines()[-1]
     assert "stopping after this update" in stderr.splitlines()[-2], "said at once"
-    assert 65 <= checkpoint.load(folder / "checkpoint")["agent_steps"] < 240
+    assert 65 <= checkpoint.load(folder / "checkpoint")["agent_steps"] < 160
     assert_goes_on_to_the_same_end(tmp_path, undisturbed)
 
 

@@ -113,24 +113,37 @@ def changed(config: Config, group: str, name: str, value: object) -> Config:
 
 
 @cache
-def fingerprint(config: Config) -> str:
-    """Of all that a short run of this config leaves behind: its whole state, and an evaluation at
-    its end."""
+def left_behind(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
+    """A fingerprint of the whole state that a short run of this config ends in, and its networks."""
     torch.set_num_threads(1)
-    learner, agent = build.make_learner(config, CPU), build.make_agent(config, CPU)
+    learner = build.make_learner(config, CPU)
     agent_steps, seen = 0, hashlib.sha256()
     while agent_steps < AGENT_STEPS[config.base]:
         advance = whole(learner.turn(agent_steps * config.env.action_repeat))
         agent_steps += advance.agent_steps
         seen.update(repr(advance.finished_returns).encode())
-    agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())
-    seen.update(repr(agent.evaluate(list(range(config.run.eval_episodes))).returns).encode())
     for name, leaf in sorted(flat(learner.state_dict()).items()):
         seen.update(name.encode())
         seen.update(np.asarray(leaf).tobytes() if hasattr(leaf, "shape") else repr(leaf).encode())
-    agent.close()
     learner.close()
-    return seen.hexdigest()
+    return seen.hexdigest(), learner.algorithm.networks.state_dict()
+
+
+@cache
+def evaluated(config: Config) -> list[float]:
+    """The returns at the end of that run."""
+    agent = build.make_agent(config, CPU)
+    agent.policy.networks.load_state_dict(left_behind(config)[1])
+    returns = agent.evaluate(list(range(config.run.eval_episodes))).returns
+    agent.close()
+    return list(returns)
+
+
+def same_run(one: Config, other: Config) -> bool:
+    """Only runs that end alike are evaluated too: most options show before."""
+    if left_behind(one)[0] != left_behind(other)[0]:
+        return False
+    return evaluated(one) == evaluated(other)
 
 
 def refused(config: Config, group: str, name: str, value: object) -> str:
@@ -150,7 +163,7 @@ def walk(base: str, method: str) -> None:
         if reason:
             if name not in reason:
                 silent.append(f"{name}={value}: {reason}")
-        elif fingerprint(changed(config, group, name, value)) == fingerprint(config):
+        elif same_run(changed(config, group, name, value), config):
             idle.append(f"{name}={value}")
     assert not idle, f"accepted, and the run is the same: {idle}"
     assert not silent, f"refused without a name: {silent}"
@@ -171,7 +184,7 @@ def refused_needlessly(base: str, method: str) -> list[str]:
         except ConfigError:
             continue  # there is no such run
         idle = name not in HARMLESS and refused(config, group, name, value)
-        if idle and fingerprint(asked) != fingerprint(config):
+        if idle and not same_run(asked, config):
             found.append(f"{name}={value}")
     return found
 

@@ -132,7 +132,7 @@ def test_a_method_trains_on_deepmind_control(method):
     is finite."""
     pytest.importorskip("dm_control")
     config = presets.resolve("dmc/cartpole-swingup", method)
-    sizes = {"batch_size": 8, "hidden_dim": 64, "warmup_agent_steps": 20}
+    sizes = {"batch_size": 4, "hidden_dim": 64, "conv_filters": 8, "warmup_agent_steps": 20}
     config = replace(
         config,
         algorithm=replace(config.algorithm, **sizes),

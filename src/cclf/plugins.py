@@ -71,15 +71,15 @@ def name_of(option: str, function: Callable[..., Any]) -> str:
     if not module or not name:
         kind = type(function).__name__
         raise ConfigError(f"{option} is an object ({kind}), not a function: {again}")
+    if "<" in name:  # <lambda>, <locals>
+        raise ConfigError(
+            f"{option}: {name} is a lambda, or defined inside a function, and {again}; write it "
+            "with `def` at the top of a module, and import it from there"
+        )
     if module == "__main__":
         raise ConfigError(
             f"{option}: {name} is defined in the script or notebook that runs (__main__), and "
             f"{again}; move it to a module, e.g. my_encoders.py, and import it from there"
-        )
-    if "<" in name:  # <lambda>, <locals>
-        raise ConfigError(
-            f"{option}: {name} is a lambda, or defined inside a function, and {again}; define it "
-            "at the top of a module"
         )
     if function_named(option, f"{module}:{name}") != function:
         raise ConfigError(f"{option}: {module}:{name} is another function by now, and {again}")

@@ -260,7 +260,7 @@ def test_it_trains_on_deepmind_control(method):
     """Forty agent steps, ten updates: what should move has moved, and every number is finite."""
     pytest.importorskip("dm_control")
     config = presets.resolve("dmc/cartpole-swingup", method, base_name="drqv2")
-    sizes = {"batch_size": 4, "hidden_dim": 32, "warmup_agent_steps": 20}
+    sizes = {"batch_size": 4, "hidden_dim": 32, "conv_filters": 8, "warmup_agent_steps": 20}
     config = dataclasses.replace(
         config,
         algorithm=dataclasses.replace(config.algorithm, **sizes),

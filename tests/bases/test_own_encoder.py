@@ -2,6 +2,7 @@
 folder says all that the commands need."""
 
 import json
+import re
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -104,6 +105,11 @@ def test_a_function_is_stored_by_its_name(folder):
     assert agent.evaluate(episodes=1).mean >= 0.0
 
 
+def test_a_program_is_told_its_own_word_for_trust(folder):
+    with pytest.raises(ConfigError, match="in Python: trust_imports=True"):
+        cclf.load(folder, device="cpu")
+
+
 def test_hints_name_what_must_be_trusted():
     config = with_encoder(encoder="own_encoders:small")
     assert [line.split()[-1] for line in hints([config], Path("runs"))] == ["--trust-imports"] * 3
@@ -138,6 +144,9 @@ def test_commands_take_such_a_run_once_its_module_is_trusted(
         card = (tmp_path / "card" / "README.md").read_text()
         assert "trust_imports=True" in card
         assert "--encoder own_encoders:small" in card
+        (evaluate,) = re.findall("`cclf (evaluate [^`]+)`", card)
+        monkeypatch.chdir(tmp_path / "card")
+        assert cli.main([*evaluate.split(), "--episodes", "1", "--device", "cpu"]) == 0
 
 
 def test_an_encoder_that_fits_no_exported_file_is_refused_in_a_line(tmp_path, capsys):
@@ -147,7 +156,7 @@ def test_an_encoder_that_fits_no_exported_file_is_refused_in_a_line(tmp_path, ca
     assert cli.main(words) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "an encoder of your own must take any number of images" in said
+    assert "must take any number of images: flatten(1), not view(len(x), -1)" in said
     assert not list(tmp_path.glob("*policy*"))
 
 
@@ -158,6 +167,8 @@ def test_an_encoder_that_fits_no_exported_file_is_refused_in_a_line(tmp_path, ca
         ("own_encoders:smal", "has no smal; did you mean small?"),
         ("own_encoders:number", "is no function but int"),
         ("own_encoders", "must be MODULE:FUNCTION"),
+        ("own_encoders.py:small", "not the path of a file: e.g. own_encoders:small"),
+        ("./code/own_encoders.py:small", "not the path of a file: e.g. own_encoders:small"),
         ("own_encoders:nothing", "returns no torch.nn.Module but NoneType"),
         ("own_encoders:planes", "makes shape (2, 2, 14, 14) of images of shape (2, 3, 16, 16)"),
         ("own_encoders:infinite", "numbers that are not finite"),
@@ -184,13 +195,15 @@ def in_main(in_channels, pixels):
     return own_encoders.small(in_channels, pixels)
 
 
-in_main.__module__ = "__main__"
+lambda_in_main = lambda channels, pixels: in_main(channels, pixels)  # noqa: E731
+in_main.__module__ = lambda_in_main.__module__ = "__main__"
 
 
 @pytest.mark.parametrize(
     ("function", "line"),
     [
         (lambda channels, pixels: own_encoders.small(channels, pixels), "is a lambda"),
+        (lambda_in_main, "is a lambda"),
         (in_main, "the script or notebook that runs"),
         (partial(own_encoders.Published, filters=2), "an object (partial), not a function"),
         (own_encoders.small(3, 16), "an object (Sequential), not a function"),

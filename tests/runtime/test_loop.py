@@ -19,7 +19,10 @@ from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, 
 @pytest.mark.parametrize("repeat", [1, 2, 3])
 def test_the_three_clocks_agree_in_every_row(tmp_path, repeat):
     config = tiny_config(
-        env={"action_repeat": repeat}, env_steps=61 * repeat, eval_every_env_steps=20
+        env={"action_repeat": repeat},
+        env_steps=61 * repeat,
+        eval_every_env_steps=20,
+        eval_episodes=1,
     )
     learner, finished = run(config, tmp_path)
     assert finished
@@ -153,7 +156,8 @@ def test_a_stop_at_any_step_changes_nothing(undisturbed, tmp_path, stops):
 
 @pytest.mark.parametrize("method", ["drq", "curl", "select", "cclf-shuffled"])
 def test_other_methods_resume_exactly_too(tmp_path, method):
-    whole, parts = undisturbed_and_stopped(tiny_config(method=method), tmp_path, [33])
+    config = tiny_config(method=method, env_steps=45)
+    whole, parts = undisturbed_and_stopped(config, tmp_path, [33])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
@@ -162,7 +166,7 @@ def test_a_wrapped_replay_resumes_exactly(tmp_path):
     config = tiny_config(
         env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80
     )
-    whole, parts = undisturbed_and_stopped(config, tmp_path, range(21, 79, 6))
+    whole, parts = undisturbed_and_stopped(config, tmp_path, range(21, 79, 11))
     assert whole.replay.written > 3 * whole.replay.slots
     assert differing(whole.state_dict(), parts.state_dict()) == []
 
@@ -227,9 +231,9 @@ def test_an_environment_that_cannot_be_saved_begins_a_new_episode(tmp_path):
 
 
 def test_a_larger_budget_goes_on_as_if_it_had_been_given_at_once(tmp_path):
-    whole, _ = run(tiny_config(env_steps=90), tmp_path / "whole")
-    run(tiny_config(env_steps=60), tmp_path / "parts")
-    parts, _ = run(tiny_config(env_steps=90), tmp_path / "parts")
+    whole, _ = run(tiny_config(env_steps=60), tmp_path / "whole")
+    run(tiny_config(env_steps=30), tmp_path / "parts")
+    parts, _ = run(tiny_config(env_steps=60), tmp_path / "parts")
     ours, theirs = whole.state_dict(), parts.state_dict()
     assert differing(ours, theirs) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
@@ -343,9 +347,9 @@ def together(configs, folder, stop, spoil=None):
 
 def test_runs_that_take_turns_are_the_runs_they_would_be_alone(tmp_path):
     # the second goes on alone at the end
-    configs = [tiny_config(seed=1), tiny_config(seed=2, env_steps=80)]
+    configs = [tiny_config(seed=1, env_steps=40), tiny_config(seed=2, env_steps=55)]
     # stopped in between, and taken up again
-    _, joint = together(configs, tmp_path / "joint", StopAt(50))
+    _, joint = together(configs, tmp_path / "joint", StopAt(33))
     failed, joint = together(configs, tmp_path / "joint", StopAt())
     assert not failed
     for config, learner in zip(configs, joint, strict=True):

@@ -273,10 +273,20 @@ def test_what_a_hub_reads_of_a_card(shared):
     assert re.fullmatch(r"-?\d+\.\d\d \+/- \d+\.\d\d", result["metrics"][0]["value"])
 
 
-def test_a_card_of_a_task_that_imports_a_module_says_so():
-    config = replace(CONFIGS["sac"], task="gym/planted:Planted-v0")
-    assert ", trust_imports=True" in card.example(config)
-    assert "trust_imports" not in card.example(CONFIGS["sac"])
+def test_a_card_of_a_run_that_imports_a_module_says_so():
+    config = CONFIGS["sac"]
+    own = replace(config.algorithm, encoder="planted:small", conv_filters=32)
+    with_encoder = replace(config, algorithm=own)
+    for text in map(card.to_load, (with_encoder, replace(config, task="gym/planted:Planted-v0"))):
+        commands = re.findall("`cclf (evaluate|play|export) .( --trust-imports)?[` ]", text)
+        assert [word for word, trust in commands if trust] == ["evaluate", "play", "export"]
+        assert ", trust_imports=True" in text
+        assert "imports the Python module `planted`, which is not in this folder" in text
+        assert "no code" not in text
+    assert "`cclf train --from config.json --trust-imports`" in card.to_train(with_encoder)
+    plain = card.to_load(config) + card.to_train(config)
+    assert "loading them runs no code" in " ".join(plain.split())
+    assert not re.search("trust.imports", plain)
 
 
 def test_a_long_run_has_a_short_table():

@@ -11,6 +11,7 @@ import pytest
 
 from cclf import cli
 from cclf.commands.options import EXIT_STOPPED
+from cclf.commands.sweep import plan
 from cclf.study import demo
 from cclf.study.load import read_runs
 from tiny_runs import tiny_config, tiny_options
@@ -40,7 +41,6 @@ def test_a_sweep_trains_every_run_and_a_second_one_skips_them(
         "a2c",
         "cclf",
         "--seeds",
-        "1",
         "2",
         "--out",
         str(tmp_path),
@@ -48,14 +48,21 @@ def test_a_sweep_trains_every_run_and_a_second_one_skips_them(
         "2",
     ]
     assert cli.main([*arguments, "--", *TINY]) == 0
-    assert "4 of 4 runs done" in capsys.readouterr().err
+    assert "2 of 2 runs done" in capsys.readouterr().err
     rows = read_runs(tmp_path)
     assert {(row.method, row.seed, row.env_steps) for row in rows} == {
-        (m, s, e) for m in ("a2c", "cclf") for s in (1, 2) for e in (256, 512)
+        (method, 2, env_steps) for method in ("a2c", "cclf") for env_steps in (256, 512)
     }
     before = {path: path.read_bytes() for path in tmp_path.rglob("train.csv")}
     assert cli.main([*arguments, "--", *TINY]) == 0
     assert {path: path.read_bytes() for path in tmp_path.rglob("train.csv")} == before
+
+
+def test_a_sweep_has_every_method_with_every_seed(tmp_path: Path) -> None:
+    calls = plan([TASK], ["a2c", "cclf"], ["released"], [1, 2], tmp_path, TINY)
+    assert sorted((call.config.method_name, call.config.seed) for call in calls) == [
+        (method, seed) for method in ("a2c", "cclf") for seed in (1, 2)
+    ]
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
+from pathlib import PurePath
 from typing import Any
 
 from cclf.config import MethodConfig, Play, Precision, RunConfig
@@ -208,8 +209,15 @@ def refuse_unknown(
 
 def refuse_encoder(encoder: str, precision: Precision) -> None:
     """Refuse text that is no MODULE:FUNCTION, and kernels that are not made for such an encoder."""
-    if encoder and not all(encoder.partition(":")):
+    module, colon, name = encoder.partition(":")
+    if encoder and not (module and colon and name):
         raise ConfigError(f"encoder={encoder} must be MODULE:FUNCTION, e.g. my_encoders:my_encoder")
+    path = PurePath(module)
+    if path.suffix == ".py" or path.name != module:
+        raise ConfigError(
+            f"encoder={encoder} must name a module as `import` does, not the path of a file: e.g. "
+            f"{path.stem}:{name}, with its folder in PYTHONPATH"
+        )
     if encoder and precision == "bf16":
         raise ConfigError(
             f"precision=bf16 clashes with encoder={encoder}: its kernels are made for the "

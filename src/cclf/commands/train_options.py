@@ -191,7 +191,7 @@ def _preset(arguments: list[str], known: argparse.Namespace) -> Config:
     """What the names on a command line stand for, before its other options have their say."""
     if known.trust_imports:
         raise ConfigError(
-            "--trust-imports is for --from: a task on the command line needs none; leave it out"
+            "--trust-imports is for --from: what the command line names needs none; leave it out"
         )
     try:
         task = arguments[_task_place(arguments)]

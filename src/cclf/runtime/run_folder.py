@@ -124,7 +124,7 @@ def refuse_imports(
             raise ConfigError(
                 f"{where} asks for the {what} {text!r}, which imports the Python module "
                 f"{module!r} and runs its code: "
-                "add --trust-imports if you trust it"
+                "add --trust-imports (in Python: trust_imports=True) if you trust it"
             )
 
 

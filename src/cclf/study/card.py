@@ -96,8 +96,8 @@ def text(folder: Path, config: Config, env_steps: int, evaluations: list[Evaluat
         task=config.task,
         facts="\n".join(_rows(facts)),
         evaluations="\n".join(curve),
-        example=example(config),
-        command=_lines(command(config)),
+        load=to_load(config),
+        train=to_train(config),
     )
 
 
@@ -167,36 +167,52 @@ In brackets: the 95 % interval of the mean over the episodes of that evaluation.
 for few episodes. And this is one run with one seed: it does not say how other seeds do.
 
 ## Load it
-Install `cclf` with the suite of the task, and name this folder. From a hub it is what
-`huggingface_hub.snapshot_download("USER/NAME")` returns. Weights are safetensors: loading them
-runs no code.
-
-```python
-{example}
-```
-
-`cclf evaluate .` and `cclf play .` take the folder, too; `cclf export . --out policy.onnx` makes a
-file that needs neither `cclf` nor torch.
+{load}
 
 ## Train it again
-```sh
-{command}
-```
-
-`cclf train --from config.json` trains the same: it has every number of the run.
+{train}
 
 ## Evaluations
 {evaluations}
 """
 
 
-def example(config: Config) -> str:
-    """How to load it. A task or encoder that imports a module needs a word that this is wanted."""
-    imports = ", trust_imports=True" if config.imports else ""
-    return f"""import cclf
+def to_load(config: Config) -> str:
+    """A task or encoder that imports a module needs a word that this is wanted."""
+    safety, argument = "Weights are safetensors: loading them\nruns no code.", ""
+    if config.imports:
+        modules = " and ".join(f"`{module}`" for module in dict.fromkeys(config.imports.values()))
+        safety = (
+            f"Weights are safetensors.\n\nLoading imports the Python module {modules}, which is not "
+            "in this folder, and runs its code:\nget it from whom you trust, and have it where "
+            "Python finds it (`PYTHONPATH`)."
+        )
+        argument = ", trust_imports=True"
+    trust = _trust(config)
+    return f"""Install `cclf` with the suite of the task, and name this folder. From a hub it is what
+`huggingface_hub.snapshot_download("USER/NAME")` returns. {safety}
 
-agent = cclf.load("."{imports})  # this folder
-print(agent.evaluate(episodes=2).mean)  # agent.act(frame) stacks frames itself"""
+```python
+import cclf
+
+agent = cclf.load("."{argument})  # this folder
+print(agent.evaluate(episodes=2).mean)  # agent.act(frame) stacks frames itself
+```
+
+`cclf evaluate .{trust}` and `cclf play .{trust}` take the folder, too;
+`cclf export .{trust} --out policy.onnx` makes a file that needs neither `cclf` nor torch."""
+
+
+def to_train(config: Config) -> str:
+    return f"""```sh
+{_lines(command(config))}
+```
+
+`cclf train --from config.json{_trust(config)}` trains the same: it has every number of the run."""
+
+
+def _trust(config: Config) -> str:
+    return " --trust-imports" if config.imports else ""
 
 
 def front_matter(config: Config, last: Evaluated) -> list[str]:

@@ -69,7 +69,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     metadata = describe(config, env_steps, observations, expected, answer)
     write, read = kinds[out.suffix]
     of_own = (
-        "an encoder of your own must take any number of images"
+        "an encoder of your own must take any number of images: flatten(1), not view(len(x), -1)"
         if "encoder" in config.imports
         else ""
     )

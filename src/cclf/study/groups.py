@@ -69,11 +69,12 @@ def clocks_of(rows: Sequence[Row], task: str) -> list[Clock]:
     """The moments at which a task is reported: those of published numbers that were reached, and
     the ends of runs."""
     unit: load.ClockUnit = "agent_steps" if task.startswith("atari/") else "env_steps"
-    by_run = [readings for name, readings in load.runs(rows).items() if name.task == task]
+    named = load.runs(row for row in rows if row.task == task)
+    by_run = list(named.values())
     ends = {getattr(readings[-1], unit) for readings in by_run if readings[-1].state == "done"}
     if not ends:  # nothing is finished: where all of them are by now
         ends = {min(getattr(readings[-1], unit) for readings in by_run)}
-    methods = {name.method for name in load.runs(rows) if name.task == task}
+    methods = {name.method for name in named}
     moments = {Clock(unit, steps) for steps in ends if steps} | {
         row.clock for row in _published(task, methods) if row.clock
     }

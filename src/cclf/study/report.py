@@ -1,5 +1,6 @@
 """`cclf report`: what it says about runs or results; `report_files` writes it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -208,7 +209,9 @@ def _curves_section(rows: Sequence[Row], looks: Styles) -> Section:
         for title, curves in figures.panels(rows).items()
         if any(len(c.env_steps) > 1 for c in curves.values())
     }
-    few = sorted({name.method for name in load.runs(rows) if _seeds(rows, name) < FEW_SEEDS})
+    names = load.runs(rows)
+    seeds = Counter(name[:3] for name in names)
+    few = sorted({name.method for name in names if seeds[name[:3]] < FEW_SEEDS})
     caption = "Mean over seeds; the band is its 95 % bootstrap interval."
     if few:
         caption += f" Fewer than {FEW_SEEDS} seeds somewhere, so that bands are too narrow: {', '.join(few)}."
@@ -238,10 +241,6 @@ def _in_order(names: Iterable[RunName]) -> list[str]:
             method for suite, methods in by_suite.items() for method in in_order(suite, methods)
         )
     )
-
-
-def _seeds(rows: Sequence[Row], name: RunName) -> int:
-    return len({row.seed for row in rows if row[:3] == name[:3]})
 
 
 def _scores_section(groups: Sequence[Group]) -> Section:
