@@ -114,7 +114,7 @@ def changed(config: Config, group: str, name: str, value: object) -> Config:
 
 @cache
 def left_behind(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
-    """A fingerprint of the whole state that a short run of this config ends in, and its networks."""
+    """A fingerprint of the whole state that a short run of this config ends in; its networks."""
     torch.set_num_threads(1)
     learner = build.make_learner(config, CPU)
     agent_steps, seen = 0, hashlib.sha256()

@@ -60,9 +60,9 @@ def train(
 ) -> Run:
     """Train an agent as `cclf train` does, in the same run folder. The same call again goes on.
 
-    `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder` may
-    also be the function itself, which must lie in a module. A callback gets numbers, and may raise
-    `cclf.StopRun`.
+    `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder`
+    may also be the function itself, which must lie in a module. A callback gets numbers, and may
+    raise `cclf.StopRun`.
     """
     if callable(changes.get("encoder")):
         changes["encoder"] = plugins.name_of("encoder", changes["encoder"])

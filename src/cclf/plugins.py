@@ -40,7 +40,7 @@ def _loaded(point: EntryPoint) -> tuple[Any, str]:
 
 
 def function_named(option: str, text: str) -> Callable[..., Any]:
-    """What the text MODULE:FUNCTION of an option names. Imports the module, and so runs its code."""
+    """What the text MODULE:FUNCTION of an option names. Imports the module: runs its code."""
     module, _, name = text.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -13,13 +13,8 @@ from cclf.config import Precision
 from cclf.data.augment import Crops
 from cclf.kernels import fused_encoder
 from cclf.kernels.bf16_linear import bf16_linear
-from cclf.kernels.paired_convolutions import (
-    Layers,
-    backward,
-    paired_convolutions,
-    paired_split,
-    prepare,
-)
+from cclf.kernels.fused_encoder import Layers
+from cclf.kernels.paired_convolutions import backward, paired_convolutions, paired_split, prepare
 
 Kernel = Callable[[Tensor | Crops, Layers], Tensor]
 SplitKernel = Callable[[Crops, Layers, int], tuple[Tensor, Tensor]]

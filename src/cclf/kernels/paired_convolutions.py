@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from cclf.data.augment import Crops, whole
 from cclf.kernels import first_convolution, fused_encoder, triton_kernels
 from cclf.kernels.first_convolution import pack
-
-Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
+from cclf.kernels.fused_encoder import Layers
 
 
 def reference(images: Tensor, layers: Layers) -> Tensor:

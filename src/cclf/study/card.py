@@ -183,8 +183,8 @@ def to_load(config: Config) -> str:
     if config.imports:
         modules = " and ".join(f"`{module}`" for module in dict.fromkeys(config.imports.values()))
         safety = (
-            f"Weights are safetensors.\n\nLoading imports the Python module {modules}, which is not "
-            "in this folder, and runs its code:\nget it from whom you trust, and have it where "
+            f"Weights are safetensors.\n\nLoading imports the Python module {modules}, which is "
+            "not in this folder, and runs its code:\nget it from whom you trust, and have it where "
             "Python finds it (`PYTHONPATH`)."
         )
         argument = ", trust_imports=True"

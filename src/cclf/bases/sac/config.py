@@ -86,8 +86,8 @@ class SacConfig:
     feature_dim: Size = 50
     """Numbers that the encoder makes of an observation."""
     hidden_dim: Size = 1024
-    """Width of the hidden layers of actor and critic; of state also of the layer in the place of the
-    convolutions."""
+    """Width of the hidden layers of actor and critic; of state also of the layer in the place of
+    the convolutions."""
     log_std_min: Annotated[float, Range(-50, 20)] = -10.0
     """Least logarithm of the policy's standard deviation."""
     log_std_max: Annotated[float, Range(-50, 20)] = 2.0
