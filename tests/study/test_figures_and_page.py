@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.study import figures, load, page, styles
+from cclf.study import effects, figures, load, page, styles
 from cclf.study.statistics import Interval
-from tiny_rows import TASK, row
+from tiny_rows import TASK, row, runs_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -152,7 +152,50 @@ def test_some_tasks_can_be_drawn_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"<!-- {TASK}" not in text
     capsys.readouterr()
     assert cli.main([*words, "minigrid/Emty"]) == 2
-    assert "holds no results of minigrid/Emty" in capsys.readouterr().err
+    assert "no results of minigrid/Emty in" in capsys.readouterr().err
+
+
+def test_a_difference_is_drawn_on_each_task_of_several_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Means 0.7 and 0.6, both with a deviation of 0.1; at two moments only, so the last counts."""
+    other = "minigrid/Empty-16x16"
+    for task in (TASK, other):
+        rows = runs_of("cclf", [0.6, 0.7, 0.8], task=task) + runs_of(
+            "curl", [0.5, 0.6, 0.7], task=task
+        )
+        load.write_results([*rows, row("re3", value=0.5, task=task)], tmp_path / task)
+    rows = [each for task in (TASK, other) for each in load.read(tmp_path / task)]
+    found = effects.effects(rows, "cclf", "curl")
+    assert list(found) == [
+        f"{task.partition('/')[2]}, entropy-0.01 (3, end)" for task in (other, TASK)
+    ]
+    for interval in found.values():
+        assert float(interval.estimate) == pytest.approx(1.0)
+        assert float(interval.low) < 1.0 < float(interval.high)
+    assert effects.effects(rows, "cclf", "re3") == {}, "one seed has no deviation"
+    words = ["plot", *(str(tmp_path / task) for task in (TASK, other))]
+    assert cli.main([*words, "--less", "curl", "--out", str(tmp_path / "d.svg")]) == 0
+    assert "<!-- DoorKey-6x6, entropy-0.01 (3, end) -->" in (tmp_path / "d.svg").read_text()
+    capsys.readouterr()
+    assert cli.main([*words, "--less", "re3", "--out", str(tmp_path / "d.svg")]) == 2
+    assert "on no task do cclf and re3 have 2 seeds each" in capsys.readouterr().err
+    assert cli.main(["plot", "--less", "re3"]) == 2
+    assert "name at least one folder" in capsys.readouterr().err
+
+
+def test_a_difference_is_of_the_mean_over_training_where_runs_were_looked_at_often() -> None:
+    """0.5 and 0.4 over ten evaluations that rise by 0.2 from seed to seed, though both end alike."""
+    steps = [n * 10_000 for n in range(1, 11)]
+    rows = [
+        row(method, seed, at, 1.0 if at == steps[-1] else level + 0.2 * seed)
+        for method, level in (("cclf", 0.1), ("curl", 0.0))
+        for seed in (1, 2, 3)
+        for at in steps
+    ]
+    ((label, interval),) = effects.effects(rows, "cclf", "curl").items()
+    assert label == "DoorKey-6x6, entropy-0.01 (3)"
+    assert float(interval.estimate) == pytest.approx(0.1 / 0.2)
 
 
 def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:

@@ -1,7 +1,8 @@
-"""`cclf plot`: learning curves."""
+"""`cclf plot`: learning curves, or one difference on many tasks."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -9,14 +10,17 @@ from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.errors import ConfigError
 
+if TYPE_CHECKING:
+    from cclf.study.load import Row
+
 
 @dataclass(frozen=True)
 class Plot:
     """Draw learning curves from results files: one panel per task and profile, means with 95 %
-    intervals."""
+    intervals. With --less, draw the difference of two methods on each task."""
 
-    results: tyro.conf.Positional[Path]
-    """A folder with results files, or one such file."""
+    results: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders with results files, or such files."""
     out: Path = Path("curves.svg")
     """.svg, .png or .pdf."""
     methods: tuple[str, ...] = ()
@@ -25,6 +29,9 @@ class Plot:
     """Only these; all when empty."""
     published: bool = False
     """Draw curves whose every seed was published (DrQ-v2's) beside ours."""
+    less: str = ""
+    """In place of curves: how far the first of --methods (cclf when empty) lies above this method
+    on each task, in deviations of seeds, with 95 % intervals."""
 
 
 def main(arguments: list[str]) -> int:
@@ -33,19 +40,46 @@ def main(arguments: list[str]) -> int:
     from cclf.study import figures, load
 
     check_output(options.out)
-    rows = load.read(options.results)
-    unknown = [method for method in options.methods if method not in {row.method for row in rows}]
+    if not options.results:
+        raise ConfigError("name at least one folder with results files, or such a file")
+    rows = [row for path in options.results for row in load.read(path)]
+    load.refuse_mixed_clocks(rows)
+    asked = [*options.methods, *([options.less] if options.less else [])]
+    unknown = [method for method in asked if method not in {row.method for row in rows}]
     unknown += [task for task in options.tasks if task not in {row.task for row in rows}]
     if unknown:
-        raise ConfigError(f"{options.results} holds no results of {', '.join(unknown)}")
+        here = " and ".join(map(str, options.results))
+        raise ConfigError(f"no results of {', '.join(unknown)} in {here}")
     rows = [row for row in rows if not options.tasks or row.task in options.tasks]
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
-    panels = figures.panels(rows, options.methods)
-    if options.published:
-        panels = figures.with_published(panels)
-    drawing = figures.learning_curves(panels)
+    if options.less:
+        drawing = _differences(rows, (*options.methods, "cclf")[0], options.less)
+    else:
+        panels = figures.panels(rows, options.methods)
+        if options.published:
+            panels = figures.with_published(panels)
+        drawing = figures.learning_curves(panels)
     with writing(options.out):
         figures.save(drawing, options.out)
     print(options.out)
     return EXIT_DONE
+
+
+def _differences(rows: "list[Row]", method: str, rival: str) -> Any:
+    from cclf.study import figures
+    from cclf.study.effects import FEWEST, effects
+    from cclf.study.styles import styles
+
+    found = effects(rows, method, rival)
+    if not found:
+        raise ConfigError(
+            f"on no task do {method} and {rival} have {FEWEST} seeds each that differ: there is "
+            "nothing to compare"
+        )
+    looks = dict.fromkeys(found, styles([method])[method])
+    words = (
+        f"{method} less {rival}, in deviations of seeds; 0: no difference\n"
+        "(in brackets: seeds; “end”: of the last evaluation, else of the mean over training)"
+    )
+    return figures.intervals(found, words, 0.0, looks, inches=7.0)

@@ -212,11 +212,12 @@ def intervals(
     xlabel: str,
     even: float | None = None,
     looks: Styles | None = None,
+    inches: float = PANEL_INCHES[0],
 ) -> Any:
     """One line per method: its estimate as a dot, its interval as a bar; `even` marks where two
     methods are alike."""
     looks = looks or styles(values)
-    figure, axis = _panel((PANEL_INCHES[0], 0.28 * len(values) + 0.75))
+    figure, axis = _panel((inches, 0.28 * len(values) + 0.75))
     for place, (method, interval) in enumerate(values.items()):
         axis.plot(
             [interval.low, interval.high],

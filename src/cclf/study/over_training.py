@@ -26,7 +26,7 @@ def over_training_table(group: Group) -> Table:
     runs count as everywhere."""
     shown, data = [], []
     for task in group.tasks:
-        means = _means(group, task)
+        means = means_over_training(group, task)
         if len(means) < 2:
             continue
         for method, scores in means.items():
@@ -54,7 +54,7 @@ def over_training_table(group: Group) -> Table:
     return Table(name, caption, header, shown, COLUMNS, data, title=title, about=group.name)
 
 
-def _means(group: Group, task: str) -> dict[str, np.ndarray]:
+def means_over_training(group: Group, task: str) -> dict[str, np.ndarray]:
     """By method, (runs, 1): of runs that were evaluated when most of them were, and of those that
     failed. Methods of one run are left out."""
     runs = {name: found for name, found in load.runs(group.rows).items() if name.task == task}

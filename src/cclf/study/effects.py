@@ -1,0 +1,43 @@
+"""One difference on many tasks: how far a method lies above another, in a unit that tasks share."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cclf.study.differences import less, standardised
+from cclf.study.groups import Group, group_rows, moments
+from cclf.study.load import Row
+from cclf.study.over_training import means_over_training
+from cclf.study.statistics import Interval
+
+FEWEST = 2  # seeds of each: one has no deviation
+
+
+def effects(rows: Sequence[Row], method: str, rival: str) -> dict[str, Interval]:
+    """Means of `method` less those of `rival` on each task under each profile, in pooled deviations
+    of their seeds, with 95 % intervals: of the mean over training where runs were evaluated often
+    enough, else at the end. A label names task, profile and seeds, and says `end`."""
+    found = {}
+    for group in group_rows(rows):
+        for task in group.tasks:
+            when, scores = _scores(group, task, method, rival)
+            ours, theirs = (scores.get(name, np.empty((0, 1))) for name in (method, rival))
+            if min(len(ours), len(theirs)) < FEWEST:
+                continue
+            difference = less(ours, theirs)
+            effect = standardised(ours, theirs)
+            if difference.estimate == 0 or not np.isfinite(effect):  # there is no unit
+                continue
+            unit = difference.estimate / effect
+            seeds = " and ".join(dict.fromkeys(str(len(part)) for part in (ours, theirs)))
+            label = f"{task.partition('/')[2]}, {group.profile} ({seeds}{when})"
+            found[label] = Interval(*(np.asarray(value / unit) for value in difference[:3]))
+    return found
+
+
+def _scores(group: Group, task: str, *methods: str) -> tuple[str, dict[str, np.ndarray]]:
+    means = means_over_training(group, task)
+    if all(method in means for method in methods):
+        return "", means
+    at_moments = [moment for moment in moments(group) if moment.task == task]
+    return ", end", at_moments[-1].scores if at_moments else {}
