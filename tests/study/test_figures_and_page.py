@@ -180,6 +180,8 @@ def test_a_difference_is_drawn_on_each_task_of_several_folders(
     capsys.readouterr()
     assert cli.main([*words, "--less", "re3", "--out", str(tmp_path / "d.svg")]) == 2
     assert "on no task do cclf and re3 have 2 seeds each" in capsys.readouterr().err
+    assert cli.main([*words, "--less", "cclf", "--out", str(tmp_path / "d.svg")]) == 2
+    assert "a method less itself" in capsys.readouterr().err
     assert cli.main(["plot", "--less", "re3"]) == 2
     assert "name at least one folder" in capsys.readouterr().err
 
@@ -196,6 +198,18 @@ def test_a_difference_is_of_the_mean_over_training_where_runs_were_looked_at_oft
     ((label, interval),) = effects.effects(rows, "cclf", "curl").items()
     assert label == "DoorKey-6x6, entropy-0.01 (3)"
     assert float(interval.estimate) == pytest.approx(0.1 / 0.2)
+
+
+def test_a_difference_on_atari_is_at_the_end_and_not_of_the_best_evaluations() -> None:
+    rows = [
+        row(method, seed, steps, value, task="atari/Pong", repeat=4)
+        for method, end in (("cclf", 4.0), ("curl", 3.0))
+        for seed in (1, 2)
+        for steps, value in ((40_000, 9.0 * seed), (80_000, end + seed))
+    ]
+    ((label, interval),) = effects.effects(rows, "cclf", "curl").items()
+    assert label == "Pong, entropy-0.01 (2, end)"
+    assert float(interval.estimate) == pytest.approx(1.0 / 0.5**0.5)
 
 
 def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:

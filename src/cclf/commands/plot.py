@@ -71,6 +71,8 @@ def _differences(rows: "list[Row]", method: str, rival: str) -> Any:
     from cclf.study.effects import FEWEST, effects
     from cclf.study.styles import styles
 
+    if method == rival:
+        raise ConfigError(f"--less {rival}: a method less itself is 0; name another in --methods")
     found = effects(rows, method, rival)
     if not found:
         raise ConfigError(

@@ -34,9 +34,18 @@ def standardised(ours: np.ndarray, theirs: np.ndarray) -> float:
     >>> standardised(np.array([[2.0], [4.0]]), np.array([[1.0], [3.0]]))  # 1 / sqrt((2 + 2) / 2)
     0.7071067811865475
     """
+    deviation = pooled_deviation(ours, theirs)
+    return float((ours.mean() - theirs.mean()) / deviation) if deviation else float("nan")
+
+
+def pooled_deviation(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Of seeds around the mean of their method, runs x 1 each.
+
+    >>> pooled_deviation(np.array([[2.0], [4.0]]), np.array([[1.0], [3.0]]))  # sqrt((2 + 2) / 2)
+    1.4142135623730951
+    """
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in (ours, theirs))
-    pooled = np.sqrt(squares / (len(ours) + len(theirs) - 2))
-    return float((ours.mean() - theirs.mean()) / pooled) if pooled else float("nan")
+    return float(np.sqrt(squares / (len(ours) + len(theirs) - 2)))
 
 
 class Difference(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cclf.study.differences import less, standardised
+from cclf.study.differences import less, pooled_deviation
 from cclf.study.groups import Group, group_rows, moments
 from cclf.study.load import Row
 from cclf.study.over_training import means_over_training
@@ -24,14 +24,12 @@ def effects(rows: Sequence[Row], method: str, rival: str) -> dict[str, Interval]
             ours, theirs = (scores.get(name, np.empty((0, 1))) for name in (method, rival))
             if min(len(ours), len(theirs)) < FEWEST:
                 continue
-            difference = less(ours, theirs)
-            effect = standardised(ours, theirs)
-            if difference.estimate == 0 or not np.isfinite(effect):  # there is no unit
+            unit = pooled_deviation(ours, theirs)
+            if unit == 0:
                 continue
-            unit = difference.estimate / effect
             seeds = " and ".join(dict.fromkeys(str(len(part)) for part in (ours, theirs)))
             label = f"{task.partition('/')[2]}, {group.profile} ({seeds}{when})"
-            found[label] = Interval(*(np.asarray(value / unit) for value in difference[:3]))
+            found[label] = Interval(*(np.asarray(value / unit) for value in less(ours, theirs)[:3]))
     return found
 
 
@@ -39,5 +37,5 @@ def _scores(group: Group, task: str, *methods: str) -> tuple[str, dict[str, np.n
     means = means_over_training(group, task)
     if all(method in means for method in methods):
         return "", means
-    at_moments = [moment for moment in moments(group) if moment.task == task]
-    return ", end", at_moments[-1].scores if at_moments else {}
+    ends = [at.scores for at in moments(group) if at.task == task and at.clock[0] != "best"]
+    return ", end", ends[-1] if ends else {}
