@@ -182,6 +182,9 @@ def test_a_difference_is_drawn_on_each_task_of_several_folders(
     assert "on no task do cclf and re3 have 2 seeds each" in capsys.readouterr().err
     assert cli.main([*words, "--less", "cclf", "--out", str(tmp_path / "d.svg")]) == 2
     assert "a method less itself" in capsys.readouterr().err
+    for more in (["--published"], ["--methods", "cclf", "re3"]):
+        assert cli.main([*words, "--less", "curl", *more, "--out", str(tmp_path / "d.svg")]) == 2
+        assert "leave --published and further methods out" in capsys.readouterr().err
     assert cli.main(["plot", "--less", "re3"]) == 2
     assert "name at least one folder" in capsys.readouterr().err
 

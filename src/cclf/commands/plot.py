@@ -30,8 +30,8 @@ class Plot:
     published: bool = False
     """Draw curves whose every seed was published (DrQ-v2's) beside ours."""
     less: str = ""
-    """In place of curves: how far the first of --methods (cclf when empty) lies above this method
-    on each task, in deviations of seeds, with 95 % intervals."""
+    """In place of curves: how far the one of --methods (cclf when empty) lies above this method on
+    each task, in deviations of seeds, with 95 % intervals."""
 
 
 def main(arguments: list[str]) -> int:
@@ -54,6 +54,11 @@ def main(arguments: list[str]) -> int:
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
     if options.less:
+        if options.published or len(options.methods) > 1:
+            raise ConfigError(
+                "--less compares one of --methods with another: leave --published and further "
+                "methods out"
+            )
         drawing = _differences(rows, (*options.methods, "cclf")[0], options.less)
     else:
         panels = figures.panels(rows, options.methods)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cclf.study.differences import less, pooled_deviation
-from cclf.study.groups import Group, group_rows, moments
+from cclf.study.groups import group_rows, moments
 from cclf.study.load import Row
 from cclf.study.over_training import means_over_training
 from cclf.study.statistics import Interval
@@ -19,8 +19,11 @@ def effects(rows: Sequence[Row], method: str, rival: str) -> dict[str, Interval]
     enough, else at the end. A label names task, profile and seeds, and says `end`."""
     found = {}
     for group in group_rows(rows):
+        ends = {at.task: at.scores for at in moments(group) if at.clock[0] != "best"}
         for task in group.tasks:
-            when, scores = _scores(group, task, method, rival)
+            when, scores = "", means_over_training(group, task)
+            if not {method, rival} <= scores.keys():
+                when, scores = ", end", ends.get(task, {})
             ours, theirs = (scores.get(name, np.empty((0, 1))) for name in (method, rival))
             if min(len(ours), len(theirs)) < FEWEST:
                 continue
@@ -31,11 +34,3 @@ def effects(rows: Sequence[Row], method: str, rival: str) -> dict[str, Interval]
             label = f"{task.partition('/')[2]}, {group.profile} ({seeds}{when})"
             found[label] = Interval(*(np.asarray(value / unit) for value in less(ours, theirs)[:3]))
     return found
-
-
-def _scores(group: Group, task: str, *methods: str) -> tuple[str, dict[str, np.ndarray]]:
-    means = means_over_training(group, task)
-    if all(method in means for method in methods):
-        return "", means
-    ends = [at.scores for at in moments(group) if at.task == task and at.clock[0] != "best"]
-    return ", end", ends[-1] if ends else {}
