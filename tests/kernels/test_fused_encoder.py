@@ -4,6 +4,7 @@ are fibers. The same on a GPU is in `test_kernels`."""
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @pytest.fixture
-def emulated(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `fused_encoder` starts runs here."""
+def emulated(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What `fused_encoder` starts runs here. What nobody writes to is NaN."""
 
     def run(name: str, device: torch.device, count: int, arguments: list[Any]) -> None:
         if not count:
@@ -48,6 +49,9 @@ def emulated(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fused_encoder, "_run", run)
     monkeypatch.setattr(fused_encoder, "_blocks", lambda _, count: min(BLOCKS, count))
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:

@@ -21,12 +21,15 @@ Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of
 PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results they are made for
 GENERATION = (9, 0)  # whose matrix instructions they use
 LAUNCH = {  # threads of a block, and bytes of shared memory: the constants of the kernels
-    "encode_frozen": (512, 232_000),
-    "encode_and_keep": (512, 232_000),
-    "gradients": (512, 225_984),
-    "first_weight_gradient": (224, 201_600),
-    "later_weight_gradients": (256, 193_536),
+    "encode_frozen": (512, 232_064),
+    "encode_and_keep": (512, 232_064),
+    "gradients": (512, 226_048),
+    "first_weight_gradient": (224, 201_664),
+    "later_weight_gradients": (256, 185_408),
 }
+# places in a plane of each cut gradient: rows as long as those of the inputs (of the first, half as
+# long), and zeros behind
+CUT_PLACES = (1728, 1600, 1520, 1360)
 
 
 class Weights(NamedTuple):
@@ -44,7 +47,7 @@ def fits(crops: Crops, layers: Layers) -> bool:
     return (
         images.is_cuda
         and images.dtype == torch.bfloat16
-        and (crops.pixels, images.shape[-1]) == (PIXELS, CHANNELS)
+        and crops.pixels == PIXELS
         and [len(weight) for weight, _ in layers] == [FILTERS] * len(SIDES)
         and all(_kernel(images.device, name) is not None for name in LAUNCH)
     )
@@ -126,53 +129,43 @@ class _Encode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *features: Tensor) -> Any:
         *results, turned = ctx.saved_tensors
-        cuts, biases = gradients(features[0], results, turned)
-        weights = weight_gradients(ctx.crops, results, cuts, ctx.channels)
-        found = [gradient for layer in zip(weights, biases, strict=True) for gradient in layer]
-        return *[None] * 7, *found
+        return *[None] * 7, *gradients(features[0], ctx.crops, results, turned, ctx.channels)
 
 
 def forward(crops: Crops, weights: Weights, keep: bool = False) -> list[Tensor]:
-    """Results (N, side, side + 1, 32) of the last convolution, or with `keep` of each. Their last
-    column is zero."""
+    """Features (N, 35, 36, 32), their last column zero; with `keep` before them the results of the
+    other convolutions, in planes (N, 4, side, side, 8)."""
     images, count = crops.images, len(crops.sample)
-    sides = SIDES if keep else SIDES[-1:]
-    results = [images.new_empty((count, side, side + 1, FILTERS)) for side in sides]
-    kept = results[:-1] if keep else [results[-1]] * 3  # not written to
-    arguments = [*_places(crops), *weights[:3], results[-1], *kept, count, *images.shape[1:3]]
+    sides = SIDES[:-1] if keep else ()
+    kept = [images.new_empty((count, FILTERS // 8, side, side, 8)) for side in sides]
+    features = images.new_empty((count, SIDES[-1], SIDES[-1] + 1, FILTERS))
+    others = kept or [features] * 3  # not written to
+    arguments = [*_places(crops), *weights[:3], features, *others, count, *images.shape[3:5]]
     _run("encode_and_keep" if keep else "encode_frozen", images.device, count, arguments)
-    return results
+    return [*kept, features]
 
 
 def gradients(
-    gradient: Tensor, results: Sequence[Tensor], turned: Tensor
-) -> tuple[list[Tensor], Tensor]:
-    """From the gradient of the last of four `results` those of all, each cut where its result is
-    zero, and their sums for the biases (4, 32)."""
-    count, device = len(gradient), gradient.device
-    cuts = [torch.empty_like(result) for result in results]
-    warps = LAUNCH["gradients"][0] // 32
-    parts = torch.zeros((_blocks(device, count), warps, len(SIDES), FILTERS), device=device)
-    arguments = [gradient.contiguous(), *results, turned, *cuts, parts, count]
-    _run("gradients", device, count, arguments)
-    return cuts, parts.sum((0, 1))
-
-
-def weight_gradients(
-    crops: Crops, results: Sequence[Tensor], cuts: Sequence[Tensor], channels: int
+    gradient: Tensor, crops: Crops, results: Sequence[Tensor], turned: Tensor, channels: int
 ) -> list[Tensor]:
-    """Of each weight, (O, C, 3, 3): blocks sum over their images, and here the blocks are summed,
-    in one order."""
-    count, device = len(crops.sample), crops.images.device
-    first, *later = (
-        torch.empty((_blocks(device, count), TAPS, inputs, FILTERS), device=device)
-        for inputs in (CHANNELS, FILTERS, FILTERS, FILTERS)
-    )
-    arguments = [*_places(crops), cuts[0], first, count, *crops.images.shape[1:3]]
-    _run("first_weight_gradient", device, count, arguments)
-    _run("later_weight_gradients", device, count, [*results[:-1], *cuts[1:], *later, count])
-    sums = [first.sum(0)[:, :channels] / 255.0, *(parts.sum(0) for parts in later)]
-    return [found.view(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for found in sums]
+    """Of all weights and biases in turn, from the gradient of the last of four `results`. Blocks sum
+    over their images, and here the blocks are summed, in one order."""
+    count, device = len(gradient), gradient.device
+    cuts = [gradient.new_empty((count, FILTERS // 8, places, 8)) for places in CUT_PLACES]
+    weights = [TAPS * inputs * FILTERS for inputs in (CHANNELS, FILTERS, FILTERS, FILTERS)]
+    numbers = [*weights, len(SIDES) * FILTERS]
+    parts = torch.empty((_blocks(device, count), sum(numbers)), device=device)
+    start = functools.partial(_run, device=device, count=count)
+    start("gradients", arguments=[gradient.contiguous(), *results, turned, *cuts, parts, count])
+    pixels = [*_places(crops), cuts[0], parts, count, *crops.images.shape[3:5]]
+    start("first_weight_gradient", arguments=pixels)
+    start("later_weight_gradients", arguments=[*results[:-1], *cuts[1:], parts, count])
+    first, *later, biases = parts.sum(0).split(numbers)
+    first = first.view(TAPS, CHANNELS, FILTERS)[:, :channels] / 255.0
+    found = [
+        weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)
+    ]
+    return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
 
 
 def _places(crops: Crops) -> list[Tensor]:
