@@ -160,7 +160,7 @@ template <int COUNT> struct Arrivals {
     turns ^= 1u << i;
   }
 };
-constexpr int ALL_BYTES = ARRIVALS_START + Arrivals<4>::BYTES;
+static_assert(ARRIVALS_START + Arrivals<4>::BYTES <= 232448, "more than a block can have");
 
 // A matrix in shared memory, in units: its place, and the way to the next eight terms and rows.
 __device__ __forceinline__ u64 matrix(u32 place, u32 next_terms) {
@@ -467,7 +467,6 @@ template <int SIDE> struct Padded {
 constexpr int X_BYTES = Padded<SIDE1>::BYTES, Y_BYTES = Padded<SIDE2>::BYTES;
 constexpr int X_START = 0, Y_START = X_BYTES, BACK_WEIGHTS = X_BYTES + Y_BYTES;
 constexpr int BACK_ARRIVALS = BACK_WEIGHTS + WEIGHT_BYTES;
-constexpr int BACK_BYTES = BACK_ARRIVALS + Arrivals<2>::BYTES;
 constexpr int FEATURE_UNITS = SIDE4 * (SIDE4 + 1) * 4;
 static_assert(Padded<SIDE3>::BYTES <= X_BYTES && FEATURE_UNITS * UNIT <= Y_BYTES, "they fit");
 

@@ -49,28 +49,34 @@ def fits(crops: Crops, layers: Layers) -> bool:
         and images.dtype == torch.bfloat16
         and crops.pixels == PIXELS
         and [len(weight) for weight, _ in layers] == [FILTERS] * len(SIDES)
-        and all(_kernel(images.device, name) is not None for name in LAUNCH)
+        and _kernels(images.device) is not None
     )
 
 
 @functools.cache
-def _kernel(device: torch.device, name: str) -> Callable[..., None] | None:
-    """Compiled for the GPU; None for one of another generation, or with a line that says why."""
+def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
+    """By name, compiled for the GPU; None for one of another generation, or with a line that says
+    why."""
     if torch.cuda.get_device_capability(device) != GENERATION:
         return None
     source = importlib.resources.files("cclf.kernels").joinpath("fused_encoder.cu").read_text()
+    first = next(iter(LAUNCH))
     try:
+        from torch.cuda._utils import _CudaModule
+
         with torch.cuda.device(device):
-            kernel: Any = torch.cuda._compile_kernel(  # type: ignore[attr-defined]
-                source, name, compute_capability="90a"
+            one: Any = torch.cuda._compile_kernel(  # type: ignore[attr-defined]
+                source, first, compute_capability="90a"
             )
-            kernel.set_shared_memory_config(LAUNCH[name][1])
-    except (AttributeError, RuntimeError, OSError) as error:
+            module = _CudaModule(one.module)  # of which all others are a part
+            kernels = {name: getattr(module, name) for name in LAUNCH}
+            for name, (_, shared_bytes) in LAUNCH.items():
+                kernels[name].set_shared_memory_config(shared_bytes)
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         print(f"going on without the fused encoder: {reason}", file=sys.stderr)
         return None
-    compiled: Callable[..., None] = kernel
-    return compiled
+    return kernels
 
 
 def prepare(layers: Layers) -> Weights:
@@ -162,9 +168,7 @@ def gradients(
     start("later_weight_gradients", arguments=[*results[:-1], *cuts[1:], parts, count])
     first, *later, biases = parts.sum(0).split(numbers)
     first = first.view(TAPS, CHANNELS, FILTERS)[:, :channels] / 255.0
-    found = [
-        weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)
-    ]
+    found = [weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)]
     return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
 
 
@@ -173,11 +177,11 @@ def _places(crops: Crops) -> list[Tensor]:
 
 
 def _run(name: str, device: torch.device, count: int, arguments: list[Any]) -> None:
-    kernel, (threads, shared_bytes) = _kernel(device, name), LAUNCH[name]
-    assert kernel is not None, "ask `fits` first"
+    kernels, (threads, shared_bytes) = _kernels(device), LAUNCH[name]
+    assert kernels is not None, "ask `fits` first"
     if count > 0:
         grid, block = (_blocks(device, count), 1, 1), (threads, 1, 1)
-        kernel(grid=grid, block=block, args=arguments, shared_mem=shared_bytes)
+        kernels[name](grid=grid, block=block, args=arguments, shared_mem=shared_bytes)
 
 
 def _blocks(device: torch.device, count: int) -> int:

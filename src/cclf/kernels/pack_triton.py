@@ -29,7 +29,9 @@ def _pack(
     plane = (height + 2 * BORDER) * columns * 8
     line += (channel // 8 * plane + channel % 8)[None, :]
     to = x[:, None] + BORDER
-    tl.store(line + to % 2 * 2 * plane + to // 2 * 8, values.to(result.dtype.element_ty), mask=inside)
+    tl.store(
+        line + to % 2 * 2 * plane + to // 2 * 8, values.to(result.dtype.element_ty), mask=inside
+    )
     if BORDER > 0:
         edge = tl.arange(0, EDGE)[:, None]
         left = tl.load(row[None, :] + 0 * edge, mask=known & (edge < BORDER), other=0)
