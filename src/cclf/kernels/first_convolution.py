@@ -38,7 +38,8 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
     place = repeated_border(frames.shape[1], border, frames.device)
     odd = len(place) % 2
     full = F.pad(frames[:, place][:, :, place], (0, CHANNELS - channels, 0, odd))
-    apart = full.unflatten(2, (-1, 2)).unflatten(4, (2, -1))
+    count, height, width = full.shape[:3]
+    apart = full.view(count, height, width // 2, 2, 2, CHANNELS // 2)
     return apart.permute(0, 3, 4, 1, 2, 5).contiguous()
 
 

@@ -166,7 +166,7 @@ def gradients(
     pixels = [*_places(crops), cuts[0], parts, count, *crops.images.shape[3:5]]
     start("first_weight_gradient", arguments=pixels)
     start("later_weight_gradients", arguments=[*results[:-1], *cuts[1:], parts, count])
-    first, *later, biases = parts.sum(0).split(numbers)
+    first, *later, biases = torch.split(parts.sum(0), numbers)
     first = first.view(TAPS, CHANNELS, FILTERS)[:, :channels] / 255.0
     found = [weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)]
     return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
