@@ -42,7 +42,7 @@ docs: setup
 	$(VENV)/bin/cclf plot results/minigrid --methods a2c curl cclf cclf-distinct --out docs/figures/minigrid-controls.svg
 	$(VENV)/bin/cclf plot results/curiosity --methods cclf cclf-even cclf-shuffled curl --tasks minigrid/Empty-16x16 minigrid/DoorKey-6x6 minigrid/DoorKey-8x8 --out docs/figures/curiosity.svg
 	$(VENV)/bin/cclf plot results/drqv2 --published --out docs/figures/drqv2.svg
-	$(VENV)/bin/cclf plot results/dmc --tasks dmc/cartpole-swingup --out docs/figures/dmc.svg
+	$(VENV)/bin/cclf plot results/dmc --methods rad drq curl curl+ cclf cclf-shuffled --tasks dmc/cartpole-swingup --out docs/figures/dmc.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -7,6 +7,7 @@ in the statistics: from its failure on a run scores the lowest return seen on it
 """
 
 import csv
+import functools
 import io
 import itertools
 import json
@@ -148,15 +149,21 @@ def of_shared_length(rows: Sequence[Row]) -> list[Row]:
         shared, known = set.intersection(*lengths.values()), set.union(*lengths.values())
         if shared and max(known) > max(shared):
             longest[moment] = max(shared)
-            what = f"{moment[0]} at {moment[2]:,} env steps: not every run has its evaluation in {max(known)} episodes"
-            print(
-                f"cclf: {what}, so all are compared in {max(shared)}", file=sys.stderr, flush=True
+            say_once(
+                f"{moment[0]} at {moment[2]:,} env steps: not every run has its evaluation in "
+                f"{max(known)} episodes, so all are compared in {max(shared)}"
             )
     return [
         row
         for row in rows
         if row.episodes <= longest.get((row.task, row.profile, row.env_steps), row.episodes)
     ]
+
+
+@functools.cache
+def say_once(line: str) -> None:
+    """Many tables are made of the same rows."""
+    print(f"cclf: {line}", file=sys.stderr, flush=True)
 
 
 def scores(
@@ -182,8 +189,10 @@ def scores(
     for task, lengths in episodes.items():
         if len(lengths) > 1:
             counts = " and ".join(map(str, sorted(lengths)))
-            what = f"{task} at {clocks[task]}: evaluations of {counts} episodes"
-            print(f"cclf: {what} count alike: shorter ones are noisier", file=sys.stderr)
+            say_once(
+                f"{task} at {clocks[task]}: evaluations of {counts} episodes count alike: "
+                "shorter ones are noisier"
+            )
     return {
         method: _matrix([found.get((method, task), {}) for task in clocks]) for method in methods
     }

@@ -50,14 +50,14 @@ STYLES = {
     "re3+cclf": Style(PURPLE),
     "re3+cclf-distinct": Style(PINK, DASH_DOT),
     "curl": Style(TEAL),
-    "curl+": Style(PURPLE, DASHED),
+    "curl+": Style(PURPLE, DASH_DOT),
     "curl++": Style(PINK, DOTTED),
     "a2c": Style(BLUE, DASH_DOT),
     "re3": Style(GREEN, DASHED),
     "drq": Style(BLUE),
     "drq-v2": Style(GREEN, DOTTED),
     "rad": Style(OLIVE, DASH_DOT),
-    "sac-pixel": Style(GREY, DOTTED),
+    "sac-pixel": Style(GREY),
     "rainbow": Style(GREY, DASHED),
 }
 Styles = Mapping[str, Style]
