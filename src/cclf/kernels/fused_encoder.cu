@@ -1,5 +1,5 @@
 // The encoder's four convolutions in one kernel: a block keeps an image in shared memory from its
-// pixels to its features. Two more kernels go the way back.
+// pixels to its features. Three more kernels go the way back.
 //
 // 84 x 84 pixels of 16 channels (packed frames, read at the corner of a crop) become 41 x 41,
 // 39 x 39, 37 x 37 and 35 x 35 pixels of 32 channels, each with bias and ReLU, in bfloat16 with
