@@ -1,8 +1,10 @@
 // Runs fused_encoder.cu on a CPU, block after block: its threads are fibers that meet where a GPU's
 // threads do. A fiber that needs the others (a product of four warps, an exchange between lanes, a
-// barrier) says so and rests until all of them have come.
+// barrier) says so and rests until all of them have come. Four warps run as far as they can before the
+// next four begin, in the next block in the opposite order: what lacks a barrier shows.
 //
-// What a copy has not brought yet, and what nobody wrote, is NaN.
+// Copies are as late as can be: into shared memory when nobody can go on without them, out of it when
+// somebody waits for their end. What has not come yet, and what nobody wrote, is NaN.
 
 #include <math.h>
 #include <ucontext.h>
@@ -11,6 +13,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <utility>
 #include <vector>
 
 typedef unsigned int u32;
@@ -24,22 +28,30 @@ static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 struct Number { unsigned x; };
 static Number threadIdx, blockIdx, gridDim;
 
-enum Need { NOTHING, PRODUCT, EXCHANGE, ALL_THREADS, END };
-struct Copy { u32 to; const void* from; };
+enum Need { NOTHING, PRODUCT, SMALL_PRODUCT, TURNED_MATRIX, EXCHANGE, ARRIVAL, ALL_THREADS, END };
+struct CopyIn { u32 to; const void* from; u32 bytes; };
+struct CopyOut { void* to; u32 from, bytes; };
+struct Arrival {
+  u32 turn = 0;  // that is not over
+  long expected = -1;
+  std::vector<CopyIn> copies;
+};
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
   Need need = NOTHING;
   float* sum;
-  u64 a, b;
+  u32 a[4], b0, b1;        // a small product's factors of this thread
+  u64 matrix_a, matrix_b;  // or the matrices in shared memory
   int add, other;
-  u32 value;
-  std::vector<std::vector<Copy>> copies = {{}};  // by group; the last one is not closed
+  u32 value, address, found[4], arrival, turn;
+  std::vector<CopyOut> copies;
 };
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static int now;
 static std::vector<unsigned char> shared;
+static std::map<u32, Arrival> arrivals;
 
 static void refuse(const char* what) {
   fprintf(stderr, "thread %d: %s\n", now, what);
@@ -60,35 +72,75 @@ static u32 to_bfloat16(float value) {
   memcpy(&bits, &value, 4);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
-static unsigned char* place(u32 address, u32 bytes) {
-  if (address % bytes || address + bytes > shared.size()) refuse("an address outside shared memory");
+static unsigned char* piece(u32 address, u32 bytes) {
+  if (address % 4 || address + bytes > shared.size()) refuse("an address outside shared memory");
   return shared.data() + address;
+}
+static unsigned char* place(u32 address, u32 bytes) {
+  if (address % bytes) refuse("an address between two places");
+  return piece(address, bytes);
 }
 
 #define CCLF_PRIMITIVES
-static u32 shared_address(const void*) { return 0; }
+static u32 shared_start() { return 0; }
+static void load_turned_matrix(u32 (&found)[4], u32 address) {
+  fibers[now].address = address;
+  rest_until(TURNED_MATRIX);
+  memcpy(found, fibers[now].found, 16);
+}
 static void multiply_add(float (&sum)[16], u64 a, u64 b, int add) {
   Fiber& fiber = fibers[now];
-  fiber.sum = sum, fiber.a = a, fiber.b = b, fiber.add = add;
+  fiber.sum = sum, fiber.matrix_a = a, fiber.matrix_b = b, fiber.add = add;
   rest_until(PRODUCT);
+}
+static void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  Fiber& fiber = fibers[now];
+  memcpy(fiber.a, a, 16);
+  fiber.sum = sum, fiber.b0 = b0, fiber.b1 = b1;
+  rest_until(SMALL_PRODUCT);
 }
 static void begin_products() {}
 static void wait_for_products() {}
-static void show_to_products() {}
-static void copy_16_bytes(u32 to, const void* from) {
-  if ((uint64_t)from % 16) refuse("a copy from a place that is no multiple of 16");
-  memset(place(to, 16), 0xff, 16);
-  fibers[now].copies.back().push_back({to, from});
+static void show_to_products_and_copies() {}
+static void set_up_arrival(u32 arrival) { arrivals[arrival] = {}; }
+static void expect_bytes(u32 arrival, u32 bytes) {
+  if (arrivals.at(arrival).expected >= 0) refuse("bytes are expected already");
+  arrivals.at(arrival).expected = bytes;
 }
-static void end_of_copies() { fibers[now].copies.push_back({}); }
-template <int N> static void wait_until_open_copies_are() {
-  auto& groups = fibers[now].copies;
-  while ((int)groups.size() - 1 > N) {
-    for (auto& copy : groups[0]) memcpy(place(copy.to, 16), copy.from, 16);
-    groups.erase(groups.begin());
-  }
+static void wait_for_arrival(u32 arrival, u32 turn) {
+  if (arrivals.at(arrival).turn % 2 != turn) return;
+  fibers[now].arrival = arrival, fibers[now].turn = turn;
+  rest_until(ARRIVAL);
+}
+static void copy_in(u32 to, const void* from, u32 bytes, u32 arrival) {
+  if ((uint64_t)from % 16 || bytes % 16) refuse("a copy of what is no multiple of 16");
+  memset(piece(to, bytes), 0xff, bytes);
+  arrivals.at(arrival).copies.push_back({to, from, bytes});
+}
+static void copy_out(void* to, u32 from, u32 bytes) {
+  if ((uint64_t)to % 16 || bytes % 16) refuse("a copy to what is no multiple of 16");
+  fibers[now].copies.push_back({to, from, bytes});
+}
+static void wait_for_copies_out() {
+  for (auto& copy : fibers[now].copies) memcpy(copy.to, piece(copy.from, copy.bytes), copy.bytes);
+  fibers[now].copies.clear();
 }
 static void store_4_bytes(u32 to, u32 value) { memcpy(place(to, 4), &value, 4); }
+static void store_16_bytes(u32 to, u32 a, u32 b, u32 c, u32 d) {
+  u32 values[4] = {a, b, c, d};
+  memcpy(place(to, 16), values, 16);
+}
+static void load_16_bytes(u32 (&values)[4], u32 from) { memcpy(values, place(from, 16), 16); }
+static float as_float(u32 bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+static u32 as_bits(float value) {
+  u32 bits;
+  memcpy(&bits, &value, 4);
+  return bits;
+}
 static u32 rounded(float low, float high) { return to_bfloat16(low) | to_bfloat16(high) << 16; }
 static int alike(int value) { return value; }
 static u32 from_lane(u32 value, int other) {
@@ -97,7 +149,6 @@ static u32 from_lane(u32 value, int other) {
   return fibers[now].value;
 }
 #define BARRIER() rest_until(ALL_THREADS)
-#define SHARED_BYTES(name) unsigned char* name = shared.data()
 #include KERNEL
 
 // Row `row` and term `term` of a matrix by its description: see wgmma's matrix descriptor, no swizzle.
@@ -112,13 +163,12 @@ static float number(u64 matrix, int row, int term) {
 }
 static void multiply(Fiber* group) {
   for (int i = 1; i < 128; ++i)
-    if (group[i].need != PRODUCT || group[i].a != group[0].a || group[i].b != group[0].b)
+    if (group[i].need != PRODUCT || group[i].matrix_a != group[0].matrix_a ||
+        group[i].matrix_b != group[0].matrix_b)
       refuse("four warps do not multiply the same");
   static float a[64][16], b[32][16];
-  for (int row = 0; row < 64; ++row)
-    for (int term = 0; term < 16; ++term) a[row][term] = number(group[0].a, row, term);
-  for (int row = 0; row < 32; ++row)
-    for (int term = 0; term < 16; ++term) b[row][term] = number(group[0].b, row, term);
+  for (int i = 0; i < 64 * 16; ++i) a[i / 16][i % 16] = number(group[0].matrix_a, i / 16, i % 16);
+  for (int i = 0; i < 32 * 16; ++i) b[i / 16][i % 16] = number(group[0].matrix_b, i / 16, i % 16);
   for (int i = 0; i < 128; ++i) {
     for (int j = 0; j < 16; ++j) {
       int row = 16 * (i / 32) + i % 32 / 4 + 8 * (j / 2 % 2), output = 8 * (j / 4) + 2 * (i % 4) + j % 2;
@@ -129,33 +179,106 @@ static void multiply(Fiber* group) {
     group[i].need = NOTHING;
   }
 }
+static void all_lanes(const Fiber* warp) {
+  for (int lane = 1; lane < 32; ++lane)
+    if (warp[lane].need != warp[0].need) refuse("lanes of a warp do not do the same");
+}
+// The 16 x 16 numbers that the lanes of a warp have in their registers.
+static void gather(const Fiber* warp, float (*a)[16]) {
+  for (int i = 0; i < 32 * 8; ++i) {
+    int lane = i / 8, j = i % 8;  // two in each register: rows 0, 8, 0, 8, terms 0, 0, 8, 8 further
+    int row = lane / 4 + 8 * (j / 2 % 2), term = 2 * (lane % 4) + 8 * (j / 4) + j % 2;
+    a[row][term] = from_bfloat16(warp[lane].a[j / 2] >> 16 * (j % 2) & 0xffff);
+  }
+}
+static void multiply_small(Fiber* warp) {
+  static float a[16][16], b[8][16];
+  gather(warp, a);
+  for (int i = 0; i < 32 * 4; ++i) {
+    int lane = i / 4, j = i % 4;
+    u32 bits = j / 2 ? warp[lane].b1 : warp[lane].b0;
+    b[lane / 4][2 * (lane % 4) + 8 * (j / 2) + j % 2] = from_bfloat16(bits >> 16 * (j % 2) & 0xffff);
+  }
+  for (int i = 0; i < 32 * 4; ++i) {
+    int lane = i / 4, j = i % 4, row = lane / 4 + 8 * (j / 2), output = 2 * (lane % 4) + j % 2;
+    for (int term = 0; term < 16; ++term) warp[lane].sum[j] += a[row][term] * b[output][term];
+  }
+}
+// Four matrices of 8 x 8, turned: lane 8 m + r named row r of matrix m.
+static void load_matrices(Fiber* warp) {
+  for (int i = 0; i < 32 * 4; ++i) {
+    int lane = i % 32, m = i / 32;
+    u32 bits = 0;
+    for (int j = 0; j < 2; ++j) {
+      int row = lane / 4, column = 2 * (lane % 4) + j;
+      uint16_t found;
+      memcpy(&found, place(warp[8 * m + column].address, 16) + 2 * row, 2);
+      bits |= (u32)found << 16 * j;
+    }
+    warp[lane].found[m] = bits;
+  }
+}
+static void do_together(Fiber* warp) {
+  all_lanes(warp);
+  if (warp[0].need == SMALL_PRODUCT) multiply_small(warp);
+  else load_matrices(warp);
+  for (int lane = 0; lane < 32; ++lane) warp[lane].need = NOTHING;
+}
 static void exchange(Fiber* warp) {
+  all_lanes(warp);
   u32 found[32];
   for (int lane = 0; lane < 32; ++lane) {
-    if (warp[lane].need != EXCHANGE) refuse("a lane is missing in an exchange");
     found[lane] = warp[lane ^ warp[lane].other].value;
   }
   for (int lane = 0; lane < 32; ++lane) warp[lane].value = found[lane], warp[lane].need = NOTHING;
 }
 
-static struct {
-  const unsigned char* images;
-  const long long *sample, *origins;
-  const unsigned char *first, *later;
-  const float* bias;
-  u32 *features, *kept_1, *kept_2, *kept_3;
-  int count, height, width;
-} given;
+// All bytes of an arrival that somebody waits for.
+static bool arrive() {
+  for (auto& fiber : fibers) {
+    if (fiber.need != ARRIVAL) continue;
+    Arrival& arrival = arrivals.at(fiber.arrival);
+    long bytes = 0;
+    for (auto& copy : arrival.copies) bytes += copy.bytes;
+    if (bytes != arrival.expected) continue;
+    for (auto& copy : arrival.copies) memcpy(piece(copy.to, copy.bytes), copy.from, copy.bytes);
+    arrival = {arrival.turn + 1};
+    u32 over = fiber.arrival;
+    for (auto& other : fibers)
+      if (other.need == ARRIVAL && other.arrival == over) other.need = NOTHING;
+    return true;
+  }
+  return false;
+}
+
+static void (*kernel)(void**);
+static void** given;
 static void thread_of_kernel() {
-  auto kernel = given.kept_1 ? encode_and_keep : encode_frozen;
-  kernel(given.images, given.sample, given.origins, given.first, given.later, given.bias,
-         given.features, given.kept_1, given.kept_2, given.kept_3, given.count, given.height,
-         given.width);
+  kernel(given);
+  if (!fibers[now].copies.empty()) refuse("ends before its copies");
   rest_until(END);
 }
-static void run_block(int block) {
-  shared.assign(ALL_BYTES, 0xff);
-  fibers = std::vector<Fiber>(THREADS);
+// Threads `first` and on go as far as they can without the others: whether any did.
+static bool go_on(int block, int first, int last) {
+  bool moved = false;
+  for (now = first; now < last; ++now)
+    if (fibers[now].need == NOTHING) {
+      threadIdx = {(unsigned)now}, blockIdx = {(unsigned)block};
+      swapcontext(&scheduler, &fibers[now].context);
+      moved = true;
+    }
+  for (int i = first; i < last; i += 32) {
+    Need need = fibers[i].need;
+    if (need == PRODUCT && i % 128 == 0) multiply(&fibers[i]), moved = true;
+    if (need == EXCHANGE) exchange(&fibers[i]), moved = true;
+    if (need == SMALL_PRODUCT || need == TURNED_MATRIX) do_together(&fibers[i]), moved = true;
+  }
+  return moved;
+}
+static void run_block(int block, int threads, int bytes) {
+  shared.assign(bytes, 0xff);
+  arrivals.clear();
+  fibers = std::vector<Fiber>(threads);
   for (auto& fiber : fibers) {
     fiber.stack.resize(1 << 16);
     getcontext(&fiber.context);
@@ -168,32 +291,41 @@ static void run_block(int block) {
       if (fiber.need != need) return false;
     return true;
   };
+  int groups = (threads + 127) / 128;
   while (!all(END)) {
     bool moved = false;
-    for (now = 0; now < THREADS; ++now)
-      if (fibers[now].need == NOTHING) {
-        threadIdx = {(unsigned)now}, blockIdx = {(unsigned)block};
-        swapcontext(&scheduler, &fibers[now].context);
-        moved = true;
-      }
-    for (int i = 0; i < THREADS; i += 128)
-      if (fibers[i].need == PRODUCT) multiply(&fibers[i]), moved = true;
-    for (int i = 0; i < THREADS; i += 32)
-      if (fibers[i].need == EXCHANGE) exchange(&fibers[i]), moved = true;
+    for (int i = 0; i < groups; ++i) {
+      int first = 128 * (block % 2 ? groups - 1 - i : i);
+      while (go_on(block, first, first + 128 < threads ? first + 128 : threads)) moved = true;
+    }
     if (all(ALL_THREADS))
       for (auto& fiber : fibers) fiber.need = NOTHING, moved = true;
-    if (!moved) refuse("nobody can go on");
+    if (!moved && !arrive()) refuse("nobody can go on");
   }
 }
 
-extern "C" void run(const unsigned char* images, const long long* sample, const long long* origins,
-                    const unsigned char* first, const unsigned char* later, const float* bias,
-                    u32* features, u32* kept_1, u32* kept_2, u32* kept_3, int count, int height,
-                    int width, int blocks) {
-  given = {images, sample, origins, first, later, bias, features, kept_1, kept_2, kept_3, count,
-           height, width};
-  gridDim = {(unsigned)blocks};
-  for (int block = 0; block < blocks; ++block) run_block(block);
+// A kernel's parameters from pointers to them, as a GPU's driver takes them.
+template <class... Types, size_t... I>
+static void call(void (*function)(Types...), void** arguments, std::index_sequence<I...>) {
+  function(*(Types*)arguments[I]...);
 }
-extern "C" int shared_bytes() { return ALL_BYTES; }
-extern "C" int threads() { return THREADS; }
+template <class... Types> static void start(void (*function)(Types...), void** arguments) {
+  call(function, arguments, std::index_sequence_for<Types...>());
+}
+static const struct {
+  const char* name;
+  void (*kernel)(void**);
+} KERNELS[] = {
+    {"encode_frozen", [](void** a) { start(encode_frozen, a); }},
+    {"encode_and_keep", [](void** a) { start(encode_and_keep, a); }},
+    {"gradients", [](void** a) { start(gradients, a); }},
+    {"first_weight_gradient", [](void** a) { start(first_weight_gradient, a); }},
+    {"later_weight_gradients", [](void** a) { start(later_weight_gradients, a); }},
+};
+
+extern "C" void run(const char* name, void** arguments, int blocks, int threads, int bytes) {
+  for (auto& known : KERNELS)
+    if (!strcmp(name, known.name)) kernel = known.kernel;
+  given = arguments, gridDim = {(unsigned)blocks};
+  for (int block = 0; block < blocks; ++block) run_block(block, threads, bytes);
+}

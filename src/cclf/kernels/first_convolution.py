@@ -1,8 +1,9 @@
 """The encoder's first convolution (3x3, stride 2, bias, ReLU) on crops of whole frames, without
 writing the crops.
 
-Frames come packed: channels last, filled up to 16, as 16-bit numbers, so that one read fetches a
-whole pixel. Five crops of a frame are then read from one packed copy. Results have one column more
+Frames come packed: channels filled up to 16, in two planes of eight, as 16-bit numbers, and even
+columns apart from odd ones. So what a convolution with stride 2 reads lies side by side, and five
+crops of a frame are read from one packed copy. Results have one column more
 than the convolution, zeros, so that their rows have even length. On a GPU with Triton the kernels
 of `first_convolution_triton` compute it; the plain way here is their reference and what runs
 elsewhere.
@@ -21,8 +22,9 @@ TAPS = 9
 
 
 def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) -> Tensor:
-    """Batches of uint8 frames (B, C, H, W) as one batch of packed frames (sum of B, H, W, 16);
-    bfloat16 holds 0..255 exactly. A `border` of so many pixels repeats the outermost ones."""
+    """Batches of uint8 frames (B, C, H, W) as one batch of packed frames (sum of B, 2 for even and
+    odd columns, 2, H, half of W, 8); bfloat16 holds 0..255 exactly. A `border` of so many pixels
+    repeats the outermost ones."""
     channels = images[0].shape[1]
     if channels > CHANNELS:
         raise ValueError(
@@ -34,7 +36,16 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
         return packed
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
     place = repeated_border(frames.shape[1], border, frames.device)
-    return F.pad(frames[:, place][:, :, place], (0, CHANNELS - channels))
+    odd = len(place) % 2
+    full = F.pad(frames[:, place][:, :, place], (0, CHANNELS - channels, 0, odd))
+    count, height, width = full.shape[:3]
+    apart = full.view(count, height, width // 2, 2, 2, CHANNELS // 2)
+    return apart.permute(0, 3, 4, 1, 2, 5).contiguous()
+
+
+def unpacked(frames: Tensor) -> Tensor:
+    """Packed frames as (B, 16, H, W); an odd W is one more."""
+    return frames.permute(0, 2, 5, 3, 4, 1).flatten(4).flatten(1, 2)
 
 
 def prepare_weight(weight: Tensor) -> Tensor:
@@ -71,4 +82,4 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
 
 
 def _cut(crops: Crops) -> Tensor:
-    return crops._replace(images=crops.images.permute(0, 3, 1, 2)).cut()
+    return crops._replace(images=unpacked(crops.images)).cut()

@@ -16,7 +16,7 @@ ROW_PIXELS = 4  # read under a row of 3 taps: with 16 channels they fill a produ
 
 @triton.jit
 def _forward(
-    images, sample, origins, weight, bias, result, height, width,
+    images, sample, origins, weight, bias, result, height, columns,
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(1).to(tl.int64)
@@ -25,13 +25,15 @@ def _forward(
     wanted = (row < SIDE) & (column < SIDE)
     y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
     channel, out = tl.arange(0, CHANNELS), tl.arange(0, OUT)
-    corner = images + ((tl.load(sample + n) * height + y) * width + x) * CHANNELS
-    under = corner + 2 * (row * width + column)[:, None] * CHANNELS + channel[None, :]
+    frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
+    under = frame + (2 * row * columns + column)[:, None] * 8
+    plane = height * columns * 8
+    under += (channel // 8 * plane + channel % 8)[None, :]
     total = tl.zeros((PIXELS, OUT), tl.float32)
     for tap in tl.static_range(TAPS):
-        values = tl.load(
-            under + ((tap // 3) * width + tap % 3) * CHANNELS, mask=wanted[:, None], other=0.0
-        )
+        to = x + tap % 3
+        offset = to % 2 * 2 * plane + ((tap // 3) * columns + to // 2) * 8
+        values = tl.load(under + offset, mask=wanted[:, None], other=0.0)
         factors = tl.load(weight + (tap * CHANNELS + channel)[:, None] * OUT + out[None, :])
         total = tl.dot(values, factors.to(values.dtype), total)
     total = tl.where(wanted[:, None], tl.maximum(total + tl.load(bias + out)[None, :], 0.0), 0.0)
@@ -41,7 +43,7 @@ def _forward(
 
 @triton.jit
 def _gradients(
-    images, sample, origins, gradient, result, weight_parts, bias_parts, count, height, width,
+    images, sample, origins, gradient, result, weight_parts, bias_parts, count, height, columns,
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
     ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
@@ -50,12 +52,16 @@ def _gradients(
     program, tap_row = tl.program_id(0), tl.program_id(1)
     out, line = tl.arange(0, OUT), tl.arange(0, ROW_PIXELS * CHANNELS)
     counts = line < 3 * CHANNELS
-    offset = tap_row * width * CHANNELS + line
+    plane = height * columns * 8
+    channel = line % CHANNELS
+    offset = tap_row * columns * 8 + channel // 8 * plane + channel % 8
     total = tl.zeros((ROW_PIXELS * CHANNELS, OUT), tl.float32)
     bias_total = tl.zeros((OUT,), tl.float32)
     for n in range(program, count, tl.num_programs(0)):
         y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
-        corner = images + ((tl.load(sample + n) * height + y) * width + x) * CHANNELS
+        frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
+        to = x + line // CHANNELS
+        corner = frame + offset + to % 2 * 2 * plane + to // 2 * 8
         for start in range(0, SIDE * (SIDE + 1), PIXELS):
             pixel = start + tl.arange(0, PIXELS)
             row, column = pixel // (SIDE + 1), pixel % (SIDE + 1)
@@ -65,7 +71,7 @@ def _gradients(
             slope = tl.where(
                 reached, tl.load(gradient + place, mask=wanted[:, None], other=0.0), 0.0
             )
-            under = corner + 2 * (row * width + column)[:, None] * CHANNELS + offset[None, :]
+            under = corner[None, :] + (2 * row * columns + column)[:, None] * 8
             values = tl.load(under, mask=wanted[:, None] & counts[None, :], other=0.0)
             total = tl.dot(tl.trans(values), slope.to(values.dtype), total)
             bias_total += tl.sum(slope.to(tl.float32), axis=0)
@@ -94,7 +100,7 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
         weight,
         bias,
         result,
-        *images.shape[1:3],
+        *images.shape[3:5],
         **sizes,
         PIXELS=PIXELS,
     )
@@ -116,5 +122,5 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
         len(crops.sample),
     )
     sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "ROW_PIXELS": ROW_PIXELS}
-    _gradients[(PROGRAMS, TAPS // 3)](*arguments, *images.shape[1:3], **sizes)
+    _gradients[(PROGRAMS, TAPS // 3)](*arguments, *images.shape[3:5], **sizes)
     return weight_parts.sum(0), bias_parts.sum(0)

@@ -1,68 +1,91 @@
-"""All convolutions of the encoder in one kernel, which keeps an image on the chip from its pixels
-to its features: `fused_encoder.cu`, for GPUs of the Hopper generation.
+"""The encoder's convolutions in kernels that keep an image on the chip: one from its pixels to its
+features, one for the way back, and two for the weights. They are in `fused_encoder.cu`, for GPUs of
+the Hopper generation.
 
-Elsewhere, and where sizes are not those it is made for, `paired_convolutions` computes the same.
+Elsewhere, and where sizes are not those they are made for, `paired_convolutions` computes the same.
 """
 
 import functools
 import importlib.resources
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cclf.data.augment import Crops
-from cclf.kernels.first_convolution import CHANNELS, prepare_weight
+from cclf.kernels.first_convolution import CHANNELS, TAPS, prepare_weight
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
-Weights = tuple[Tensor, Tensor, Tensor]
-PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results it is made for
-GENERATION = (9, 0)  # whose matrix instructions it uses
-SHARED_BYTES = 232_000  # ALL_BYTES of the kernel
-THREADS = 512
+PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results they are made for
+GENERATION = (9, 0)  # whose matrix instructions they use
+LAUNCH = {  # threads of a block, and bytes of shared memory: the constants of the kernels
+    "encode_frozen": (512, 232_064),
+    "encode_and_keep": (512, 232_064),
+    "gradients": (512, 226_048),
+    "first_weight_gradient": (224, 201_664),
+    "later_weight_gradients": (256, 185_408),
+}
+# places in a plane of each cut gradient: rows as long as those of the inputs (of the first, half as
+# long), and zeros behind
+CUT_PLACES = (1728, 1600, 1520, 1360)
+
+
+class Weights(NamedTuple):
+    """Weights as the kernels multiply them, in steps of 16 channels of a tap."""
+
+    first: Tensor  # (9 steps, 2, 4, 8 outputs, 8 channels)  of the first convolution
+    later: Tensor  # (3, 18 steps, 2, 4, 8, 8)  of the others
+    biases: Tensor  # (4, 32)
+    turned: Tensor  # (3, 18 steps, 2, 4, 8 channels, 8 outputs)  of the others from last to first
 
 
 def fits(crops: Crops, layers: Layers) -> bool:
-    """Whether the kernel can encode these crops of packed frames."""
+    """Whether the kernels can encode these crops of packed frames."""
     images = crops.images
     return (
         images.is_cuda
         and images.dtype == torch.bfloat16
-        and (crops.pixels, images.shape[-1]) == (PIXELS, CHANNELS)
+        and crops.pixels == PIXELS
         and [len(weight) for weight, _ in layers] == [FILTERS] * len(SIDES)
-        and _kernel(images.device, "encode_frozen") is not None
+        and _kernels(images.device) is not None
     )
 
 
 @functools.cache
-def _kernel(device: torch.device, name: str) -> Callable[..., None] | None:
-    """Compiled for the GPU; None for one of another generation, or with a line that says why."""
+def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
+    """By name, compiled for the GPU; None for one of another generation, or with a line that says
+    why."""
     if torch.cuda.get_device_capability(device) != GENERATION:
         return None
     source = importlib.resources.files("cclf.kernels").joinpath("fused_encoder.cu").read_text()
+    first = next(iter(LAUNCH))
     try:
+        from torch.cuda._utils import _CudaModule
+
         with torch.cuda.device(device):
-            kernel: Any = torch.cuda._compile_kernel(  # type: ignore[attr-defined]
-                source, name, compute_capability="90a"
+            one: Any = torch.cuda._compile_kernel(  # type: ignore[attr-defined]
+                source, first, compute_capability="90a"
             )
-            kernel.set_shared_memory_config(SHARED_BYTES)
-    except (AttributeError, RuntimeError, OSError) as error:
+            module = _CudaModule(one.module)  # of which all others are a part
+            kernels = {name: getattr(module, name) for name in LAUNCH}
+            for name, (_, shared_bytes) in LAUNCH.items():
+                kernels[name].set_shared_memory_config(shared_bytes)
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         print(f"going on without the fused encoder: {reason}", file=sys.stderr)
         return None
-    compiled: Callable[..., None] = kernel
-    return compiled
+    return kernels
 
 
 def prepare(layers: Layers) -> Weights:
-    """Weights as the kernel multiplies them: of the first convolution (9 steps, 2, 4, 8 outputs, 8
-    channels), of the others the same with 3 times 18 steps, and all biases (4, 32)."""
     (first, _), *rest = layers
-    later = [_in_steps(weight.permute(2, 3, 1, 0).flatten(0, 1)) for weight, _ in rest]
+    first_steps = _in_steps(prepare_weight(first))
+    later = [_in_steps(w.permute(2, 3, 1, 0).flatten(0, 1)) for w, _ in rest]
+    turned = [_in_steps(w.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 1)) for w, _ in rest[::-1]]
     biases = torch.stack([bias.float() for _, bias in layers])
-    return _in_steps(prepare_weight(first)), torch.stack(later), biases
+    return Weights(first_steps, torch.stack(later), biases, torch.stack(turned))
 
 
 def _in_steps(weight: Tensor) -> Tensor:
@@ -71,22 +94,97 @@ def _in_steps(weight: Tensor) -> Tensor:
     return steps.permute(0, 1, 3, 4, 2).contiguous()
 
 
+def encode(
+    crops: Crops,
+    layers: Layers,
+    learned: int,
+    prepare: Callable[[Layers], Weights] = prepare,
+) -> tuple[Tensor, Tensor]:
+    """Features (N, 35 * 36 * 32) of crops of packed frames, of which the first `learned` have a
+    gradient, and those of the others. Their last column of pixels is zero."""
+    parameters = [parameter for layer in layers for parameter in layer]
+    keep = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
+    features: tuple[Tensor, Tensor] = _Encode.apply(  # type: ignore[no-untyped-call]
+        *crops, learned, keep, prepare, *parameters
+    )
+    return features
+
+
+class _Encode(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        sample: Tensor,
+        origins: Tensor,
+        pixels: int,
+        learned: int,
+        keep: bool,
+        prepare: Any,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        crops = Crops(images, sample, origins, pixels)
+        weights = prepare(list(zip(parameters[::2], parameters[1::2], strict=True)))
+        first, rest = crops.rows(slice(learned)), crops.rows(slice(learned, None))
+        results, others = forward(first, weights, keep), forward(rest, weights)[0].flatten(1)
+        ctx.crops, ctx.channels = first, parameters[0].shape[1]
+        ctx.save_for_backward(*results, weights.turned)
+        ctx.mark_non_differentiable(others)
+        return results[-1].flatten(1), others
+
+    @staticmethod
+    def backward(ctx: Any, *features: Tensor) -> Any:
+        *results, turned = ctx.saved_tensors
+        return *[None] * 7, *gradients(features[0], ctx.crops, results, turned, ctx.channels)
+
+
 def forward(crops: Crops, weights: Weights, keep: bool = False) -> list[Tensor]:
-    """Results (N, side, side + 1, 32) of the last convolution, or with `keep` of each, on crops of
-    packed frames. Their last column is zero."""
+    """Features (N, 35, 36, 32), their last column zero; with `keep` before them the results of the
+    other convolutions, in planes (N, 4, side, side, 8)."""
     images, count = crops.images, len(crops.sample)
-    kernel = _kernel(images.device, "encode_and_keep" if keep else "encode_frozen")
-    assert kernel is not None, "ask `fits` first"
-    sides = SIDES if keep else SIDES[-1:]
-    results = [images.new_empty((count, side, side + 1, FILTERS)) for side in sides]
-    kept = results[:-1] if keep else [results[-1]] * 3  # not written to
-    blocks = torch.cuda.get_device_properties(images.device).multi_processor_count
-    inputs = [images, crops.sample.contiguous(), crops.origins.contiguous()]
+    sides = SIDES[:-1] if keep else ()
+    kept = [images.new_empty((count, FILTERS // 8, side, side, 8)) for side in sides]
+    features = images.new_empty((count, SIDES[-1], SIDES[-1] + 1, FILTERS))
+    others = kept or [features] * 3  # not written to
+    arguments = [*_places(crops), *weights[:3], features, *others, count, *images.shape[3:5]]
+    _run("encode_and_keep" if keep else "encode_frozen", images.device, count, arguments)
+    return [*kept, features]
+
+
+def gradients(
+    gradient: Tensor, crops: Crops, results: Sequence[Tensor], turned: Tensor, channels: int
+) -> list[Tensor]:
+    """Of all weights and biases in turn, from the gradient of the last of four `results`. Blocks sum
+    over their images, and here the blocks are summed, in one order."""
+    count, device = len(gradient), gradient.device
+    cuts = [gradient.new_empty((count, FILTERS // 8, places, 8)) for places in CUT_PLACES]
+    weights = [TAPS * inputs * FILTERS for inputs in (CHANNELS, FILTERS, FILTERS, FILTERS)]
+    numbers = [*weights, len(SIDES) * FILTERS]
+    parts = torch.empty((_blocks(device, count), sum(numbers)), device=device)
+    start = functools.partial(_run, device=device, count=count)
+    start("gradients", arguments=[gradient.contiguous(), *results, turned, *cuts, parts, count])
+    pixels = [*_places(crops), cuts[0], parts, count, *crops.images.shape[3:5]]
+    start("first_weight_gradient", arguments=pixels)
+    start("later_weight_gradients", arguments=[*results[:-1], *cuts[1:], parts, count])
+    first, *later, biases = torch.split(parts.sum(0), numbers)
+    first = first.view(TAPS, CHANNELS, FILTERS)[:, :channels] / 255.0
+    found = [weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)]
+    return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
+
+
+def _places(crops: Crops) -> list[Tensor]:
+    return [crops.images, crops.sample.contiguous(), crops.origins.contiguous()]
+
+
+def _run(name: str, device: torch.device, count: int, arguments: list[Any]) -> None:
+    kernels, (threads, shared_bytes) = _kernels(device), LAUNCH[name]
+    assert kernels is not None, "ask `fits` first"
     if count > 0:
-        kernel(
-            grid=(min(blocks, count), 1, 1),
-            block=(THREADS, 1, 1),
-            args=[*inputs, *weights, results[-1], *kept, count, *images.shape[1:3]],
-            shared_mem=SHARED_BYTES,
-        )
-    return results
+        grid, block = (_blocks(device, count), 1, 1), (threads, 1, 1)
+        kernels[name](grid=grid, block=block, args=arguments, shared_mem=shared_bytes)
+
+
+def _blocks(device: torch.device, count: int) -> int:
+    """One for each multiprocessor, as far as there are images."""
+    blocks: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return min(blocks, count)

@@ -1,4 +1,5 @@
-"""The Triton kernel of `first_convolution.pack`: planes of bytes to pixels of 16 channels."""
+"""The Triton kernel of `first_convolution.pack`: planes of bytes to pixels of 16 channels, in planes
+of eight and of even or odd columns."""
 
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from cclf.kernels.first_convolution import CHANNELS
 
 @triton.jit
 def _pack(
-    images, result, stride, planes, height, width,
+    images, result, stride, planes, height, width, columns,
     BORDER: tl.constexpr, EDGE: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """One row of one packed frame. Columns are read in their order, so that neighbours come
@@ -24,23 +25,29 @@ def _pack(
     inside = (x < width)[:, None]
     known = (channel < planes)[None, :]
     values = tl.load(row[None, :] + x[:, None], mask=inside & known, other=0)
-    line = result + (n * (height + 2 * BORDER) + y) * (width + 2 * BORDER) * CHANNELS
-    place = line + (x[:, None] + BORDER) * CHANNELS + channel[None, :]
-    tl.store(place, values.to(result.dtype.element_ty), mask=inside)
+    line = result + (4 * n * (height + 2 * BORDER) + y) * columns * 8
+    plane = (height + 2 * BORDER) * columns * 8
+    line += (channel // 8 * plane + channel % 8)[None, :]
+    to = x[:, None] + BORDER
+    tl.store(
+        line + to % 2 * 2 * plane + to // 2 * 8, values.to(result.dtype.element_ty), mask=inside
+    )
     if BORDER > 0:
         edge = tl.arange(0, EDGE)[:, None]
-        at = line + edge * CHANNELS + channel[None, :]
         left = tl.load(row[None, :] + 0 * edge, mask=known & (edge < BORDER), other=0)
+        at = line + edge % 2 * 2 * plane + edge // 2 * 8
         tl.store(at, left.to(result.dtype.element_ty), mask=edge < BORDER)
         right = tl.load(row[None, :] + 0 * edge + width - 1, mask=known & (edge < BORDER), other=0)
-        beyond = at + (width + BORDER) * CHANNELS
-        tl.store(beyond, right.to(result.dtype.element_ty), mask=edge < BORDER)
+        to = edge + width + BORDER
+        at = line + to % 2 * 2 * plane + to // 2 * 8
+        tl.store(at, right.to(result.dtype.element_ty), mask=edge < BORDER)
 
 
 def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
     planes, height, width = images[0].shape[1:]
     count = sum(map(len, images))
-    shape = (count, height + 2 * border, width + 2 * border, CHANNELS)
+    columns = (width + 2 * border + 1) // 2
+    shape = (count, 2, 2, height + 2 * border, columns, CHANNELS // 2)
     result = torch.empty(shape, dtype=dtype, device=images[0].device)
     done = 0
     for batch in images:
@@ -55,6 +62,7 @@ def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
             planes,
             height,
             width,
+            columns,
             BORDER=border,
             COLUMNS=triton.next_power_of_2(width),
             **sizes,

@@ -94,7 +94,7 @@ def paired_convolutions(
     prepare_fused: PrepareFused = fused_encoder.prepare,
 ) -> Tensor:
     """`reference` in `dtype`, (N, rows, columns + 1, O), flat. What prepares and goes backward may
-    be compiled. Where `fused_encoder` fits, it goes forward."""
+    be compiled. Where `fused_encoder` fits, that computes it."""
     crops = images if isinstance(images, Crops) else whole(images)
     parts = (dtype, prepare, backward, prepare_fused)
     return paired_split(crops, layers, len(crops.sample), *parts)[0]
@@ -113,20 +113,16 @@ def paired_split(
     the others."""
     if crops.images.dtype != dtype:
         crops = crops._replace(images=pack(crops.images, dtype=dtype))
+    if fused_encoder.fits(crops, layers):
+        return fused_encoder.encode(crops, layers, learned, prepare_fused)
     columns = (crops.pixels - 3) // 2 + 1
     if columns % 2 == 0:
         raise ValueError(
             f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs are made "
             "for odd ones"
         )
-    fused, prepared = None, []
-    if fused_encoder.fits(crops, layers):
-        with torch.no_grad():
-            fused = prepare_fused(layers)
-    if fused is None or torch.is_grad_enabled():
-        prepared = prepare(layers, dtype)
     features: tuple[Tensor, Tensor] = _Paired.apply(  # type: ignore[no-untyped-call]
-        *crops, backward, learned, fused, *prepared
+        *crops, backward, learned, *prepare(layers, dtype)
     )
     return features
 
@@ -141,24 +137,18 @@ class _Paired(torch.autograd.Function):
         pixels: int,
         backward: Any,
         learned: int,
-        fused: fused_encoder.Weights | None,
         *prepared: Tensor,
     ) -> tuple[Tensor, Tensor]:
         crops = Crops(images, sample, origins, pixels)
-        first = crops.rows(slice(learned))
-        if fused is None:
-            activations = _in_turn(crops, prepared)
-            others = _flat(activations[-1][learned:])
-            activations = [results[:learned] for results in activations]
-        else:
-            kept = fused_encoder.forward(first, fused, keep=bool(prepared))
-            rest = crops.rows(slice(learned, None))
-            others = fused_encoder.forward(rest, fused)[0].flatten(1)
-            activations = [as_pairs(results) for results in kept]
-        ctx.crops, ctx.backward_function = first, backward
-        ctx.save_for_backward(*activations, *prepared[2::2])
+        activations = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
+        for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
+            activations.append(_convolve_and_cut(activations[-1], weight, bias))
+        ctx.crops, ctx.backward_function = crops.rows(slice(learned)), backward
+        ctx.save_for_backward(*(x[:learned] for x in activations), *prepared[2::2])
+        features = activations[-1].permute(0, 2, 3, 1).flatten(1)
+        first, others = features[:learned], features[learned:]
         ctx.mark_non_differentiable(others)
-        return _flat(activations[-1]), others
+        return first, others
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -170,19 +160,7 @@ class _Paired(torch.autograd.Function):
         first = first_convolution.gradients(
             ctx.crops, from_pairs(gradient), from_pairs(activations[0])
         )
-        return *[None] * 7, *first, *found
-
-
-def _in_turn(crops: Crops, prepared: Sequence[Tensor]) -> list[Tensor]:
-    """Results of each convolution, as pairs."""
-    results = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
-    for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
-        results.append(_convolve_and_cut(results[-1], weight, bias))
-    return results
-
-
-def _flat(pairs: Tensor) -> Tensor:
-    return pairs.permute(0, 2, 3, 1).flatten(1)
+        return None, None, None, None, None, None, *first, *found
 
 
 def _convolve_and_cut(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -315,7 +315,7 @@ def join_planes(shift_pixels: int, *frames: Tensor) -> Tensor:
 
 
 def join_packed(shift_pixels: int, *frames: Tensor) -> Tensor:
-    """The same with channels last and packed, as the fast first convolution wants them."""
+    """The same packed, as the fast first convolution wants them."""
     return pack(*frames, border=shift_pixels)
 
 
