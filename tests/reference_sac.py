@@ -30,7 +30,7 @@ def update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Update
             sac,
             appraisal,
             batch,
-            encoder.convolutions(images),
+            [encoder.convolutions(images)],
             target_encoder(images),
             noise.target,
         )

@@ -69,6 +69,6 @@ def td_error(sac: Sac, batch: Batch, noise: Tensor, _: Tensor) -> Tensor:
         for frames in (batch.observation, batch.next_observation)
     )
     alone, encoder = without_curiosity(seen, following, batch.reward), sac.critic.encoder
-    features = (encoder.convolutions(following), sac.target.encoder(following))
+    features = ([encoder.convolutions(following)], sac.target.encoder(following))
     target = q_target(sac, alone, batch, *features, noise[None])
     return pixel_gallery.distance_to(target, sac.critic.values(encoder(seen), batch.action))

@@ -86,7 +86,10 @@ class Actor(nn.Module):
 
     def forward(self, conv_features: Tensor, noise: Tensor) -> PolicySample:
         """The action for detached convolution features, with standard normal `noise` (B, A)."""
-        mean, raw = self.trunk(self.head(conv_features)).chunk(2, dim=1)
+        return self.policy(self.head(conv_features), noise)
+
+    def policy(self, features: Tensor, noise: Tensor) -> PolicySample:
+        mean, raw = self.trunk(features).chunk(2, dim=1)
         log_std = self.log_std_min + 0.5 * (self.log_std_max - self.log_std_min) * (
             torch.tanh(raw) + 1.0
         )

@@ -10,7 +10,7 @@ that care, in the plainest words; a test holds the two together for every method
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -220,11 +220,11 @@ class Sac:
 
         @torch.no_grad()
         def aim() -> Tensor:
-            conv_features, target_features = encoded.next_first_conv, encoded.next_first_target
+            conv_features, target_features = [encoded.next_first_conv], encoded.next_first_target
             if chosen:
                 row = appraisal.next_views[1]
                 crops = encoded.crops.rows(row)
-                conv_features = torch.cat([conv_features, encoder.convolutions(crops)])
+                conv_features.append(encoder.convolutions(crops))
                 known = self.target.encoder(crops) if encoded.keys is None else encoded.keys[row]
                 target_features = torch.cat([target_features, known])
             inputs = (batch, conv_features, target_features, noise)
@@ -391,13 +391,15 @@ def q_target(
     sac: Sac,
     appraisal: Appraisal,
     batch: Batch,
-    conv_features: Tensor,
+    conv_features: Sequence[Tensor],
     target_features: Tensor,
     noise: Tensor,
 ) -> Tensor:
     """y of Eq. (2) and (7), (B,), from the next views: the critic's convolutions and the target's
     features of them."""
-    policy = sac.actor(conv_features, noise.flatten(0, 1))
+    # heads first: putting 80 MB of convolutions together would take longer than they do
+    features = torch.cat([sac.actor.head(each) for each in conv_features])
+    policy = sac.actor.policy(features, noise.flatten(0, 1))
     q1, q2 = sac.target.values(target_features, policy.action)
     values = equations.soft_value(q1, q2, policy.log_prob, sac.temperature).view_as(
         appraisal.next_weights
