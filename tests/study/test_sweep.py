@@ -301,4 +301,4 @@ def test_the_update_benchmark_checks_parity_first(capsys: pytest.CaptureFixture[
     report = json.loads(capsys.readouterr().out)
     assert report["drq"]["median_ms"] > 0
     parity = report["drq"]["parity"]
-    assert parity["least_step_cosine"] == parity["step_cosine"] == pytest.approx(1.0, abs=1e-3)
+    assert parity["least_step_cosine"] == parity["step_cosine"] == pytest.approx(1.0, abs=1e-12)
