@@ -156,7 +156,7 @@ static float number(u64 matrix, int row, int term) {
   u32 first = (matrix & 0x3fff) * 16, next_terms = (matrix >> 16 & 0x3fff) * 16;
   u32 next_rows = (matrix >> 32 & 0x3fff) * 16;
   u32 at = first + row / 8 * next_rows + row % 8 * 16 + term / 8 * next_terms + term % 8 * 2;
-  if (at + 2 > shared.size()) return 0.0f / 0.0f;  // behind the last pixel
+  if (at + 2 > shared.size()) refuse("a matrix that ends outside shared memory");
   uint16_t bits;
   memcpy(&bits, shared.data() + at, 2);
   return from_bfloat16(bits);
