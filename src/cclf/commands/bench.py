@@ -149,20 +149,20 @@ def _show(report: dict[str, Any], as_json: bool, where: str, figure: str, unit: 
 
 def _minigrid(arguments: list[str]) -> int:
     options = _bench_options(BenchMinigrid, "minigrid", arguments)
-    from cclf.measure import bench as benchmarks
+    from cclf.measure import whole_runs
 
     processes = options.processes or os.cpu_count() or 1
-    report = benchmarks.minigrid(options.task, options.methods, processes, options.seconds)
+    report = whole_runs.minigrid(options.task, options.methods, processes, options.seconds)
     unit = f"frames/s of {processes} processes"
     return _show(report, options.json, f"{options.task}, ", "frames_per_second", unit)
 
 
 def _update(arguments: list[str]) -> int:
     options = _bench_options(BenchUpdate, "update", arguments)
-    from cclf.measure import bench as benchmarks
+    from cclf.measure import bench
 
-    configs = benchmarks.configs_of(options.task, options.base, options.methods, options.precision)
-    report = benchmarks.update(configs, options.device, options.pairs)
+    configs = bench.configs_of(options.task, options.base, options.methods, options.precision)
+    report = bench.update(configs, options.device, options.pairs)
     return _show(report, options.json, f"{options.task}, ", "median_ms", "ms per update")
 
 
@@ -172,11 +172,11 @@ def _loop(arguments: list[str]) -> int:
         raise ConfigError(
             f"--seeds {' '.join(map(str, options.seeds))}: name how many runs take turns, 1 or more"
         )
-    from cclf.measure import bench as benchmarks
+    from cclf.measure import bench, whole_runs
 
     methods = (options.method,) if options.method else ()
-    configs = benchmarks.configs_of(options.task, options.base, methods, options.precision)
-    report = benchmarks.loop(
+    configs = bench.configs_of(options.task, options.base, methods, options.precision)
+    report = whole_runs.loop(
         configs[0], options.device, options.seeds, options.seconds, options.env_worker
     )
     return _show(

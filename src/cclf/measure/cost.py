@@ -109,7 +109,8 @@ def measure(
     """All methods in turns, so that a machine that is slow for a while is slow for each of them."""
     import torch
 
-    from cclf.measure.bench import step_parity, time_pairs
+    from cclf.measure.bench import time_pairs
+    from cclf.measure.parity import step_parity
     from cclf.runtime import devices
 
     device = devices.choose_device(device_name)
