@@ -100,7 +100,7 @@ def missing(word):
 
 
 def _missing_in_modules(path):
-    """A module by the end of its name, `doctor.judge` or `sac.update.appraise`: as much of it as
+    """A module by the end of its name, `findings.judge` or `sac.update.appraise`: as much of it as
     tells it from others."""
     for length in range(len(path), 0, -1):
         ending = "." + ".".join(path[:length])
@@ -151,7 +151,7 @@ def test_names_that_lead_nowhere_are_found():
         "Sac._critic_step",
         "cclf.nowhere",
         "cclf.equations.q_lost",
-        "doctor.judges",
+        "findings.judges",
         "sac.update.q_lost",
     ]
     assert all(
@@ -169,7 +169,7 @@ def test_names_that_lead_nowhere_are_found():
         missing(word)
         for word in [
             *there,
-            "measure.doctor.judge",
+            "measure.findings.judge",
             "torch.nope",
             "eval.csv",
             "bases/NAME/config.py",

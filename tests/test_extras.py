@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_doctor import healthy
 
 from cclf import build, extras
 from cclf.envs.minigrid import GridWorlds
-from cclf.measure import doctor
+from cclf.measure import findings
 from cclf.runtime import evaluate, loop
 from cclf.runtime.evaluate import finish
 from cclf.runtime.mirrors import open_mirrors
@@ -18,6 +17,7 @@ from cclf.runtime.workers import EnvWorkers
 from cclf.study import demo
 from cclf.study.sweep.plan import call_of
 from faulty_envs import REACH
+from healthy_machine import healthy
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import CPU, rows, tiny_config, tiny_options
 
@@ -180,7 +180,7 @@ def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
     lacking = extras.missing(("video", "plots", "tensorboard"))
     finding = next(
-        found for found in doctor.judge(healthy(missing_extras=lacking)) if found.name == "extras"
+        found for found in findings.judge(healthy(missing_extras=lacking)) if found.name == "extras"
     )
     assert (
         finding.value

@@ -140,10 +140,8 @@ class Sac:
         settings, encoder = self.settings, learned_parameters(self.critic.encoder)
         belief = list(self.framework.parameters())
         adam = adam_on(self.log_temperature.device)
-        slow = {
-            "lr": settings.temperature_learning_rate,
-            "betas": (settings.temperature_beta1, 0.999),
-        }
+        betas = (settings.temperature_beta1, 0.999)
+        slow = {"lr": settings.temperature_learning_rate, "betas": betas}
         optimisers = {
             "critic": adam(learned_parameters(self.critic), lr=settings.learning_rate),
             "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
@@ -315,11 +313,8 @@ class Sac:
     def evaluation_action(self, observation: Tensor) -> Tensor:
         """The mean action on the centre crop, or on state as it is."""
         batch, device = observation.shape[0], observation.device
-        return self.policy(
-            observation,
-            self.sight.plain(batch, device),
-            torch.zeros(batch, self.action_dim, device=device),
-        ).mean_action
+        nothing = torch.zeros(batch, self.action_dim, device=device)
+        return self.policy(observation, self.sight.plain(batch, device), nothing).mean_action
 
     def policy(self, observation: Tensor, origins: Tensor, noise: Tensor) -> PolicySample:
         """The policy on one view of each observation."""
@@ -355,9 +350,8 @@ def appraise(
     """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over rows in
     place of pixels."""
     views, batch_size = noise.origins.shape[:2]
-    rows = torch.arange(2 * views * batch_size, device=batch.reward.device).view(
-        2, views, batch_size
-    )
+    rows = torch.arange(2 * views * batch_size, device=batch.reward.device)
+    rows = rows.view(2, views, batch_size)
     query = next_query = None  # nobody asks for them without curiosity
     if encoded.keys is not None:
         query = encoded.first[:batch_size].detach()
@@ -377,14 +371,11 @@ def appraise(
         noise.order,
     )
     priority = sac.framework.priority(batch.priority, appraisal)
-    metrics = {"reward_mean": batch.reward.mean()} | sac.framework.metrics(
-        appraisal, sac.method.drawn_views
-    )
-    return (
-        appraisal,
-        priority,
-        metrics if priority is None else metrics | {"priority_mean": priority.mean()},
-    )
+    metrics = {"reward_mean": batch.reward.mean()}
+    metrics |= sac.framework.metrics(appraisal, sac.method.drawn_views)
+    if priority is not None:
+        metrics["priority_mean"] = priority.mean()
+    return appraisal, priority, metrics
 
 
 def q_target(
@@ -401,26 +392,18 @@ def q_target(
     features = torch.cat([sac.actor.head(each) for each in conv_features])
     policy = sac.actor.policy(features, noise.flatten(0, 1))
     q1, q2 = sac.target.values(target_features, policy.action)
-    values = equations.soft_value(q1, q2, policy.log_prob, sac.temperature).view_as(
-        appraisal.next_weights
-    )
-    return equations.q_target(
-        batch.reward,
-        appraisal.bonus,
-        batch.continuation,
-        sac.settings.discount,
-        values,
-        appraisal.next_weights,
-    )
+    weights, discount = appraisal.next_weights, sac.settings.discount
+    values = equations.soft_value(q1, q2, policy.log_prob, sac.temperature).view_as(weights)
+    rewards = (batch.reward, appraisal.bonus)
+    return equations.q_target(*rewards, batch.continuation, discount, values, weights)
 
 
 def critic_loss(
     sac: Sac, features: Tensor, target: Tensor, weights: Tensor, action: Tensor
 ) -> tuple[Tensor, Metrics]:
     """Eq. (1) with even weights, Eq. (7) with curiosity's, on features (V B, D) of the views."""
-    q1, q2 = (
-        q.view_as(weights) for q in sac.critic.values(features, action.repeat(weights.shape[0], 1))
-    )
+    both = sac.critic.values(features, action.repeat(weights.shape[0], 1))
+    q1, q2 = (q.view_as(weights) for q in both)
     loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
     return loss, {
         "critic_loss": loss.detach(),

@@ -1,0 +1,68 @@
+"""What the doctor finds on a machine with nothing wrong, to be changed."""
+
+import copy
+
+LLVMPIPE, H200 = "llvmpipe (LLVM 15.0.6, 256 bits)", "NVIDIA H200/PCIe/SSE2"
+
+
+def egl(cuda, in_use=True, software=False, index=0):
+    return {"index": index, "cuda": cuda, "software": software, "in_use": in_use}
+
+
+def frames(renderer=H200, devices=None, **changed):
+    facts = {
+        "outcome": "ok",
+        "renderer": renderer,
+        "backend": "egl",
+        "ms_per_frame": 1.5,
+        "blank": False,
+    }
+    return (
+        facts | {"differing_frames": 0, "frames": 30, "egl_devices": devices or [egl(0)]} | changed
+    )
+
+
+def healthy(**changed):
+    """A GPU machine with nothing wrong."""
+    facts = {
+        "cclf": "0.2.0",
+        "python": "3.11.7",
+        "system": "Linux",
+        "numpy": "2.4.6",
+        "gymnasium": "1.4.0",
+        "minigrid": "3.2.0",
+        "mujoco": "3.17.0",
+        "dm_control": "1.0.50",
+        "mujoco_pair": "tested",
+        "gpu_driver": "580.1",
+        "cuda_visible_devices": None,
+        "ale_py": "0.12.1",
+        "atari": {"roms": 108, "missing": [], "ms_per_agent_step": 0.3},
+        "torch": {
+            "version": "2.13.0",
+            "cuda": "13.0",
+            "threads": 8,
+            "devices": [{"name": "H200", "memory_bytes": 150 * 10**9}],
+        },
+        "gpus": [
+            {
+                "name": "H200",
+                "driver": "580.1",
+                "memory_bytes": 150 * 10**9,
+                "memory_free_bytes": 140 * 10**9,
+            }
+        ],
+        "renderer": frames(),
+        "nvidia_egl": {
+            "library": True,
+            "vendor_file": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        },
+        "processors": 16,
+        "missing_extras": {},
+        "usable_processors": 16,
+        "memory_free_bytes": 10**11,
+        "disk_free_bytes": 10**11,
+        "forecast": None,
+        "stress": None,
+    }
+    return copy.deepcopy(facts | changed)
