@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cclf.gallery.record import ShownSample
-from cclf.study import figures, load
+from cclf.study import figures, learning, load
 from cclf.study.gallery_cards import percent, simple_sentence
 from cclf.study.inspect import curate
 from cclf.study.styles import RED, styles
@@ -57,7 +57,7 @@ def curves() -> Any:
         for row in load.read(ROOT / "results" / "curiosity")
         if (row.task, row.profile) == SHOWN and row.method in CONTROLS
     ]
-    found = {method: figures.curves(rows)[method] for method in CONTROLS}
+    found = {method: learning.curves(rows)[method] for method in CONTROLS}
     drawing = figures.learning_curves({"DoorKey-6x6": found}, legend=False, looks=styles(CONTROLS))
     drawing.set_size_inches(5.2, 3.3)
     (axis,) = drawing.axes

@@ -25,7 +25,7 @@ from cclf.bases.sac.update import Sac
 from cclf.commands.train import train_config
 from cclf.envs import registry as suite_registry
 from cclf.runtime.metrics import EVAL_COLUMNS
-from cclf.study.load import Row
+from cclf.study.evaluations import Row
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(cclf.__file__).parent

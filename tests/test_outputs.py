@@ -16,7 +16,7 @@ from cclf.errors import ConfigError
 from cclf.runtime import evaluate as evaluation
 from cclf.runtime import run_folder
 from cclf.runtime.workers import LocalEnvs
-from cclf.study import load, tabular
+from cclf.study import evaluations, tabular
 from tiny_rows import row, write_run
 from tiny_runs import CPU, run, tiny_config
 
@@ -230,8 +230,8 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
 @pytest.mark.parametrize("field", ["task", "method", "profile", "device", "commit"])
 def test_names_that_begin_as_formulas_are_refused(field, name):
     with pytest.raises(ConfigError, match="formula"):
-        load.refuse_odd_names([row()._replace(**{field: name})])
-    load.refuse_odd_names([row("re3+cclf", value=-1.0)])
+        evaluations.refuse_odd_names([row()._replace(**{field: name})])
+    evaluations.refuse_odd_names([row("re3+cclf", value=-1.0)])
 
 
 def test_cells_of_tables_are_inert(tmp_path):

@@ -4,8 +4,8 @@ import pytest
 
 from cclf.study import verdict
 from cclf.study.differences import differences_table
+from cclf.study.evaluations import Row
 from cclf.study.groups import group_rows
-from cclf.study.load import Row
 from cclf.study.tabular import Table
 from tiny_rows import runs_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cclf.study import load, markdown, report, report_files, statistics
+from cclf.study import evaluations, load, markdown, report, report_files, statistics
 
 ROOT = Path(__file__).parents[2]
 MARK = "\n<!-- table "
@@ -106,12 +106,12 @@ def test_every_interval_among_the_readmes_findings_is_in_a_table() -> None:
 def test_differences_in_the_text_of_control_are_those_of_the_data() -> None:
     """Of cartpole-swingup at 100,000 steps, in bfloat16."""
     rows = [one for one in load.read(ROOT / "results" / "dmc") if one.profile == "released-bf16"]
-    end = {"dmc/cartpole-swingup": load.Clock("env_steps", 100_000)}
+    end = {"dmc/cartpole-swingup": evaluations.Clock("env_steps", 100_000)}
     told = DIFFERENCE.findall(sentences("docs/dmc.md"))
     assert told
     for one, other, *words in told:
         names = (one.lower(), other.lower())
-        scores = load.scores(rows, names, end)
+        scores = evaluations.scores(rows, names, end)
         found = statistics.compare(
             [scores[name] for name in names],
             lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.study import effects, figures, load, page, styles
+from cclf.study import effects, figures, learning, load, page, styles
 from cclf.study.statistics import Interval
 from tiny_rows import TASK, row, runs_of
 
@@ -20,7 +20,7 @@ def test_curves_keep_the_clock_readings_that_all_seeds_have() -> None:
     rows = [row(seed=1, env_steps=s, value=s) for s in (100, 200, 300)] + [
         row(seed=2, env_steps=s, value=-s) for s in (100, 200)
     ]
-    curve = figures.curves(rows)["cclf"]
+    curve = learning.curves(rows)["cclf"]
     assert curve.env_steps.tolist() == [100, 200]
     assert curve.returns.tolist() == [[100, 200], [-100, -200]]
     assert curve.seeds == [1, 2]
@@ -32,7 +32,7 @@ def test_a_failed_run_goes_on_at_the_lowest_return_of_its_task() -> None:
         row(seed=2, env_steps=1, value=0.9, state="failed"),
         row(seed=3, env_steps=0, value=np.nan, episodes=0, state="failed"),
     ]
-    curve = figures.curves(rows)["cclf"]
+    curve = learning.curves(rows)["cclf"]
     assert curve.env_steps.tolist() == [1, 2, 3]
     assert curve.returns == pytest.approx(
         np.array([[0.1, 0.2, 0.3], [0.9, 0.1, 0.1], [0.1, 0.1, 0.1]])
@@ -43,18 +43,18 @@ def test_a_run_on_its_way_does_not_cut_the_curve_of_the_others() -> None:
     rows = [row(seed=1, env_steps=s) for s in (1, 2, 3)] + [
         row(seed=2, env_steps=1, state="unfinished")
     ]
-    assert figures.curves(rows)["cclf"].env_steps.tolist() == [1, 2, 3]
-    assert figures.curves(rows[3:])["cclf"].env_steps.tolist() == [1]
+    assert learning.curves(rows)["cclf"].env_steps.tolist() == [1, 2, 3]
+    assert learning.curves(rows[3:])["cclf"].env_steps.tolist() == [1]
 
 
 def test_a_panel_refuses_to_mix_tasks() -> None:
     with pytest.raises(ValueError, match="one task"):
-        figures.curves([row(), row(task="minigrid/Empty-16x16")])
+        learning.curves([row(), row(task="minigrid/Empty-16x16")])
 
 
 def test_panels_of_one_task_have_one_scale_and_other_tasks_their_own() -> None:
-    def curve(height: float) -> dict[str, figures.Curve]:
-        return figures.curves([row("cclf", 1, steps, height * steps) for steps in (100, 200)])
+    def curve(height: float) -> dict[str, learning.Curve]:
+        return learning.curves([row("cclf", 1, steps, height * steps) for steps in (100, 200)])
 
     panels = {"dmc/a, paper": curve(1.0), "dmc/a, released": curve(5.0), "dmc/b, paper": curve(0.1)}
     axes = figures.learning_curves(panels).axes
@@ -64,7 +64,7 @@ def test_panels_of_one_task_have_one_scale_and_other_tasks_their_own() -> None:
 
 
 def test_one_evaluation_is_a_dot() -> None:
-    (line,) = figures.learning_curves({"a": figures.curves([row("cclf")])}).axes[0].lines
+    (line,) = figures.learning_curves({"a": learning.curves([row("cclf")])}).axes[0].lines
     assert line.get_marker() == "o", "a line through one point would not be seen"
 
 
@@ -121,7 +121,7 @@ def test_no_two_methods_look_alike_and_known_ones_always_the_same() -> None:
 
 def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
     rows = [row(method, 1, n) for method in ("a2c", "cclf") for n in (100, 200)]
-    dashed, solid = figures.learning_curves({"a": figures.curves(rows)}).axes[0].lines
+    dashed, solid = figures.learning_curves({"a": learning.curves(rows)}).axes[0].lines
     assert (dashed.get_color(), solid.get_color()) == (styles.BLUE, styles.RED)
     assert solid.get_linestyle() == "-"
     assert dashed.get_linestyle() == "--"
@@ -218,14 +218,14 @@ def test_a_difference_on_atari_is_at_the_end_and_not_of_the_best_evaluations() -
 def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:
     task = "dmc/finger-spin"
     rows = [row("drq-v2", 1, steps, 5.0, task=task) for steps in (100_000, 200_000)]
-    (found,) = figures.with_published(figures.panels(rows)).values()
+    (found,) = learning.with_published(learning.panels(rows)).values()
     assert list(found) == ["drq-v2", "drq-v2, published"]
     told = found["drq-v2, published"]
     assert told.env_steps.tolist() == [100_000, 200_000], "500,000 and more were published too"
     assert told.returns[:3].tolist() == [[518.3, 642.5], [579.1, 793.8], [2.8, 3.4]]
     assert len(told.returns) == 9
-    others = figures.panels([row("cclf", 1, 100_000, task=task)])
-    assert figures.with_published(others) == others, "nobody asked for DrQ-v2"
+    others = learning.panels([row("cclf", 1, 100_000, task=task)])
+    assert learning.with_published(others) == others, "nobody asked for DrQ-v2"
 
 
 def test_few_values_are_groups_of_their_own() -> None:
@@ -256,7 +256,7 @@ def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
         for steps in (100, 200)
     ]
     svg = figures.inline_svg(
-        figures.learning_curves({"a <task>": figures.curves(rows)}), 'curves "here"'
+        figures.learning_curves({"a <task>": learning.curves(rows)}), 'curves "here"'
     )
     assert svg.startswith("<svg")
     assert "currentColor" in svg

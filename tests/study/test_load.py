@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cclf.errors import ConfigError
-from cclf.study import load
-from cclf.study.load import Clock, Row
+from cclf.study import evaluations, load
+from cclf.study.evaluations import Clock, Row
 from tiny_rows import TASK, row, runs_of, write_run
 
 END = Clock("env_steps", 400_000)
@@ -87,38 +87,38 @@ def test_a_failed_run_counts_as_the_lowest_return_of_its_task() -> None:
         row("a2c", 1),
     ]
     rows.append(row("cclf", 3, 0, math.nan, state="failed"))
-    found = load.scores(rows, ["cclf", "a2c"], {TASK: END})
+    found = evaluations.scores(rows, ["cclf", "a2c"], {TASK: END})
     assert found["cclf"].tolist() == [[0.8], [0.05], [0.05]]
     assert found["a2c"].tolist() == [[0.5]]
 
 
 def test_an_unfinished_run_is_not_taken_for_a_failed_one() -> None:
     rows = [row("cclf", 1), row("cclf", 2, 12_800, 0.0, state="unfinished")]
-    assert load.scores(rows, ["cclf"], {TASK: END})["cclf"].tolist() == [[0.5]]
+    assert evaluations.scores(rows, ["cclf"], {TASK: END})["cclf"].tolist() == [[0.5]]
 
 
 def test_scores_take_the_seeds_that_every_task_has() -> None:
     other = "minigrid/Empty-16x16"
     rows = [*runs_of("cclf", [0.1, 0.2, 0.3]), *runs_of("cclf", [0.7, 0.8], task=other)]
-    assert load.scores(rows, ["cclf"], {TASK: END, other: END})["cclf"].tolist() == [
+    assert evaluations.scores(rows, ["cclf"], {TASK: END, other: END})["cclf"].tolist() == [
         [0.1, 0.7],
         [0.2, 0.8],
     ]
-    assert load.scores(rows, ["re3"], {TASK: END, other: END})["re3"].shape == (0, 2)
+    assert evaluations.scores(rows, ["re3"], {TASK: END, other: END})["re3"].shape == (0, 2)
 
 
 def test_a_moment_may_be_passed_by_a_turn_but_not_missed() -> None:
     readings = [row(env_steps=90_000), row(env_steps=100_096), row(env_steps=110_000)]
-    assert load.at(readings, Clock("env_steps", 100_000)) == readings[1]
-    assert load.at(readings, Clock("env_steps", 95_000)) is None
+    assert evaluations.at(readings, Clock("env_steps", 100_000)) == readings[1]
+    assert evaluations.at(readings, Clock("env_steps", 95_000)) is None
     atari = [row(env_steps=400_000, repeat=4, task="atari/Pong")]
-    assert load.at(atari, Clock("agent_steps", 100_000)) == atari[0]
-    assert load.at(atari, Clock("agent_steps", 400_000)) is None
+    assert evaluations.at(atari, Clock("agent_steps", 100_000)) == atari[0]
+    assert evaluations.at(atari, Clock("agent_steps", 400_000)) is None
 
 
 def test_of_two_evaluations_at_one_moment_the_longer_stays() -> None:
     short, long = row(episodes=10, value=0.9), row(episodes=100, value=0.4)
-    assert list(load.runs([long, short]).values()) == [[long]]
+    assert list(evaluations.runs([long, short]).values()) == [[long]]
 
 
 def refused(rows: list[Row], words: str, tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def test_different_tasks_have_clocks_of_their_own(tmp_path: Path) -> None:
 
 def test_evaluations_of_different_length_are_compared_with_a_line(capsys) -> None:
     rows = [row("cclf", value=0.5, episodes=100), row("a2c", value=0.25, episodes=10)]
-    load.say_once.cache_clear()
+    evaluations.say_once.cache_clear()
     for _ in range(2):
-        found = load.scores(rows, ["cclf", "a2c"], {TASK: END})
+        found = evaluations.scores(rows, ["cclf", "a2c"], {TASK: END})
     assert (found["cclf"].item(), found["a2c"].item()) == (0.5, 0.25)
     said = capsys.readouterr().err
     assert said.count("evaluations of 10 and 100 episodes count alike") == 1
@@ -164,14 +164,16 @@ def test_where_a_run_lacks_the_longer_evaluation_all_are_compared_in_the_shorter
 ) -> None:
     both = [*atari(1, -20.0, -3.0, final=-4.0), *atari(2, -19.0, -18.0, final=-18.5)]
     load.write_results([*both, *atari(3, -9.0, -8.0)], tmp_path)
-    load.say_once.cache_clear()
-    found = load.scores(load.read(tmp_path), ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})
+    evaluations.say_once.cache_clear()
+    found = evaluations.scores(
+        load.read(tmp_path), ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)}
+    )
     assert found["curl"].tolist() == [[-3.0], [-18.0], [-8.0]]
     assert (
         "atari/Pong at 80,000 env steps: not every run has its evaluation in 100 episodes"
         in capsys.readouterr().err
     )
-    assert load.of_shared_length(both) == both
+    assert evaluations.of_shared_length(both) == both
     assert not capsys.readouterr().err
 
 
@@ -227,7 +229,7 @@ def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str
 
 
 def test_lowest_return_of_a_task_where_nothing_was_evaluated_is_zero() -> None:
-    assert load.lowest_returns([row("cclf", 1, 0, np.nan, state="failed")]) == {TASK: 0.0}
+    assert evaluations.lowest_returns([row("cclf", 1, 0, np.nan, state="failed")]) == {TASK: 0.0}
 
 
 def atari(seed: int, *values: float, final: float | None = None, state: str = "done") -> list[Row]:
@@ -247,17 +249,17 @@ def test_the_best_evaluation_is_of_training_and_not_the_longer_last_one() -> Non
         *atari(2, -19.0, -18.0, final=-18.5),
         *atari(3, -5.0, state="failed"),
     ]
-    assert load.best_scores(rows, ["curl"], ["atari/Pong"])["curl"].tolist() == [
+    assert evaluations.best_scores(rows, ["curl"], ["atari/Pong"])["curl"].tolist() == [
         [-3.0],
         [-18.0],
         [-20.0],
     ]
     once = [*atari(1, -20.0, -3.0), *atari(2, -1.0, final=-1.5)]
-    assert load.best_scores(once, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0]], (
+    assert evaluations.best_scores(once, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0]], (
         "a single evaluation is no best"
     )
     done = atari(1, -20.0, -3.0, final=-4.0)
-    assert load.scores(done, ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})[
+    assert evaluations.scores(done, ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})[
         "curl"
     ].tolist() == [[-4.0]]
 
@@ -266,7 +268,7 @@ def test_a_longer_last_evaluation_is_read_with_the_clock_of_its_run(tmp_path: Pa
     folder = write_run(tmp_path, evaluations={200_000: 0.4, 400_000: 0.5})
     header = (folder / "eval.csv").read_text().splitlines()[0]
     (folder / "final.csv").write_text(f"{header}\n400000,400000,3125,0.7,0.1,100,9999,0.7\n")
-    last = next(iter(load.runs(load.read(tmp_path)).values()))[-1]
+    last = next(iter(evaluations.runs(load.read(tmp_path)).values()))[-1]
     assert (last.return_mean, last.episodes, last.wall_seconds, last.state) == (
         0.7,
         100,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.study import load, statistics, verdict
+from cclf.study import evaluations, load, statistics, verdict
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ("entropy-0.01", "entropy-0.001")
@@ -20,7 +20,7 @@ def rows():
 
 
 def runs(profile, task, method):
-    named = load.runs(rows()).items()
+    named = evaluations.runs(rows()).items()
     return [found for name, found in named if name[:3] == (f"minigrid/{task}", method, profile)]
 
 
@@ -58,7 +58,8 @@ def test_ratios_of_final_returns_in_the_text(profile, task, method, rival):
 def test_the_first_scores_on_the_larger_door_in_the_text(profile):
     curves = {method: runs(profile, "DoorKey-8x8", method) for method in ("re3", "re3+cclf")}
     medians = [
-        np.median([load.steps_to(one, 0.1) for one in found]) / 1000 for found in curves.values()
+        np.median([evaluations.steps_to(one, 0.1) for one in found]) / 1000
+        for found in curves.values()
     ]
     assert "after {:,.0f}K and {:,.0f}K".format(*medians) in words_of("docs/minigrid.md")
     means = [
@@ -80,5 +81,7 @@ def test_the_readmes_sentence():
     found = verdict.judge(claim, [row for row in rows() if row.profile == "entropy-0.01"])
     assert found.state == "held"
     assert f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}] above RE3" in words
-    solved = [load.steps_to(one, SOLVED) for one in runs("entropy-0.01", "DoorKey-8x8", "re3+cclf")]
+    solved = [
+        evaluations.steps_to(one, SOLVED) for one in runs("entropy-0.01", "DoorKey-8x8", "re3+cclf")
+    ]
     assert np.isfinite(solved).all(), "the README says: solves it every time"

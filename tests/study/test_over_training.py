@@ -2,8 +2,8 @@
 
 import pytest
 
+from cclf.study.evaluations import Row
 from cclf.study.groups import group_rows
-from cclf.study.load import Row
 from cclf.study.over_training import over_training_table
 from cclf.study.tabular import Table
 from tiny_rows import TASK, row

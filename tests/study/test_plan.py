@@ -8,7 +8,7 @@ import pytest
 
 from cclf import cli, presets
 from cclf.commands.sweep import plan
-from cclf.study import load, paper_tables, verdict
+from cclf.study import evaluations, load, paper_tables, verdict
 from cclf.study.sweep.plan import (
     BAD_INPUT,
     DONE,
@@ -115,12 +115,16 @@ def test_failed_runs_stay_in_the_statistics(tmp_path: Path) -> None:
             + ("1000,1000,8,0.75,0,2,2,\n" if run is runs[0] else "")
         )
     mark(Outcome(runs[1], -9, "killed"))
-    scores = load.scores(load.read_runs(tmp_path), ["a2c"], {TASK: load.Clock("env_steps", 1_000)})
+    scores = evaluations.scores(
+        load.read_runs(tmp_path), ["a2c"], {TASK: evaluations.Clock("env_steps", 1_000)}
+    )
     assert sorted(scores["a2c"][:, 0]) == [0.25, 0.75], (
         "the failed one counts with the lowest return seen"
     )
     (runs[1].folder / FAILURE_MARK).unlink()
-    scores = load.scores(load.read_runs(tmp_path), ["a2c"], {TASK: load.Clock("env_steps", 1_000)})
+    scores = evaluations.scores(
+        load.read_runs(tmp_path), ["a2c"], {TASK: evaluations.Clock("env_steps", 1_000)}
+    )
     assert sorted(scores["a2c"][:, 0]) == [0.75], "without its mark it would be left out"
 
 
@@ -154,7 +158,7 @@ def test_a_run_that_failed_before_it_wrote_anything_stays_in_the_statistics(tmp_
     assert [path.name for path in runs[1].folder.iterdir()] == [FAILURE_MARK]
     rows = load.read(tmp_path)
     assert {row.seed: row.state for row in rows} == {1: "done", 2: "failed", 3: "done"}
-    scores = load.scores(rows, ["a2c"], {TASK: load.Clock("env_steps", 1_000)})
+    scores = evaluations.scores(rows, ["a2c"], {TASK: evaluations.Clock("env_steps", 1_000)})
     assert sorted(scores["a2c"][:, 0]) == [0.5, 0.5, 0.75], "it counts with the lowest return"
     assert finished.exists()
     note = json.loads((runs[1].folder / FAILURE_MARK).read_text())

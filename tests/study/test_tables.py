@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cclf.study import steps, tables
+from cclf.study.evaluations import Clock, Row
 from cclf.study.groups import Group, aggregates, clocks_of, group_rows, in_order
-from cclf.study.load import Clock, Row
 from cclf.study.page import Cell
 from cclf.study.tabular import Table, write_latex
 from tiny_rows import TASK, row, runs_of

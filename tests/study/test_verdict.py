@@ -6,7 +6,7 @@ import pytest
 
 from cclf.errors import ConfigError
 from cclf.study import load, verdict
-from cclf.study.load import Clock, Row
+from cclf.study.evaluations import Clock, Row
 from cclf.study.verdict import Claim, Verdict, judge
 from tiny_rows import TASK, row, runs_of
 

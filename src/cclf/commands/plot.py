@@ -11,7 +11,7 @@ from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cclf.study.load import Row
+    from cclf.study.evaluations import Row
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Plot:
 def main(arguments: list[str]) -> int:
     options = parse(Plot, "cclf plot", arguments)
     extras.refuse_missing("cclf plot", ("plots",))
-    from cclf.study import figures, load
+    from cclf.study import evaluations, figures, learning, load
 
     check_output(options.out)
     if not options.results:
         raise ConfigError("name at least one folder with results files, or such a file")
     rows = [row for path in options.results for row in load.read(path)]
-    load.refuse_mixed_clocks(rows)
+    evaluations.refuse_mixed_clocks(rows)
     asked = [*options.methods, *([options.less] if options.less else [])]
     unknown = [method for method in asked if method not in {row.method for row in rows}]
     unknown += [task for task in options.tasks if task not in {row.task for row in rows}]
@@ -61,9 +61,9 @@ def main(arguments: list[str]) -> int:
             )
         drawing = _differences(rows, (*options.methods, "cclf")[0], options.less)
     else:
-        panels = figures.panels(rows, options.methods)
+        panels = learning.panels(rows, options.methods)
         if options.published:
-            panels = figures.with_published(panels)
+            panels = learning.with_published(panels)
         drawing = figures.learning_curves(panels)
     with writing(options.out):
         figures.save(drawing, options.out)

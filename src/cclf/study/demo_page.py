@@ -7,9 +7,9 @@ import numpy as np
 
 from cclf.gallery.correlation import correlate, words
 from cclf.gallery.record import Gallery
-from cclf.study import figures, load, page
+from cclf.study import evaluations, figures, learning, page
+from cclf.study.evaluations import Row
 from cclf.study.gallery_cards import STYLE, cards, signed
-from cclf.study.load import Row
 from cclf.study.page import escape
 from cclf.study.styles import styles
 
@@ -62,7 +62,7 @@ def html(shown: Shown) -> str:
 
 
 def _told(shown: Shown) -> str:
-    runs = len(load.runs(shown.rows))
+    runs = len(evaluations.runs(shown.rows))
     return (
         f"<p>{runs} small agents have just learned on this machine, all in the same game "
         f"(<code>{escape(shown.task)}</code>): find the key, open the locked door, reach the green "
@@ -78,8 +78,8 @@ def _tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     tiles = []
     for method, name in reversed(NAMES.items()):
         steps = [
-            load.steps_to(readings, SOLVED_RETURN)
-            for run, readings in load.runs(rows).items()
+            evaluations.steps_to(readings, SOLVED_RETURN)
+            for run, readings in evaluations.runs(rows).items()
             if run.method == method
         ]
         solved = sum(np.isfinite(steps))
@@ -91,7 +91,7 @@ def _tiles(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 
 def _learning(shown: Shown) -> list[str]:
-    curves = {NAMES[method]: curve for method, curve in figures.curves(shown.rows).items()}
+    curves = {NAMES[method]: curve for method, curve in learning.curves(shown.rows).items()}
     drawn = {NAMES[method]: style for method, style in styles(NAMES).items()}
     title = "score after so much practice"
     curve = figures.learning_curves(
@@ -107,7 +107,7 @@ def _learning(shown: Shown) -> list[str]:
     )
     header = ("run", "score", "steps to solve", "seconds")
     solved = f"The score is that of the last games; solved is a score of {SOLVED_RETURN}."
-    lines = [_line(readings) for readings in load.runs(shown.rows).values()]
+    lines = [_line(readings) for readings in evaluations.runs(shown.rows).values()]
     return [
         page.legend({name: drawn[name] for name in curves}),
         page.panels([figures.inline_svg(curve, "learning curves")], caption),
@@ -117,7 +117,7 @@ def _learning(shown: Shown) -> list[str]:
 
 def _line(readings: Sequence[Row]) -> tuple[str, str, str, str]:
     last = readings[-1]
-    reached = load.steps_to(readings, SOLVED_RETURN)
+    reached = evaluations.steps_to(readings, SOLVED_RETURN)
     return (
         f"{NAMES[last.method]}, seed {last.seed}",
         f"{last.return_mean:.3f}",

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cclf.study.differences import less, pooled_deviation
+from cclf.study.evaluations import Row
 from cclf.study.groups import group_rows, moments
-from cclf.study.load import Row
 from cclf.study.over_training import means_over_training
 from cclf.study.statistics import Interval
 

@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cclf.envs.registry import known_tasks
-from cclf.study.load import Row, lowest_returns, runs
-from cclf.study.published import seeds_of
+from cclf.study.learning import (
+    Curve,
+    Scale,
+    shared_scales,
+)
 from cclf.study.statistics import Interval, mean_interval
 from cclf.study.styles import DASHES, PALETTE, RED, Style, Styles, styles
 
@@ -20,133 +22,6 @@ PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
 ENV_STEPS = "environment steps (thousands)"
 _INK = "#010203"  # replaced by the page's own text colour in SVG
 MANY_METHODS = 5  # whose bands, drawn as strongly as those of few, would hide each other
-
-
-class Scale(NamedTuple):
-    """What the axes of a panel reach over."""
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-
-
-class Curve(NamedTuple):
-    """The runs of one method on one task, on the clock readings that all of them have."""
-
-    env_steps: np.ndarray  # (P,)
-    returns: np.ndarray  # (seeds, P)
-    seeds: list[int]
-
-
-def curves(rows: Sequence[Row]) -> dict[str, Curve]:
-    """By method. Rows of several tasks or profiles are an error: their clocks and returns do not
-    belong in one panel.
-
-    A failed run goes on at the lowest return of the task; one that is still on its way joins only
-    where no other is further.
-    """
-    kinds = {(row.task, row.profile) for row in rows}
-    if len(kinds) > 1:
-        raise ValueError(
-            f"one panel shows one task and profile, got {sorted(kinds)}: select rows first"
-        )
-    lowest = lowest_returns(rows)
-    by_method: dict[str, dict[int, list[Row]]] = {}
-    for name, readings in runs(rows).items():
-        by_method.setdefault(name.method, {})[name.seed] = readings
-    result = {}
-    for method, seeds in by_method.items():
-        ended = {
-            seed: readings for seed, readings in seeds.items() if readings[-1].state != "unfinished"
-        } or seeds
-        points = {
-            seed: {row.env_steps: row.return_mean for row in readings if row.episodes}
-            for seed, readings in ended.items()
-        }
-        whole = [set(points[seed]) for seed in ended if ended[seed][-1].state != "failed"]
-        common = sorted(
-            set.intersection(*whole)
-            if whole
-            else set.union(*(set(reached) for reached in points.values()))
-        )
-        floor = lowest[ended[min(ended)][0].task]
-        values = np.array(
-            [[reached.get(step, floor) for step in common] for _, reached in sorted(points.items())]
-        )
-        result[method] = Curve(np.array(common), values, sorted(points))
-    return result
-
-
-def panels(rows: Sequence[Row], methods: Sequence[str] = ()) -> dict[str, dict[str, Curve]]:
-    """Curves of each task under each profile, titled by both; only `methods`, in their order, where
-    given."""
-    result = {}
-    known = list(known_tasks())
-    kinds = {(row.task, row.profile) for row in rows}
-    for task, profile in sorted(
-        kinds,
-        key=lambda kind: (
-            len(kind[1]),
-            kind[1],
-            known.index(kind[0]) if kind[0] in known else 0,
-            kind[0],
-        ),
-    ):
-        found = curves([row for row in rows if (row.task, row.profile) == (task, profile)])
-        chosen = (
-            {method: found[method] for method in methods if method in found} if methods else found
-        )
-        result[f"{task}, {profile}"] = chosen
-    return result
-
-
-def with_published(
-    panels: Mapping[str, Mapping[str, Curve]],
-) -> dict[str, dict[str, Curve]]:
-    """The same, and beside each method its published seeds, as far as ours were trained."""
-    result = {}
-    for title, methods in panels.items():
-        told = {}
-        for method, (steps, returns) in seeds_of(_task(title)).items():
-            reached = steps <= max((int(c.env_steps[-1]) for c in methods.values()), default=0)
-            if method in methods and reached.any():
-                seeds = list(range(1, len(returns) + 1))
-                told[f"{method}, published"] = Curve(steps[reached], returns[:, reached], seeds)
-        result[title] = dict(methods) | told
-    return result
-
-
-def shared_scales(panels: Mapping[str, Mapping[str, Curve]]) -> dict[str, Scale]:
-    """Of each panel, titled "task, profile": those of one task have the same, to be compared."""
-    reach: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for title, methods in panels.items():
-        for curve in methods.values():
-            interval = mean_interval(curve.returns)
-            values = np.concatenate([interval.low, interval.high])
-            reach.setdefault(_task(title), []).append((curve.env_steps / 1e3, values))
-    scales = {task: scale_of(lines) for task, lines in reach.items()}
-    return {title: scales[_task(title)] for title in panels if _task(title) in scales}
-
-
-def _task(title: str) -> str:
-    return title.partition(", ")[0]
-
-
-def scale_of(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> Scale:
-    """A little more than all of these lines (x, y) need.
-
-    >>> long, short = (np.array([0.0, 100.0]), np.array([1.0, 3.0])), (np.ones(1), np.full(1, 5.0))
-    >>> scale_of([long, short])
-    Scale(x=(-4.0, 104.0), y=(0.84, 5.16))
-    """
-    (left, right), (low, high) = (
-        (float(min(np.min(v) for v in values)), float(max(np.max(v) for v in values)))
-        for values in zip(*lines, strict=True)
-    )
-    around = [
-        0.04 * (end - start) or 0.04 * (abs(end) or 1.0)
-        for start, end in ((left, right), (low, high))
-    ]
-    return Scale((left - around[0], right + around[0]), (low - around[1], high + around[1]))
 
 
 def learning_curves(

@@ -8,8 +8,8 @@ import numpy as np
 
 from cclf.bases.registry import bases
 from cclf.envs.registry import known_tasks, suites
-from cclf.study import load
-from cclf.study.load import Clock, Row
+from cclf.study import evaluations
+from cclf.study.evaluations import Clock, Row
 from cclf.study.published import Published, published, score_range
 
 
@@ -68,8 +68,8 @@ def in_order(suite: str, methods: Iterable[str]) -> list[str]:
 def clocks_of(rows: Sequence[Row], task: str) -> list[Clock]:
     """The moments at which a task is reported: those of published numbers that were reached, and
     the ends of runs."""
-    unit: load.ClockUnit = "agent_steps" if task.startswith("atari/") else "env_steps"
-    named = load.runs(row for row in rows if row.task == task)
+    unit: evaluations.ClockUnit = "agent_steps" if task.startswith("atari/") else "env_steps"
+    named = evaluations.runs(row for row in rows if row.task == task)
     by_run = list(named.values())
     ends = {getattr(readings[-1], unit) for readings in by_run if readings[-1].state == "done"}
     if not ends:  # nothing is finished: where all of them are by now
@@ -79,7 +79,7 @@ def clocks_of(rows: Sequence[Row], task: str) -> list[Clock]:
         row.clock for row in _published(task, methods) if row.clock
     }
     return sorted(
-        moment for moment in moments if any(load.at(readings, moment) for readings in by_run)
+        moment for moment in moments if any(evaluations.at(readings, moment) for readings in by_run)
     )
 
 
@@ -115,10 +115,10 @@ def moments(group: Group) -> list[Moment]:
         for row in _published(task, group.methods):
             told.setdefault("best" if "best" in row.source else row.clock, {})[row.method] = row
         for clock in clocks_of(group.rows, task):
-            scores = load.scores(group.rows, group.methods, {task: clock})
+            scores = evaluations.scores(group.rows, group.methods, {task: clock})
             found.append(Moment(task, f"at {clock}", clock, scores, told.get(clock, {})))
         if group.suite == "atari":
-            scores = load.best_scores(group.rows, group.methods, [task])
+            scores = evaluations.best_scores(group.rows, group.methods, [task])
             if any(map(len, scores.values())):
                 found.append(
                     Moment(task, "best evaluation", ("best", ""), scores, told.get("best", {}))
@@ -149,12 +149,12 @@ def aggregates(group: Group) -> list[Aggregate]:
     plans = plans or [
         ("at the end of each task", {task: found[-1] for task, found in clocks.items()})
     ]
-    samples = [(when, load.scores(group.rows, group.methods, plan)) for when, plan in plans]
+    samples = [(when, evaluations.scores(group.rows, group.methods, plan)) for when, plan in plans]
     if group.suite == "atari":
         samples.append(
             (
                 "best evaluation of each run",
-                load.best_scores(group.rows, group.methods, list(clocks)),
+                evaluations.best_scores(group.rows, group.methods, list(clocks)),
             )
         )
     low, high = np.transpose([ranges[task] for task in clocks])

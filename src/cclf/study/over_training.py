@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cclf.study import load, statistics
+from cclf.study import evaluations, statistics
 from cclf.study.differences import NOTHING_TO_COMPARE, less
+from cclf.study.evaluations import Clock, Row
 from cclf.study.groups import Group
-from cclf.study.load import Clock, Row
 from cclf.study.page import Cell
 from cclf.study.tabular import Table, number
 from cclf.study.verdict import MIN_SEEDS
@@ -57,7 +57,9 @@ def over_training_table(group: Group) -> Table:
 def means_over_training(group: Group, task: str) -> dict[str, np.ndarray]:
     """By method, (runs, 1): of runs that were evaluated when most of them were, and of those that
     failed. Methods of one run are left out."""
-    runs = {name: found for name, found in load.runs(group.rows).items() if name.task == task}
+    runs = {
+        name: found for name, found in evaluations.runs(group.rows).items() if name.task == task
+    }
     finished = [_schedule(found) for found in runs.values() if found[-1].state == "done"]
     usual = Counter(finished).most_common(1)[0][0] if finished else ()
     if len(usual) < MIN_EVALUATIONS:
@@ -68,7 +70,7 @@ def means_over_training(group: Group, task: str) -> dict[str, np.ndarray]:
         if found[-1].state == "failed" or _schedule(found) == usual
         for row in found
     ]
-    means = load.mean_returns(rows, group.methods, Clock("env_steps", usual[-1]))
+    means = evaluations.mean_returns(rows, group.methods, Clock("env_steps", usual[-1]))
     return {method: scores for method, scores in means.items() if len(scores) > 1}
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cclf.study.load import Clock
+from cclf.study.evaluations import Clock
 
 
 class Published(NamedTuple):

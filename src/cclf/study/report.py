@@ -12,7 +12,9 @@ import numpy as np
 from cclf.errors import ConfigError, nearest
 from cclf.study import (
     differences,
+    evaluations,
     figures,
+    learning,
     load,
     over_training,
     page,
@@ -21,8 +23,8 @@ from cclf.study import (
     tables,
     verdict,
 )
+from cclf.study.evaluations import Row, RunName
 from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
-from cclf.study.load import Row, RunName
 from cclf.study.styles import Style, Styles, styles
 from cclf.study.tabular import Table
 
@@ -96,7 +98,7 @@ def _of_part(name: str, do: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _chosen(source: Path, methods: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    found = _in_order(load.runs(rows))
+    found = _in_order(evaluations.runs(rows))
     for method in methods:
         if method not in found:
             raise ConfigError(f"{source} holds no results of {method}{nearest(method, found)}")
@@ -131,7 +133,7 @@ def _part(name: str, source: Path, rows: Sequence[Row], looks: Styles) -> Part:
 
 
 def _facts(parts: Sequence[Part]) -> list[tuple[str, str, str]]:
-    runs = [item for part in parts for item in load.runs(part.rows).items()]
+    runs = [item for part in parts for item in evaluations.runs(part.rows).items()]
     states = [
         found.state
         for part in parts
@@ -206,10 +208,10 @@ def _verdict_section(judged: Judged, rows: Sequence[Row]) -> Section:
 def _curves_section(rows: Sequence[Row], looks: Styles) -> Section:
     panels = {
         title: curves
-        for title, curves in figures.panels(rows).items()
+        for title, curves in learning.panels(rows).items()
         if any(len(c.env_steps) > 1 for c in curves.values())
     }
-    names = load.runs(rows)
+    names = evaluations.runs(rows)
     seeds = Counter(name[:3] for name in names)
     few = sorted({name.method for name in names if seeds[name[:3]] < FEW_SEEDS})
     caption = "Mean over seeds; the band is its 95 % bootstrap interval."
@@ -217,12 +219,12 @@ def _curves_section(rows: Sequence[Row], looks: Styles) -> Section:
         caption += f" Fewer than {FEW_SEEDS} seeds somewhere, so that bands are too narrow: {', '.join(few)}."
     if not panels:
         return Section("Learning curves", "", [])
-    draw = partial(figures.learning_curves, looks=looks, scales=figures.shared_scales(panels))
+    draw = partial(figures.learning_curves, looks=looks, scales=learning.shared_scales(panels))
     single = [
         (title, partial(draw, {title: curves}, legend=False)) for title, curves in panels.items()
     ]
     drawn = {method for curves in panels.values() for method in curves}
-    methods = [method for method in _in_order(load.runs(rows)) if method in drawn]
+    methods = [method for method in _in_order(evaluations.runs(rows)) if method in drawn]
     files = {"learning-curves": partial(draw, panels)}
     drawing = Drawing(caption, _only(looks, methods), single, files)
     return Section("Learning curves", "", [drawing])
@@ -329,7 +331,7 @@ def _curiosity_section(folders: Mapping[RunName, Path], looks: Styles) -> Sectio
     by_task: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
     for (task, _, column), methods in ordered:
         by_task.setdefault((task, column), []).extend(chain(*methods.values()))
-    scales = {kind: figures.scale_of(lines) for kind, lines in by_task.items()}
+    scales = {kind: learning.scale_of(lines) for kind, lines in by_task.items()}
     panels: list[tuple[str, Callable[[], Any]]] = [
         (
             f"{LOGGED[column]} on {task}",
@@ -362,7 +364,7 @@ def _runs_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Secti
             facts = load.read_json(run / "failure" / "failure.json")
             reasons[name] = f"{facts.get('metric')} was {facts.get('value')}"
     table = tables.runs_table(rows, reasons)
-    runs = load.runs(rows)
+    runs = evaluations.runs(rows)
     failed = sum(readings[-1].state == "failed" for readings in runs.values())
     rate = statistics.rate_interval(failed, len(runs))
     share, low, high = (f"{float(value):.1%}" for value in rate)

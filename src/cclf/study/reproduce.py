@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from cclf.config import Config
 from cclf.runtime.stop import Stop
 from cclf.study import verdict
-from cclf.study.load import Row
+from cclf.study.evaluations import Row
 from cclf.study.sweep.plan import Call, is_finished, progress
 from cclf.study.verdict import Claim, Verdict
 

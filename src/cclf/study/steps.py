@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cclf.errors import ConfigError
-from cclf.study import load, statistics
+from cclf.study import evaluations, statistics
 from cclf.study.groups import Group, clocks_of
 from cclf.study.page import Cell
 from cclf.study.tabular import Table, number
@@ -17,23 +17,23 @@ NEAR_BEST = 0.9
 def steps_table(group: Group) -> Table:
     """Median steps until a run is near the best, how many got there, and how many lost it again."""
     rows, methods, profile = group.rows, group.methods, group.profile
-    lowest, claimed = load.lowest_returns(rows), _claimed_returns(group.suite)
+    lowest, claimed = evaluations.lowest_returns(rows), _claimed_returns(group.suite)
     shown, data = [], []
     for task in group.tasks:
         clocks = clocks_of(rows, task)
         if not clocks:
             continue
         part = [row for row in rows if row.task == task]
-        if all(len(readings) == 1 for readings in load.runs(part).values()):
+        if all(len(readings) == 1 for readings in evaluations.runs(part).values()):
             continue  # evaluated at the end alone: nothing was reached on the way
         try:
-            load.refuse_other_spacing(part)
+            evaluations.refuse_other_spacing(part)
         except ConfigError as error:
             shown.append(
                 (Cell(task.partition("/")[2], (str(error),), "word"), *(Cell("–") for _ in methods))
             )
             continue
-        finals = load.scores(part, methods, {task: clocks[-1]})
+        finals = evaluations.scores(part, methods, {task: clocks[-1]})
         best = max(float(statistics.mean(scores)) for scores in finals.values() if len(scores))
         way = best - lowest[task]
         near = claimed.get(task, lowest[task] + NEAR_BEST * way)
@@ -42,14 +42,14 @@ def steps_table(group: Group) -> Table:
         for method in methods:
             runs = [
                 readings
-                for name, readings in load.runs(part).items()
+                for name, readings in evaluations.runs(part).items()
                 if name.method == method
-                and (load.at(readings, clocks[-1]) or readings[-1].state == "failed")
+                and (evaluations.at(readings, clocks[-1]) or readings[-1].state == "failed")
             ]
             if not runs:
                 cells.append(Cell("–"))
                 continue
-            steps = [load.steps_to(readings, near) for readings in runs]
+            steps = [evaluations.steps_to(readings, near) for readings in runs]
             reached = sum(np.isfinite(steps))
             ended_low = [
                 readings[-1].state == "failed" or readings[-1].return_mean < half

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cclf.study import load, statistics
+from cclf.study import evaluations, statistics
+from cclf.study.evaluations import Row
 from cclf.study.groups import Aggregate, Group, Moment, in_order, moments
-from cclf.study.load import Row
 from cclf.study.page import Cell
 from cclf.study.published import Published, published
 from cclf.study.tabular import Table, number
@@ -42,7 +42,7 @@ def score_tables(group: Group) -> list[Table]:
 def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str) -> Table:
     failed = {
         (name.method, name.task)
-        for name, readings in load.runs(group.rows).items()
+        for name, readings in evaluations.runs(group.rows).items()
         if readings[-1].state == "failed"
     }
     methods = [*group.methods, *_published_again(group.methods, lines)]
@@ -196,7 +196,7 @@ def _scale(suite: str) -> str:
 def cost_table(group: Group) -> Table:
     """Wall seconds of whole runs, evaluation included, and what they did in them."""
     by_machine: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for name, readings in load.runs(group.rows).items():
+    for name, readings in evaluations.runs(group.rows).items():
         if readings[-1].state == "done" and readings[-1].wall_seconds > 0:
             by_machine.setdefault((name.task, readings[-1].device), {}).setdefault(
                 name.method, []
@@ -289,10 +289,10 @@ def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict
     return Table(f"verdicts-{table}", "", header, shown, columns, data, stacked=True, title=title)
 
 
-def runs_table(rows: Sequence[Row], reasons: Mapping[load.RunName, str]) -> Table:
+def runs_table(rows: Sequence[Row], reasons: Mapping[evaluations.RunName, str]) -> Table:
     """The runs that are not done."""
     shown, data = [], []
-    for name, readings in load.runs(rows).items():
+    for name, readings in evaluations.runs(rows).items():
         last = readings[-1]
         if last.state != "done":
             told = (*name, last.state, last.env_steps, reasons.get(name, ""))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cclf.study.load import FORMULA_SIGNS
+from cclf.study.evaluations import FORMULA_SIGNS
 from cclf.study.page import Cell
 
 

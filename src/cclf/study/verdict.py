@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from cclf.errors import ConfigError
-from cclf.study import load, published, statistics
-from cclf.study.load import Clock, Row
+from cclf.study import evaluations, published, statistics
+from cclf.study.evaluations import Clock, Row
 from cclf.study.statistics import Interval
 from cclf.study.tabular import number
 
@@ -139,27 +139,27 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
 def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
     """One (runs, tasks) matrix per method of what the measure looks at."""
     if claim.measure in ("steps", "average"):
-        load.refuse_other_spacing(rows)
+        evaluations.refuse_other_spacing(rows)
     if claim.measure == "average":
-        means = load.mean_returns(rows, claim.methods, claim.clock)
+        means = evaluations.mean_returns(rows, claim.methods, claim.clock)
         return [means[method] for method in claim.methods]
     if claim.measure in ("steps", "seconds"):
         by_method: dict[str, list[list[float]]] = {method: [] for method in claim.methods}
-        for name, readings in load.runs(rows).items():
-            last = load.at(readings, claim.clock)
+        for name, readings in evaluations.runs(rows).items():
+            last = evaluations.at(readings, claim.clock)
             if claim.measure == "seconds" and last is not None:
                 by_method[name.method].append([last.wall_seconds])
             elif claim.measure == "steps" and (last is not None or readings[-1].state == "failed"):
                 by_method[name.method].append([_steps(readings, claim)])
         return [np.array(by_method[method]).reshape(-1, 1) for method in claim.methods]
-    matrices = load.scores(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
+    matrices = evaluations.scores(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
     return [matrices[method] for method in claim.methods]
 
 
 def _steps(readings: Sequence[Row], claim: Claim) -> float:
     assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
     seen = [row for row in readings if getattr(row, claim.clock.unit) <= claim.clock.steps * 1.01]
-    return load.steps_to(seen, claim.threshold, claim.clock.unit)
+    return evaluations.steps_to(seen, claim.threshold, claim.clock.unit)
 
 
 def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
