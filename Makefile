@@ -43,7 +43,7 @@ docs: setup
 	$(VENV)/bin/cclf plot results/curiosity --methods cclf cclf-even cclf-shuffled curl --tasks minigrid/Empty-16x16 minigrid/DoorKey-6x6 minigrid/DoorKey-8x8 --out docs/figures/curiosity.svg
 	$(VENV)/bin/cclf plot results/curiosity results/dmc --less cclf-shuffled --out docs/figures/shuffled.svg
 	$(VENV)/bin/cclf plot results/drqv2 --published --out docs/figures/drqv2.svg
-	$(VENV)/bin/cclf plot results/dmc --methods rad drq curl curl+ cclf cclf-shuffled --tasks dmc/cartpole-swingup --out docs/figures/dmc.svg
+	$(VENV)/bin/cclf plot results/dmc --methods rad drq curl curl+ cclf cclf-shuffled --tasks dmc/cartpole-swingup --profiles released-bf16 --out docs/figures/dmc.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

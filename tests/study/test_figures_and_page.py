@@ -155,6 +155,25 @@ def test_some_tasks_can_be_drawn_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert "no results of minigrid/Emty in" in capsys.readouterr().err
 
 
+def test_some_profiles_can_be_drawn_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = "minigrid/Empty-16x16"
+    rows = [row("cclf", 1, n, profile=profile) for n in (100, 200) for profile in ("one", "two")]
+    rows += [row("cclf", 1, n, profile="one", task=other) for n in (100, 200)]
+    load.write_results(rows, tmp_path / "results")
+    words = ["plot", str(tmp_path / "results"), "--out", str(tmp_path / "c.svg"), "--profiles"]
+    assert cli.main([*words, "two"]) == 0
+    text = (tmp_path / "c.svg").read_text()
+    assert f"<!-- {TASK}, two -->" in text
+    assert ", one -->" not in text
+    capsys.readouterr()
+    assert cli.main([*words, "three"]) == 2
+    assert "no results of three in" in capsys.readouterr().err
+    assert cli.main([*words, "two", "--tasks", other]) == 2
+    assert f"--profiles two: none of them has results of {other}" in capsys.readouterr().err
+
+
 def test_a_difference_is_drawn_on_each_task_of_several_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

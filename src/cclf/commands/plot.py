@@ -27,6 +27,8 @@ class Plot:
     """Only these, in this order; all when empty."""
     tasks: tuple[str, ...] = ()
     """Only these; all when empty."""
+    profiles: tuple[str, ...] = ()
+    """Only these, as panels are titled: released, paper, released-bf16; all when empty."""
     published: bool = False
     """Draw curves whose every seed was published (DrQ-v2's) beside ours."""
     less: str = ""
@@ -47,10 +49,15 @@ def main(arguments: list[str]) -> int:
     asked = [*options.methods, *([options.less] if options.less else [])]
     unknown = [method for method in asked if method not in {row.method for row in rows}]
     unknown += [task for task in options.tasks if task not in {row.task for row in rows}]
+    unknown += [name for name in options.profiles if name not in {row.profile for row in rows}]
     if unknown:
         here = " and ".join(map(str, options.results))
         raise ConfigError(f"no results of {', '.join(unknown)} in {here}")
     rows = [row for row in rows if not options.tasks or row.task in options.tasks]
+    rows = [row for row in rows if not options.profiles or row.profile in options.profiles]
+    if not rows:
+        profiles, tasks = " ".join(options.profiles), " ".join(options.tasks)
+        raise ConfigError(f"--profiles {profiles}: none of them has results of {tasks}")
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
     if options.less:
@@ -87,6 +94,6 @@ def _differences(rows: "list[Row]", method: str, rival: str) -> Any:
     looks = dict.fromkeys(found, styles([method])[method])
     words = (
         f"{method} less {rival}, in deviations of seeds; 0: no difference\n"
-        "(in brackets: seeds; “end”: of the last evaluation, else of the mean over training)"
+        "(in brackets: seeds; “end”: of the last evaluation,\nelse of the mean over training)"
     )
     return figures.intervals(found, words, 0.0, looks, inches=7.0)

@@ -22,6 +22,7 @@ PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
 ENV_STEPS = "environment steps (thousands)"
 _INK = "#010203"  # replaced by the page's own text colour in SVG
 MANY_METHODS = 5  # whose bands, drawn as strongly as those of few, would hide each other
+FEW_READINGS = 4  # of a curve, that are marked: between them it was not seen
 
 
 def learning_curves(
@@ -54,9 +55,9 @@ def learning_curves(
         for method, curve in methods.items():
             interval = mean_interval(curve.returns)
             thousands = curve.env_steps / 1e3
-            point = "o" if len(thousands) == 1 else ""
+            point = "o" if len(thousands) < FEW_READINGS else ""
             handles[plain(method)] = axis.plot(
-                thousands, interval.estimate, lw=1.8, marker=point, **looks[method].line
+                thousands, interval.estimate, lw=1.8, marker=point, ms=5, **looks[method].line
             )[0]
             band = {"color": looks[method].colour, "alpha": strength, "lw": 0}
             axis.fill_between(thousands, interval.low, interval.high, **band)
