@@ -55,9 +55,10 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"no results of {', '.join(unknown)} in {here}")
     rows = [row for row in rows if not options.tasks or row.task in options.tasks]
     rows = [row for row in rows if not options.profiles or row.profile in options.profiles]
-    if not rows:
-        profiles, tasks = " ".join(options.profiles), " ".join(options.tasks)
-        raise ConfigError(f"--profiles {profiles}: none of them has results of {tasks}")
+    if not any(row.method in asked or not options.methods for row in rows):
+        named = (("--tasks", options.tasks), ("--profiles", options.profiles))
+        words = " ".join(f"{name} {' '.join(values)}" for name, values in named if values)
+        raise ConfigError(f"nothing to draw: no run of these methods has {words}")
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
     if options.less:

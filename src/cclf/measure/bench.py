@@ -26,7 +26,7 @@ def update(configs: Sequence[Config], device_name: str, pairs: int) -> dict[str,
 
     The unit is a pair of updates, since they alternate. A speed comes only with the parity of its
     configuration: what the fast update and the plain float32 update make of the same weights and
-    batch.
+    batches.
     """
 
     from cclf import build

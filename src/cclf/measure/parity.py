@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from cclf.runtime.learner import OffPolicyLearner
 
-BATCHES = 8  # on a GPU; elsewhere one, where a plain update takes seconds
+BATCHES_ON_GPU, BATCHES_ELSEWHERE = 8, 1  # where a plain update takes seconds
 COMPARED = {"critic_loss", "target_mean", "curiosity_mean", "contrastive_loss"}
 
 
@@ -33,7 +33,7 @@ def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]
         ways.append((candidate, build.make_algorithm(candidate, learner.env.spec, device)))
     cosines: list[float] = []
     differences: dict[str, float] = {}
-    for _ in range(BATCHES if device.type == "cuda" else 1):
+    for _ in range(BATCHES_ON_GPU if device.type == "cuda" else BATCHES_ELSEWHERE):
         drawn, noise = learner.draw()
         batch, results = drawn.to(device), []
         for candidate, algorithm in ways:

@@ -1,0 +1,27 @@
+"""How far a fast update is from the plain one."""
+
+from dataclasses import replace
+
+import pytest
+
+from cclf import build
+from cclf.measure import bench, parity
+from tiny_runs import CPU
+
+
+def test_the_parity_of_an_update_sees_a_difference_and_takes_the_worst_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other discounts: other targets, other steps. Over two batches the least is below the median."""
+    config = bench.configs_of("toy/reach-1d", None, ["drq"], "fp32")[0]
+    config = replace(config, algorithm=replace(config.algorithm, batch_size=8))
+    learner = bench.off_policy(build.make_learner(config, CPU), config)
+    bench._fill_replay(learner, bench._real_frames(learner, 20))
+    assert parity.step_parity(config, learner)["least_step_cosine"] == pytest.approx(1.0, abs=1e-12)
+    other = replace(config, algorithm=replace(config.algorithm, discount=0.5))
+    monkeypatch.setattr(parity, "plainly", lambda _: other)
+    monkeypatch.setattr(parity, "BATCHES_ELSEWHERE", 2)
+    found = parity.step_parity(config, learner)
+    assert found["least_step_cosine"] < found["step_cosine"] < 1.0 - 1e-6
+    assert found["critic_loss_relative_difference"] > 0.0
+    learner.close()
