@@ -690,3 +690,16 @@ def test_views_beyond_what_the_network_sees_are_not_made():
     images = batch_of(config).observation[0]
     assert module.views(images, noise.shifts, noise.intensity).inputs.shape == (5, 4, 2, 25, 25)
     assert tiny("drq").algorithm.intensity_scale == 0.05
+
+
+@pytest.mark.parametrize("method", ["cclf", "curl", "rainbow-shift-2", "drq"])
+def test_views_as_words_change_nothing(monkeypatch, method):
+    """As on a GPU: four frames of a pixel in one word, through selection, losses and gradients."""
+    configs = [tiny(method, seed=seed, env={"frame_stack": 4}) for seed in (1, 2)]
+    moved = []
+    for words in (False, True):
+        monkeypatch.setattr(GameEncoder, "reads_words", lambda self, _, w=words: w and self._tiled)
+        stack = stack_of(configs, (3, 3), dtype=F64)
+        update(stack, batch_of(configs[0], runs=2, dtype=F64))
+        moved.append(stack.rows["online"].detach())
+    torch.testing.assert_close(*moved, rtol=0.0, atol=1e-12)

@@ -5,12 +5,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cclf.data import augment
 from cclf.data.augment import Crops
 from cclf.kernels import (
     bf16_linear,
     first_convolution,
     fused_encoder,
     paired_convolutions,
+    take_words,
     tiled_convolution,
 )
 from cclf.kernels.tiled_convolution import patches
@@ -263,12 +265,17 @@ def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("runs", "frames"), [(1, 4), (3, 3), (60, 4)])
+@pytest.mark.parametrize(
+    ("runs", "frames", "words"),
+    [(1, 4, False), (3, 3, False), (60, 4, False), (1, 4, True), (60, 4, True)],
+)
 def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(
-    runs: int, frames: int, monkeypatch: pytest.MonkeyPatch
+    runs: int, frames: int, words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     images, weight, bias = make_runs(torch.float32, runs, frames)
+    if words:
+        images = images.movedim(2, -1).contiguous().view(torch.int32).squeeze(-1)
     plain = tiled_convolution.first_layer(images, weight, bias, 5, 5)
     direction = torch.randn_like(plain)
     theirs = tiled_convolution.first_layer_gradients(images, direction, plain, 5, 5)
@@ -279,3 +286,31 @@ def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(
     )
     torch.testing.assert_close(result.cpu(), plain, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mine.cpu(), theirs, rtol=1e-3, atol=1e-2)
+
+
+def make_views(runs: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Images out of larger ones; three views of each, of rows and columns in any order."""
+    torch.manual_seed(0)
+    images = torch.randint(256, (runs, 6, 4, 59, 77), dtype=torch.uint8)[..., 1:50, :75]
+    return images, torch.randint(49, (runs, 3, 6, 45)), torch.randint(75, (runs, 3, 6, 37))
+
+
+def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
+    runs = make_views(3)
+    mapped = torch.func.vmap(take_words.take_words)
+    for number, one in enumerate(zip(*runs, strict=True)):
+        plain = augment.take_pixels(*one)
+        for words in (
+            take_words.take_words(*one),
+            take_words.of_runs(*runs)[number],
+            mapped(*runs)[number],
+        ):
+            assert torch.equal(take_words.frames_of(words), plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("runs", [1, 3, 60])
+def test_words_taken_on_a_gpu_are_the_same(runs: int) -> None:
+    parts = make_views(runs)
+    plain = take_words.of_runs(*parts)
+    assert torch.equal(take_words.of_runs(*(part.cuda() for part in parts)).cpu(), plain)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cclf.kernels import triton_kernels
+from cclf.kernels.take_words import frames_of
 
 
 def patches(x: Tensor, side: int, stride: int) -> Tensor:
@@ -28,10 +29,11 @@ def patches(x: Tensor, side: int, stride: int) -> Tensor:
 @torch.library.custom_op("cclf::first_layer", mutates_args=())
 def first_layer(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
     """ReLU(patches / 255 @ weight + bias) of images (S, n, F, H, W): patches (S, n, h, w, tile *
-    tile * O) of the next layer.
+    tile * O) of the next layer. Four frames may also be words (S, n, H, W), see `take_words`.
 
     Weights (S, O, side * side * F) and biases (S, O); H and W are whole multiples of side * tile.
     """
+    images = frames_of(images)
     if triton := _kernels(images, weight):
         result: Tensor = triton.forward(images, weight, bias, side, tile)
         return result
@@ -47,6 +49,7 @@ def first_layer_gradients(
 ) -> Tensor:
     """Of weights and biases, side by side (S, O, side * side * F + 1), from the gradient of
     `result`."""
+    images = frames_of(images)
     if triton := _kernels(images, gradient):
         found: Tensor = triton.gradients(images, gradient, result, side, tile)
         return found
@@ -77,12 +80,12 @@ def result_shape(
 
 @first_layer.register_fake
 def _(images: Tensor, weight: Tensor, _bias: Tensor, side: int, tile: int) -> Tensor:
-    return weight.new_empty(result_shape(images, weight.shape[1], side, tile))
+    return weight.new_empty(result_shape(frames_of(images), weight.shape[1], side, tile))
 
 
 @first_layer_gradients.register_fake
 def _(images: Tensor, gradient: Tensor, _result: Tensor, side: int, tile: int) -> Tensor:
-    runs, _, frames = images.shape[:3]
+    runs, _, frames = frames_of(images).shape[:3]
     return gradient.new_empty((runs, gradient.shape[4] // tile**2, side * side * frames + 1))
 
 

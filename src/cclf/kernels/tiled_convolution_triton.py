@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cclf.kernels.take_words import FRAMES
 from cclf.kernels.tiled_convolution import result_shape
 
 PLACES, GRADIENT_PLACES = 128, 32  # patches that a kernel makes or reads at a time
@@ -28,8 +29,9 @@ def _forward(
     images, weight, bias, result, count, weight_stride, bias_stride,
     run_stride, image_stride, frame_stride, row_stride, column_stride,
     FRAMES: tl.constexpr, SIDE: tl.constexpr, TILE: tl.constexpr, ACROSS: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr,
-    TAPS: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
+    TAPS: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
+    """WORDS: the frames of a pixel are one word of four bytes."""
     number = tl.program_id(0).to(tl.int64)
     run, image = number // count, number % count
     place, tap, out = (
@@ -47,18 +49,22 @@ def _forward(
     factor = (
         weight + run * weight_stride + out[None, :] * (SIDE * SIDE * FRAMES) + tap[:, None] * FRAMES
     )
-    wanted, real = (place < ALL)[:, None], tap < SIDE * SIDE
+    kept, real = (place < ALL)[:, None], tap < SIDE * SIDE
+    wanted = kept & real[None, :]
     total = tl.zeros((PLACES, OUT), tl.float32)
+    if WORDS:
+        words = tl.load(under.to(tl.pointer_type(tl.int32), bitcast=True), mask=wanted, other=0)
     for frame in tl.static_range(FRAMES):
-        pixels = tl.load(under + frame * frame_stride, mask=wanted & real[None, :], other=0).to(
-            tl.float32
-        )
+        if WORDS:
+            pixels = ((words >> 8 * frame) & 255).to(tl.float32)
+        else:
+            pixels = tl.load(under + frame * frame_stride, mask=wanted, other=0).to(tl.float32)
         factors = tl.load(factor + frame, mask=real[:, None], other=0.0)
         total = tl.dot(pixels, factors, total, input_precision=PRECISION)
     total = tl.maximum(
         total * (1.0 / 255.0) + tl.load(bias + run * bias_stride + out)[None, :], 0.0
     )
-    tl.store(result + (number * ALL + place)[:, None] * OUT + out[None, :], total, mask=wanted)
+    tl.store(result + (number * ALL + place)[:, None] * OUT + out[None, :], total, mask=kept)
 
 
 @triton.jit
@@ -124,10 +130,16 @@ def forward(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) 
     )
     grid = (runs * count, triton.cdiv(sizes["ALL"], PLACES))
     strides = (weight.stride(0), bias.stride(0), *images.stride())
-    _forward[grid](
-        images, weight, bias, result, count, *strides, **sizes, **_precision(), PLACES=PLACES
-    )
+    sizes |= {"PLACES": PLACES, "WORDS": _in_words(images)}
+    _forward[grid](images, weight, bias, result, count, *strides, **sizes, **_precision())
     return result
+
+
+def _in_words(images: Tensor) -> bool:
+    """Whether the frames of each pixel are a word, as `take_words` leaves them."""
+    *others, frame, row, column = images.stride()
+    aligned = all(step % FRAMES == 0 for step in (*others, row, column, images.data_ptr()))
+    return images.shape[2] == FRAMES and frame == 1 and aligned
 
 
 def gradients(images: Tensor, gradient: Tensor, result: Tensor, side: int, tile: int) -> Tensor:

@@ -21,6 +21,7 @@ from cclf.data import augment
 from cclf.data.augment import Views
 from cclf.data.types import GameBatch, Metrics
 from cclf.framework import Appraisal, Framework
+from cclf.kernels.take_words import take_words
 
 
 class RainbowNoise(NamedTuple):
@@ -219,11 +220,14 @@ class Rainbow(nn.Module):
         return TdLosses(losses, outputs, target)
 
     def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> Views:
-        """K views (K, B, F, h, w) of stacks (B, F, H, W), as far as the encoder sees them."""
+        """K views (K, B, F, h, w) of stacks (B, F, H, W), as far as the encoder sees them; words
+        (K, B, h, w) where it reads those."""
         if self.method.augmentation == "none":
             shown = self.online.encoder.visible_pixels
             return Views(images[None, :, :, :shown, :shown])
-        views = augment.take_pixels(images, *self.places(shifts))
+        words = self.online.encoder.reads_words(images) and not self.settings.intensity_scale
+        take = take_words if words else augment.take_pixels
+        views = take(images, *self.places(shifts))
         if self.settings.intensity_scale:
             views = (
                 views

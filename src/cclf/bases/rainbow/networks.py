@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cclf.bases.rainbow import equations
+from cclf.kernels.take_words import FRAMES
 from cclf.kernels.tiled_convolution import first_layer, patches
 
 # (filters, side of the patch, stride) of each layer
@@ -29,7 +30,7 @@ def _uniform(*shape: int, bound: float) -> nn.Parameter:
 
 class GameEncoder(nn.Module):
     """Stacks of uint8 frames (n, F, H, W) to flat features (n, D). Weights start as PyTorch's
-    convolutions do."""
+    convolutions do. Where it `reads_words`, four frames may also come as words (n, H, W)."""
 
     def __init__(self, frame_stack: int, pixels: int, kind: str):
         super().__init__()
@@ -48,8 +49,18 @@ class GameEncoder(nn.Module):
         """Rows and columns that reach a feature at all: 75 of 84 in the data-efficient network,
         whose strides leave a border."""
 
+    def reads_words(self, images: Tensor) -> bool:
+        """Whether words (`cclf.kernels.take_words`) are the fastest way to give it views of these
+        frames (n, F, H, W)."""
+        return self._tiled and images.is_cuda and images.shape[1] == FRAMES
+
+    @property
+    def _tiled(self) -> bool:
+        """Whether patches lie side by side in the first two layers."""
+        return all(side == stride for _, side, stride in self.layers[:2])
+
     def forward(self, images: Tensor) -> Tensor:
-        x = self._first(images[:, :, : self.visible_pixels, : self.visible_pixels])
+        x = self._first(images[..., : self.visible_pixels, : self.visible_pixels])
         (_, *weights), (_, *biases) = self.weights, self.biases
         for weight, bias, following in zip(weights, biases, (*self.layers[2:], None), strict=True):
             x = torch.relu(x @ weight.T + bias)
@@ -61,12 +72,8 @@ class GameEncoder(nn.Module):
         """The first layer: patches of the second, (n, h, w, side * side * C)."""
         weight, bias = self.weights[0], self.biases[0]
         (_, side, stride), (_, next_side, next_stride) = self.layers[:2]
-        if (
-            images.is_cuda
-            and images.dtype == torch.uint8
-            and side == stride
-            and next_side == next_stride
-        ):
+        words = images.dtype == torch.int32
+        if words or (self._tiled and images.is_cuda and images.dtype == torch.uint8):
             made: Tensor = first_layer(images[None], weight[None], bias[None], side, next_side)
             return made.squeeze(0)
         x = patches(images.permute(0, 2, 3, 1), side, stride)
