@@ -2,12 +2,12 @@
 
 `GridWorlds` plays Empty-NxN and DoorKey-NxN for all environments at once in numpy. It follows the
 rules AND the random stream of the minigrid package: environment i seeded with s meets the layouts
-that the package makes from s, episode after episode. `PackageWorlds` steps any other MiniGrid task
-through the package itself, behind the same methods.
+that the package makes from s, episode after episode. Any other MiniGrid task is stepped by the
+package itself, behind the same methods (`cclf.envs.minigrid_package`).
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from cclf.data.from_disk import refuse_unless, refuse_unlike
 from cclf.data.types import VectorStep
+from cclf.envs.grid_checks import (
+    check_positive,
+    check_same_worlds,
+    check_started,
+    checked_actions,
+    checked_seeds,
+    spaced_seeds,
+)
+from cclf.envs.minigrid_package import (
+    PackageWorlds,
+    gymnasium_with_minigrid,
+    package_id_by_name,
+    picture,
+)
 from cclf.envs.minigrid_rules import (
     AGENT_VIEW_X,
     AGENT_VIEW_Y,
@@ -38,13 +52,6 @@ from cclf.envs.minigrid_rules import (
     rules,
     view_offsets,
 )
-
-# environment i gets seed + 10,000 i, as the published A2C and RE3 code seeds its processes
-SEED_STRIDE = 10_000
-
-
-# --- the batched worlds
-# -----------------------------------------------------------------------------------------------
 
 
 class GridWorlds:
@@ -75,11 +82,11 @@ class GridWorlds:
             )
         if max_episode_steps is None:
             max_episode_steps = family.episode_steps_per_cell * size**2
-        _check_positive("num_envs", num_envs)
-        _check_positive("max_episode_steps", max_episode_steps)
+        check_positive("num_envs", num_envs)
+        check_positive("max_episode_steps", max_episode_steps)
         self.name, self.num_envs, self.max_episode_steps = name, num_envs, max_episode_steps
         self._lay_out, self._see_through_walls = family.lay_out, family.see_through_walls
-        self._streams = [IntegerStream(spaced) for spaced in _spaced_seeds(seed, num_envs)]
+        self._streams = [IntegerStream(spaced) for spaced in spaced_seeds(seed, num_envs)]
         self._started = False
 
         # Codes are kept as int64, the size of an index, so that they look up tables without a
@@ -110,15 +117,15 @@ class GridWorlds:
         """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too,
         as in gymnasium."""
         if seeds is not None:
-            self._streams = [IntegerStream(seed) for seed in _checked_seeds(seeds, self.num_envs)]
+            self._streams = [IntegerStream(seed) for seed in checked_seeds(seeds, self.num_envs)]
         for index in range(self.num_envs):
             self._begin_episode(index)
         self._started = True
         return self._observe()
 
     def step(self, actions: ArrayLike) -> VectorStep:
-        _check_started(self._started)
-        action = _checked_actions(actions, self.num_envs, NUM_ACTIONS)
+        check_started(self._started)
+        action = checked_actions(actions, self.num_envs, NUM_ACTIONS)
         table = rules()
         front = self._cell + self._step_ahead[self._pose]
         situation = (action * POSES + self._pose) * CODES + self._codes[front]
@@ -164,8 +171,8 @@ class GridWorlds:
     def render(self, index: int, tile_pixels: int = 16) -> NDArray[np.uint8]:
         """RGB picture of one whole world as the package draws it: agent, and a lighter field of
         view."""
-        _check_started(self._started)
-        _gymnasium()
+        check_started(self._started)
+        gymnasium_with_minigrid()
         from minigrid.core.grid import Grid
 
         cells, codes = self._view()
@@ -197,7 +204,7 @@ class GridWorlds:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        _check_same_worlds(state, self.name, self.num_envs)
+        check_same_worlds(state, self.name, self.num_envs)
         self._refuse_other_rooms(state)
         self._started = state["started"]
         self._rooms[...] = state["rooms"]
@@ -237,155 +244,12 @@ class GridWorlds:
         """Nothing to release; there so that every environment can be closed alike."""
 
 
-# --- every other task, through the package
-# ----------------------------------------------------------------------------
-
-
-class PackageWorlds:
-    """N environments of one MiniGrid id, stepped one after the other by the minigrid package.
-
-    The package cannot save its objects, so a state is the generator at the start of each episode
-    and the actions since; loading plays them again and checks that the same observation comes out.
-    """
-
-    @staticmethod
-    def picture(observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return picture(observation)
-
-    def __init__(self, env_id: str, num_envs: int, seed: int) -> None:
-        _check_positive("num_envs", num_envs)
-        self.name, self.num_envs = env_id, num_envs
-        try:
-            self._envs = [
-                _gymnasium().make(env_id, disable_env_checker=True) for _ in range(num_envs)
-            ]
-            self._envs[0].reset()  # seeded below: this only shows whether it can
-        except FileNotFoundError as error:  # the WFC worlds: their patterns are not in the package
-            raise ValueError(
-                f"the minigrid package cannot make {env_id}: {error}; choose another task"
-            ) from error
-        self.observation_shape, self.num_actions, self.max_episode_steps = _package_spec(
-            env_id, self._envs[0]
-        )
-        self._actions_since_start: list[list[int]] = [[] for _ in range(num_envs)]
-        self._generator_at_start: list[Mapping[str, Any]] = [{} for _ in range(num_envs)]
-        self._observation = np.zeros((num_envs, *self.observation_shape), dtype=np.uint8)
-        self._started = False
-        self._seed(_spaced_seeds(seed, num_envs))
-
-    def _seed(self, seeds: Sequence[int]) -> None:
-        from gymnasium.utils.seeding import np_random
-
-        for env, seed in zip(self._envs, seeds, strict=True):
-            env.unwrapped.np_random = np_random(seed)[0]
-
-    def reset(self, seeds: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too,
-        as in gymnasium."""
-        if seeds is not None:
-            self._seed(_checked_seeds(seeds, self.num_envs))
-        for index in range(self.num_envs):
-            self._begin_episode(index)
-        self._started = True
-        return self._observation.copy()
-
-    def _begin_episode(self, index: int) -> None:
-        env = self._envs[index]
-        self._generator_at_start[index] = env.unwrapped.np_random.bit_generator.state
-        self._actions_since_start[index] = []
-        self._observation[index] = env.reset()[0]["image"]
-
-    def step(self, actions: ArrayLike) -> VectorStep:
-        _check_started(self._started)
-        action = _checked_actions(actions, self.num_envs, self.num_actions)
-        reward = np.zeros(self.num_envs, dtype=np.float32)
-        terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
-        for index, chosen in enumerate(action.tolist()):
-            seen, reward[index], terminated[index], truncated[index], _ = self._envs[index].step(
-                chosen
-            )
-            self._observation[index] = seen["image"]
-            self._actions_since_start[index].append(chosen)
-            if terminated[index] or truncated[index]:
-                self._begin_episode(index)
-        return VectorStep(self._observation.copy(), reward, terminated, truncated)
-
-    def render(self, index: int, tile_pixels: int = 16) -> NDArray[np.uint8]:
-        """RGB picture of one whole world: agent, and a lighter field of view."""
-        _check_started(self._started)
-        world: Any = self._envs[index].unwrapped
-        return np.asarray(world.get_frame(highlight=True, tile_size=tile_pixels), dtype=np.uint8)
-
-    def state_dict(self) -> dict[str, Any]:
-        generator_now = [env.unwrapped.np_random.bit_generator.state for env in self._envs]
-        return {
-            "name": self.name,
-            "num_envs": self.num_envs,
-            "started": self._started,
-            "generator": [
-                dict(state)
-                for state in (self._generator_at_start if self._started else generator_now)
-            ],
-            "actions_since_start": [list(actions) for actions in self._actions_since_start],
-            "observation": self._observation.copy(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        _check_same_worlds(state, self.name, self.num_envs)
-        self._started = state["started"]
-        for index, env in enumerate(self._envs):
-            env.unwrapped.np_random.bit_generator.state = state["generator"][index]
-            if not self._started:
-                continue  # seeded, but no episode to replay yet
-            self._begin_episode(index)
-            for action in state["actions_since_start"][index]:
-                self._observation[index] = env.step(action)[0]["image"]
-            self._actions_since_start[index] = list(state["actions_since_start"][index])
-        if self._started and not np.array_equal(self._observation, state["observation"]):
-            raise RuntimeError(
-                f"resuming {self.name}: replaying the saved actions gave other observations than "
-                "those saved; "
-                "use the minigrid version that wrote the state, or start a new run"
-            )
-
-    def close(self) -> None:
-        for env in self._envs:
-            env.close()
-
-
-def _package_spec(env_id: str, env: Any) -> tuple[tuple[int, int, int], int, int]:
-    """(observation shape, number of actions, episode limit), or an error that says which of them is
-    missing."""
-    spaces = getattr(env.observation_space, "spaces", {})
-    image = spaces.get("image") if isinstance(spaces, dict) else None
-    shape: tuple[int, ...] = getattr(image, "shape", None) or ()
-    if len(shape) != 3 or shape[2] != 3 or getattr(image, "dtype", None) != np.uint8:
-        raise ValueError(
-            f"{env_id} has no (H, W, 3) uint8 'image' observation, got {env.observation_space}; "
-            "choose a grid task such as FourRooms"
-        )
-    num_actions, max_steps = (
-        getattr(env.action_space, "n", None),
-        getattr(env.unwrapped, "max_steps", None),
-    )
-    if num_actions is None or max_steps is None:
-        raise ValueError(
-            f"{env_id} needs discrete actions and a max_steps attribute, got {env.action_space} "
-            f"and max_steps={max_steps}; choose a grid task such as FourRooms"
-        )
-    return (int(shape[0]), int(shape[1]), 3), int(num_actions), int(max_steps)
-
-
-# --- choosing one, and checks at the border
-# ---------------------------------------------------------------------------
-
-
 def make(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWorlds:
     """Worlds of the task MiniGrid-<name>-v0: batched where the rules are known here, else through
     the package."""
     if BATCHED_NAME.fullmatch(name):
         return GridWorlds(name, num_envs, seed)
-    id_of = _package_id_by_name()
+    id_of = package_id_by_name()
     if name not in id_of:
         near = difflib.get_close_matches(
             name.removeprefix("MiniGrid-").removesuffix("-v0"), id_of, n=3
@@ -397,82 +261,3 @@ def make(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWorlds:
         )
         raise ValueError(f"unknown MiniGrid task, got {name!r}; {hint}")
     return PackageWorlds(id_of[name], num_envs, seed)
-
-
-def picture(observation: NDArray[np.uint8], tile_pixels: int = 12) -> NDArray[np.uint8]:
-    """What one agent sees, a (7, 7, 3) observation, as RGB: it stands in the middle of the lowest
-    row and looks up."""
-    _gymnasium()
-    from minigrid.core.grid import Grid
-
-    grid, seen = Grid.decode(observation)
-    drawn = grid.render(tile_pixels, (AGENT_VIEW_X, AGENT_VIEW_Y), 3, highlight_mask=seen)
-    return np.asarray(drawn, dtype=np.uint8)
-
-
-def _gymnasium() -> Any:
-    """gymnasium with the MiniGrid ids registered; late, so that the batched worlds need numpy
-    only."""
-    try:
-        import gymnasium
-        import minigrid  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"this needs gymnasium and minigrid, got: {error}; pip install 'cclf[minigrid]'"
-        ) from error
-    return gymnasium
-
-
-def _package_id_by_name() -> dict[str, str]:
-    ids = [env_id for env_id in _gymnasium().registry if env_id.startswith("MiniGrid-")]
-    return {env_id.removeprefix("MiniGrid-").removesuffix("-v0"): env_id for env_id in ids}
-
-
-def _spaced_seeds(seed: int, num_envs: int) -> list[int]:
-    return _checked_seeds([seed + SEED_STRIDE * index for index in range(num_envs)], num_envs)
-
-
-def _checked_seeds(seeds: Sequence[int], num_envs: int) -> list[int]:
-    if len(seeds) != num_envs or not all(
-        isinstance(seed, int | np.integer) and seed >= 0 for seed in seeds
-    ):
-        raise ValueError(
-            f"seeds: need one non-negative integer for each of {num_envs} environments, got {seeds}"
-        )
-    return [int(seed) for seed in seeds]
-
-
-def _checked_actions(actions: ArrayLike, num_envs: int, num_actions: int) -> Ints:
-    action = np.asarray(actions)
-    if action.shape != (num_envs,) or action.dtype.kind not in "iu":
-        raise ValueError(
-            f"actions: need integers of shape ({num_envs},), got {action.dtype} of shape "
-            f"{action.shape}; "
-            "pass one action per environment"
-        )
-    action = action.astype(np.int64, copy=False)
-    # negatives are huge as unsigned: one test
-    if np.count_nonzero(action.view(np.uint64) >= num_actions):
-        raise ValueError(
-            f"actions: need values in 0..{num_actions - 1}, got {action.min()}..{action.max()}"
-        )
-    return action
-
-
-def _check_positive(what: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{what}: need 1 or more, got {value}")
-
-
-def _check_started(started: bool) -> None:
-    if not started:
-        raise RuntimeError("these environments have not begun an episode; call reset() first")
-
-
-def _check_same_worlds(state: dict[str, Any], name: str, num_envs: int) -> None:
-    if (state["name"], state["num_envs"]) != (name, num_envs):
-        raise ValueError(
-            f"state of {state['num_envs']} x {state['name']} cannot be loaded into {num_envs} x "
-            f"{name}; "
-            "build the same environments first"
-        )
