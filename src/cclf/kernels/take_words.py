@@ -1,9 +1,9 @@
-"""Views of Rainbow's frames, each by its own rows and columns, of S runs at once: the four frames of
-a pixel as one word of four bytes, the oldest in the lowest.
+"""Views of Rainbow's frames, each by its own rows and columns, of S runs at once: the four frames
+of a pixel as one word of four bytes, the oldest in the lowest.
 
-For a GPU. Words are chosen among and read four times as fast as bytes. And a compiler makes the
-plain way (`augment.take_pixels`) write down the place of each pixel as a number of eight bytes; with
-Triton one kernel of `take_words_triton` reads and writes nothing but pixels.
+For a GPU: what follows handles a word as fast as it would handle a byte. And a compiler makes the
+plain way (`augment.take_pixels`) write down the place of each pixel as a number of eight bytes,
+where with Triton one kernel of `take_words_triton` reads and writes nothing but pixels.
 """
 
 from typing import Any
