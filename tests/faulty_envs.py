@@ -1,5 +1,6 @@
 """An environment that fails on demand, in a module that worker processes can import."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -70,6 +71,10 @@ def hang():
     time.sleep(600)
 
 
+def hang_in_driver():
+    ctypes.PyDLL(None).sleep(600)  # with the GIL: no other thread of Python can run
+
+
 def stop():
     os.kill(os.getpid(), signal.SIGSTOP)  # not even a watchdog in the process can end it
 
@@ -82,7 +87,14 @@ def throw():
     raise RuntimeError("a joint\nbroke")
 
 
-FAULTS = {"crash": crash, "hang": hang, "stop": stop, "kill": kill, "raise": throw}
+FAULTS = {
+    "crash": crash,
+    "hang": hang,
+    "hang in driver": hang_in_driver,
+    "stop": stop,
+    "kill": kill,
+    "raise": throw,
+}
 
 
 class FaultyPlayer:

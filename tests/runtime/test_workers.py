@@ -235,6 +235,10 @@ LINES = {
         "hang",
         "step",
     ): "worker 0 of toy/faulty did not answer within 1 seconds (in hang, faulty_envs.py:",
+    (
+        "hang in driver",
+        "step",
+    ): "worker 0 of toy/faulty did not answer within 1 seconds (in hang_in_driver, faulty_envs.py:",
     ("stop", "step"): "worker 0 of toy/faulty did not answer within 1 seconds",
 }
 

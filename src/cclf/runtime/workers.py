@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -257,6 +258,8 @@ class _Worker:
                     socket.SOL_SOCKET, limit, struct.pack("ll", int(self.timeout_seconds + 1), 0)
                 )
             self.pipe = Connection(ours.detach())
+            self.poller = select.poll()  # kept: `pipe.poll` would make one each time
+            self.poller.register(self.pipe, select.POLLIN)
             try:
                 self.process = subprocess.Popen(
                     interpreter.command(
@@ -288,7 +291,7 @@ class _Worker:
     def receive(self, patience_seconds: float) -> list[Answer]:
         answers = []
         try:
-            while self.unanswered and self.pipe.poll(patience_seconds):
+            while self.unanswered and self.poller.poll(patience_seconds * 1000.0):
                 answer = Answer(*self.pipe.recv())
                 self.unanswered -= 1
                 self.asked_at, self.allowed_seconds = (
@@ -334,9 +337,9 @@ class _Worker:
 
 
 def _fate(code: int | None, last_words: str, timeout_seconds: float) -> str:
-    watchdog = last_words.rpartition("Timeout (")[2] if "Timeout (" in last_words else ""
-    if code is None or watchdog:
-        where = re.search(r'File "([^"]+)", line (\d+) in (\S+)', watchdog)  # the innermost frame
+    if code in (None, -signal.SIGALRM):
+        frames = last_words.rpartition("Current thread")[2]
+        where = re.search(r'File "([^"]+)", line (\d+) in (\S+)', frames)  # the innermost
         place = f" (in {where[3]}, {Path(where[1]).name}:{where[2]})" if where else ""
         return f"did not answer within {timeout_seconds:g} seconds{place}"
     if code < 0:
@@ -352,16 +355,18 @@ def main(descriptor: int, timeout_seconds: float) -> None:
     # some schedulers send them to all processes of a job
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
+    # An alarm says where this process hangs and ends it, parent or not, also where a driver holds
+    # the GIL. (`dump_traceback_later` starts a thread each time, which takes as long as a step of
+    # Atari.)
+    faulthandler.register(signal.SIGALRM, chain=True)
     pipe, envs = Connection(descriptor), dict[int, Env]()
     with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe, or is gone
         while True:
             env, command, arguments = pipe.recv()
-            # From a thread that needs no GIL: it ends this process where a driver hangs, parent or
-            # not.
-            faulthandler.dump_traceback_later(timeout_seconds, exit=True)
+            signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
             pipe.send(_carry_out(envs, env, command, arguments))
-            faulthandler.cancel_dump_traceback_later()
-    faulthandler.dump_traceback_later(GRACE_SECONDS, exit=True)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
     for one in envs.values():
         one.close()
 
