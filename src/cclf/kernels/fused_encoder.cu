@@ -209,15 +209,15 @@ template <int ROWS> struct Band {
   static __device__ constexpr int to_second(int step) {
     return terms(2 * step + 1) - terms(2 * step);
   }
-  // Pixels of `rows` rows of results, `first` and on, by threads whose numbers are `worker` and on.
+  // Pixels of `rows` rows of results, `first` and on: of 128 threads, each copies a line at most.
+  static_assert(lines(ROWS) <= 128, "a line for each thread");
   static __device__ __forceinline__ void copy(const Crop& crop, int first, int rows, u32 to,
-                                              u32 arrival, int worker, int workers) {
-    for (int i = worker; i < lines(rows); i += workers) {
-      int pair = i / PLANES, plane = i % PLANES, row_odd = plane >= ODD_ODD;
-      int column_odd = plane == EVEN_ODD || plane == ODD_ODD;
-      copy_in(to + (line_of(plane) + pair) * HALF * UNIT,
-              crop.line(2 * (first + pair) + row_odd, column_odd, plane == NINTH), HALF * UNIT, arrival);
-    }
+                                              u32 arrival, int worker) {
+    if (worker >= lines(rows)) return;
+    int pair = worker / PLANES, plane = worker % PLANES, row_odd = plane >= ODD_ODD;
+    int column_odd = plane == EVEN_ODD || plane == ODD_ODD;
+    copy_in(to + (line_of(plane) + pair) * HALF * UNIT,
+            crop.line(2 * (first + pair) + row_odd, column_odd, plane == NINTH), HALF * UNIT, arrival);
   }
 };
 
@@ -370,7 +370,7 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     u32 arrival = arrivals.at(group);
     int rows = band_rows(band);
     if (worker == 0) expect_bytes(arrival, Pixels::lines(rows) * HALF * UNIT);
-    Pixels::copy(crop, BAND_ROWS * band, rows, b + group * Pixels::BYTES, arrival, worker, 128);
+    Pixels::copy(crop, BAND_ROWS * band, rows, b + group * Pixels::BYTES, arrival, worker);
   };
   // One thread copies weights for all.
   auto copy_weights = [&](u32 to, const unsigned char* from, u32 bytes, int arrival) {
@@ -817,7 +817,7 @@ extern "C" __global__ void __launch_bounds__(FirstSums::THREADS, 1)
               cut + (((u64)n * 4 + worker) * FirstGradient::LEAVING + band * FirstSums::PLACES) * UNIT,
               bytes, arrival);
     SumPixels::copy(Crop(images, sample, origins, n, height, columns), SUM_ROWS * band, rows, to,
-                    arrival, worker, FirstSums::THREADS);
+                    arrival, worker);
   };
   auto pixel = [&](u32 to, int step, int eight, int place) {
     return to + (SumPixels::terms(2 * step) + eight * SumPixels::to_second(step) + place) * UNIT;

@@ -176,10 +176,9 @@ def gradients(
     start("first_weight_gradient", arguments=pixels)
     start("later_weight_gradients", arguments=[*results[:-1], *cuts[1:], parts, count])
     first, *later, biases = torch.split(parts.sum(0), numbers)
-    eight, ninth, _ = first.view(FIRST_TERMS, FILTERS).split(
-        [TAPS * EIGHT, TAPS, FIRST_TERMS - TAPS * (EIGHT + 1)]
-    )
-    taps = torch.cat([eight.view(TAPS, EIGHT, FILTERS), ninth[:, None]], 1)
+    terms = first.view(FIRST_TERMS, FILTERS)
+    eight = terms[: TAPS * EIGHT].view(TAPS, EIGHT, FILTERS)
+    taps = torch.cat([eight, terms[TAPS * EIGHT :][:TAPS, None]], 1)
     first = taps[:, :channels] / 255.0
     found = [weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)]
     return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
