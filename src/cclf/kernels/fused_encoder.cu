@@ -15,8 +15,8 @@
 // while all threads compute.
 //
 // Shared memory:   a: results of convolution 1, then of 3    b: rows of pixels, then results of 2
-//                  w: weights of 2, then of 3; those of 4 lie behind the results of 3; those of 1
-//                  have a place of their own
+//                  w: in front the weights of 1, then a part of those of 3; behind, the weights of 2,
+//                  then the others of 3; those of 4 lie behind the results of 3
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -141,7 +141,8 @@ constexpr int UNIT = 16;               // bytes: eight channels of a pixel
 constexpr int PIXEL_BYTES = 4 * UNIT;  // 32 channels
 constexpr int STEP_BYTES = 16 * 32 * 2;  // weights of a product
 constexpr int FIRST_STEPS = 6, FIRST_WEIGHT_BYTES = FIRST_STEPS * STEP_BYTES;
-constexpr int WEIGHT_BYTES = 18 * STEP_BYTES;
+constexpr int STEPS = 18, WEIGHT_BYTES = STEPS * STEP_BYTES;  // of a later convolution
+constexpr int FRONT_STEPS = 8, FRONT_BYTES = FRONT_STEPS * STEP_BYTES;  // that come early
 
 // A few arrivals of as many threads, and the turn of each.
 template <int COUNT, int ARRIVING = 1> struct Arrivals {
@@ -209,6 +210,11 @@ template <int ROWS> struct Band {
   static __device__ constexpr int to_second(int step) {
     return terms(2 * step + 1) - terms(2 * step);
   }
+  static __device__ constexpr bool in_order() {
+    for (int step = 0; step < FIRST_STEPS; ++step)
+      if (to_second(step) <= 0) return false;
+    return true;
+  }
   // Pixels of `rows` rows of results, `first` and on: of 128 threads, each copies a line at most.
   static_assert(lines(ROWS) <= 128, "a line for each thread");
   static __device__ __forceinline__ void copy(const Crop& crop, int first, int rows, u32 to,
@@ -224,6 +230,7 @@ template <int ROWS> struct Band {
 // Results of convolution 1 come in bands. Each group of four warps fills one buffer with pixels.
 constexpr int BAND_ROWS = 6, BANDS = 7;
 using Pixels = Band<BAND_ROWS>;
+static_assert(Pixels::in_order(), "a product's first terms lie before the second");
 static_assert(BAND_ROWS * HALF <= 64 * GROUPS, "a product of each group makes a band");
 static_assert(SIDE1 > BAND_ROWS * (BANDS - 1) && SIDE1 <= BAND_ROWS * BANDS, "bands make all rows");
 static_assert(GROUPS < BANDS && BANDS <= 2 * GROUPS, "a buffer is filled once or twice");
@@ -231,12 +238,11 @@ __device__ __forceinline__ int band_rows(int band) {
   return band < BANDS - 1 ? BAND_ROWS : SIDE1 - BAND_ROWS * (BANDS - 1);
 }
 constexpr int A_START = 0, A_BYTES = SIDE1 * SIDE1 * PIXEL_BYTES;
-constexpr int W_START = A_BYTES, B_START = W_START + WEIGHT_BYTES;
-constexpr int B_BYTES = SIDE2 * SIDE2 * PIXEL_BYTES;
-constexpr int FIRST_WEIGHTS = B_START + B_BYTES;
-constexpr int ARRIVALS_START = FIRST_WEIGHTS + FIRST_WEIGHT_BYTES;
+constexpr int B_START = A_BYTES, B_BYTES = SIDE2 * SIDE2 * PIXEL_BYTES;
+constexpr int W_START = B_START + B_BYTES, ARRIVALS_START = W_START + FRONT_BYTES + WEIGHT_BYTES;
 constexpr int LAST_WEIGHTS = SIDE3 * SIDE3 * PIXEL_BYTES;  // in a, behind the results of 3
 static_assert(GROUPS * Pixels::BYTES <= B_BYTES, "the pixels fit in b");
+static_assert(FIRST_WEIGHT_BYTES <= FRONT_BYTES, "the first weights fit in front");
 static_assert(LAST_WEIGHTS + WEIGHT_BYTES <= A_BYTES, "the last weights fit in a");
 static_assert(ARRIVALS_START + 2 * Arrivals<1>::BYTES <= 232448, "more than a block can have");
 
@@ -310,39 +316,56 @@ __device__ __forceinline__ void first_products(float (&sum)[16], u32 from, u32 w
   wait_for_products();
 }
 
-// A 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes at `from`: `after(sum, begin)`
-// for every 64 of COUNT neighbouring results, and `before(begin)` while they are computed.
-template <int SIDE, int COUNT, class Before, class After>
-__device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, const Before& before,
-                                         const After& after) {
+// Of a 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes: 64 sums, for the pixel at
+// `from` and on, over the steps FIRST to LAST - 1.
+template <int SIDE, int FIRST, int LAST>
+__device__ __forceinline__ void multiply_steps(float (&sum)[16], u32 from, u32 weights) {
   constexpr int PLANE = SIDE * SIDE;
-  u64 factors = matrix(weights, STEP_BYTES / 2);
+  u64 factors = matrix(weights, STEP_BYTES / 2), pixels = matrix(from, PLANE * UNIT);
+  begin_products();
+#pragma unroll
+  for (int step = FIRST; step < LAST; ++step) {
+    int tap = step / 2, part = step % 2;
+    int further = 2 * part * PLANE + tap / 3 * SIDE + tap % 3;
+    multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
+  }
+  wait_for_products();
+}
+
+// The convolution of pixels at `from`: for every 64 of COUNT neighbouring results `before(begin)`, and
+// `after(sum, begin)` when they are computed. Of the weights, THERE steps are there, and the others
+// after `wait()`.
+struct Nothing {
+  __device__ __forceinline__ void operator()() const {}
+  __device__ __forceinline__ void operator()(int) const {}
+};
+template <int SIDE, int COUNT, int THERE, class Wait, class Before, class After>
+__device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, const Wait& wait,
+                                         const Before& before, const After& after) {
   for (int tile = warp >> 2; tile * 64 < COUNT; tile += GROUPS) {
-    u64 pixels = matrix(from + tile * 64 * UNIT, PLANE * UNIT);
+    u32 pixels = from + tile * 64 * UNIT;
     float sum[16];
     before(tile * 64);
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < 18; ++step) {
-      int tap = step / 2, part = step % 2;
-      int further = 2 * part * PLANE + tap / 3 * SIDE + tap % 3;
-      multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
+    if (THERE < STEPS && tile < GROUPS) {
+      multiply_steps<SIDE, 0, THERE>(sum, pixels, weights);
+      wait();
+      multiply_steps<SIDE, THERE, STEPS>(sum, pixels, weights);
+    } else {
+      multiply_steps<SIDE, 0, STEPS>(sum, pixels, weights);
     }
-    wait_for_products();
     after(sum, tile * 64);
   }
 }
 
 // A later convolution forward.
-template <int SIDE, class Results, class Before>
+template <int SIDE, int THERE, class Results, class Wait, class Before>
 __device__ __forceinline__ void convolve_and_cut(u32 from, u32 weights, const float* all_bias,
                                                  const Results& results, int warp, int lane,
-                                                 const Before& before) {
+                                                 const Wait& wait, const Before& before) {
   float bias[8];
   load_bias(bias, all_bias, lane);
-  convolve<SIDE, (SIDE - 2) * SIDE>(
-      from, weights, warp, before,
-      [&](const float(&sum)[16], int begin) {
+  convolve<SIDE, (SIDE - 2) * SIDE, THERE>(
+      from, weights, warp, wait, before, [&](const float(&sum)[16], int begin) {
         finish<SIDE>(sum, bias, begin, 0, SIDE - 2, results, warp, lane);
       });
 }
@@ -359,7 +382,7 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
   u32 start = shared_start(), a = start + A_START, b = start + B_START, w = start + W_START;
   int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
   int group = warp >> 2, worker = lane * 4 + (warp & 3);  // in a group: neighbours in different warps
-  enum { THE_FIRST_WEIGHTS = GROUPS, WEIGHTS, THE_LAST_WEIGHTS, ALL };  // behind those of the buffers
+  enum { FRONT = GROUPS, BEHIND, THE_LAST_WEIGHTS, ALL };  // after those of the buffers
   Arrivals<ALL> arrivals{start + ARRIVALS_START};
   Arrivals<BANDS - GROUPS, THREADS / 32> used{start + ARRIVALS_START + arrivals.BYTES};
   arrivals.set_up(thread);
@@ -372,15 +395,18 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     if (worker == 0) expect_bytes(arrival, Pixels::lines(rows) * HALF * UNIT);
     Pixels::copy(crop, BAND_ROWS * band, rows, b + group * Pixels::BYTES, arrival, worker);
   };
-  // One thread copies weights for all.
-  auto copy_weights = [&](u32 to, const unsigned char* from, u32 bytes, int arrival) {
+  // One thread copies weights for all: of convolution 1, and of later ones the steps `first` and on.
+  auto copy_weights = [&](u32 to, const unsigned char* from, int steps, int arrival) {
     if (thread > 0) return;
-    expect_bytes(arrivals.at(arrival), bytes);
-    copy_in(to, from, bytes, arrivals.at(arrival));
+    expect_bytes(arrivals.at(arrival), steps * STEP_BYTES);
+    copy_in(to, from, steps * STEP_BYTES, arrivals.at(arrival));
   };
-  auto copy_later_weights = [&](u32 to, int number, int arrival) {
-    copy_weights(to, later + number * WEIGHT_BYTES, WEIGHT_BYTES, arrival);
+  u32 w_behind = w + FRONT_BYTES;
+  auto copy_first_two = [&] {
+    copy_weights(w, first, FIRST_STEPS, FRONT);
+    copy_weights(w_behind, later, STEPS, BEHIND);
   };
+  const unsigned char* third = later + WEIGHT_BYTES;
   auto crop_of = [&](int n) {
     return Crop(images, sample, origins, n < count ? n : 0, height, columns);
   };
@@ -397,25 +423,24 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
   };
 
   if ((int)blockIdx.x >= count) return;
-  auto nothing = [](int) {};
+  Nothing nothing;
   Crop next = crop_of(blockIdx.x);
-  copy_weights(start + FIRST_WEIGHTS, first, FIRST_WEIGHT_BYTES, THE_FIRST_WEIGHTS);
+  copy_first_two();
   copy_band(next, group);
-  copy_later_weights(w, 0, WEIGHTS);
-  arrivals.wait(THE_FIRST_WEIGHTS);
   for (int n = blockIdx.x; n < count; n += gridDim.x) {
     bool another = n + (int)gridDim.x < count;
     Crop crop = next;
     next = crop_of(n + gridDim.x);
     float first_bias[8];
     load_bias(first_bias, bias, lane);
+    arrivals.wait(FRONT);
 #pragma unroll 1
     for (int band = 0; band < BANDS; ++band) {
       int buffer = band % GROUPS;
       bool refill = band + GROUPS < BANDS;
       float sum[16];
       arrivals.wait(buffer);
-      first_products(sum, b + buffer * Pixels::BYTES, start + FIRST_WEIGHTS, warp);
+      first_products(sum, b + buffer * Pixels::BYTES, w, warp);
       if (refill && lane == 0) arrive(used.at(buffer));
       finish<HALF>(sum, first_bias, group * 64, BAND_ROWS * band, band_rows(band), Planes<SIDE1>{a},
                    warp, lane);
@@ -425,26 +450,31 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
       }
     }
     everybody_sees();
+    copy_weights(w, third, FRONT_STEPS, FRONT);
     keep(kept_1, a, SIDE1, n);
-    arrivals.wait(WEIGHTS);
-    convolve_and_cut<SIDE1>(a, w, bias + 32, Planes<SIDE2>{b}, warp, lane, nothing);
+    arrivals.wait(BEHIND);
+    convolve_and_cut<SIDE1, STEPS>(a, w_behind, bias + 32, Planes<SIDE2>{b}, warp, lane, nothing,
+                                   nothing);
     has_been_kept();
     everybody_sees();
-    copy_later_weights(w, 1, WEIGHTS);
-    copy_later_weights(a + LAST_WEIGHTS, 2, THE_LAST_WEIGHTS);
+    copy_weights(w_behind, third + FRONT_BYTES, STEPS - FRONT_STEPS, BEHIND);
+    copy_weights(a + LAST_WEIGHTS, later + 2 * WEIGHT_BYTES, STEPS, THE_LAST_WEIGHTS);
     keep(kept_2, b, SIDE2, n);
-    arrivals.wait(WEIGHTS);
-    convolve_and_cut<SIDE2>(b, w, bias + 64, Planes<SIDE3>{a}, warp, lane, nothing);
+    arrivals.wait(FRONT);
+    convolve_and_cut<SIDE2, FRONT_STEPS>(b, w, bias + 64, Planes<SIDE3>{a}, warp, lane,
+                                         [&] { arrivals.wait(BEHIND); }, nothing);
     has_been_kept();
     everybody_sees();
     keep(kept_3, a, SIDE3, n);
-    if (another) copy_later_weights(w, 0, WEIGHTS);
+    if (another) copy_first_two();
     arrivals.wait(THE_LAST_WEIGHTS);
     Features results{features + (u64)n * (SIDE4 * (SIDE4 + 1) * 4)};
     // One group after another starts the copies for the next image, while three compute.
-    convolve_and_cut<SIDE3>(a, a + LAST_WEIGHTS, bias + 96, results, warp, lane, [&](int begin) {
+    auto start_copies = [&](int begin) {
       if (another && begin / (64 * GROUPS) == group) copy_band(next, group);
-    });
+    };
+    convolve_and_cut<SIDE3, STEPS>(a, a + LAST_WEIGHTS, bias + 96, results, warp, lane, nothing,
+                                   start_copies);
     has_been_kept();
     BARRIER();
   }
@@ -575,8 +605,8 @@ __device__ __forceinline__ float go_back(u32 from, u32 weights, const uint4* res
   auto place_of = [&](int begin, int half) {
     return begin + (warp & 3) * 16 + 8 * half + (lane >> 2);
   };
-  convolve<SIDE, SIDE * SIDE>(
-      from, weights, warp,
+  convolve<SIDE, SIDE * SIDE, STEPS>(
+      from, weights, warp, Nothing(),
       [&](int begin) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {

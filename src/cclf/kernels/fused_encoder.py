@@ -22,8 +22,8 @@ Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of
 PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results they are made for
 GENERATION = (9, 0)  # whose matrix instructions they use
 LAUNCH = {  # threads of a block, and bytes of shared memory: the constants of the kernels
-    "encode_frozen": (512, 229_632),
-    "encode_and_keep": (512, 229_632),
+    "encode_frozen": (512, 231_680),
+    "encode_and_keep": (512, 231_680),
     "gradients": (512, 226_048),
     "first_weight_gradient": (224, 201_664),
     "later_weight_gradients": (256, 185_408),
