@@ -167,20 +167,23 @@ __device__ __forceinline__ u64 matrix(u32 place, u32 next_terms) {
   return (u64)(place / UNIT) | (u64)(next_terms / UNIT) << 16 | NEXT_ROWS << 32;
 }
 
-// A crop of packed frames [frame][odd column][second eight numbers][row][half the columns][8]. A pixel's
-// first eight numbers are its channels but the ninth. The second are the ninth channel here and under
-// the next seven taps of a 3 x 3 filter that begins here.
+// A crop of packed frames [frame][odd column][second eight numbers][row][half the columns][8]. The first
+// eight numbers of a pixel are its channels but the ninth, the second eight are the ninth channel here
+// and under the next seven taps of a 3 x 3 filter that begins here.
+//
+// Nothing is computed from the numbers of the crop before the first `line`: so nobody waits for them.
 struct Crop {
-  const unsigned char* frame;
+  const unsigned char* images;
+  u64 frame;
   int y, x, height, columns;
   __device__ __forceinline__ Crop(const unsigned char* images, const long long* sample,
                                   const long long* origins, int n, int height, int columns)
-      : frame(images + (u64)sample[n] * 4 * height * columns * UNIT),
-        y((int)origins[2 * n]), x((int)origins[2 * n + 1]), height(height), columns(columns) {}
+      : images(images), frame(sample[n]), y((int)origins[2 * n]), x((int)origins[2 * n + 1]),
+        height(height), columns(columns) {}
   // Its pixels in one row whose column is even or odd in the crop, as far as they are neighbours.
   __device__ __forceinline__ const unsigned char* line(int row, int column_odd, int eight) const {
     int column = x + column_odd, plane = 2 * (column & 1) + eight;
-    return frame + (((u64)plane * height + y + row) * columns + (column >> 1)) * UNIT;
+    return images + (((4 * frame + plane) * height + y + row) * columns + (column >> 1)) * UNIT;
   }
 };
 
@@ -395,7 +398,7 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     if (worker == 0) expect_bytes(arrival, Pixels::lines(rows) * HALF * UNIT);
     Pixels::copy(crop, BAND_ROWS * band, rows, b + group * Pixels::BYTES, arrival, worker);
   };
-  // One thread copies weights for all: of convolution 1, and of later ones the steps `first` and on.
+  // One thread copies weights for all.
   auto copy_weights = [&](u32 to, const unsigned char* from, int steps, int arrival) {
     if (thread > 0) return;
     expect_bytes(arrivals.at(arrival), steps * STEP_BYTES);
