@@ -140,6 +140,9 @@ static void wait_for_arrival(u32 arrival, u32 turn) {
 static void copy_in(u32 to, const void* from, u32 bytes, u32 arrival) {
   if ((uint64_t)from % 16 || to % 16 || bytes % 16) refuse("a copy of what is no multiple of 16");
   check_shown(to, bytes);
+  for (auto& [address, other] : arrivals)
+    for (auto& copy : other.copies)
+      if (to < copy.to + copy.bytes && copy.to < to + bytes) refuse("two copies to one place");
   memset(piece(to, bytes), 0xff, bytes);
   arrivals.at(arrival).copies.push_back({to, from, bytes});
 }
