@@ -4,7 +4,9 @@
 // next four begin, in the next block in the opposite order: what lacks a barrier shows.
 //
 // Copies are as late as can be: into shared memory when nobody can go on without them, out of it when
-// somebody waits for their end. What has not come yet, and what nobody wrote, is NaN.
+// somebody waits for their end. So are products: in one block later than copies, in the next earlier.
+// What has not come yet, and what nobody wrote, is NaN, and so is to a product what a thread wrote and
+// has not shown.
 
 #include <math.h>
 #include <ucontext.h>
@@ -32,25 +34,28 @@ enum Need { NOTHING, PRODUCT, SMALL_PRODUCT, TURNED_MATRIX, EXCHANGE, ARRIVAL, A
 struct CopyIn { u32 to; const void* from; u32 bytes; };
 struct CopyOut { void* to; u32 from, bytes; };
 struct Arrival {
-  u32 turn = 0;  // that is not over
-  long expected = -1;
+  u32 threads, turn = 0;  // the turn that is not over
+  u32 arrived = 0, expected = 0;
   std::vector<CopyIn> copies;
 };
+struct Product { float* sum; u64 a, b; int add; };  // of matrices in shared memory
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
   Need need = NOTHING;
   float* sum;
-  u32 a[4], b0, b1;        // a small product's factors of this thread
-  u64 matrix_a, matrix_b;  // or the matrices in shared memory
-  int add, other;
+  u32 a[4], b0, b1;  // a small product's factors of this thread
+  int other;
   u32 value, address, found[4], arrival, turn;
+  bool may_multiply = false;
+  std::vector<Product> products;
   std::vector<CopyOut> copies;
+  std::vector<u32> written;  // and not shown: units of 16 bytes
 };
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static int now;
-static std::vector<unsigned char> shared;
+static std::vector<unsigned char> shared, unseen;  // unseen: a unit that somebody has to show
 static std::map<u32, Arrival> arrivals;
 
 static void refuse(const char* what) {
@@ -80,6 +85,15 @@ static unsigned char* place(u32 address, u32 bytes) {
   if (address % bytes) refuse("an address between two places");
   return piece(address, bytes);
 }
+static void write(u32 to, const void* values, u32 bytes) {
+  memcpy(place(to, bytes), values, bytes);
+  unseen[to / 16] = 1;
+  fibers[now].written.push_back(to / 16);
+}
+static void check_shown(u32 address, u32 bytes) {
+  for (u32 unit = address / 16; unit < (address + bytes + 15) / 16; ++unit)
+    if (unseen[unit]) refuse("a copy does not see what was written");
+}
 
 #define CCLF_PRIMITIVES
 static u32 shared_start() { return 0; }
@@ -89,9 +103,8 @@ static void load_turned_matrix(u32 (&found)[4], u32 address) {
   memcpy(found, fibers[now].found, 16);
 }
 static void multiply_add(float (&sum)[16], u64 a, u64 b, int add) {
-  Fiber& fiber = fibers[now];
-  fiber.sum = sum, fiber.matrix_a = a, fiber.matrix_b = b, fiber.add = add;
-  rest_until(PRODUCT);
+  if (!fibers[now].may_multiply) refuse("a product that has not begun");
+  fibers[now].products.push_back({sum, a, b, add});
 }
 static void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   Fiber& fiber = fibers[now];
@@ -99,13 +112,25 @@ static void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   fiber.sum = sum, fiber.b0 = b0, fiber.b1 = b1;
   rest_until(SMALL_PRODUCT);
 }
-static void begin_products() {}
-static void wait_for_products() {}
-static void show_to_products_and_copies() {}
-static void set_up_arrival(u32 arrival) { arrivals[arrival] = {}; }
+static void begin_products() { fibers[now].may_multiply = true; }
+static void wait_for_products() {
+  rest_until(PRODUCT);
+  fibers[now].may_multiply = false;
+}
+static void show_to_products_and_copies() {
+  for (u32 unit : fibers[now].written) unseen[unit] = 0;
+  fibers[now].written.clear();
+}
+static void set_up_arrival(u32 arrival, u32 threads) {
+  place(arrival, 8);
+  arrivals[arrival] = {threads};
+}
+static void arrive(u32 arrival) {
+  if (++arrivals.at(arrival).arrived > arrivals.at(arrival).threads) refuse("one arrives too many");
+}
 static void expect_bytes(u32 arrival, u32 bytes) {
-  if (arrivals.at(arrival).expected >= 0) refuse("bytes are expected already");
-  arrivals.at(arrival).expected = bytes;
+  arrive(arrival);
+  if ((arrivals.at(arrival).expected += bytes) >= 1u << 20) refuse("more bytes than can be expected");
 }
 static void wait_for_arrival(u32 arrival, u32 turn) {
   if (arrivals.at(arrival).turn % 2 != turn) return;
@@ -113,22 +138,27 @@ static void wait_for_arrival(u32 arrival, u32 turn) {
   rest_until(ARRIVAL);
 }
 static void copy_in(u32 to, const void* from, u32 bytes, u32 arrival) {
-  if ((uint64_t)from % 16 || bytes % 16) refuse("a copy of what is no multiple of 16");
+  if ((uint64_t)from % 16 || to % 16 || bytes % 16) refuse("a copy of what is no multiple of 16");
+  check_shown(to, bytes);
+  for (auto& [address, other] : arrivals)
+    for (auto& copy : other.copies)
+      if (to < copy.to + copy.bytes && copy.to < to + bytes) refuse("two copies to one place");
   memset(piece(to, bytes), 0xff, bytes);
   arrivals.at(arrival).copies.push_back({to, from, bytes});
 }
 static void copy_out(void* to, u32 from, u32 bytes) {
-  if ((uint64_t)to % 16 || bytes % 16) refuse("a copy to what is no multiple of 16");
+  if ((uint64_t)to % 16 || from % 16 || bytes % 16) refuse("a copy to what is no multiple of 16");
+  check_shown(from, bytes);
   fibers[now].copies.push_back({to, from, bytes});
 }
 static void wait_for_copies_out() {
   for (auto& copy : fibers[now].copies) memcpy(copy.to, piece(copy.from, copy.bytes), copy.bytes);
   fibers[now].copies.clear();
 }
-static void store_4_bytes(u32 to, u32 value) { memcpy(place(to, 4), &value, 4); }
+static void store_4_bytes(u32 to, u32 value) { write(to, &value, 4); }
 static void store_16_bytes(u32 to, u32 a, u32 b, u32 c, u32 d) {
   u32 values[4] = {a, b, c, d};
-  memcpy(place(to, 16), values, 16);
+  write(to, values, 16);
 }
 static void load_16_bytes(u32 (&values)[4], u32 from) { memcpy(values, place(from, 16), 16); }
 static float as_float(u32 bits) {
@@ -157,27 +187,42 @@ static float number(u64 matrix, int row, int term) {
   u32 next_rows = (matrix >> 32 & 0x3fff) * 16;
   u32 at = first + row / 8 * next_rows + row % 8 * 16 + term / 8 * next_terms + term % 8 * 2;
   if (at + 2 > shared.size()) refuse("a matrix that ends outside shared memory");
+  if (unseen[at / 16]) return NAN;
   uint16_t bits;
   memcpy(&bits, shared.data() + at, 2);
   return from_bfloat16(bits);
 }
-static void multiply(Fiber* group) {
-  for (int i = 1; i < 128; ++i)
-    if (group[i].need != PRODUCT || group[i].matrix_a != group[0].matrix_a ||
-        group[i].matrix_b != group[0].matrix_b)
-      refuse("four warps do not multiply the same");
+static void multiply(Fiber* group, size_t number) {
+  const Product& product = group[0].products[number];
   static float a[64][16], b[32][16];
-  for (int i = 0; i < 64 * 16; ++i) a[i / 16][i % 16] = number(group[0].matrix_a, i / 16, i % 16);
-  for (int i = 0; i < 32 * 16; ++i) b[i / 16][i % 16] = number(group[0].matrix_b, i / 16, i % 16);
+  for (int i = 0; i < 64 * 16; ++i) a[i / 16][i % 16] = ::number(product.a, i / 16, i % 16);
+  for (int i = 0; i < 32 * 16; ++i) b[i / 16][i % 16] = ::number(product.b, i / 16, i % 16);
   for (int i = 0; i < 128; ++i) {
+    const Product& mine = group[i].products[number];
+    if (mine.a != product.a || mine.b != product.b) refuse("four warps do not multiply the same");
     for (int j = 0; j < 16; ++j) {
       int row = 16 * (i / 32) + i % 32 / 4 + 8 * (j / 2 % 2), output = 8 * (j / 4) + 2 * (i % 4) + j % 2;
-      float sum = group[i].add ? group[i].sum[j] : 0.0f;
+      float sum = mine.add ? mine.sum[j] : 0.0f;
       for (int term = 0; term < 16; ++term) sum += a[row][term] * b[output][term];
-      group[i].sum[j] = sum;
+      mine.sum[j] = sum;
     }
-    group[i].need = NOTHING;
   }
+}
+// Of the first four warps that all wait for their products.
+static bool multiply() {
+  for (size_t first = 0; first + 128 <= fibers.size(); first += 128) {
+    Fiber* group = &fibers[first];
+    bool all = true;
+    for (int i = 0; i < 128; ++i) all &= group[i].need == PRODUCT;
+    if (!all) continue;
+    for (int i = 1; i < 128; ++i)
+      if (group[i].products.size() != group[0].products.size())
+        refuse("four warps do not multiply the same");
+    for (size_t number = 0; number < group[0].products.size(); ++number) multiply(group, number);
+    for (int i = 0; i < 128; ++i) group[i].products.clear(), group[i].need = NOTHING;
+    return true;
+  }
+  return false;
 }
 static void all_lanes(const Fiber* warp) {
   for (int lane = 1; lane < 32; ++lane)
@@ -234,15 +279,15 @@ static void exchange(Fiber* warp) {
 }
 
 // All bytes of an arrival that somebody waits for.
-static bool arrive() {
+static bool bring_bytes() {
   for (auto& fiber : fibers) {
     if (fiber.need != ARRIVAL) continue;
     Arrival& arrival = arrivals.at(fiber.arrival);
-    long bytes = 0;
+    u32 bytes = 0;
     for (auto& copy : arrival.copies) bytes += copy.bytes;
-    if (bytes != arrival.expected) continue;
+    if (bytes != arrival.expected || arrival.arrived != arrival.threads) continue;
     for (auto& copy : arrival.copies) memcpy(piece(copy.to, copy.bytes), copy.from, copy.bytes);
-    arrival = {arrival.turn + 1};
+    arrival = {arrival.threads, arrival.turn + 1};
     u32 over = fiber.arrival;
     for (auto& other : fibers)
       if (other.need == ARRIVAL && other.arrival == over) other.need = NOTHING;
@@ -256,6 +301,7 @@ static void** given;
 static void thread_of_kernel() {
   kernel(given);
   if (!fibers[now].copies.empty()) refuse("ends before its copies");
+  if (!fibers[now].products.empty()) refuse("ends before its products");
   rest_until(END);
 }
 // Threads `first` and on go as far as they can without the others: whether any did.
@@ -269,7 +315,6 @@ static bool go_on(int block, int first, int last) {
     }
   for (int i = first; i < last; i += 32) {
     Need need = fibers[i].need;
-    if (need == PRODUCT && i % 128 == 0) multiply(&fibers[i]), moved = true;
     if (need == EXCHANGE) exchange(&fibers[i]), moved = true;
     if (need == SMALL_PRODUCT || need == TURNED_MATRIX) do_together(&fibers[i]), moved = true;
   }
@@ -277,6 +322,7 @@ static bool go_on(int block, int first, int last) {
 }
 static void run_block(int block, int threads, int bytes) {
   shared.assign(bytes, 0xff);
+  unseen.assign((bytes + 15) / 16, 0);
   arrivals.clear();
   fibers = std::vector<Fiber>(threads);
   for (auto& fiber : fibers) {
@@ -300,8 +346,13 @@ static void run_block(int block, int threads, int bytes) {
     }
     if (all(ALL_THREADS))
       for (auto& fiber : fibers) fiber.need = NOTHING, moved = true;
-    if (!moved && !arrive()) refuse("nobody can go on");
+    if (moved) continue;
+    bool bytes_first = block % 2 == 0;
+    if (!(bytes_first ? bring_bytes() || multiply() : multiply() || bring_bytes()))
+      refuse("nobody can go on");
   }
+  for (auto& [address, arrival] : arrivals)
+    if (!arrival.copies.empty()) refuse("a block ends before its copies");
 }
 
 // A kernel's parameters from pointers to them, as a GPU's driver takes them.

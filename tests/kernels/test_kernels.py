@@ -32,9 +32,10 @@ def make_layers(
     return layers
 
 
-def test_pairs_of_pixels_give_the_same_convolutions_and_gradients() -> None:
-    layers = make_layers(torch.float64)
-    frames = torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8)
+@pytest.mark.parametrize("channels", [9, 12])
+def test_pairs_of_pixels_give_the_same_convolutions_and_gradients(channels: int) -> None:
+    layers = make_layers(torch.float64, channels)
+    frames = torch.randint(256, (2, channels, 100, 100), dtype=torch.uint8)
     crops = Crops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
     plain = paired_convolutions.reference(crops.cut(), layers)
     paired = paired_convolutions.paired_convolutions(crops, layers, torch.float64).view(
@@ -139,14 +140,31 @@ def test_packed_frames_repeat_their_border(border: int) -> None:
     assert (first_convolution.unpacked(packed)[:, 6:] == 0).all()
 
 
+@pytest.mark.parametrize("border", [0, 3])
+def test_the_ninth_channel_is_packed_under_eight_taps(border: int) -> None:
+    frames = torch.randint(1, 256, (2, 9, 12, 12), dtype=torch.uint8)
+    packed = first_convolution.unpacked(first_convolution.pack(frames, border=border)).float()
+    wide = F.pad(frames.float(), (border,) * 4, mode="replicate")
+    assert torch.equal(packed[:, :9], wide)
+    patches = F.unfold(F.pad(wide[:, 8:], (0, 2, 0, 2)), 3)  # (B, 9 taps, pixels)
+    assert torch.equal(packed[:, 8:].flatten(2), patches[:, :8])
+
+
+def test_frames_of_more_than_nine_channels_keep_them_all() -> None:
+    frames = torch.randint(256, (2, 12, 10, 10), dtype=torch.uint8)
+    packed = first_convolution.unpacked(first_convolution.pack(frames))
+    assert torch.equal(packed[:, :12].float(), frames.float())
+    assert (packed[:, 12:] == 0).all()
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("border", [0, 3, 4])
-def test_frames_packed_on_a_gpu_are_the_same(border: int) -> None:
+@pytest.mark.parametrize("channels", [3, 9, 12])
+@pytest.mark.parametrize("border", [0, 1, 3, 4])
+def test_frames_packed_on_a_gpu_are_the_same(border: int, channels: int) -> None:
     torch.manual_seed(0)
-    stacks = torch.randint(256, (5, 18, 84, 84), dtype=torch.uint8)
-    parts = (stacks[:, :9], stacks[:, 9:])
-    plain = first_convolution.pack(*parts, border=border)
-    there = first_convolution.pack(*(part for part in stacks.cuda().split(9, 1)), border=border)
+    stacks = torch.randint(256, (5, 2 * channels, 84, 84), dtype=torch.uint8)
+    plain = first_convolution.pack(*stacks.split(channels, 1), border=border)
+    there = first_convolution.pack(*stacks.cuda().split(channels, 1), border=border)
     assert torch.equal(there.cpu(), plain)
 
 
@@ -192,6 +210,7 @@ def test_the_fused_encoder_is_the_reference(count: int, monkeypatch: pytest.Monk
     sample, origins = torch.randint(7, (count,)).cuda(), torch.randint(17, (count, 2)).cuda()
     crops = Crops(first_convolution.pack(frames), sample, origins, 84)
     assert fused_encoder.fits(crops, layers)
+    assert not fused_encoder.fits(crops, make_layers(torch.float32, channels=12))
     weights = fused_encoder.prepare(layers)
     (frozen,) = fused_encoder.forward(crops, weights)
     kept = fused_encoder.forward(crops, weights, keep=True)

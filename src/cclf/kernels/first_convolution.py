@@ -3,10 +3,12 @@ writing the crops.
 
 Frames come packed: channels filled up to 16, in two planes of eight, as 16-bit numbers, and even
 columns apart from odd ones. So what a convolution with stride 2 reads lies side by side, and five
-crops of a frame are read from one packed copy. Results have one column more
-than the convolution, zeros, so that their rows have even length. On a GPU with Triton the kernels
-of `first_convolution_triton` compute it; the plain way here is their reference and what runs
-elsewhere.
+crops of a frame are read from one packed copy. Of at most nine channels, as three frames of RGB have
+them, the last seven numbers of a pixel would be of no use. They hold the ninth channel of its
+neighbours, under the taps of a 3x3 filter after the first: so `fused_encoder` reads eight taps at once,
+and what takes them for channels gives them weight zero. Results have one column more than the
+convolution, zeros, so that their rows have even length. On a GPU with Triton the kernels of
+`first_convolution_triton` compute it; the plain way here is their reference and what runs elsewhere.
 """
 
 import torch
@@ -18,13 +20,14 @@ from cclf.data.augment import Crops, repeated_border
 from cclf.kernels import triton_kernels
 
 CHANNELS = 16  # of a packed pixel
+FEW_CHANNELS = 9  # with no more, the ninth comes under eight taps
 TAPS = 9
 
 
 def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) -> Tensor:
     """Batches of uint8 frames (B, C, H, W) as one batch of packed frames (sum of B, 2 for even and
     odd columns, 2, H, half of W, 8); bfloat16 holds 0..255 exactly. A `border` of so many pixels
-    repeats the outermost ones."""
+    repeats the outermost ones. Outside of that, taps find zero."""
     channels = images[0].shape[1]
     if channels > CHANNELS:
         raise ValueError(
@@ -39,12 +42,18 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
     odd = len(place) % 2
     full = F.pad(frames[:, place][:, :, place], (0, CHANNELS - channels, 0, odd))
     count, height, width = full.shape[:3]
+    if channels <= FEW_CHANNELS:
+        ninth = F.pad(full[..., FEW_CHANNELS - 1], (0, 2, 0, 2))
+        places = [divmod(tap, 3) for tap in range(TAPS - 1)]
+        under = [ninth[:, dy : dy + height, dx : dx + width] for dy, dx in places]
+        full = torch.cat([full[..., : FEW_CHANNELS - 1], torch.stack(under, -1)], -1)
     apart = full.view(count, height, width // 2, 2, 2, CHANNELS // 2)
     return apart.permute(0, 3, 4, 1, 2, 5).contiguous()
 
 
 def unpacked(frames: Tensor) -> Tensor:
-    """Packed frames as (B, 16, H, W); an odd W is one more."""
+    """Packed frames as (B, 16, H, W); an odd W is one more. With at most nine channels, the last
+    seven are the ninth under other taps."""
     return frames.permute(0, 2, 5, 3, 4, 1).flatten(4).flatten(1, 2)
 
 

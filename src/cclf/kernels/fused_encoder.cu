@@ -1,10 +1,12 @@
 // The encoder's four convolutions in one kernel: a block keeps an image in shared memory from its
 // pixels to its features. Three more kernels go the way back.
 //
-// 84 x 84 pixels of 16 channels (packed frames, read at the corner of a crop) become 41 x 41,
+// 84 x 84 pixels of nine channels (packed frames, read at the corner of a crop) become 41 x 41,
 // 39 x 39, 37 x 37 and 35 x 35 pixels of 32 channels, each with bias and ReLU, in bfloat16 with
-// float32 sums. Every convolution is a sum of matrix products, one for each tap and 16 channels: 64
-// neighbouring pixels times 16 channels times 32 outputs (wgmma.m64n32k16, by four warps).
+// float32 sums. Every convolution is a sum of matrix products, of 64 neighbouring pixels, 16 terms
+// and 32 outputs each (wgmma.m64n32k16, by four warps). The terms are twice eight: from the second
+// convolution on, 16 channels under one tap. In the first they are eight channels under one tap and
+// under the next, and the ninth channel under eight taps, which lie side by side in packed frames.
 //
 // An image lies in shared memory as planes of eight channels, 16 bytes a pixel, row after row. So
 // the pixels under a tap are those under the first tap, some places further on, also where a row
@@ -13,7 +15,8 @@
 // while all threads compute.
 //
 // Shared memory:   a: results of convolution 1, then of 3    b: rows of pixels, then results of 2
-//                  w: weights of 2, then of 3; those of 4 lie behind the results of 3
+//                  w: in front the weights of 1, then a part of those of 3; behind, the weights of 2,
+//                  then the others of 3; those of 4 lie behind the results of 3
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -60,13 +63,19 @@ __device__ __forceinline__ void wait_for_products() {
 __device__ __forceinline__ void show_to_products_and_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// An arrival, 8 bytes in shared memory: it is over when all bytes that are expected have come, and
-// then begins anew. `turn` is 0, 1, 0, ... for its first, second, third time.
-__device__ __forceinline__ void set_up_arrival(u32 arrival) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
-                   arrival)
-               : "memory");
+// An arrival, 8 bytes in shared memory: it is over when so many threads have arrived and all bytes that
+// they expect have come, and then begins anew. `turn` is 0, 1, 0, ... for its first, second, third
+// time.
+__device__ __forceinline__ void set_up_arrival(u32 arrival, u32 threads) {
+  asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;" ::"r"(arrival),
+      "r"(threads)
+      : "memory");
 }
+__device__ __forceinline__ void arrive(u32 arrival) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(arrival) : "memory");
+}
+// Arrives too. Bytes may come before they are expected.
 __device__ __forceinline__ void expect_bytes(u32 arrival, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival), "r"(bytes)
                : "memory");
@@ -130,28 +139,19 @@ constexpr int THREADS = 512, GROUPS = THREADS / 128;  // of four warps each
 constexpr int CROP = 84, SIDE1 = 41, SIDE2 = 39, SIDE3 = 37, SIDE4 = 35;
 constexpr int UNIT = 16;               // bytes: eight channels of a pixel
 constexpr int PIXEL_BYTES = 4 * UNIT;  // 32 channels
-constexpr int INPUT_BYTES = 2 * UNIT;  // 16 channels
-constexpr int ROW_BYTES = CROP * INPUT_BYTES;
-constexpr int STEP_BYTES = 16 * 32 * 2;  // weights of 16 channels of a tap
-constexpr int FIRST_WEIGHT_BYTES = 9 * STEP_BYTES, WEIGHT_BYTES = 18 * STEP_BYTES;
-constexpr int BANDS = 5, FIRST_ROWS = 9, OTHER_ROWS = 8;  // 9 + 4 x 8 = 41 rows of results
-constexpr int FIRST_BUFFER = (2 * FIRST_ROWS + 1) * ROW_BYTES;
-constexpr int OTHER_BUFFER = (2 * OTHER_ROWS + 1) * ROW_BYTES;
-constexpr int A_START = 0, A_BYTES = SIDE1 * SIDE1 * PIXEL_BYTES;
-constexpr int W_START = A_BYTES, B_START = W_START + WEIGHT_BYTES;
-constexpr int FIRST_WEIGHTS = B_START + FIRST_BUFFER + OTHER_BUFFER;
-constexpr int ARRIVALS_START = FIRST_WEIGHTS + FIRST_WEIGHT_BYTES;
-constexpr int LAST_WEIGHTS = SIDE3 * SIDE3 * PIXEL_BYTES;  // in a, behind the results of 3
-static_assert(SIDE2 * SIDE2 * PIXEL_BYTES <= ARRIVALS_START - B_START, "results of 2 fit in b");
-static_assert(LAST_WEIGHTS + WEIGHT_BYTES <= A_BYTES, "the last weights fit in a");
+constexpr int STEP_BYTES = 16 * 32 * 2;  // weights of a product
+constexpr int FIRST_STEPS = 6, FIRST_WEIGHT_BYTES = FIRST_STEPS * STEP_BYTES;
+constexpr int STEPS = 18, WEIGHT_BYTES = STEPS * STEP_BYTES;  // of a later convolution
+constexpr int FRONT_STEPS = 8, FRONT_BYTES = FRONT_STEPS * STEP_BYTES;  // that come early
 
-// A few arrivals, and the turn of each.
-template <int COUNT> struct Arrivals {
+// A few arrivals of as many threads, and the turn of each.
+template <int COUNT, int ARRIVING = 1> struct Arrivals {
   static constexpr int BYTES = 64;
+  static_assert(8 * COUNT <= BYTES, "they have room");
   u32 first, turns = 0;
   __device__ __forceinline__ u32 at(int i) const { return first + 8 * i; }
   __device__ __forceinline__ void set_up(int thread) const {
-    if (thread < COUNT) set_up_arrival(at(thread));
+    if (thread < COUNT) set_up_arrival(at(thread), ARRIVING);
     show_to_products_and_copies();
     BARRIER();
   }
@@ -160,7 +160,6 @@ template <int COUNT> struct Arrivals {
     turns ^= 1u << i;
   }
 };
-static_assert(ARRIVALS_START + Arrivals<4>::BYTES <= 232448, "more than a block can have");
 
 // A matrix in shared memory, in units: its place, and the way to the next eight terms and rows.
 __device__ __forceinline__ u64 matrix(u32 place, u32 next_terms) {
@@ -168,46 +167,87 @@ __device__ __forceinline__ u64 matrix(u32 place, u32 next_terms) {
   return (u64)(place / UNIT) | (u64)(next_terms / UNIT) << 16 | NEXT_ROWS << 32;
 }
 
-// A crop of packed frames [frame][odd column][second eight channels][row][half the columns][8].
+// A crop of packed frames [frame][odd column][second eight numbers][row][half the columns][8]. The first
+// eight numbers of a pixel are its channels but the ninth, the second eight are the ninth channel here
+// and under the next seven taps of a 3 x 3 filter that begins here.
+//
+// Nothing is computed from the numbers of the crop before the first `line`: so nobody waits for them.
 struct Crop {
-  const unsigned char* frame;
+  const unsigned char* images;
+  u64 frame;
   int y, x, height, columns;
   __device__ __forceinline__ Crop(const unsigned char* images, const long long* sample,
                                   const long long* origins, int n, int height, int columns)
-      : frame(images + (u64)sample[n] * 4 * height * columns * UNIT),
-        y((int)origins[2 * n]), x((int)origins[2 * n + 1]), height(height), columns(columns) {}
+      : images(images), frame(sample[n]), y((int)origins[2 * n]), x((int)origins[2 * n + 1]),
+        height(height), columns(columns) {}
   // Its pixels in one row whose column is even or odd in the crop, as far as they are neighbours.
   __device__ __forceinline__ const unsigned char* line(int row, int column_odd, int eight) const {
     int column = x + column_odd, plane = 2 * (column & 1) + eight;
-    return frame + (((u64)plane * height + y + row) * columns + (column >> 1)) * UNIT;
+    return images + (((4 * frame + plane) * height + y + row) * columns + (column >> 1)) * UNIT;
   }
 };
-constexpr int HALF = CROP / 2;
-// Rows of a crop by one warp, where results two pixels apart are neighbours: even and odd rows and
-// columns go to planes of their own, `plane(row_odd, column_odd, eight)`.
-template <class Plane>
-__device__ __forceinline__ void copy_rows(const Crop& crop, int first, int rows, u32 arrival, int lane,
-                                          const Plane& plane) {
-  for (int i = lane; i < rows * 4; i += 32) {
-    int row = i >> 2, column_odd = i >> 1 & 1, eight = i & 1;
-    copy_in(plane(row & 1, column_odd, eight) + (row >> 1) * HALF * UNIT,
-            crop.line(first + row, column_odd, eight), HALF * UNIT, arrival);
-  }
-}
 
-// Rows of pixels under one band of results of convolution 1.
-__device__ __forceinline__ int band_start(int band) {
-  return band == 0 ? 0 : FIRST_ROWS + (band - 1) * OTHER_ROWS;
+// The pixels under ROWS rows of results of convolution 1, as lines of HALF pixels, where results two
+// pixels apart are neighbours: even and odd rows and columns go to planes of their own. Of the ninth
+// channel, the results need even rows and columns only: taps begin there, and the last tap of a filter
+// is the first of the one a row and a column further.
+constexpr int HALF = CROP / 2;
+template <int ROWS> struct Band {
+  enum { EVEN_EVEN, EVEN_ODD, NINTH, ODD_ODD, ODD_EVEN, PLANES };  // row, column
+  static __device__ constexpr int lines(int rows) { return PLANES * rows + 3; }
+  static constexpr int BYTES = lines(ROWS) * HALF * UNIT;
+  // Odd rows are one fewer.
+  static __device__ constexpr int line_of(int plane) {
+    return plane * (ROWS + 1) - (plane > ODD_ODD ? 1 : 0);
+  }
+  // What one result is the sum of, eight terms each: where they lie, in units. Two are a product's 16:
+  // the first has to lie before the second.
+  static __device__ constexpr int terms(int number) {
+    int dy = number / 3, dx = number % 3, further = HALF + 1;
+    if (number == 9) return line_of(NINTH) * HALF;
+    if (number == 10) return line_of(NINTH) * HALF + further;  // the first of them is the last tap
+    if (number == 11) return line_of(ODD_ODD) * HALF;          // any pixels: their weight is zero
+    int plane = dy % 2 ? (dx % 2 ? ODD_ODD : ODD_EVEN) : (dx % 2 ? EVEN_ODD : EVEN_EVEN);
+    return line_of(plane) * HALF + dy / 2 * HALF + dx / 2;
+  }
+  static __device__ constexpr int to_second(int step) {
+    return terms(2 * step + 1) - terms(2 * step);
+  }
+  static __device__ constexpr bool in_order() {
+    for (int step = 0; step < FIRST_STEPS; ++step)
+      if (to_second(step) <= 0) return false;
+    return true;
+  }
+  // Pixels of `rows` rows of results, `first` and on: of 128 threads, each copies a line at most.
+  static_assert(lines(ROWS) <= 128, "a line for each thread");
+  static __device__ __forceinline__ void copy(const Crop& crop, int first, int rows, u32 to,
+                                              u32 arrival, int worker) {
+    if (worker >= lines(rows)) return;
+    int pair = worker / PLANES, plane = worker % PLANES, row_odd = plane >= ODD_ODD;
+    int column_odd = plane == EVEN_ODD || plane == ODD_ODD;
+    copy_in(to + (line_of(plane) + pair) * HALF * UNIT,
+            crop.line(2 * (first + pair) + row_odd, column_odd, plane == NINTH), HALF * UNIT, arrival);
+  }
+};
+
+// Results of convolution 1 come in bands. Each group of four warps fills one buffer with pixels.
+constexpr int BAND_ROWS = 6, BANDS = 7;
+using Pixels = Band<BAND_ROWS>;
+static_assert(Pixels::in_order(), "a product's first terms lie before the second");
+static_assert(BAND_ROWS * HALF <= 64 * GROUPS, "a product of each group makes a band");
+static_assert(SIDE1 > BAND_ROWS * (BANDS - 1) && SIDE1 <= BAND_ROWS * BANDS, "bands make all rows");
+static_assert(GROUPS < BANDS && BANDS <= 2 * GROUPS, "a buffer is filled once or twice");
+__device__ __forceinline__ int band_rows(int band) {
+  return band < BANDS - 1 ? BAND_ROWS : SIDE1 - BAND_ROWS * (BANDS - 1);
 }
-__device__ __forceinline__ int band_rows(int band) { return band == 0 ? FIRST_ROWS : OTHER_ROWS; }
-__device__ __forceinline__ int even_rows(int band) {  // in its buffer
-  return (band & 1 ? OTHER_ROWS : FIRST_ROWS) + 1;
-}
-__device__ __forceinline__ u32 input_plane(int band, int row_odd, int column_odd, int eight) {
-  int even = even_rows(band), plane = 2 * column_odd + eight;
-  int rows = row_odd ? 4 * even + plane * (even - 1) : plane * even;
-  return (u32)((band & 1) * FIRST_BUFFER + rows * HALF * UNIT);
-}
+constexpr int A_START = 0, A_BYTES = SIDE1 * SIDE1 * PIXEL_BYTES;
+constexpr int B_START = A_BYTES, B_BYTES = SIDE2 * SIDE2 * PIXEL_BYTES;
+constexpr int W_START = B_START + B_BYTES, ARRIVALS_START = W_START + FRONT_BYTES + WEIGHT_BYTES;
+constexpr int LAST_WEIGHTS = SIDE3 * SIDE3 * PIXEL_BYTES;  // in a, behind the results of 3
+static_assert(GROUPS * Pixels::BYTES <= B_BYTES, "the pixels fit in b");
+static_assert(FIRST_WEIGHT_BYTES <= FRONT_BYTES, "the first weights fit in front");
+static_assert(LAST_WEIGHTS + WEIGHT_BYTES <= A_BYTES, "the last weights fit in a");
+static_assert(ARRIVALS_START + 2 * Arrivals<1>::BYTES <= 232448, "more than a block can have");
 
 // Of one pixel, this lane has two outputs of each group of eight, `value`.
 // Results that stay in shared memory, as planes.
@@ -267,67 +307,75 @@ __device__ __forceinline__ void load_bias(float (&values)[8], const float* bias,
   for (int i = 0; i < 8; ++i) values[i] = bias[i / 2 * 8 + 2 * (lane & 3) + i % 2];
 }
 
-// Results of convolution 1 in one band.
-__device__ __forceinline__ void first_convolution(u32 b, u32 weights, int band,
-                                                  const float (&bias)[8],
-                                                  const Planes<SIDE1>& results, int warp, int lane) {
-  int rows = band_rows(band), even = even_rows(band);
+// Of convolution 1, the 64 sums of this group in one band, from its pixels at `from`.
+__device__ __forceinline__ void first_products(float (&sum)[16], u32 from, u32 weights, int warp) {
   u64 factors = matrix(weights, STEP_BYTES / 2);
-  for (int tile = warp >> 2; tile * 64 < rows * HALF; tile += GROUPS) {
-    float sum[16];
-    begin_products();
+  u32 pixels = from + (warp >> 2) * 64 * UNIT;
+  begin_products();
 #pragma unroll
-    for (int tap = 0; tap < 9; ++tap) {
-      int dy = tap / 3, dx = tap % 3;
-      u32 place = b + input_plane(band, dy & 1, dx & 1, 0) + tile * 64 * UNIT;
-      u32 next_eight = (u32)((dy & 1 ? even - 1 : even) * HALF * UNIT);
-      u64 pixels = matrix(place, next_eight) + (dy / 2 * HALF + dx / 2);
-      multiply_add(sum, pixels, factors + tap * (STEP_BYTES / UNIT), tap > 0);
-    }
-    wait_for_products();
-    finish<HALF>(sum, bias, tile * 64, band_start(band), rows, results, warp, lane);
-  }
+  for (int step = 0; step < FIRST_STEPS; ++step)
+    multiply_add(sum, matrix(pixels + Pixels::terms(2 * step) * UNIT, Pixels::to_second(step) * UNIT),
+                 factors + step * (STEP_BYTES / UNIT), step > 0);
+  wait_for_products();
 }
 
-// A 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes at `from`: `after(sum, begin)`
-// for every 64 of COUNT neighbouring results, and `before(begin)` while they are computed.
-template <int SIDE, int COUNT, class Before, class After>
-__device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, const Before& before,
-                                         const After& after) {
+// Of a 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes: 64 sums, for the pixel at
+// `from` and on, over the steps FIRST to LAST - 1.
+template <int SIDE, int FIRST, int LAST>
+__device__ __forceinline__ void multiply_steps(float (&sum)[16], u32 from, u32 weights) {
   constexpr int PLANE = SIDE * SIDE;
-  u64 factors = matrix(weights, STEP_BYTES / 2);
+  u64 factors = matrix(weights, STEP_BYTES / 2), pixels = matrix(from, PLANE * UNIT);
+  begin_products();
+#pragma unroll
+  for (int step = FIRST; step < LAST; ++step) {
+    int tap = step / 2, part = step % 2;
+    int further = 2 * part * PLANE + tap / 3 * SIDE + tap % 3;
+    multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
+  }
+  wait_for_products();
+}
+
+// The convolution of pixels at `from`: for every 64 of COUNT neighbouring results `before(begin)`, and
+// `after(sum, begin)` when they are computed. Of the weights, THERE steps are there, and the others
+// after `wait()`.
+struct Nothing {
+  __device__ __forceinline__ void operator()() const {}
+  __device__ __forceinline__ void operator()(int) const {}
+};
+template <int SIDE, int COUNT, int THERE, class Wait, class Before, class After>
+__device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, const Wait& wait,
+                                         const Before& before, const After& after) {
   for (int tile = warp >> 2; tile * 64 < COUNT; tile += GROUPS) {
-    u64 pixels = matrix(from + tile * 64 * UNIT, PLANE * UNIT);
+    u32 pixels = from + tile * 64 * UNIT;
     float sum[16];
     before(tile * 64);
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < 18; ++step) {
-      int tap = step / 2, part = step % 2;
-      int further = 2 * part * PLANE + tap / 3 * SIDE + tap % 3;
-      multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
+    if (THERE < STEPS && tile < GROUPS) {
+      multiply_steps<SIDE, 0, THERE>(sum, pixels, weights);
+      wait();
+      multiply_steps<SIDE, THERE, STEPS>(sum, pixels, weights);
+    } else {
+      multiply_steps<SIDE, 0, STEPS>(sum, pixels, weights);
     }
-    wait_for_products();
     after(sum, tile * 64);
   }
 }
 
 // A later convolution forward.
-template <int SIDE, class Results>
+template <int SIDE, int THERE, class Results, class Wait, class Before>
 __device__ __forceinline__ void convolve_and_cut(u32 from, u32 weights, const float* all_bias,
-                                                 const Results& results, int warp, int lane) {
+                                                 const Results& results, int warp, int lane,
+                                                 const Wait& wait, const Before& before) {
   float bias[8];
   load_bias(bias, all_bias, lane);
-  convolve<SIDE, (SIDE - 2) * SIDE>(
-      from, weights, warp, [](int) {},
-      [&](const float(&sum)[16], int begin) {
+  convolve<SIDE, (SIDE - 2) * SIDE, THERE>(
+      from, weights, warp, wait, before, [&](const float(&sum)[16], int begin) {
         finish<SIDE>(sum, bias, begin, 0, SIDE - 2, results, warp, lane);
       });
 }
 
-// Weights as `multiply_add` wants them, in steps of 16 channels of a tap, each [2][4][8 outputs][8
-// channels]: `first` has 9 steps, `later` 3 x 18. `bias`: [4][32]. KEEP: the planes of results 1 to 3
-// go to `kept_1` to `kept_3`.
+// Weights as `multiply_add` wants them, in steps of 16 terms, each [2][4][8 outputs][8 terms]: `first`
+// has 6 steps, `later` 3 x 18. `bias`: [4][32]. KEEP: the planes of results 1 to 3 go to `kept_1` to
+// `kept_3`.
 template <bool KEEP>
 __device__ __forceinline__ void encode(const unsigned char* images, const long long* sample,
                                        const long long* origins, const unsigned char* first,
@@ -336,30 +384,34 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
                                        unsigned char* kept_3, int count, int height, int columns) {
   u32 start = shared_start(), a = start + A_START, b = start + B_START, w = start + W_START;
   int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
-  enum { BAND_0, BAND_1, WEIGHTS, THE_LAST_WEIGHTS };
-  Arrivals<4> arrivals{start + ARRIVALS_START};
+  int group = warp >> 2, worker = lane * 4 + (warp & 3);  // in a group: neighbours in different warps
+  enum { FRONT = GROUPS, BEHIND, THE_LAST_WEIGHTS, ALL };  // after those of the buffers
+  Arrivals<ALL> arrivals{start + ARRIVALS_START};
+  Arrivals<BANDS - GROUPS, THREADS / 32> used{start + ARRIVALS_START + arrivals.BYTES};
   arrivals.set_up(thread);
+  used.set_up(thread);
 
-  // The first warp copies for all.
-  auto copy_band = [&](int n, int band) {
-    int rows = 2 * band_rows(band) + 1;
-    u32 arrival = arrivals.at(band & 1);
-    if (lane == 0) expect_bytes(arrival, rows * ROW_BYTES + (band == 0 ? FIRST_WEIGHT_BYTES : 0));
-    if (lane == 0 && band == 0) copy_in(start + FIRST_WEIGHTS, first, FIRST_WEIGHT_BYTES, arrival);
-    copy_rows(Crop(images, sample, origins, n, height, columns), 2 * band_start(band), rows, arrival,
-              lane, [&](int row_odd, int column_odd, int eight) {
-                return b + input_plane(band, row_odd, column_odd, eight);
-              });
+  // A group copies to its own buffer. It takes a warp 60 cycles to start a copy.
+  auto copy_band = [&](const Crop& crop, int band) {
+    u32 arrival = arrivals.at(group);
+    int rows = band_rows(band);
+    if (worker == 0) expect_bytes(arrival, Pixels::lines(rows) * HALF * UNIT);
+    Pixels::copy(crop, BAND_ROWS * band, rows, b + group * Pixels::BYTES, arrival, worker);
   };
-  auto copy_weights = [&](u32 to, int number, int arrival) {
-    if (lane > 0) return;
-    expect_bytes(arrivals.at(arrival), WEIGHT_BYTES);
-    copy_in(to, later + number * WEIGHT_BYTES, WEIGHT_BYTES, arrivals.at(arrival));
+  // One thread copies weights for all.
+  auto copy_weights = [&](u32 to, const unsigned char* from, int steps, int arrival) {
+    if (thread > 0) return;
+    expect_bytes(arrivals.at(arrival), steps * STEP_BYTES);
+    copy_in(to, from, steps * STEP_BYTES, arrivals.at(arrival));
   };
-  auto begin_image = [&](int n) {  // while the one before is finished
-    copy_band(n, 0);
-    copy_band(n, 1);
-    copy_weights(w, 0, WEIGHTS);
+  u32 w_behind = w + FRONT_BYTES;
+  auto copy_first_two = [&] {
+    copy_weights(w, first, FIRST_STEPS, FRONT);
+    copy_weights(w_behind, later, STEPS, BEHIND);
+  };
+  const unsigned char* third = later + WEIGHT_BYTES;
+  auto crop_of = [&](int n) {
+    return Crop(images, sample, origins, n < count ? n : 0, height, columns);
   };
   auto everybody_sees = [&] {
     show_to_products_and_copies();
@@ -373,35 +425,59 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     if (KEEP && thread == 0) wait_for_copies_out();
   };
 
-  if (warp == 0 && (int)blockIdx.x < count) begin_image(blockIdx.x);
+  if ((int)blockIdx.x >= count) return;
+  Nothing nothing;
+  Crop next = crop_of(blockIdx.x);
+  copy_first_two();
+  copy_band(next, group);
   for (int n = blockIdx.x; n < count; n += gridDim.x) {
+    bool another = n + (int)gridDim.x < count;
+    Crop crop = next;
+    next = crop_of(n + gridDim.x);
     float first_bias[8];
     load_bias(first_bias, bias, lane);
+    arrivals.wait(FRONT);
 #pragma unroll 1
     for (int band = 0; band < BANDS; ++band) {
-      arrivals.wait(band & 1);
-      first_convolution(b, start + FIRST_WEIGHTS, band, first_bias, Planes<SIDE1>{a}, warp, lane);
-      BARRIER();
-      if (warp == 0 && band + 2 < BANDS) copy_band(n, band + 2);
+      int buffer = band % GROUPS;
+      bool refill = band + GROUPS < BANDS;
+      float sum[16];
+      arrivals.wait(buffer);
+      first_products(sum, b + buffer * Pixels::BYTES, w, warp);
+      if (refill && lane == 0) arrive(used.at(buffer));
+      finish<HALF>(sum, first_bias, group * 64, BAND_ROWS * band, band_rows(band), Planes<SIDE1>{a},
+                   warp, lane);
+      if (refill && buffer == group) {
+        used.wait(buffer);
+        copy_band(crop, band + GROUPS);
+      }
     }
     everybody_sees();
+    copy_weights(w, third, FRONT_STEPS, FRONT);
     keep(kept_1, a, SIDE1, n);
-    arrivals.wait(WEIGHTS);
-    convolve_and_cut<SIDE1>(a, w, bias + 32, Planes<SIDE2>{b}, warp, lane);
+    arrivals.wait(BEHIND);
+    convolve_and_cut<SIDE1, STEPS>(a, w_behind, bias + 32, Planes<SIDE2>{b}, warp, lane, nothing,
+                                   nothing);
     has_been_kept();
     everybody_sees();
-    if (warp == 0) copy_weights(w, 1, WEIGHTS);
-    if (warp == 0) copy_weights(a + LAST_WEIGHTS, 2, THE_LAST_WEIGHTS);
+    copy_weights(w_behind, third + FRONT_BYTES, STEPS - FRONT_STEPS, BEHIND);
+    copy_weights(a + LAST_WEIGHTS, later + 2 * WEIGHT_BYTES, STEPS, THE_LAST_WEIGHTS);
     keep(kept_2, b, SIDE2, n);
-    arrivals.wait(WEIGHTS);
-    convolve_and_cut<SIDE2>(b, w, bias + 64, Planes<SIDE3>{a}, warp, lane);
+    arrivals.wait(FRONT);
+    convolve_and_cut<SIDE2, FRONT_STEPS>(b, w, bias + 64, Planes<SIDE3>{a}, warp, lane,
+                                         [&] { arrivals.wait(BEHIND); }, nothing);
     has_been_kept();
     everybody_sees();
     keep(kept_3, a, SIDE3, n);
-    if (warp == 0 && n + (int)gridDim.x < count) begin_image(n + gridDim.x);
+    if (another) copy_first_two();
     arrivals.wait(THE_LAST_WEIGHTS);
     Features results{features + (u64)n * (SIDE4 * (SIDE4 + 1) * 4)};
-    convolve_and_cut<SIDE3>(a, a + LAST_WEIGHTS, bias + 96, results, warp, lane);
+    // One group after another starts the copies for the next image, while three compute.
+    auto start_copies = [&](int begin) {
+      if (another && begin / (64 * GROUPS) == group) copy_band(next, group);
+    };
+    convolve_and_cut<SIDE3, STEPS>(a, a + LAST_WEIGHTS, bias + 96, results, warp, lane, nothing,
+                                   start_copies);
     has_been_kept();
     BARRIER();
   }
@@ -487,7 +563,7 @@ struct FirstGradient {
 };
 
 // What a block finds out: sums for the first weight, the later ones and the biases.
-constexpr int FIRST_NUMBERS = 9 * 16 * 32, LATER_NUMBERS = 9 * 32 * 32;
+constexpr int FIRST_NUMBERS = FIRST_STEPS * 16 * 32, LATER_NUMBERS = 9 * 32 * 32;
 constexpr int BIAS_NUMBERS = FIRST_NUMBERS + 3 * LATER_NUMBERS;  // before those of the biases
 constexpr int ALL_NUMBERS = BIAS_NUMBERS + 4 * 32;
 __device__ __forceinline__ float* found_by_block(float* parts) {
@@ -532,8 +608,8 @@ __device__ __forceinline__ float go_back(u32 from, u32 weights, const uint4* res
   auto place_of = [&](int begin, int half) {
     return begin + (warp & 3) * 16 + 8 * half + (lane >> 2);
   };
-  convolve<SIDE, SIDE * SIDE>(
-      from, weights, warp,
+  convolve<SIDE, SIDE * SIDE, STEPS>(
+      from, weights, warp, Nothing(),
       [&](int begin) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -661,20 +737,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   }
 }
 
-// Gradients of the weights: for each tap the pixels under it, turned, times the cut gradient of the
+// Gradients of the weights: for each step of 16 terms the pixels, turned, times the cut gradient of the
 // results. Pieces of both are copied while those before are multiplied. Each warp sums over its share
-// of the places of all images of a block, for 16 channels; the shares are added at the end, in one
-// order.
-template <int THREADS_, int SHARES_, int STAGES_, int PIXELS_BYTES_, int PLACES_> struct Sums {
+// of the places of all images of a block, for its part of the terms; the shares are added at the end,
+// in one order.
+template <int THREADS_, int SHARES_, int STAGES_, int STEPS_, int PIXELS_BYTES_, int PLACES_>
+struct Sums {
   static constexpr int THREADS = THREADS_, SHARES = SHARES_, STAGES = STAGES_, PLACES = PLACES_;
-  static constexpr int PARTS = THREADS / 32 / SHARES, CHANNELS = 16 * PARTS;  // of 16 channels
-  static constexpr int PIXELS_BYTES = PIXELS_BYTES_, NUMBERS = 9 * CHANNELS * 32;
+  static constexpr int WARPS = THREADS / 32, PARTS = WARPS / SHARES, STEPS = STEPS_;
+  static constexpr int TERMS = 16 * PARTS;  // in a step of all parts
+  static constexpr int PIXELS_BYTES = PIXELS_BYTES_, NUMBERS = STEPS * TERMS * 32;
   static constexpr int STAGE = PIXELS_BYTES + PLACES * PIXEL_BYTES, BYTES = STAGES * STAGE;
   static_assert(SHARES * NUMBERS * 4 <= BYTES, "the sums of all warps fit");
 
-  // Of `images` images in `pieces` pieces, `copy(n, piece, to, arrival, lane)` copies one by a warp:
-  // pixels to `to`, where `pixel(to, eight, place, dy, dx)` lies, and PIXELS_BYTES further the cut
-  // gradient, planes of PLACES. `blocks(piece)`: how often 16 places.
+  // Of `images` images in `pieces` pieces, `copy(n, piece, to, arrival, worker)` copies one by all
+  // threads, neighbours in different warps: pixels to `to`, where eight terms of a step and a place are
+  // `pixel(to, step, eight, place)`, and PIXELS_BYTES further the cut gradient, planes of PLACES.
+  // `blocks(piece)`: how often 16 places.
   template <class Copy, class Blocks, class Pixel>
   static __device__ __forceinline__ void run(u32 start, Arrivals<STAGES>& arrivals, int pieces,
                                              int images, const Copy& copy, const Blocks& blocks,
@@ -682,13 +761,13 @@ template <int THREADS_, int SHARES_, int STAGES_, int PIXELS_BYTES_, int PLACES_
     int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
     int share = warp % SHARES, part = warp / SHARES, numbers = images * pieces;
     auto begin = [&](int number) {
-      if (warp == 0 && number < numbers)
+      if (number < numbers)
         copy(blockIdx.x + number / pieces * gridDim.x, number % pieces,
-             start + number % STAGES * STAGE, arrivals.at(number % STAGES), lane);
+             start + number % STAGES * STAGE, arrivals.at(number % STAGES), lane * WARPS + warp);
     };
-    float sum[9][4][4];
+    float sum[STEPS][4][4];
 #pragma unroll
-    for (int i = 0; i < 144; ++i) sum[i / 16][i / 4 % 4][i % 4] = 0.0f;
+    for (int i = 0; i < STEPS * 16; ++i) sum[i / 16][i / 4 % 4][i % 4] = 0.0f;
     BARRIER();
     for (int i = thread; i < BYTES / UNIT; i += THREADS)  // where nothing is copied to, and no NaN
       store_16_bytes(start + i * UNIT, 0, 0, 0, 0);
@@ -711,23 +790,23 @@ template <int THREADS_, int SHARES_, int STAGES_, int PIXELS_BYTES_, int PLACES_
               b[j], slopes + ((2 * j + (lane >> 4)) * PLACES + 16 * block + (lane & 15)) * UNIT);
         int place = 16 * block + (lane >> 4) * 8 + (lane & 7), eight = 2 * part + (lane >> 3 & 1);
 #pragma unroll
-        for (int tap = 0; tap < 9; ++tap) {
+        for (int step = 0; step < STEPS; ++step) {
           u32 a[4];
-          load_turned_matrix(a, pixel(to, eight, place, tap / 3, tap % 3));
+          load_turned_matrix(a, pixel(to, step, eight, place));
 #pragma unroll
           for (int n = 0; n < 4; ++n)
-            multiply_add(sum[tap][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+            multiply_add(sum[step][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
       }
     }
     BARRIER();
 #pragma unroll
-    for (int i = 0; i < 144; i += 2) {
-      int tap = i / 16, n = i / 4 % 4, half = i / 2 % 2;
+    for (int i = 0; i < STEPS * 16; i += 2) {
+      int step = i / 16, n = i / 4 % 4, half = i / 2 % 2;
       int row = 16 * part + (lane >> 2) + 8 * half, output = 8 * n + 2 * (lane & 3);
-      u32 place = start + (share * NUMBERS + (tap * CHANNELS + row) * 32 + output) * 4;
-      store_4_bytes(place, as_bits(sum[tap][n][2 * half]));
-      store_4_bytes(place + 4, as_bits(sum[tap][n][2 * half + 1]));
+      u32 place = start + (share * NUMBERS + (step * TERMS + row) * 32 + output) * 4;
+      store_4_bytes(place, as_bits(sum[step][n][2 * half]));
+      store_4_bytes(place + 4, as_bits(sum[step][n][2 * half + 1]));
     }
     BARRIER();
     for (int i = thread; i < NUMBERS / 4; i += THREADS) {
@@ -749,13 +828,10 @@ __device__ __forceinline__ int images_of_block(int count) {
 }
 
 // Of the first convolution, in bands of eight rows. `cut`: planes of FirstGradient::LEAVING places.
-constexpr int BAND_ROWS = 8, SUM_BANDS = 6;
-using FirstSums = Sums<224, 7, 3, (2 * BAND_ROWS + 1) * ROW_BYTES, BAND_ROWS * HALF>;
-__device__ __forceinline__ u32 band_plane(int row_odd, int column_odd, int eight) {
-  int plane = 2 * column_odd + eight;
-  int rows = row_odd ? 4 * (BAND_ROWS + 1) + plane * BAND_ROWS : plane * (BAND_ROWS + 1);
-  return (u32)(rows * HALF * UNIT);
-}
+constexpr int SUM_ROWS = 8, SUM_BANDS = 6;
+using SumPixels = Band<SUM_ROWS>;
+using FirstSums = Sums<224, 7, 4, FIRST_STEPS, SumPixels::BYTES, SUM_ROWS * HALF>;
+static_assert(FIRST_NUMBERS == FirstSums::NUMBERS, "where those of the later ones begin");
 extern "C" __global__ void __launch_bounds__(FirstSums::THREADS, 1)
     first_weight_gradient(const unsigned char* images, const long long* sample,
                           const long long* origins, const unsigned char* cut, float* parts, int count,
@@ -763,23 +839,21 @@ extern "C" __global__ void __launch_bounds__(FirstSums::THREADS, 1)
   u32 start = shared_start();
   Arrivals<FirstSums::STAGES> arrivals{start + FirstSums::BYTES};
   arrivals.set_up(threadIdx.x);
-  auto rows_of = [&](int band) { return band < SUM_BANDS - 1 ? BAND_ROWS : SIDE1 - 5 * BAND_ROWS; };
+  auto rows_of = [&](int band) { return band < SUM_BANDS - 1 ? SUM_ROWS : SIDE1 - 5 * SUM_ROWS; };
   auto blocks = [&](int band) { return (rows_of(band) * HALF + 15) / 16; };
-  auto copy = [&](int n, int band, u32 to, u32 arrival, int lane) {
-    int rows = 2 * rows_of(band) + 1;
+  auto copy = [&](int n, int band, u32 to, u32 arrival, int worker) {
+    int rows = rows_of(band);
     u32 bytes = blocks(band) * 16 * UNIT;
-    if (lane == 0) expect_bytes(arrival, rows * ROW_BYTES + 4 * bytes);
-    if (lane < 4)
-      copy_in(to + FirstSums::PIXELS_BYTES + lane * FirstSums::PLACES * UNIT,
-              cut + (((u64)n * 4 + lane) * FirstGradient::LEAVING + band * FirstSums::PLACES) * UNIT, bytes,
-              arrival);
-    copy_rows(Crop(images, sample, origins, n, height, columns), 2 * BAND_ROWS * band, rows, arrival,
-              lane, [&](int row_odd, int column_odd, int eight) {
-                return to + band_plane(row_odd, column_odd, eight);
-              });
+    if (worker == 0) expect_bytes(arrival, SumPixels::lines(rows) * HALF * UNIT + 4 * bytes);
+    if (worker < 4)
+      copy_in(to + FirstSums::PIXELS_BYTES + worker * FirstSums::PLACES * UNIT,
+              cut + (((u64)n * 4 + worker) * FirstGradient::LEAVING + band * FirstSums::PLACES) * UNIT,
+              bytes, arrival);
+    SumPixels::copy(Crop(images, sample, origins, n, height, columns), SUM_ROWS * band, rows, to,
+                    arrival, worker);
   };
-  auto pixel = [&](u32 to, int eight, int place, int dy, int dx) {
-    return to + band_plane(dy & 1, dx & 1, eight) + (place + dy / 2 * HALF + dx / 2) * UNIT;
+  auto pixel = [&](u32 to, int step, int eight, int place) {
+    return to + (SumPixels::terms(2 * step) + eight * SumPixels::to_second(step) + place) * UNIT;
   };
   FirstSums::run(start, arrivals, SUM_BANDS, images_of_block(count), copy, blocks, pixel,
                  found_by_block(parts));
@@ -789,22 +863,23 @@ extern "C" __global__ void __launch_bounds__(FirstSums::THREADS, 1)
 constexpr int STAGES = 4;
 template <int SIDE> struct LaterSums {
   static constexpr int CHUNK = chunk_of(SIDE), PLANE = CHUNK + 2 * SIDE + 2;
-  using All = Sums<256, 4, STAGES, PLANE * PIXEL_BYTES, CHUNK>;
+  using All = Sums<256, 4, STAGES, 9, PLANE * PIXEL_BYTES, CHUNK>;
   static __device__ __forceinline__ void run(u32 start, Arrivals<STAGES>& arrivals,
                                              const unsigned char* inputs, const unsigned char* cut,
                                              float* out, int count) {
-    auto copy = [&](int n, int chunk, u32 to, u32 arrival, int lane) {
+    auto copy = [&](int n, int chunk, u32 to, u32 arrival, int worker) {
       int first = chunk * CHUNK, left = SIDE * SIDE - first, pixels = left < PLANE ? left : PLANE;
-      u64 plane = (u64)n * 4 + lane;
-      if (lane == 0) expect_bytes(arrival, 4 * (pixels + CHUNK) * UNIT);
-      if (lane >= 4) return;
-      copy_in(to + lane * PLANE * UNIT, inputs + (plane * SIDE * SIDE + first) * UNIT, pixels * UNIT,
-              arrival);
-      copy_in(to + All::PIXELS_BYTES + lane * CHUNK * UNIT,
-              cut + (plane * CHUNKS * CHUNK + first) * UNIT, CHUNK * UNIT, arrival);
+      u64 plane = (u64)n * 4 + (worker & 3);
+      if (worker == 0) expect_bytes(arrival, 4 * (pixels + CHUNK) * UNIT);
+      if (worker < 4)
+        copy_in(to + worker * PLANE * UNIT, inputs + (plane * SIDE * SIDE + first) * UNIT,
+                pixels * UNIT, arrival);
+      else if (worker < 8)
+        copy_in(to + All::PIXELS_BYTES + (worker & 3) * CHUNK * UNIT,
+                cut + (plane * CHUNKS * CHUNK + first) * UNIT, CHUNK * UNIT, arrival);
     };
-    auto pixel = [&](u32 to, int eight, int place, int dy, int dx) {
-      return to + (eight * PLANE + place + dy * SIDE + dx) * UNIT;
+    auto pixel = [&](u32 to, int tap, int eight, int place) {
+      return to + (eight * PLANE + place + tap / 3 * SIDE + tap % 3) * UNIT;
     };
     All::run(start, arrivals, CHUNKS, images_of_block(count), copy, [](int) { return CHUNK / 16; },
              pixel, out);

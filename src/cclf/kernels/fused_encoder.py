@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cclf.data.augment import Crops
-from cclf.kernels.first_convolution import CHANNELS, TAPS, prepare_weight
+from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS, prepare_weight
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
 PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results they are made for
 GENERATION = (9, 0)  # whose matrix instructions they use
 LAUNCH = {  # threads of a block, and bytes of shared memory: the constants of the kernels
-    "encode_frozen": (512, 232_064),
-    "encode_and_keep": (512, 232_064),
+    "encode_frozen": (512, 231_680),
+    "encode_and_keep": (512, 231_680),
     "gradients": (512, 226_048),
     "first_weight_gradient": (224, 201_664),
     "later_weight_gradients": (256, 185_408),
@@ -30,12 +31,17 @@ LAUNCH = {  # threads of a block, and bytes of shared memory: the constants of t
 # places in a plane of each cut gradient: rows as long as those of the inputs (of the first, half as
 # long), and zeros behind
 CUT_PLACES = (1728, 1600, 1520, 1360)
+# what a first result is the sum of: eight channels under each tap, the ninth under all, and zeros up to
+# a multiple of 16
+EIGHT = CHANNELS // 2
+FIRST_TERMS = 96
 
 
 class Weights(NamedTuple):
-    """Weights as the kernels multiply them, in steps of 16 channels of a tap."""
+    """Weights as the kernels multiply them, in steps of 16 terms: 16 channels of a tap, where nothing
+    else is said."""
 
-    first: Tensor  # (9 steps, 2, 4, 8 outputs, 8 channels)  of the first convolution
+    first: Tensor  # (6 steps of FIRST_TERMS, 2, 4, 8 outputs, 8 terms)  of the first convolution
     later: Tensor  # (3, 18 steps, 2, 4, 8, 8)  of the others
     biases: Tensor  # (4, 32)
     turned: Tensor  # (3, 18 steps, 2, 4, 8 channels, 8 outputs)  of the others from last to first
@@ -48,6 +54,7 @@ def fits(crops: Crops, layers: Layers) -> bool:
         images.is_cuda
         and images.dtype == torch.bfloat16
         and crops.pixels == PIXELS
+        and layers[0][0].shape[1] <= FEW_CHANNELS
         and [len(weight) for weight, _ in layers] == [FILTERS] * len(SIDES)
         and _kernels(images.device) is not None
     )
@@ -81,7 +88,9 @@ def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
 
 def prepare(layers: Layers) -> Weights:
     (first, _), *rest = layers
-    first_steps = _in_steps(prepare_weight(first))
+    taps = prepare_weight(first)
+    terms = torch.cat([taps[:, :EIGHT].flatten(0, 1), taps[:, EIGHT]])
+    first_steps = _in_steps(F.pad(terms, (0, 0, 0, FIRST_TERMS - len(terms))))
     later = [_in_steps(w.permute(2, 3, 1, 0).flatten(0, 1)) for w, _ in rest]
     turned = [_in_steps(w.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 1)) for w, _ in rest[::-1]]
     biases = torch.stack([bias.float() for _, bias in layers])
@@ -89,7 +98,7 @@ def prepare(layers: Layers) -> Weights:
 
 
 def _in_steps(weight: Tensor) -> Tensor:
-    """(9 taps, channels, outputs) as steps of 16 channels of a tap."""
+    """(..., terms, outputs) as steps of 16 terms."""
     steps = weight.bfloat16().reshape(-1, 2, 8, FILTERS // 8, 8)
     return steps.permute(0, 1, 3, 4, 2).contiguous()
 
@@ -158,8 +167,8 @@ def gradients(
     over their images, and here the blocks are summed, in one order."""
     count, device = len(gradient), gradient.device
     cuts = [gradient.new_empty((count, FILTERS // 8, places, 8)) for places in CUT_PLACES]
-    weights = [TAPS * inputs * FILTERS for inputs in (CHANNELS, FILTERS, FILTERS, FILTERS)]
-    numbers = [*weights, len(SIDES) * FILTERS]
+    later_weights = [TAPS * FILTERS * FILTERS] * 3
+    numbers = [FIRST_TERMS * FILTERS, *later_weights, len(SIDES) * FILTERS]
     parts = torch.empty((_blocks(device, count), sum(numbers)), device=device)
     start = functools.partial(_run, device=device, count=count)
     start("gradients", arguments=[gradient.contiguous(), *results, turned, *cuts, parts, count])
@@ -167,7 +176,10 @@ def gradients(
     start("first_weight_gradient", arguments=pixels)
     start("later_weight_gradients", arguments=[*results[:-1], *cuts[1:], parts, count])
     first, *later, biases = torch.split(parts.sum(0), numbers)
-    first = first.view(TAPS, CHANNELS, FILTERS)[:, :channels] / 255.0
+    terms = first.view(FIRST_TERMS, FILTERS)
+    eight = terms[: TAPS * EIGHT].view(TAPS, EIGHT, FILTERS)
+    taps = torch.cat([eight, terms[TAPS * EIGHT :][:TAPS, None]], 1)
+    first = taps[:, :channels] / 255.0
     found = [weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)]
     return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
 

@@ -1,4 +1,4 @@
-"""The Triton kernel of `first_convolution.pack`: planes of bytes to pixels of 16 channels, in planes
+"""The Triton kernel of `first_convolution.pack`: planes of bytes to pixels of 16 numbers, in planes
 of eight and of even or odd columns."""
 
 from collections.abc import Sequence
@@ -8,39 +8,47 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cclf.kernels.first_convolution import CHANNELS
+from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS
 
 
 @triton.jit
 def _pack(
     images, result, stride, planes, height, width, columns,
     BORDER: tl.constexpr, EDGE: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    FEW: tl.constexpr,
 ):  # fmt: skip
     """One row of one packed frame. Columns are read in their order, so that neighbours come
-    together; the border is written apart."""
+    together; where taps reach the last column, and the border, are written apart. FEW: the second
+    eight numbers are the ninth channel under eight taps."""
     n, y = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    source_y = tl.minimum(tl.maximum(y - BORDER, 0), height - 1)
-    channel, x = tl.arange(0, CHANNELS), tl.arange(0, COLUMNS)
-    row = images + n * stride + source_y * width + channel * (height * width)
-    inside = (x < width)[:, None]
-    known = (channel < planes)[None, :]
-    values = tl.load(row[None, :] + x[:, None], mask=inside & known, other=0)
-    line = result + (4 * n * (height + 2 * BORDER) + y) * columns * 8
+    number = tl.arange(0, CHANNELS)
+    tap = tl.where(number < 8, 0, number - 8) if FEW else 0 * number
+    channel = tl.minimum(number, 8) if FEW else number
+    dy, dx = tap // 3, (tap % 3)[None, :]
+    source_y = tl.minimum(tl.maximum(y + dy - BORDER, 0), height - 1)
+    row = (images + n * stride + channel * (height * width) + source_y * width)[None, :]
+    known = ((channel < planes) & (y + dy < height + 2 * BORDER))[None, :]
     plane = (height + 2 * BORDER) * columns * 8
-    line += (channel // 8 * plane + channel % 8)[None, :]
-    to = x[:, None] + BORDER
-    tl.store(
-        line + to % 2 * 2 * plane + to // 2 * 8, values.to(result.dtype.element_ty), mask=inside
-    )
+    line = result + (4 * n * (height + 2 * BORDER) + y) * columns * 8
+    line += (number // 8 * plane + number % 8)[None, :]
+    x = tl.arange(0, COLUMNS)[:, None]
+    inside = x < width - 2
+    values = tl.load(row + dx + x, mask=inside & known, other=0)
+    to = x + BORDER
+    at = line + to % 2 * 2 * plane + to // 2 * 8
+    tl.store(at, values.to(result.dtype.element_ty), mask=inside)
+    edge = tl.arange(0, EDGE)[:, None]
+    x = edge + width - 2
+    there = known & (edge < BORDER + 2) & (x + dx < width + BORDER)
+    right = tl.load(row + tl.minimum(x + dx, width - 1), mask=there, other=0)
+    to = x + BORDER
+    at = line + to % 2 * 2 * plane + to // 2 * 8
+    tl.store(at, right.to(result.dtype.element_ty), mask=edge < BORDER + 2)
     if BORDER > 0:
-        edge = tl.arange(0, EDGE)[:, None]
-        left = tl.load(row[None, :] + 0 * edge, mask=known & (edge < BORDER), other=0)
+        x = edge - BORDER
+        left = tl.load(row + tl.maximum(x + dx, 0), mask=known & (edge < BORDER), other=0)
         at = line + edge % 2 * 2 * plane + edge // 2 * 8
         tl.store(at, left.to(result.dtype.element_ty), mask=edge < BORDER)
-        right = tl.load(row[None, :] + 0 * edge + width - 1, mask=known & (edge < BORDER), other=0)
-        to = edge + width + BORDER
-        at = line + to % 2 * 2 * plane + to // 2 * 8
-        tl.store(at, right.to(result.dtype.element_ty), mask=edge < BORDER)
 
 
 def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
@@ -54,7 +62,7 @@ def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
         # planes of one image lie one after the other; images may lie apart, as parts of longer
         # stacks
         assert batch.stride()[1:] == (height * width, width, 1), "frames lie plane by plane"
-        sizes = {"EDGE": triton.next_power_of_2(max(border, 1)), "CHANNELS": CHANNELS}
+        sizes = {"EDGE": triton.next_power_of_2(border + 2), "CHANNELS": CHANNELS}
         _pack[(height + 2 * border, len(batch))](
             batch,
             result[done:],
@@ -65,6 +73,7 @@ def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
             columns,
             BORDER=border,
             COLUMNS=triton.next_power_of_2(width),
+            FEW=planes <= FEW_CHANNELS,
             **sizes,
         )
         done += len(batch)
