@@ -38,7 +38,7 @@ struct Arrival {
   u32 arrived = 0, expected = 0;
   std::vector<CopyIn> copies;
 };
-struct Product { float* sum; u64 a, b; int add; };  // of matrices in shared memory
+struct Product { float* sum; u64 a, b; int add, sums_before; };  // of matrices in shared memory
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
@@ -48,6 +48,7 @@ struct Fiber {
   int other;
   u32 value, address, found[4], arrival, turn;
   bool may_multiply = false;
+  int sums = 0, left = 0;  // sums of products that were ended; how many of them nobody waits for
   std::vector<Product> products;
   std::vector<CopyOut> copies;
   std::vector<u32> written;  // and not shown: units of 16 bytes
@@ -104,7 +105,7 @@ static void load_turned_matrix(u32 (&found)[4], u32 address) {
 }
 static void multiply_add(float (&sum)[16], u64 a, u64 b, int add) {
   if (!fibers[now].may_multiply) refuse("a product that has not begun");
-  fibers[now].products.push_back({sum, a, b, add});
+  fibers[now].products.push_back({sum, a, b, add, fibers[now].sums});
 }
 static void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   Fiber& fiber = fibers[now];
@@ -113,9 +114,13 @@ static void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   rest_until(SMALL_PRODUCT);
 }
 static void begin_products() { fibers[now].may_multiply = true; }
-static void wait_for_products() {
-  rest_until(PRODUCT);
+static void end_products() {
+  ++fibers[now].sums;
   fibers[now].may_multiply = false;
+}
+template <int LEFT> static void wait_for_products(float (&)[16]) {
+  fibers[now].left = LEFT;
+  rest_until(PRODUCT);
 }
 static void show_to_products_and_copies() {
   for (u32 unit : fibers[now].written) unseen[unit] = 0;
@@ -173,6 +178,7 @@ static u32 as_bits(float value) {
 }
 static u32 rounded(float low, float high) { return to_bfloat16(low) | to_bfloat16(high) << 16; }
 static int alike(int value) { return value; }
+static u32 anew(u32 value) { return value; }
 static u32 from_lane(u32 value, int other) {
   fibers[now].value = value, fibers[now].other = other;
   rest_until(EXCHANGE);
@@ -215,11 +221,19 @@ static bool multiply() {
     bool all = true;
     for (int i = 0; i < 128; ++i) all &= group[i].need == PRODUCT;
     if (!all) continue;
+    size_t count = 0;  // of products that somebody waits for
+    while (count < group[0].products.size() &&
+           group[0].products[count].sums_before < group[0].sums - group[0].left)
+      ++count;
     for (int i = 1; i < 128; ++i)
-      if (group[i].products.size() != group[0].products.size())
+      if (group[i].products.size() != group[0].products.size() || group[i].left != group[0].left)
         refuse("four warps do not multiply the same");
-    for (size_t number = 0; number < group[0].products.size(); ++number) multiply(group, number);
-    for (int i = 0; i < 128; ++i) group[i].products.clear(), group[i].need = NOTHING;
+    for (size_t number = 0; number < count; ++number) multiply(group, number);
+    for (int i = 0; i < 128; ++i) {
+      auto& products = group[i].products;
+      products.erase(products.begin(), products.begin() + count);
+      group[i].need = NOTHING;
+    }
     return true;
   }
   return false;

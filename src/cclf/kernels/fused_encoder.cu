@@ -56,8 +56,17 @@ __device__ __forceinline__ void multiply_add(float (&d)[16], u64 a, u64 b, int a
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void wait_for_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+__device__ __forceinline__ void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until `d` is known: the sum of all products that were ended, but for the last LEFT sums.
+template <int LEFT> __device__ __forceinline__ void wait_for_products(float (&d)[16]) {
+  asm volatile("wgmma.wait_group.sync.aligned %16;"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+                 "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),
+                 "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+               : "n"(LEFT)
+               : "memory");
 }
 // What this thread wrote to shared memory can be read by products and copies after the next barrier.
 __device__ __forceinline__ void show_to_products_and_copies() {
@@ -129,6 +138,12 @@ __device__ __forceinline__ u32 rounded(float low, float high) {
 }
 // The same number in all lanes, as the compiler then knows.
 __device__ __forceinline__ int alike(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+// The same number. What is computed from it is computed where it is needed, and does not wait in
+// registers.
+__device__ __forceinline__ u32 anew(u32 value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 __device__ __forceinline__ u32 from_lane(u32 value, int other) {
   return __shfl_xor_sync(0xffffffffu, value, other);
 }
@@ -316,13 +331,14 @@ __device__ __forceinline__ void first_products(float (&sum)[16], u32 from, u32 w
   for (int step = 0; step < FIRST_STEPS; ++step)
     multiply_add(sum, matrix(pixels + Pixels::terms(2 * step) * UNIT, Pixels::to_second(step) * UNIT),
                  factors + step * (STEP_BYTES / UNIT), step > 0);
-  wait_for_products();
+  end_products();
+  wait_for_products<0>(sum);
 }
 
-// Of a 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes: 64 sums, for the pixel at
-// `from` and on, over the steps FIRST to LAST - 1.
-template <int SIDE, int FIRST, int LAST>
-__device__ __forceinline__ void multiply_steps(float (&sum)[16], u32 from, u32 weights) {
+// Begins a 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes: 64 sums, for the pixel
+// at `from` and on, over the steps FIRST to LAST - 1.
+template <int SIDE, int FIRST = 0, int LAST = STEPS>
+__device__ __forceinline__ void begin_steps(float (&sum)[16], u32 from, u32 weights) {
   constexpr int PLANE = SIDE * SIDE;
   u64 factors = matrix(weights, STEP_BYTES / 2), pixels = matrix(from, PLANE * UNIT);
   begin_products();
@@ -332,45 +348,59 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[16], u32 from, u32 w
     int further = 2 * part * PLANE + tap / 3 * SIDE + tap % 3;
     multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
   }
-  wait_for_products();
+  end_products();
 }
 
-// The convolution of pixels at `from`: for every 64 of COUNT neighbouring results `before(begin)`, and
-// `after(sum, begin)` when they are computed. Of the weights, THERE steps are there, and the others
-// after `wait()`.
+// A later convolution forward, of pixels at `from`, with `before(begin)` before 64 neighbouring results
+// are begun. While some are finished, the next ones are computed. Of the weights, THERE steps are there,
+// and the others after `wait()`.
 struct Nothing {
   __device__ __forceinline__ void operator()() const {}
   __device__ __forceinline__ void operator()(int) const {}
 };
-template <int SIDE, int COUNT, int THERE, class Wait, class Before, class After>
-__device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, const Wait& wait,
-                                         const Before& before, const After& after) {
-  for (int tile = warp >> 2; tile * 64 < COUNT; tile += GROUPS) {
-    u32 pixels = from + tile * 64 * UNIT;
-    float sum[16];
-    before(tile * 64);
-    if (THERE < STEPS && tile < GROUPS) {
-      multiply_steps<SIDE, 0, THERE>(sum, pixels, weights);
-      wait();
-      multiply_steps<SIDE, THERE, STEPS>(sum, pixels, weights);
-    } else {
-      multiply_steps<SIDE, 0, STEPS>(sum, pixels, weights);
-    }
-    after(sum, tile * 64);
-  }
-}
-
-// A later convolution forward.
 template <int SIDE, int THERE, class Results, class Wait, class Before>
 __device__ __forceinline__ void convolve_and_cut(u32 from, u32 weights, const float* all_bias,
                                                  const Results& results, int warp, int lane,
                                                  const Wait& wait, const Before& before) {
-  float bias[8];
+  constexpr int TILES = ((SIDE - 2) * SIDE + 63) / 64;
+  float bias[8], sum[16], next[16];
   load_bias(bias, all_bias, lane);
-  convolve<SIDE, (SIDE - 2) * SIDE, THERE>(
-      from, weights, warp, wait, before, [&](const float(&sum)[16], int begin) {
-        finish<SIDE>(sum, bias, begin, 0, SIDE - 2, results, warp, lane);
-      });
+  auto begin = [&](float(&sum)[16], int tile) {
+    before(tile * 64);
+    begin_steps<SIDE>(sum, from + tile * 64 * UNIT, anew(weights));
+  };
+  auto end = [&](const float(&sum)[16], int tile) {
+    finish<SIDE>(sum, bias, tile * 64, 0, SIDE - 2, results, warp, lane);
+  };
+  int tile = warp >> 2;
+  if (THERE < STEPS) {
+    u32 pixels = from + tile * 64 * UNIT;
+    begin_steps<SIDE, 0, THERE>(sum, pixels, weights);
+    wait_for_products<0>(sum);
+    wait();
+    begin_steps<SIDE, THERE>(sum, pixels, weights);
+  } else {
+    begin(sum, tile);
+  }
+#pragma unroll 1
+  for (;; tile += 2 * GROUPS) {
+    if (tile + GROUPS >= TILES) {
+      wait_for_products<0>(sum);
+      end(sum, tile);
+      break;
+    }
+    begin(next, tile + GROUPS);
+    wait_for_products<1>(sum);
+    end(sum, tile);
+    if (tile + 2 * GROUPS >= TILES) {
+      wait_for_products<0>(next);
+      end(next, tile + GROUPS);
+      break;
+    }
+    begin(sum, tile + 2 * GROUPS);
+    wait_for_products<1>(next);
+    end(next, tile + GROUPS);
+  }
 }
 
 // Weights as `multiply_add` wants them, in steps of 16 terms, each [2][4][8 outputs][8 terms]: `first`
@@ -608,29 +638,28 @@ __device__ __forceinline__ float go_back(u32 from, u32 weights, const uint4* res
   auto place_of = [&](int begin, int half) {
     return begin + (warp & 3) * 16 + 8 * half + (lane >> 2);
   };
-  convolve<SIDE, SIDE * SIDE, STEPS>(
-      from, weights, warp, Nothing(),
-      [&](int begin) {
+  for (int tile = warp >> 2; tile * 64 < SIDE * SIDE; tile += GROUPS) {
+    float sum[16];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          int place = place_of(begin, half);
-          if (place < SIDE * SIDE) reached[half] = results[group * SIDE * SIDE + place];
-        }
-      },
-      [&](const float(&sum)[16], int begin) {
+    for (int half = 0; half < 2; ++half) {
+      int place = place_of(tile * 64, half);
+      if (place < SIDE * SIDE) reached[half] = results[group * SIDE * SIDE + place];
+    }
+    begin_steps<SIDE>(sum, from + tile * 64 * UNIT, weights);
+    wait_for_products<0>(sum);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          int place = place_of(begin, half);
-          u32 value[4];
+    for (int half = 0; half < 2; ++half) {
+      int place = place_of(tile * 64, half);
+      u32 value[4];
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
-            value[n] = rounded(sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]);
-          turn(value, group);
-          if (place >= SIDE * SIDE) continue;
-          cut(value, reached[half], total);
-          to.store(place / SIDE, place % SIDE, group, value);
-        }
-      });
+      for (int n = 0; n < 4; ++n)
+        value[n] = rounded(sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]);
+      turn(value, group);
+      if (place >= SIDE * SIDE) continue;
+      cut(value, reached[half], total);
+      to.store(place / SIDE, place % SIDE, group, value);
+    }
+  }
   return add_up(total, lane);
 }
 
