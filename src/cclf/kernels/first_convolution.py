@@ -3,12 +3,13 @@ writing the crops.
 
 Frames come packed: channels filled up to 16, in two planes of eight, as 16-bit numbers, and even
 columns apart from odd ones. So what a convolution with stride 2 reads lies side by side, and five
-crops of a frame are read from one packed copy. Of at most nine channels, as three frames of RGB have
-them, the last seven numbers of a pixel would be of no use. They hold the ninth channel of its
-neighbours, under the taps of a 3x3 filter after the first: so `fused_encoder` reads eight taps at once,
-and what takes them for channels gives them weight zero. Results have one column more than the
+crops of a frame are read from one packed copy. With at most nine channels, as three frames of RGB
+have them, the last seven numbers of a pixel would be of no use. They hold the ninth channel of its
+neighbours, under the next taps of a 3x3 filter: so `fused_encoder` reads eight taps at once, and
+what takes them for channels gives them weight zero. Results have one column more than the
 convolution, zeros, so that their rows have even length. On a GPU with Triton the kernels of
-`first_convolution_triton` compute it; the plain way here is their reference and what runs elsewhere.
+`first_convolution_triton` compute it; the plain way here is their reference and what runs
+elsewhere.
 """
 
 import torch

@@ -322,17 +322,44 @@ __device__ __forceinline__ void load_bias(float (&values)[8], const float* bias,
   for (int i = 0; i < 8; ++i) values[i] = bias[i / 2 * 8 + 2 * (lane & 3) + i % 2];
 }
 
-// Of convolution 1, the 64 sums of this group in one band, from its pixels at `from`.
-__device__ __forceinline__ void first_products(float (&sum)[16], u32 from, u32 weights, int warp) {
+// Sums of 64 results each, number `first` and every `step`th on: `begin(sum, number)` begins products,
+// and `end(sum, number)` finishes the results, while the products of the next ones are computed.
+// `begin_first`: for the first one.
+template <class BeginFirst, class Begin, class End>
+__device__ __forceinline__ void overlapped(int first, int step, int count, const BeginFirst& begin_first,
+                                           const Begin& begin, const End& end) {
+  float sum[16], next[16];
+  begin_first(sum, first);
+#pragma unroll 1
+  for (int i = first;; i += 2 * step) {
+    if (i + step >= count) {
+      wait_for_products<0>(sum);
+      end(sum, i);
+      return;
+    }
+    begin(next, i + step);
+    wait_for_products<1>(sum);
+    end(sum, i);
+    if (i + 2 * step >= count) {
+      wait_for_products<0>(next);
+      end(next, i + step);
+      return;
+    }
+    begin(sum, i + 2 * step);
+    wait_for_products<1>(next);
+    end(next, i + step);
+  }
+}
+
+// Of convolution 1, begins 64 sums for the pixel at `from` and on.
+__device__ __forceinline__ void begin_first_steps(float (&sum)[16], u32 from, u32 weights) {
   u64 factors = matrix(weights, STEP_BYTES / 2);
-  u32 pixels = from + (warp >> 2) * 64 * UNIT;
   begin_products();
 #pragma unroll
   for (int step = 0; step < FIRST_STEPS; ++step)
-    multiply_add(sum, matrix(pixels + Pixels::terms(2 * step) * UNIT, Pixels::to_second(step) * UNIT),
+    multiply_add(sum, matrix(from + Pixels::terms(2 * step) * UNIT, Pixels::to_second(step) * UNIT),
                  factors + step * (STEP_BYTES / UNIT), step > 0);
   end_products();
-  wait_for_products<0>(sum);
 }
 
 // Begins a 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes: 64 sums, for the pixel
@@ -351,9 +378,8 @@ __device__ __forceinline__ void begin_steps(float (&sum)[16], u32 from, u32 weig
   end_products();
 }
 
-// A later convolution forward, of pixels at `from`, with `before(begin)` before 64 neighbouring results
-// are begun. While some are finished, the next ones are computed. Of the weights, THERE steps are there,
-// and the others after `wait()`.
+// A later convolution forward, of pixels at `from`, with `before(tile)` before 64 neighbouring results
+// are begun. Of the weights, THERE steps are there, and the others after `wait()`.
 struct Nothing {
   __device__ __forceinline__ void operator()() const {}
   __device__ __forceinline__ void operator()(int) const {}
@@ -363,44 +389,24 @@ __device__ __forceinline__ void convolve_and_cut(u32 from, u32 weights, const fl
                                                  const Results& results, int warp, int lane,
                                                  const Wait& wait, const Before& before) {
   constexpr int TILES = ((SIDE - 2) * SIDE + 63) / 64;
-  float bias[8], sum[16], next[16];
+  float bias[8];
   load_bias(bias, all_bias, lane);
   auto begin = [&](float(&sum)[16], int tile) {
-    before(tile * 64);
+    before(tile);
     begin_steps<SIDE>(sum, from + tile * 64 * UNIT, anew(weights));
   };
-  auto end = [&](const float(&sum)[16], int tile) {
-    finish<SIDE>(sum, bias, tile * 64, 0, SIDE - 2, results, warp, lane);
-  };
-  int tile = warp >> 2;
-  if (THERE < STEPS) {
+  auto begin_first = [&](float(&sum)[16], int tile) {
+    if (THERE == STEPS) return begin(sum, tile);
     u32 pixels = from + tile * 64 * UNIT;
     begin_steps<SIDE, 0, THERE>(sum, pixels, weights);
     wait_for_products<0>(sum);
     wait();
     begin_steps<SIDE, THERE>(sum, pixels, weights);
-  } else {
-    begin(sum, tile);
-  }
-#pragma unroll 1
-  for (;; tile += 2 * GROUPS) {
-    if (tile + GROUPS >= TILES) {
-      wait_for_products<0>(sum);
-      end(sum, tile);
-      break;
-    }
-    begin(next, tile + GROUPS);
-    wait_for_products<1>(sum);
-    end(sum, tile);
-    if (tile + 2 * GROUPS >= TILES) {
-      wait_for_products<0>(next);
-      end(next, tile + GROUPS);
-      break;
-    }
-    begin(sum, tile + 2 * GROUPS);
-    wait_for_products<1>(next);
-    end(next, tile + GROUPS);
-  }
+  };
+  auto end = [&](const float(&sum)[16], int tile) {
+    finish<SIDE>(sum, bias, tile * 64, 0, SIDE - 2, results, warp, lane);
+  };
+  overlapped(warp >> 2, GROUPS, TILES, begin_first, begin, end);
 }
 
 // Weights as `multiply_add` wants them, in steps of 16 terms, each [2][4][8 outputs][8 terms]: `first`
@@ -421,7 +427,7 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
   arrivals.set_up(thread);
   used.set_up(thread);
 
-  // A group copies to its own buffer. It takes a warp 60 cycles to start a copy.
+  // A group copies to its own buffer. A warp needs 60 cycles to start a copy.
   auto copy_band = [&](const Crop& crop, int band) {
     u32 arrival = arrivals.at(group);
     int rows = band_rows(band);
@@ -467,21 +473,22 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     float first_bias[8];
     load_bias(first_bias, bias, lane);
     arrivals.wait(FRONT);
-#pragma unroll 1
-    for (int band = 0; band < BANDS; ++band) {
+    auto begin_band = [&](float(&sum)[16], int band) {
       int buffer = band % GROUPS;
-      bool refill = band + GROUPS < BANDS;
-      float sum[16];
       arrivals.wait(buffer);
-      first_products(sum, b + buffer * Pixels::BYTES, w, warp);
-      if (refill && lane == 0) arrive(used.at(buffer));
+      begin_first_steps(sum, b + buffer * Pixels::BYTES + group * 64 * UNIT, anew(w));
+    };
+    auto end_band = [&](const float(&sum)[16], int band) {
+      bool refill = band + GROUPS < BANDS;
+      if (refill && lane == 0) arrive(used.at(band));
       finish<HALF>(sum, first_bias, group * 64, BAND_ROWS * band, band_rows(band), Planes<SIDE1>{a},
                    warp, lane);
-      if (refill && buffer == group) {
-        used.wait(buffer);
+      if (refill && band == group) {
+        used.wait(band);
         copy_band(crop, band + GROUPS);
       }
-    }
+    };
+    overlapped(0, 1, BANDS, begin_band, begin_band, end_band);
     everybody_sees();
     copy_weights(w, third, FRONT_STEPS, FRONT);
     keep(kept_1, a, SIDE1, n);
@@ -503,8 +510,8 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     arrivals.wait(THE_LAST_WEIGHTS);
     Features results{features + (u64)n * (SIDE4 * (SIDE4 + 1) * 4)};
     // One group after another starts the copies for the next image, while three compute.
-    auto start_copies = [&](int begin) {
-      if (another && begin / (64 * GROUPS) == group) copy_band(next, group);
+    auto start_copies = [&](int tile) {
+      if (another && tile / GROUPS == group) copy_band(next, group);
     };
     convolve_and_cut<SIDE3, STEPS>(a, a + LAST_WEIGHTS, bias + 96, results, warp, lane, nothing,
                                    start_copies);

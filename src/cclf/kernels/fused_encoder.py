@@ -31,18 +31,18 @@ LAUNCH = {  # threads of a block, and bytes of shared memory: the constants of t
 # places in a plane of each cut gradient: rows as long as those of the inputs (of the first, half as
 # long), and zeros behind
 CUT_PLACES = (1728, 1600, 1520, 1360)
-# what a first result is the sum of: eight channels under each tap, the ninth under all, and zeros up to
-# a multiple of 16
 EIGHT = CHANNELS // 2
+# what a first result is the sum of: eight channels under each tap, the ninth under all, and zeros up
+# to a multiple of 16
 FIRST_TERMS = 96
 
 
 class Weights(NamedTuple):
-    """Weights as the kernels multiply them, in steps of 16 terms: 16 channels of a tap, where nothing
-    else is said."""
+    """Weights as the kernels multiply them, in steps of 16 terms."""
 
     first: Tensor  # (6 steps of FIRST_TERMS, 2, 4, 8 outputs, 8 terms)  of the first convolution
-    later: Tensor  # (3, 18 steps, 2, 4, 8, 8)  of the others
+    # (3, 18 steps of 16 channels of a tap, 2, 4, 8 outputs, 8 channels)  of the others
+    later: Tensor
     biases: Tensor  # (4, 32)
     turned: Tensor  # (3, 18 steps, 2, 4, 8 channels, 8 outputs)  of the others from last to first
 
