@@ -148,13 +148,15 @@ def _prepared(
                     f"another process has begun in {folder} meanwhile: run the same command again"
                 )
             held.enter_context(run_folder.claimed_folder(config, out))
-    runs = {}
+    runs: dict[Path, ActiveRun | None] = {}
     for config, (training, learner, resumed), point in zip(configs, trained, points, strict=True):
         run_folder.write_config(config, training.folder)
         if point is not None:
             training.checkpoints.rewind(point)
+        # runs of one process go at one pace: one of them tells how far they are
+        shows_life = not any(runs.values())
         runs[training.folder] = _begin(
-            config, training, learner, device, held, len(configs) > 1, resumed
+            config, training, learner, device, held, len(configs) > 1, resumed, shows_life
         )
     return runs
 
@@ -167,6 +169,7 @@ def _begin(
     held: contextlib.ExitStack,
     several: bool,
     resumed: bool,
+    shows_life: bool,
 ) -> ActiveRun | None:
     """What a run needs in its folder, from its first step on; None when it was finished before."""
     if training.finished:
@@ -199,6 +202,7 @@ def _begin(
             learner.updates,
             label=label,
             if_slow=what_helps(config, device),
+            shows_life=shows_life,
         ),
     )
 

@@ -130,6 +130,31 @@ def test_ten_evaluations_get_a_line_each_and_slow_ones_too(clock, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1 + 30, "one in ten minutes is no flood"
 
 
+@pytest.mark.parametrize("label", ["", "atari/Alien seed 2: "])
+def test_a_log_shows_that_a_run_goes_on_and_ever_less_often(label, clock, capsys):
+    progress = Progress(400_000, 0, 0, label=label, shows_life=True, clock=clock)
+    advance(progress, clock, 50, 40_000, 10_000, parts=10)
+    assert not capsys.readouterr().err, "not yet"
+    advance(progress, clock, 550, 200_000, 50_000, parts=110)
+    lines = capsys.readouterr().err.splitlines()
+    rows = [line for line in lines if "/400,000" in line]
+    assert len(rows) == 7, "every minute, later at every fifth of the time since the start"
+    assert all(line.startswith(label) and len(line) <= WIDTH for line in rows)
+    assert " left 00:1" in rows[-1]
+    assert lines[0].split()[0] == ("env" if not label else "atari/Alien")
+    progress.evaluation(200_000, 1.0, 0.0)
+    advance(progress, clock, 100, 240_000, 60_000)
+    assert len(capsys.readouterr().err.splitlines()) == 1, "an evaluation's line shows it too"
+
+
+def test_what_is_drawn_live_needs_no_lines_between(clock, monkeypatch):
+    terminal = terminal_of_80_columns(monkeypatch)
+    progress = Progress(400_000, 0, 0, shows_life=True, clock=clock)
+    advance(progress, clock, 600, 200_000, 50_000, parts=100)
+    progress.close()
+    assert not [line for line in drawn(terminal) if "eval return" in line]
+
+
 @pytest.mark.parametrize(
     ("label", "total", "mean", "std"),
     [

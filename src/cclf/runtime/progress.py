@@ -16,6 +16,8 @@ from cclf.runtime.pace import Pace
 WIDTH = 80  # columns of a line that stays
 LINES = 20  # evaluations of a run that get a line of their own, about
 SILENT_SECONDS = 600.0  # after which the next evaluation gets one, too
+# After so long without a line, or a fifth of the time since the start, one says that a run goes on.
+LIFE_SECONDS, LIFE_SHARE = 60.0, 0.2
 DRAW_SECONDS = 0.5
 # The speed of the last minutes: evaluations belong to it, the warm-up does not.
 SPEED_SECONDS = 480.0
@@ -64,10 +66,12 @@ class Progress:
         quiet: bool = False,
         label: str = "",
         if_slow: str = "fewer --env-steps would help",
+        shows_life: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ):
         """`label` begins each line; with one, others share the terminal and nothing is drawn
-        live. `if_slow`: what to do about a run that would take days."""
+        live. `if_slow`: what to do about a run that would take days. `shows_life`: where nothing
+        is drawn live, a line now and then between evaluations; of several runs one will do."""
         self.total, self.quiet, self.label = total_env_steps, quiet, label
         self._pace, self._if_slow = Pace(total_env_steps, clock), if_slow
         self._clock, self._started, self._drawn = clock, clock(), float("-inf")
@@ -77,7 +81,9 @@ class Progress:
             done_updates,
         )
         self._train_return, self._eval_return = "-", "-"
-        self._told: tuple[int, float] | None = None  # env steps and clock of the newest line
+        # env steps and clock of the newest line of an evaluation, and when anything was said last
+        self._told: tuple[int, float] | None = None
+        self._shows_life, self._said, self._headed = shows_life, clock(), False
         self._estimates = Estimates(speed_estimate_period=SPEED_SECONDS, get_time=clock)
         # Neither has begun before the first update: nothing is estimated from a warm-up.
         self._steps = self._estimates.add_task("", start=False, total=total_env_steps)
@@ -102,6 +108,14 @@ class Progress:
                 f"{self.label}cclf: at the speed of its first minute of learning this run takes "
                 f"{duration(left)} more: {self._if_slow}"
             )
+        if self._shows_life and self._live is None:
+            self._show_life()
+
+    def _show_life(self) -> None:
+        now = self._clock()
+        if now - self._said > max(LIFE_SECONDS, LIFE_SHARE * (now - self._started)):
+            self._draw()
+            self._say_row(self._env_steps, "")
 
     def training_return(self, value: float) -> None:
         self._train_return = f"{value:.3g}"
@@ -112,18 +126,20 @@ class Progress:
         self._draw()
         if not self._deserves_a_line(env_steps):
             return
-        steps, result, left = (
-            f"{env_steps:,}/{self.total:,}",
-            f"{mean:.4g} ± {std:.2g}",
-            self._time_left(),
-        )
-        if self.label:
-            self.say(f"{self.label}{steps}  eval {result}  {left}")
-        else:
-            if self._told is None:
-                self.say(self._row_of("env steps", "eval return", "train", "updates/s", "time"))
-            self.say(self._row_of(steps, result, self._train_return, self._rate(), left))
+        self._say_row(env_steps, f"{mean:.4g} ± {std:.2g}")
         self._told = env_steps, self._clock()
+
+    def _say_row(self, env_steps: int, result: str) -> None:
+        """How a run stands, with the result of an evaluation if there is one."""
+        steps, left = f"{env_steps:,}/{self.total:,}", self._time_left()
+        if self.label:
+            what = f"eval {result}" if result else f"{self._rate()} updates/s"
+            self.say(f"{self.label}{steps}  {what}  {left}")
+            return
+        if not self._headed:
+            self.say(self._row_of("env steps", "eval return", "train", "updates/s", "time"))
+            self._headed = True
+        self.say(self._row_of(steps, result, self._train_return, self._rate(), left))
 
     def _row_of(self, steps: str, result: str, train: str, rate: str, left: str) -> str:
         width = max(len("env steps"), 2 * len(f"{self.total:,}") + 1)
@@ -183,6 +199,7 @@ class Progress:
         return joined(cells, [rate, train], columns)
 
     def say(self, line: str) -> None:
+        self._said = self._clock()
         if self.quiet:
             return
         if self._live is not None:
