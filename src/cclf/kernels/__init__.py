@@ -3,6 +3,7 @@
 Each file holds a kernel beside its plain reference."""
 
 import importlib.util
+from collections.abc import Sequence
 from types import ModuleType
 
 from torch import Tensor
@@ -13,3 +14,9 @@ def triton_kernels(name: str, tensor: Tensor) -> ModuleType | None:
     if tensor.is_cuda and importlib.util.find_spec("triton") is not None:
         return importlib.import_module(f"cclf.kernels.{name}")
     return None
+
+
+def runs_first(tensors: Sequence[Tensor], dims: Sequence[int]) -> list[Tensor]:
+    """What is mapped over runs, along `dims`, as more runs at once: in front, with those that were
+    there."""
+    return [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip(tensors, dims, strict=True)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cclf.data import augment
-from cclf.kernels import triton_kernels
+from cclf.kernels import runs_first, triton_kernels
 
 FRAMES = 4  # in a word
 
@@ -52,9 +52,5 @@ def _(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def _(
     info: Any, dims: tuple[Any, ...], images: Tensor, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, int]:
-    """Mapped over runs: more runs at once."""
-    stacked = [
-        tensor.movedim(dim, 0).flatten(0, 1)
-        for tensor, dim in zip((images, rows, columns), dims, strict=True)
-    ]
+    stacked = runs_first((images, rows, columns), dims)
     return of_runs(*stacked).unflatten(0, (info.batch_size, -1)), 0

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclf.kernels import triton_kernels
+from cclf.kernels import runs_first, triton_kernels
 from cclf.kernels.take_words import frames_of
 
 
@@ -110,11 +110,7 @@ def _(
     side: int,
     tile: int,
 ) -> tuple[Tensor, int]:
-    """Mapped over runs: more runs at once."""
-    stacked = [
-        tensor.movedim(dim, 0).flatten(0, 1)
-        for tensor, dim in zip((images, weight, bias), dims[:3], strict=True)
-    ]
+    stacked = runs_first((images, weight, bias), dims[:3])
     return first_layer(*stacked, side, tile).unflatten(0, (info.batch_size, -1)), 0
 
 
