@@ -356,8 +356,8 @@ def main(descriptor: int, timeout_seconds: float) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     # An alarm says where this process hangs and ends it, parent or not, also where a driver holds
-    # the GIL. (`dump_traceback_later` starts a thread each time, which on busy cores takes as long as
-    # a step of Atari.)
+    # the GIL. (`dump_traceback_later` starts a thread each time: on busy cores as slow as a step of
+    # Atari.)
     faulthandler.register(signal.SIGALRM, chain=True)
     pipe, envs = Connection(descriptor), dict[int, Env]()
     with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe, or is gone
