@@ -148,6 +148,7 @@ def make_training(
         log_every_agent_steps=config.run.log_every_agent_steps,
         video=config.run.video,
         evaluate_beside_training=evaluates_beside_training(config, device, runs, evaluators),
+        keep_replay=config.run.keep_replay,
     )
     return Training(plan, made, evaluate_now, folder), made, agent
 

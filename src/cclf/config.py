@@ -188,6 +188,9 @@ class RunConfig:
     """Keep the training environment in a process of its own: where a renderer crashes or hangs,
     another takes its place and the run goes on as if nothing had happened. Those of several runs
     in one process step at the same time."""
+    keep_replay: bool = True
+    """Leave the replay of a finished run on disk: a larger --env-steps goes on with it, and `cclf
+    inspect` looks into it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""
     final_eval_episodes: Annotated[int, Range(0, 100_000)] = 0
     """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
     log_every_agent_steps: Count = 100

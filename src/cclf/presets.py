@@ -211,6 +211,10 @@ def refuse_unknown_names(config: Config) -> None:
 def refuse_idle_options(chosen: Config, defaults: Config) -> None:
     """An option that was set but cannot act is a mistake about the method, and better named than
     obeyed."""
+    if not chosen.run.keep_replay and not find_base(chosen.base).keeps_replay:
+        raise ConfigError(
+            f"keep_replay=False clashes with {chosen.base}, which has no replay: leave it out"
+        )
     given = defaults.learning_values()
     for name, value in chosen.learning_values().items():
         option = name.rpartition(".")[2]

@@ -29,9 +29,10 @@ from safetensors.torch import save as tensors_to_bytes
 from cclf.data.from_disk import MISFITS, TENSOR_BYTES, read_file, refuse_unless
 from cclf.errors import ConfigError
 from cclf.runtime.files import sync_folder, write_synced
-from cclf.runtime.frame_chunks import FrameChunks, read_frames
+from cclf.runtime.frame_chunks import FrameChunks, read_frames, table_of
 
 _TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
+REPLAY_KEPT = "replay_kept"  # of a run's state: whether its frames are in its checkpoint
 # where a run's state keeps the ring that is written in chunks
 _REPLAY_FRAMES = "/learner/replay/frames"
 _OWN_FILES = ("state.json", "tensors.safetensors")
@@ -117,14 +118,15 @@ class Checkpoints:
             where = f"{agent_steps:,} agent steps, the newest that all runs of this command have"
             print(f"cclf: {self.folder.parent} goes back to {where}", file=sys.stderr, flush=True)
 
-    def save(self, state: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any], frames: bool = True) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the
-        checkpoint before it."""
+        checkpoint before it. Without `frames` those of a replay are left out, and earlier
+        checkpoints that have some are forgotten too."""
         serials = self._serials()
         serial = serials[-1] + 1 if serials else 1
         temporary = self.folder / f"{serial:08d}.tmp"
         try:
-            table = self._write(temporary, serial, state)
+            table = self._write(temporary, serial, state, frames)
             os.rename(temporary, self.folder / f"{serial:08d}")
         except Exception:  # on a full disk the space of what was begun is needed
             shutil.rmtree(temporary, ignore_errors=True)
@@ -135,9 +137,11 @@ class Checkpoints:
         if table is not None:
             self._chunks.remember(table)
         good_before = [number for number in serials if number not in self._damaged]
-        self._prune({serial, *good_before[-1:]})
+        self._prune({serial, *(n for n in good_before[-1:] if frames or not self._has_frames(n))})
 
-    def _write(self, temporary: Path, serial: int, state: dict[str, Any]) -> dict[str, Any] | None:
+    def _write(
+        self, temporary: Path, serial: int, state: dict[str, Any], frames: bool
+    ) -> dict[str, Any] | None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         tensors: dict[str, torch.Tensor] = {}
@@ -145,8 +149,11 @@ class Checkpoints:
         checksums: dict[str, str] = {}
         table = None
         if _REPLAY_FRAMES in tensors:
-            table = self._write_frames(
-                serial, tensors.pop(_REPLAY_FRAMES), tree["learner"]["replay"]["written"], checksums
+            ring, written = tensors.pop(_REPLAY_FRAMES), tree["learner"]["replay"]["written"]
+            table = (
+                self._write_frames(serial, ring, written, checksums)
+                if frames
+                else table_of(ring, written, None)
             )
             tree["learner"]["replay"]["frames"] = {_FRAMES: table}
         contents = (
@@ -179,6 +186,10 @@ class Checkpoints:
             checksums[f"frames/{chunk['file']}"] = chunk["sha256"]
         sync_folder(folder)
         return table
+
+    def _has_frames(self, serial: int) -> bool:
+        listed = _listed(self.folder / f"{serial:08d}")
+        return any(name.startswith("frames/") for name in listed)
 
     def _serials(self) -> list[int]:
         if not self.folder.is_dir():

@@ -25,7 +25,8 @@ class FrameChunks:
     """Remembers which files hold the ring, so that the next checkpoint adds only what came since.
 
     A table is JSON: `slots` rows of the ring, `written` frames ever, and the chunks, each with the
-    number of its first frame. Frame number n lies in slot n % slots.
+    number of its first frame; null in their place where the frames were not kept. Frame number n
+    lies in slot n % slots.
     """
 
     def __init__(self) -> None:
@@ -49,13 +50,7 @@ class FrameChunks:
             write_file(name, {"frames": frames.index_select(0, slot).cpu()})
             chunks = [*chunks, {"file": name, "first": first, "count": count}]
             first += count
-        return {
-            "slots": slots,
-            "written": written,
-            "shape": list(frames.shape[1:]),
-            "dtype": str(frames.dtype).removeprefix("torch."),
-            "chunks": chunks,
-        }
+        return table_of(frames, written, chunks)
 
     def _known(self, slots: int, written: int) -> list[dict[str, Any]]:
         """Chunks whose frames still have the same numbers: not when a larger ring has taken over a
@@ -63,20 +58,32 @@ class FrameChunks:
         if self._table is None or written < self._table["written"]:
             return []
         wrapped = self._table["written"] > self._table["slots"]
-        return self._table["chunks"] if not wrapped or slots == self._table["slots"] else []
+        chunks: list[dict[str, Any]] = self._table["chunks"] or []
+        return chunks if not wrapped or slots == self._table["slots"] else []
 
     def remember(self, table: dict[str, Any]) -> None:
         """The checkpoint with this table is on disk."""
         self._table = table
 
 
+def table_of(frames: Tensor, written: int, chunks: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return {
+        "slots": len(frames),
+        "written": written,
+        "shape": list(frames.shape[1:]),
+        "dtype": str(frames.dtype).removeprefix("torch."),
+        "chunks": chunks,
+    }
+
+
 def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
-    slots, written = table["slots"], table["written"]
+    """The ring as it was; zeros where its frames were not kept."""
+    slots, written, chunks = table["slots"], table["written"], table["chunks"]
     numbers = [
         slots,
         written,
         *table["shape"],
-        *(chunk[name] for chunk in table["chunks"] for name in ("first", "count")),
+        *(chunk[name] for chunk in chunks or [] for name in ("first", "count")),
     ]
     refuse_unless(
         all(type(number) is int and number >= 0 for number in numbers),
@@ -85,9 +92,11 @@ def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
     refuse_unless(slots <= written, f"the table of frames has {slots} slots for {written} frames")
     named = table.get("dtype", "uint8")  # older tables hold no other
     refuse_unless(named in DTYPES, f"the table of frames names the type {named!r}")
+    if chunks is None:
+        return torch.zeros(slots, *table["shape"], dtype=DTYPES[named])
     frames = torch.empty(slots, *table["shape"], dtype=DTYPES[named])
     first = max(0, written - slots)  # older ones have been overwritten
-    for chunk in table["chunks"]:
+    for chunk in chunks:
         end = chunk["first"] + chunk["count"]
         if chunk["first"] > first or end > written:
             raise ValueError(f"{chunk['file']} does not follow frame {first}")

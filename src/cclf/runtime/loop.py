@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from cclf.data.from_disk import refuse_unless, refuse_unlike, refused_as
 from cclf.data.types import Learner
-from cclf.errors import WorkerError, one_line
+from cclf.errors import ConfigError, WorkerError, one_line
 from cclf.runtime.callbacks import NOBODY, Callbacks, Evaluated, Step
-from cclf.runtime.checkpoint import Checkpoints
+from cclf.runtime.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.runtime.evaluate import (
     Evaluation,
     EvaluationStoppedError,
@@ -41,6 +41,7 @@ class Plan:
     log_every_agent_steps: int
     video: bool
     evaluate_beside_training: bool = False
+    keep_replay: bool = True  # on disk, when all is done
 
 
 class UnderWay(NamedTuple):
@@ -132,7 +133,9 @@ class Training:
         self._check_finite()  # so that going on from the last checkpoint is always a way out
         log.sync()  # a checkpoint must never be ahead of the rows that led to it
         tables = {name: rows._asdict() for name, rows in log.known().items()}
-        self.checkpoints.save(self.state_dict() | {"tables": tables})
+        kept = self.plan.keep_replay or self.env_steps < self.plan.env_steps
+        facts = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
+        self.checkpoints.save(self.state_dict() | facts, kept)
         self.saved_env_steps = self.env_steps
 
     def _seconds(self) -> float:
@@ -256,9 +259,10 @@ class Training:
         return parts | {name: getattr(self, name) for name in self._COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # and tables, which older checkpoints do not have
+        # and perhaps tables, which older checkpoints do not have, and that replay was not kept
         parts = {*self._COUNTERS, "learner", "averages"}
-        refuse_unless(state.keys() - {"tables"} == parts, f"it holds the parts {sorted(state)}")
+        known = state.keys() - {"tables", REPLAY_KEPT}
+        refuse_unless(known == parts, f"it holds the parts {sorted(state)}")
         for name in self._COUNTERS:
             refuse_unlike(getattr(self, name), state[name], name)
             setattr(self, name, state[name])
@@ -270,6 +274,11 @@ class Training:
             # nothing is left to do, and a smaller budget than was run may have no room for the
             # replay
             return
+        if self.env_steps < self.plan.env_steps and not state.get(REPLAY_KEPT, True):
+            raise ConfigError(
+                f"{self.folder} ended at {self.env_steps:,} env steps and kept no replay "
+                "(--no-keep-replay), so it cannot go on: use another --out"
+            )
         refuse_unlike(self.learner.state_dict(), state["learner"], "learner")
         learned_steps = state["learner"].get("agent_steps", self.agent_steps)
         refuse_unless(

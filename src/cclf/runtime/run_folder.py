@@ -149,6 +149,10 @@ def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
     with refused_as(f"the checkpoint in {folder} is not that of a run"):
         refuse_unlike(0, saved["agent_steps"], "agent_steps")
         refuse_unlike(0, saved["learner"]["updates"], "updates")
+    if frames and not saved.get(checkpoint.REPLAY_KEPT, True):
+        raise ConfigError(
+            f"{folder} kept no replay (--no-keep-replay): train it again without that option"
+        )
     return saved
 
 

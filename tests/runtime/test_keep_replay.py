@@ -1,0 +1,114 @@
+"""`--no-keep-replay`: a finished run leaves its agent and its tables on disk, not what it learned
+from."""
+
+from dataclasses import replace
+
+import pytest
+
+from cclf.runtime import checkpoint, loop
+from rainbow_inputs import tiny_cclf
+from test_cli import assert_refused, cclf, contents
+from tiny_runs import rows, tables, tiny_config, tiny_options
+
+CONFIGS = {
+    "sac": tiny_config(),
+    "drqv2": tiny_config(base="drqv2", method="drq-v2+cclf"),
+    "rainbow": tiny_cclf(env_steps=36, eval_episodes=1, final_eval_episodes=1),
+}
+
+
+class Killed(BaseException):
+    pass
+
+
+def train(config, out, *words, code=0):
+    got, _, err = cclf("train", *tiny_options(config), "--out", out, *words)
+    assert got == code, err
+    return out / config.run_name()
+
+
+def frames_on_disk(folder):
+    return [*(folder / "checkpoint").glob("frames/*")]
+
+
+@pytest.mark.parametrize("base", CONFIGS)
+def test_it_learns_the_same_and_leaves_no_frames(tmp_path, base):
+    config = CONFIGS[base]
+    kept = train(config, tmp_path / "kept")
+    left_out = train(config, tmp_path / "left-out", "--no-keep-replay")
+    assert frames_on_disk(kept)
+    assert not frames_on_disk(left_out)
+    assert tables(left_out) == tables(kept)
+    one, other = (checkpoint.load(run / "checkpoint", frames=False) for run in (left_out, kept))
+    assert one.pop("replay_kept") is False
+    assert one.keys() == other.keys(), "where replay is kept, nothing is said of it"
+    # the agent is there
+    assert cclf("evaluate", left_out, "--episodes", 1)[0] == 0
+
+
+def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path, monkeypatch):
+    config = CONFIGS["sac"]
+    undisturbed = train(config, tmp_path / "undisturbed")
+    with monkeypatch.context() as patch:
+        step = loop.Training._step
+
+        def killed(self, log, progress):
+            yield from step(self, log, progress)
+            if self.agent_steps == 40:
+                raise Killed
+
+        patch.setattr(loop.Training, "_step", killed)
+        with pytest.raises(Killed):
+            train(config, tmp_path / "killed", "--no-keep-replay")
+    folder = tmp_path / "killed" / config.run_name()
+    assert frames_on_disk(folder), "the checkpoint of step 30 is one to go on from"
+    assert tables(train(config, tmp_path / "killed", "--no-keep-replay")) == tables(undisturbed)
+    assert not frames_on_disk(folder)
+
+
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, seeds):
+    """It is under way beside others, and the checkpoint of its beginning has no frames."""
+    config = CONFIGS["rainbow"]
+    words = ("--no-keep-replay", "--eval-workers", 1, "--with-seeds", *seeds[1:])
+    words = words if len(seeds) > 1 else words[:-1]
+    undisturbed = train(config, tmp_path / "undisturbed", *words)
+
+    def kill(self, over, *_):
+        if over.clocks["env_steps"] == 36:
+            raise Killed
+        return write(self, over, *_)
+
+    with monkeypatch.context() as patch:
+        write = loop.Training._write_eval_row
+        patch.setattr(loop.Training, "_write_eval_row", kill)
+        with pytest.raises(Killed):
+            train(config, tmp_path / "killed", *words)
+    folder = tmp_path / "killed" / config.run_name()
+    assert rows(folder / "eval.csv")[-1]["env_steps"] == "24"
+    for seed in seeds:
+        own = replace(config, seed=seed).run_name()
+        train(config, tmp_path / "killed", *words)
+        assert tables(tmp_path / "killed" / own) == tables(tmp_path / "undisturbed" / own)
+    assert rows(folder / "final.csv", "wall_seconds") == rows(
+        undisturbed / "final.csv", "wall_seconds"
+    )
+
+
+@pytest.mark.parametrize("base", CONFIGS)
+def test_what_needs_the_replay_is_refused(tmp_path, base):
+    config = CONFIGS[base]
+    folder = train(config, tmp_path, "--no-keep-replay")
+    before = contents(folder)
+    larger = replace(config, run=replace(config.run, env_steps=2 * config.run.env_steps))
+    result = cclf("train", *tiny_options(larger), "--out", tmp_path)
+    assert_refused(result, "kept no replay (--no-keep-replay), so it cannot go on")
+    assert_refused(cclf("inspect", folder), "kept no replay (--no-keep-replay)")
+    # the same command finds it done
+    train(config, tmp_path)
+    assert contents(folder).keys() == before.keys()
+
+
+def test_it_is_refused_where_there_is_no_replay():
+    result = cclf("train", "minigrid/Empty-16x16", "--no-keep-replay", "--dry-run")
+    assert_refused(result, "keep_replay=False clashes with a2c, which has no replay")
