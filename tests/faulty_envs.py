@@ -1,12 +1,16 @@
-"""An environment that fails on demand, in a module that worker processes can import."""
+"""Environments that fail on demand, and what else tests want in workers, in a module that those
+can import."""
 
 import ctypes
+import mmap
 import os
 import signal
 import sys
 import time
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from cclf.config import EnvConfig
 from cclf.envs.toy import make
@@ -42,6 +46,9 @@ class Faulty:
     def step(self, action):
         self._perhaps_fail("step")
         return self.env.step(action)
+
+    def ring(self):
+        self._perhaps_fail("ring")
 
     def picture(self):
         return self.env.picture()
@@ -109,6 +116,20 @@ class FaultyPlayer:
             self.once.touch()
             FAULTS[self.fault]()
         return float(seed * weight)
+
+    def close(self):
+        pass
+
+
+class Adder:
+    """Adds the first two numbers of a file that it shares with others, and writes the third."""
+
+    def map(self, descriptor):
+        self.numbers = np.frombuffer(mmap.mmap(descriptor, 24), np.int64)
+
+    def ring(self):
+        self.numbers[2] = self.numbers[0] + self.numbers[1]
+        return "not sent"
 
     def close(self):
         pass

@@ -2,6 +2,7 @@
 waited for without end."""
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -23,8 +24,8 @@ from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import checkpoint, loop
 from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
-from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv
-from faulty_envs import REACH, Faulty
+from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv, shared_file
+from faulty_envs import REACH, Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
@@ -112,6 +113,53 @@ def test_environments_answer_as_they_do_here(pool_of, workers):
     assert given[there][0][0][1].tobytes() != given[there][1][0][1].tobytes(), (
         "each has its own seed"
     )
+
+
+@pytest.mark.parametrize("place", ["here", "there"])
+def test_a_ring_asks_and_answers_in_shared_memory(pool_of, place):
+    with shared_file() as file:
+        file.truncate(24)
+        pool = LocalEnvs([Adder()]) if place == "here" else pool_of(Adder, shared=[file.fileno()])
+        numbers = np.frombuffer(mmap.mmap(file.fileno(), 24), np.int64)
+        pool.send(0, "map", file.fileno())
+        assert [answer.command for answer in answers(pool, 1)] == ["map"]
+        for first, second in ((3, 4), (-5, 1)):
+            numbers[:2] = first, second
+            pool.ring(0)
+            (answer,) = answers(pool, 1)
+            assert answer[:2] == (0, "ring")
+            assert place == "here" or answer.value is None, "nothing but the ring is sent"
+            assert numbers[2] == first + second
+        # between rings a word is understood as ever
+        pool.send(0, "ring")
+        assert [answer.value for answer in answers(pool, 1)] == ["not sent"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("crash", "ended with exit code 3"), ("kill", "killed by signal 9"), ("hang", "(in hang")],
+)
+def test_a_ring_that_goes_wrong_is_told_as_any_call(pool_of, fault, said):
+    pool = pool_of(partial(Faulty, fault, "ring", at_call=2))
+    pool.ring(0)
+    assert [answer.command for answer in answers(pool, 1)] == ["ring"]
+    pool.ring(0)
+    (answer,) = answers(pool, 1)
+    assert answer.command == LOST
+    assert said in answer.value
+
+
+def test_what_is_raised_by_a_ring_is_raised_here(pool_of):
+    pool = pool_of(partial(Faulty, "raise", "ring"))
+    pool.ring(0)
+    with pytest.raises(WorkerError, match="the environment raised RuntimeError: a joint broke"):
+        answers(pool, 1)
+
+
+def test_a_worker_of_several_environments_cannot_be_rung(pool_of):
+    pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2, workers=1)
+    with pytest.raises(AssertionError, match="names no environment"):
+        pool.ring(0)
 
 
 def test_an_environment_takes_up_where_another_stood(pool_of):

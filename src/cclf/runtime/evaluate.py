@@ -13,7 +13,8 @@ import torch
 from cclf.data.transfer import ToHost
 from cclf.data.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 from cclf.errors import WorkerError
-from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool, drawn
+from cclf.runtime.worker_process import drawn
+from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool
 
 
 class Evaluation(NamedTuple):

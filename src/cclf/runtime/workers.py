@@ -4,12 +4,13 @@ never waited for without end.
 A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that does not import
 torch. It owns one or several environments, answers in the order it was asked, and leaves when its
 pipe closes, so nothing outlives the parent, however that ended. Frames travel through the pipe: 30
-us for 100x100 RGB, a hundredth of the time it takes to draw one.
+us for 100x100 RGB, a hundredth of the time it takes to draw one. Where steps are shorter, an
+environment may share memory with whoever asks (`shared`), and be rung.
 """
 
 import contextlib
-import faulthandler
 import os
+import pickle
 import re
 import select
 import signal
@@ -18,34 +19,26 @@ import struct
 import subprocess
 import tempfile
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 
-from cclf.data.types import Env, EnvSpec, EnvStep
-from cclf.errors import ConfigError, WorkerError, one_line
+from cclf.data.types import EnvSpec, EnvStep
+from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import interpreter
+from cclf.runtime.worker_process import GRACE_SECONDS, RING, Answer, do
 
 TIMEOUT_SECONDS = 60.0  # for one answer
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
 MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
 WAIT_SECONDS = 0.1  # at a time, where there is nothing else to do
-GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 
 # an Env or what else is to live elsewhere; a function of a module or a `partial` of one, no closure
 Make = Callable[[], Any]
-
-
-class Answer(NamedTuple):
-    env: int
-    command: str  # what was asked for, or LOST
-    value: Any  # what came of it; for LOST one line that says why
-
 
 # the environment is gone with its worker; a new one, not yet reset, has taken its place
 LOST = "lost"
@@ -58,6 +51,8 @@ class EnvPool(Protocol):
     size: int
 
     def send(self, env: int, command: str, *arguments: Any) -> None: ...
+    # as `send(env, RING)`, but without a word: question and answer are in memory that both share
+    def ring(self, env: int) -> None: ...
     # what is answered by now, or after that long each
     def receive(self, patience_seconds: float = 0.0) -> list[Answer]: ...
     def busy(self) -> list[Connection]: ...  # where more is awaited
@@ -65,21 +60,11 @@ class EnvPool(Protocol):
     def close(self) -> None: ...
 
 
-def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
-    """A picture, or why there is none. Pictures are for people: no reason to end a run, whatever a
-    renderer raises."""
-    try:
-        return draw()
-    except Exception as error:
-        return one_line(error)
-
-
-def _do(env: Any, command: str, arguments: Sequence[Any]) -> Any:
-    """Call a method of an environment, or read one of its attributes."""
-    found = getattr(env, command)
-    if command == "picture":
-        return drawn(found)
-    return found(*arguments) if callable(found) else found
+def shared_file() -> IO[bytes]:
+    """An empty file without a name, in memory where the system can: for `EnvWorkers.shared`."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("cclf"), "r+b")
+    return tempfile.TemporaryFile()
 
 
 class LocalEnvs:
@@ -90,7 +75,10 @@ class LocalEnvs:
         self._answers: deque[Answer] = deque()
 
     def send(self, env: int, command: str, *arguments: Any) -> None:
-        self._answers.append(Answer(env, command, _do(self.envs[env], command, arguments)))
+        self._answers.append(Answer(env, command, do(self.envs[env], command, arguments)))
+
+    def ring(self, env: int) -> None:
+        self.send(env, RING)
 
     def receive(self, patience_seconds: float = 0.0) -> list[Answer]:  # noqa: ARG002
         answers = list(self._answers)
@@ -110,7 +98,8 @@ class LocalEnvs:
 
 class EnvWorkers:
     """The pool with processes: environment e lives in worker e modulo `workers`. `name` is what
-    errors call it, the task."""
+    errors call it, the task; `shared` are descriptors of files that workers have by the same
+    numbers."""
 
     def __init__(
         self,
@@ -118,16 +107,20 @@ class EnvWorkers:
         workers: int,
         name: str,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        shared: Sequence[int] = (),
     ):
         self.size = len(makes)
         shares = [dict(list(enumerate(makes))[number::workers]) for number in range(workers)]
         self._workers = [
-            _Worker(f"worker {number} of {name}", share, timeout_seconds)
+            _Worker(f"worker {number} of {name}", share, timeout_seconds, shared)
             for number, share in enumerate(shares)
         ]
 
     def send(self, env: int, command: str, *arguments: Any) -> None:
         self._workers[env % len(self._workers)].send(env, command, *arguments)
+
+    def ring(self, env: int) -> None:
+        self._workers[env % len(self._workers)].ring()
 
     def receive(self, patience_seconds: float = 0.0) -> list[Answer]:
         """Raises WorkerError when an environment raised: it would do so again."""
@@ -237,8 +230,15 @@ class WorkerEnv:
 class _Worker:
     """One process and the environments it owns; it starts when first asked for something."""
 
-    def __init__(self, name: str, makes: Mapping[int, Make], timeout_seconds: float):
+    def __init__(
+        self,
+        name: str,
+        makes: Mapping[int, Make],
+        timeout_seconds: float,
+        shared: Sequence[int],
+    ):
         self.name, self.makes, self.timeout_seconds = name, makes, timeout_seconds
+        self.shared = shared
         self.process: subprocess.Popen[bytes] | None = None
         self.unanswered = self.unwanted = 0
         self.asked_at = 0.0
@@ -247,7 +247,7 @@ class _Worker:
         ours, theirs = socket.socketpair()
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 (open while the worker lives)
         program = (
-            "import sys; from cclf.runtime.workers import main; "
+            "import sys; from cclf.runtime.worker_process import main; "
             "main(int(sys.argv[1]), float(sys.argv[2]))"
         )
         with theirs:
@@ -265,7 +265,7 @@ class _Worker:
                     interpreter.command(
                         "-c", program, str(theirs.fileno()), str(self.timeout_seconds)
                     ),
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *self.shared],
                     stdin=subprocess.DEVNULL,
                     stdout=self.said,
                     stderr=self.said,
@@ -280,19 +280,30 @@ class _Worker:
         self.unwanted = self.unanswered
 
     def send(self, env: int, command: str, *arguments: Any) -> None:
+        self._begin()
+        with contextlib.suppress(OSError):  # it is gone, which shows when its answer is awaited
+            self.pipe.send((env, command, arguments))
+
+    def ring(self) -> None:
+        assert len(self.makes) == 1, "an empty message names no environment"
+        self._begin()
+        with contextlib.suppress(OSError):
+            self.pipe.send_bytes(b"")
+
+    def _begin(self) -> None:
         if self.process is None:
             self._start()
         if not self.unanswered:
             self.asked_at = time.monotonic()
         self.unanswered += 1
-        with contextlib.suppress(OSError):  # it is gone, which shows when its answer is awaited
-            self.pipe.send((env, command, arguments))
 
     def receive(self, patience_seconds: float) -> list[Answer]:
         answers = []
         try:
             while self.unanswered and self.poller.poll(patience_seconds * 1000.0):
-                answer = Answer(*self.pipe.recv())
+                message = self.pipe.recv_bytes()
+                rung = next(iter(self.makes)), RING, None
+                answer = Answer(*(pickle.loads(message) if message else rung))
                 self.unanswered -= 1
                 self.asked_at, self.allowed_seconds = (
                     time.monotonic(),
@@ -348,38 +359,3 @@ def _fate(code: int | None, last_words: str, timeout_seconds: float) -> str:
         )
     last = last_words.strip().splitlines()[-1:]
     return f"ended with exit code {code}" + (f": {last[0]}" if last else "")
-
-
-def main(descriptor: int, timeout_seconds: float) -> None:
-    """The worker."""
-    # some schedulers send them to all processes of a job
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    # An alarm says where this process hangs and ends it, parent or not, also where a driver holds
-    # the GIL. (`dump_traceback_later` starts a thread each time: on busy cores as slow as a step of
-    # Atari.)
-    faulthandler.register(signal.SIGALRM, chain=True)
-    pipe, envs = Connection(descriptor), dict[int, Env]()
-    with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe, or is gone
-        while True:
-            env, command, arguments = pipe.recv()
-            signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
-            pipe.send(_carry_out(envs, env, command, arguments))
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-    signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
-    for one in envs.values():
-        one.close()
-
-
-def _carry_out(
-    envs: dict[int, Env], env: int, command: str, arguments: Sequence[Any]
-) -> tuple[int, str, Any]:
-    try:
-        if command == "make":
-            envs[env] = arguments[0]()
-            return env, command, None
-        return env, command, _do(envs[env], command, arguments)
-    except Exception as error:  # whatever it is, the parent reports it
-        bad_input = isinstance(error, ConfigError)
-        line = " ".join(str(error).split()) if bad_input else one_line(error)
-        return env, "raised", (bad_input, line, traceback.format_exc())

@@ -7,13 +7,13 @@ any size or as a run alone: see `GameRun`.
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.bases.rainbow.players import Played
+from cclf.bases.rainbow.players import Board
 from cclf.bases.rainbow.replay import NStepReplay
 from cclf.bases.rainbow.schedule import GameSchedule
 from cclf.bases.rainbow.stack import RainbowStack, Sums
@@ -29,11 +29,11 @@ from cclf.runtime.workers import LOST, WAIT_SECONDS, EnvPool
 class Tables:
     """Games by number, some at each table: a pool whose environments are `Players`.
 
-    A table may stand in another process.
+    A table may stand in another process. `memory` is a file that it has by the same descriptor.
     """
 
-    def __init__(self, pool: EnvPool, sizes: Sequence[int]):
-        self.pool, self._lost = pool, ""
+    def __init__(self, pool: EnvPool, sizes: Sequence[int], memory: IO[bytes], frame_stack: int):
+        self.pool, self._memory, self._lost = pool, memory, ""
         bounds = list(pairwise(accumulate(sizes, initial=0)))
         self._seats = [slice(*bound) for bound in bounds]
         self._place = [
@@ -42,23 +42,23 @@ class Tables:
             for number in range(first, last)
         ]
         self.specs: list[EnvSpec] = [spec for specs in self._ask_all("specs") for spec in specs]
+        board = memory.fileno(), len(self.specs), (frame_stack, *self.specs[0].frame_shape[1:])
+        self.board = Board.in_file(*board)
+        self._ask_all("sit", *[(*board, *bound) for bound in bounds])
 
     def look(self) -> np.ndarray:
-        return np.concatenate(self._ask_all("look"))
+        """What to act on now, (S, F, H, W)."""
+        self._ask_all("look")
+        return self.board.stacks
 
-    def play(self, actions: list[int]) -> Played:
-        """One action in each game; tables play at the same time."""
-        parts = self._ask_all("play", *[(actions[seats],) for seats in self._seats])
-        frames, begun, rewards, ended, finished = zip(*parts, strict=True)
-        stacks = {
-            seats.start + seat: stack
-            for seats, some in zip(self._seats, begun, strict=True)
-            for seat, stack in some.items()
-        }
-        joined = [value for values in finished for value in values]
-        return Played(
-            np.concatenate(frames), stacks, np.concatenate(rewards), np.concatenate(ended), joined
-        )
+    def play(self, actions: np.ndarray) -> Board:
+        """One action (S,) in each game; tables play at the same time. What came of it stands on
+        the board until the next time."""
+        self.board.actions[:] = actions
+        for table in range(len(self._seats)):
+            self.pool.ring(table)
+        self._answers(len(self._seats))
+        return self.board
 
     def game_state(self, game: int) -> dict[str, Any]:
         table, seat = self._place[game]
@@ -76,14 +76,17 @@ class Tables:
         return [answers[table] for table in range(len(self._seats))]
 
     def _ask(self, calls: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Answers by table.
+        for table, (command, *arguments) in calls.items():
+            self.pool.send(table, command, *arguments)
+        return self._answers(len(calls))
+
+    def _answers(self, count: int) -> dict[int, Any]:
+        """Of as many tables, by table.
 
         Games lost with their process cannot be brought back: all runs must go on from checkpoints.
         """
-        for table, (command, *arguments) in calls.items():
-            self.pool.send(table, command, *arguments)
         answers: dict[int, Any] = {}
-        while not self._lost and len(answers) < len(calls):
+        while not self._lost and len(answers) < count:
             # one worker after another: all are needed
             for table, command, value in self.pool.receive(WAIT_SECONDS):
                 self._lost = self._lost or (value if command == LOST else "")
@@ -94,6 +97,7 @@ class Tables:
 
     def close(self) -> None:
         self.pool.close()
+        self._memory.close()
 
 
 class Seat:
@@ -164,7 +168,7 @@ class GameStack:
         learn_first = not self.replay.n_step_bug
         if learn_first:  # and so a GPU learns while the games are played
             self.learn(step, env_steps)
-        played = self.tables.play(chosen.numpy().tolist())
+        played = self.tables.play(chosen.numpy())
         self._store_outcome(played)
         if not learn_first:
             self.learn(step, env_steps)
@@ -173,10 +177,9 @@ class GameStack:
         metrics: list[Metrics | None] = [None] * len(self.runs)
         if step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step):
             metrics = [*self._report()]
-        finished = [[] if value is None else [value] for value in played.finished_returns]
-        return [
-            Advance(1, metric, returns) for metric, returns in zip(metrics, finished, strict=True)
-        ]
+        finished = zip(played.over.tolist(), played.finished_returns.tolist(), strict=True)
+        returns = [[value] if over else [] for over, value in finished]
+        return [Advance(1, *both) for both in zip(metrics, returns, strict=True)]
 
     def _next_step(self) -> int:
         clocks = {run.agent_steps for run in self.runs}
@@ -206,17 +209,13 @@ class GameStack:
         ages = to_device(torch.tensor([run.age for run in self.runs]), device)
         self.replay.add(self._observation[:, -1].to(device), actions.to(device), ages)
 
-    def _store_outcome(self, played: Played) -> None:
+    def _store_outcome(self, played: Board) -> None:
         """To replay, and to be acted on next."""
         reward, ended = to_device(
             torch.from_numpy(np.stack([played.rewards, played.ended])), self.replay.device
         )
         self.replay.add_outcome(reward, ended.bool())
-        seen = self._seen.numpy()
-        seen[:, :-1] = seen[:, 1:]
-        seen[:, -1] = played.frames
-        for number, stack in played.begun.items():
-            seen[number] = stack
+        self._seen.numpy()[:] = played.stacks
         for run, over in zip(self.runs, played.ended.tolist(), strict=True):
             run.agent_steps += 1
             run.age = 0 if over else run.age + 1

@@ -24,7 +24,7 @@ from cclf.runtime.devices import choose_replay_device
 from cclf.runtime.evaluate import Rounds, evaluate_games
 from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.seeding import derive
-from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs
+from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, shared_file
 
 
 def make_learners(
@@ -104,12 +104,13 @@ def make_game_stack(
     config = configs[0]
     shares = _shares(games, workers or 1)
     tables = [partial(Players, share) for share in shares]
+    memory = shared_file()
     pool: EnvPool = (
-        EnvWorkers(tables, workers, config.task)
+        EnvWorkers(tables, workers, config.task, shared=[memory.fileno()])
         if workers
         else LocalEnvs([make() for make in tables])
     )
-    seats = Tables(pool, [len(share) for share in shares])
+    seats = Tables(pool, [len(share) for share in shares], memory, config.env.frame_stack)
     replay = make_replay_of_runs(configs, seats.specs[0], device)
     on_gpu, replay_beside = device.type == "cuda", replay.device == device
     wrap = compiled if on_gpu and config.run.compile else as_written

@@ -1,6 +1,10 @@
 """Games as runs play them. No torch here, so that they can live in a process of their own."""
 
+import math
+import mmap
+import os
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,40 +65,65 @@ class Player:
         return {"begun": self.begun, "game_return": self.game_return}
 
 
-class Played(NamedTuple):
-    """What came of one action in each of n games."""
+class Board(NamedTuple):
+    """What is asked of games and what they answer, in memory that processes share: a turn of Atari
+    is too short to send frames around."""
 
-    # (n, H, W) uint8  the newest of the stack to act on next; the others are known
-    frames: np.ndarray
-    # (F, H, W)  where an episode ended, the whole stack to begin the next one with
-    begun: dict[int, np.ndarray]
-    rewards: np.ndarray  # (n,)
-    ended: np.ndarray  # (n,) bool
-    finished_returns: list[float | None]  # of each game
+    actions: np.ndarray  # (S,) int64  asked for
+    rewards: np.ndarray  # (S,)
+    finished_returns: np.ndarray  # (S,)  of a whole game, where it is over
+    ended: np.ndarray  # (S,) bool  the episode; the next one has begun
+    over: np.ndarray  # (S,) bool  the whole game
+    stacks: np.ndarray  # (S, F, H, W) uint8  to act on next
+
+    @staticmethod
+    def in_file(descriptor: int, games: int, stack_shape: tuple[int, ...]) -> "Board":
+        """All processes that map the same file see one board. The file grows if it has to."""
+        kinds = (np.int64, np.float64, np.float64, np.bool_, np.bool_, np.uint8)
+        shapes = [(games,)] * 5 + [(games, *stack_shape)]
+        sizes = [
+            math.prod(shape) * np.dtype(kind).itemsize
+            for kind, shape in zip(kinds, shapes, strict=True)
+        ]
+        if os.fstat(descriptor).st_size < sum(sizes):
+            os.ftruncate(descriptor, sum(sizes))
+        memory = mmap.mmap(descriptor, sum(sizes))
+        begins = accumulate(sizes[:-1], initial=0)
+        fields = zip(kinds, begins, shapes, strict=True)
+        return Board(*(np.ndarray(shape, kind, memory, begin) for kind, begin, shape in fields))
+
+    def part(self, first: int, last: int) -> "Board":
+        return Board(*(field[first:last] for field in self))
 
 
 class Players:
-    """Several games, of runs of a stack."""
+    """Several games, of runs of a stack, at their part of a board."""
 
     def __init__(self, makes: Sequence[Callable[[], Game]]):
         self.players = [Player(make()) for make in makes]
         self.specs: list[EnvSpec] = [player.spec for player in self.players]
 
-    def look(self) -> np.ndarray:
-        """What to act on now, (n, F, H, W)."""
-        return np.stack([player.look() for player in self.players])
+    def sit(
+        self, descriptor: int, games: int, stack_shape: tuple[int, ...], first: int, last: int
+    ) -> None:
+        self.board = Board.in_file(descriptor, games, stack_shape).part(first, last)
 
-    def play(self, actions: Sequence[int]) -> Played:
-        outcomes = [
-            player.play(action) for player, action in zip(self.players, actions, strict=True)
-        ]
-        rewards, ended, finished = zip(*outcomes, strict=True)
-        stacks = [player.look() for player in self.players]
-        begun = {number: stack for number, stack in enumerate(stacks) if ended[number]}
-        frames = np.stack([stack[-1] for stack in stacks])
-        return Played(
-            frames, begun, np.array(rewards, float), np.array(ended, bool), list(finished)
-        )
+    def look(self) -> None:
+        """Show what to act on now."""
+        for number, player in enumerate(self.players):
+            self.board.stacks[number] = player.look()
+
+    def ring(self) -> None:
+        """One action in each game, as the board says."""
+        board = self.board
+        for number, (player, action) in enumerate(
+            zip(self.players, board.actions.tolist(), strict=True)
+        ):
+            outcome = player.play(action)
+            board.rewards[number], board.ended[number] = outcome.reward, outcome.ended
+            board.over[number] = outcome.finished_return is not None
+            board.finished_returns[number] = outcome.finished_return or 0.0
+        self.look()
 
     def close(self) -> None:
         for player in self.players:
