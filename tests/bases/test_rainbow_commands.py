@@ -92,7 +92,10 @@ def test_the_bench_reports_parity_before_speed():
     assert figures["stack_2"]["run_updates_per_second"] == pytest.approx(
         2e3 / figures["stack_2"]["median_ms"]
     )
-    assert figures["schedule"]["runs"] == 104
+    schedule = figures["schedule"]
+    assert schedule["runs"] == 104
+    playing = 104 * 100_000 / report["game_steps_per_second"] / 60.0
+    assert schedule["playing_minutes"] == pytest.approx(playing)
     assert {"device", "commit", "command"} <= report.keys()
     assert err.index("parity") < err.index("run-updates/s")
 

@@ -158,7 +158,7 @@ def test_what_is_raised_by_a_ring_is_raised_here(pool_of):
 
 def test_a_worker_of_several_environments_cannot_be_rung(pool_of):
     pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2, workers=1)
-    with pytest.raises(AssertionError, match="names no environment"):
+    with pytest.raises(AssertionError, match="a ring names no environment"):
         pool.ring(0)
 
 

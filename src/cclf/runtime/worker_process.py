@@ -3,11 +3,11 @@ of its pipe is `cclf.runtime.workers`."""
 
 import contextlib
 import faulthandler
-import pickle
 import signal
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from cclf.data.types import Env
 from cclf.errors import ConfigError, one_line
 
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
-# what an empty message asks of the only environment of a worker, and an empty answer is of
+# what an empty message asks of the only environment of a worker; the answer is empty too
 RING = "ring"
 
 
@@ -24,6 +24,13 @@ class Answer(NamedTuple):
     env: int
     command: str  # what was asked for, or LOST
     value: Any  # what came of it; for LOST one line that says why
+
+
+def received(pipe: Connection) -> tuple[Any, ...] | None:
+    """The next message; None is a ring."""
+    message = pipe.recv_bytes()
+    words: tuple[Any, ...] | None = ForkingPickler.loads(message) if message else None
+    return words
 
 
 def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
@@ -55,14 +62,13 @@ def main(descriptor: int, timeout_seconds: float) -> None:
     pipe, envs = Connection(descriptor), dict[int, Env]()
     with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe, or is gone
         while True:
-            message = pipe.recv_bytes()
+            asked = received(pipe)
             signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
-            rung = next(iter(envs), 0), RING, ()
-            answer = carry_out(envs, *(pickle.loads(message) if message else rung))
-            if message or answer.command != RING:
-                pipe.send(tuple(answer))
-            else:
+            answer = carry_out(envs, *(asked or (next(iter(envs), 0), RING, ())))
+            if asked is None and answer.command == RING:
                 pipe.send_bytes(b"")
+            else:
+                pipe.send(tuple(answer))
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
     for one in envs.values():

@@ -10,7 +10,6 @@ environment may share memory with whoever asks (`shared`), and be rung.
 
 import contextlib
 import os
-import pickle
 import re
 import select
 import signal
@@ -30,7 +29,7 @@ import numpy as np
 from cclf.data.types import EnvSpec, EnvStep
 from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import interpreter
-from cclf.runtime.worker_process import GRACE_SECONDS, RING, Answer, do
+from cclf.runtime.worker_process import GRACE_SECONDS, RING, Answer, do, received
 
 TIMEOUT_SECONDS = 60.0  # for one answer
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
@@ -285,7 +284,7 @@ class _Worker:
             self.pipe.send((env, command, arguments))
 
     def ring(self) -> None:
-        assert len(self.makes) == 1, "an empty message names no environment"
+        assert len(self.makes) == 1, "a ring names no environment"
         self._begin()
         with contextlib.suppress(OSError):
             self.pipe.send_bytes(b"")
@@ -301,9 +300,7 @@ class _Worker:
         answers = []
         try:
             while self.unanswered and self.poller.poll(patience_seconds * 1000.0):
-                message = self.pipe.recv_bytes()
-                rung = next(iter(self.makes)), RING, None
-                answer = Answer(*(pickle.loads(message) if message else rung))
+                answer = Answer(*(received(self.pipe) or (next(iter(self.makes)), RING, None)))
                 self.unanswered -= 1
                 self.asked_at, self.allowed_seconds = (
                     time.monotonic(),

@@ -1,5 +1,5 @@
-"""Speed of Rainbow: one run in a CUDA graph, many runs as a stack, the emulator, and what a
-schedule of 26 games x 4 seeds takes.
+"""Speed of Rainbow: one run in a CUDA graph, many runs as a stack, the games on all cores, and what
+a schedule of 26 games x 4 seeds takes.
 
 No speed without parity: the same call holds a stack against its runs one by one, and the fast way
 against the plain one.
@@ -11,11 +11,13 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from cclf import presets
+from cclf.bases.rainbow.coefficients import GAMES
 from cclf.config import Config
 from cclf.errors import ConfigError
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 ACTIONS = 18  # the most a game has
 PARITY_RUNS, PARITY_UPDATES = 3, 8
 SCHEDULE_GAMES, SCHEDULE_SEEDS = 26, 4
-EMULATOR_STEPS = 2_000
+GAME_TURNS = 200
 
 
 class StillGame:
@@ -106,7 +108,7 @@ def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
         "precision": precision,
         "processors": os.cpu_count(),
         "replay_transitions": options.replay_transitions,
-        "emulator_agent_steps_per_second_per_core": _emulator_speed(make_env),
+        "game_steps_per_second": _game_speed(make_env, GAMES[:2] if tiny else GAMES),
     }
     for method in options.methods:
         config = _config(method, precision, options.replay_transitions, tiny)
@@ -118,8 +120,8 @@ def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
             rate = f"{timed['run_updates_per_second']:,.0f} run-updates/s"
             print(f"{method}: {runs} runs, {rate}", file=sys.stderr, flush=True)
         figures["median_ms"] = figures["stack_1"]["median_ms"]
-        emulator = report["emulator_agent_steps_per_second_per_core"]
-        figures["schedule"] = _schedule(config, figures, options.stacks, emulator)
+        games = report["game_steps_per_second"]
+        figures["schedule"] = _schedule(config, figures, options.stacks, games)
         report[method] = figures
     return report
 
@@ -247,28 +249,38 @@ def _milliseconds(call: Any, rounds: int, device: "torch.device") -> float:
     return (time.perf_counter() - started) * 1e3 / rounds
 
 
-def _emulator_speed(make_env: "MakeEnv") -> float | None:
-    """Agent steps per second of Pong on one core under random actions; None without ale-py."""
+def _game_speed(make_env: "MakeEnv", names: Sequence[str]) -> float | None:
+    """Agent steps per second of this machine under random actions, these games in a process per
+    core; None without ale-py.
+
+    A core alone with one game is no measure: it makes twice as many, or more.
+    """
     import numpy as np
 
+    from cclf.bases.rainbow.learner import make_tables
+
+    configs = [presets.resolve(f"atari/{name}") for name in names]
     try:
-        game = make_env(presets.resolve("atari/Pong"), 0)
+        make_env(configs[0], 0).close()
     except ConfigError:
         return None
-    actions = np.random.default_rng(0).integers(game.spec.num_actions or 1, size=EMULATOR_STEPS)
-    game.reset()
-    started = time.perf_counter()
-    for action in actions.tolist():
-        if game.step(action).terminated:
-            game.reset()
-    return EMULATOR_STEPS / (time.perf_counter() - started)
+    games = [partial(make_env, config, 0) for config in configs]
+    workers = min(len(games), len(os.sched_getaffinity(0)))
+    with closing(make_tables(configs[0], games, workers)) as tables:
+        random = np.random.default_rng(0)
+        counts = np.array([spec.num_actions for spec in tables.specs])
+        tables.look()
+        started = time.perf_counter()
+        for _ in range(GAME_TURNS):
+            tables.play(random.integers(counts))
+        return GAME_TURNS * len(games) / (time.perf_counter() - started)
 
 
 def _schedule(
-    config: Config, figures: dict[str, Any], stacks: Sequence[int], emulator: float | None
+    config: Config, figures: dict[str, Any], stacks: Sequence[int], game_speed: float | None
 ) -> dict[str, Any]:
     """Minutes for 26 games x 4 seeds, from the turns of the largest stack that was measured and the
-    emulator's speed per core.
+    speed of the games.
 
     Turns before learning are counted as the others. Evaluation is left out. `overlapped`: half the
     runs play while half learn.
@@ -285,8 +297,8 @@ def _schedule(
         "agent_steps_of_each": config.planned_agent_steps,
     }
     answer["learning_minutes"] = learning
-    if emulator is not None:
-        playing = runs * config.planned_agent_steps / (emulator * (os.cpu_count() or 1)) / 60.0
+    if game_speed is not None:
+        playing = runs * config.planned_agent_steps / game_speed / 60.0
         answer |= {
             "playing_minutes": playing,
             "minutes_one_after_the_other": learning + playing,

@@ -102,15 +102,7 @@ def make_game_stack(
 ) -> GameStack:
     """Runs that differ in task and seed alone and move in step; each plays one of `games`."""
     config = configs[0]
-    shares = _shares(games, workers or 1)
-    tables = [partial(Players, share) for share in shares]
-    memory = shared_file()
-    pool: EnvPool = (
-        EnvWorkers(tables, workers, config.task, shared=[memory.fileno()])
-        if workers
-        else LocalEnvs([make() for make in tables])
-    )
-    seats = Tables(pool, [len(share) for share in shares], memory, config.env.frame_stack)
+    seats = make_tables(config, games, workers)
     replay = make_replay_of_runs(configs, seats.specs[0], device)
     on_gpu, replay_beside = device.type == "cuda", replay.device == device
     wrap = compiled if on_gpu and config.run.compile else as_written
@@ -120,6 +112,19 @@ def make_game_stack(
     )
     graphs = on_gpu and replay_beside and config.run.cuda_graphs
     return GameStack(seats, algorithm, replay, config.run.log_every_agent_steps, graphs)
+
+
+def make_tables(config: Config, games: Sequence[Callable[[], Game]], workers: int) -> Tables:
+    """In as many processes; with none, here."""
+    shares = _shares(games, workers or 1)
+    tables = [partial(Players, share) for share in shares]
+    memory = shared_file()
+    pool: EnvPool = (
+        EnvWorkers(tables, workers, config.task, shared=[memory.fileno()])
+        if workers
+        else LocalEnvs([make() for make in tables])
+    )
+    return Tables(pool, [len(share) for share in shares], memory, config.env.frame_stack)
 
 
 def make_replay_of_runs(
