@@ -172,6 +172,16 @@ def replay_forecast(config: Config, spec: EnvSpec | None = None) -> tuple[int, i
     return forecast
 
 
+def replay_bytes_on_disk(config: Config, spec: EnvSpec) -> int:
+    """What the replay of a run takes in its checkpoints, at most."""
+    transitions, size = replay_forecast(config, spec)
+    run, kept = config.run, config.planned_agent_steps
+    if not run.keep_replay:  # the last evaluation before the end
+        evaluations = (run.env_steps - 1) // run.eval_every_env_steps
+        kept = evaluations * run.eval_every_env_steps // config.env.action_repeat
+    return size * min(kept, transitions) // max(transitions, 1)
+
+
 def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
     """The agent steps from which runs that take turns in one process go on; None is the newest
     there is."""

@@ -4,6 +4,7 @@ evaluation. `cclf train` and `cclf.train` both come through here."""
 import contextlib
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -158,7 +159,33 @@ def _prepared(
         runs[training.folder] = _begin(
             config, training, learner, device, held, len(configs) > 1, resumed, shows_life
         )
+    going_on = [
+        (config, learner)
+        for config, (training, learner, _) in zip(configs, trained, strict=True)
+        if runs[training.folder] is not None
+    ]
+    _warn_of_small_disk(going_on, out)
     return runs
+
+
+def _warn_of_small_disk(runs: list[tuple[Config, Any]], out: Path) -> None:
+    """Before the first step: by the last one, when replays are saved, there may be no room."""
+    if not runs or not build.base_of(runs[0][0]).keeps_replay:
+        return
+    needed = sum(build.replay_bytes_on_disk(config, learner.env.spec) for config, learner in runs)
+    written = [
+        path.stat().st_size
+        for config, _ in runs
+        for path in (out / config.run_name()).glob("checkpoint/frames/*")
+    ]
+    free = shutil.disk_usage(out).free
+    if needed - sum(written) > free:
+        instead = " or add --no-keep-replay" if runs[0][0].run.keep_replay else ""
+        line = (
+            f"checkpoints of {len(runs)} run{'s' * (len(runs) > 1)} will hold up to "
+            f"{needed / 1e9:.1f} GB of replay, and {free / 1e9:.1f} GB are free in {out}"
+        )
+        print(f"cclf: warning: {line}: make room{instead}", file=sys.stderr, flush=True)
 
 
 def _begin(
