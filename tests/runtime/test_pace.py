@@ -31,8 +31,20 @@ def said(pace, clock, steps, *, seconds, first=0, learns=True):
 def test_a_run_that_takes_days_says_so_once_after_a_minute():
     clock = Clock()
     pace = Pace(100_000, clock)
-    assert said(pace, clock, 29, seconds=2.0) == []
-    assert said(pace, clock, 200, seconds=2.0, first=29) == [(100_000 - 31) * 2.0]
+    assert said(pace, clock, 35, seconds=2.0) == []
+    assert said(pace, clock, 200, seconds=2.0, first=35) == [(100_000 - 36) * 2.0]
+
+
+@pytest.mark.parametrize("learned", [0, 1_000])
+def test_compiling_does_not_count(learned):
+    """Of a run that begins, and of one that goes on."""
+    clock = Clock()
+    pace = Pace(100_000, clock)
+    assert pace.step(learned, learned) is None
+    for step in range(1, 6):
+        clock.seconds += 100.0
+        assert pace.step(learned + step, learned + step) is None
+    assert said(pace, clock, 1_000, seconds=0.1, first=learned + 5) == []
 
 
 def test_a_run_that_takes_hours_says_nothing():
@@ -80,12 +92,15 @@ def test_the_line_names_what_helps(capsys):
     assert what_helps(presets.resolve("minigrid/Empty-16x16"), cpu) == (
         "fewer --env-steps would help"
     )
-    progress = Progress(10**9, 0, 0, label="seed 2: ", if_slow="a GPU would help")
-    clock = Clock()
-    progress._pace = Pace(10**6, clock)
-    for step in (1, 2, 3):
-        clock.seconds += 61.0
-        progress.step(step, step)
+    for seed, shows_life in ((1, False), (2, True)):  # runs of one process go at one pace
+        progress = Progress(
+            10**9, 0, 0, label=f"seed {seed}: ", if_slow="a GPU would help", shows_life=shows_life
+        )
+        clock = Clock()
+        progress._pace = Pace(10**6, clock)
+        for step in range(1, 9):
+            clock.seconds += 61.0
+            progress.step(step, step)
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert err.startswith("seed 2: cclf: at the speed of its first minute of learning this run ")

@@ -1,8 +1,9 @@
 """A word of warning early in a run: at the speed of its first minute of learning it would take
 days.
 
-Counted is only time in which it learns: the warm-up is much faster and evaluations come seldom, so
-both would mislead. Nothing here reaches a table or the learner.
+Counted is only time in which it learns: the warm-up is much faster, the first updates may be
+compiled, and evaluations come seldom, so all of them would mislead. Nothing here reaches a table or
+the learner.
 """
 
 import time
@@ -10,12 +11,14 @@ from collections.abc import Callable
 
 MEASURED_SECONDS = 60.0
 LONG_SECONDS = 86_400.0
+FIRST_UPDATES = 5  # which may be compiled
 
 
 class Pace:
     def __init__(self, total_env_steps: int, clock: Callable[[], float] = time.monotonic):
         self._total, self._clock = total_env_steps, clock
         self._seconds, self._env_steps = 0.0, 0  # of learning
+        self._first: int | None = None  # updates before this process made any
         self._last: tuple[float, int, int] | None = None  # clock, env steps, updates
         self._over = False
 
@@ -24,8 +27,12 @@ class Pace:
         if self._over:
             return None
         now = self._clock()
+        self._first = updates if self._first is None else self._first
         # once it learns all steps count: some base algorithms make no update in some of them
-        if self._last is not None and (self._env_steps or updates > self._last[2]):
+        learns = self._last is not None and updates > max(
+            self._last[2], self._first + FIRST_UPDATES
+        )
+        if self._last is not None and (self._env_steps or learns):
             self._seconds += now - self._last[0]
             self._env_steps += env_steps - self._last[1]
         self._last = now, env_steps, updates

@@ -70,8 +70,9 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ):
         """`label` begins each line; with one, others share the terminal and nothing is drawn
-        live. `if_slow`: what to do about a run that would take days. `shows_life`: where nothing
-        is drawn live, a line now and then between evaluations; of several runs one will do."""
+        live. `if_slow`: what to do about a run that would take days. `shows_life`: it says that it
+        would, and where nothing is drawn live a line now and then between evaluations says how far
+        it is; of several runs one will do."""
         self.total, self.quiet, self.label = total_env_steps, quiet, label
         self._pace, self._if_slow = Pace(total_env_steps, clock), if_slow
         self._clock, self._started, self._drawn = clock, clock(), float("-inf")
@@ -103,7 +104,7 @@ class Progress:
         if begins or self._clock() - self._drawn > DRAW_SECONDS:
             self._draw()
         left = self._pace.step(env_steps, updates)
-        if left is not None:
+        if left is not None and self._shows_life:
             self.say(
                 f"{self.label}cclf: at the speed of its first minute of learning this run takes "
                 f"{duration(left)} more: {self._if_slow}"
