@@ -69,8 +69,8 @@ def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path
     assert not frames_on_disk(folder)
 
 
-@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
-def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, seeds):
+@pytest.mark.parametrize(("seeds", "not_kept"), [((1,), 1), ((1, 2), 0)])
+def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, seeds, not_kept):
     """It is under way beside others, and the checkpoint of its beginning has no frames."""
     config = CONFIGS["rainbow"]
     words = ("--no-keep-replay", "--eval-workers", 1, "--with-seeds", *seeds[1:])
@@ -89,10 +89,14 @@ def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, s
             train(config, tmp_path / "killed", *words)
     folder = tmp_path / "killed" / config.run_name()
     assert rows(folder / "eval.csv")[-1]["env_steps"] == "24"
+    # Also by a command that would keep it: what is gone is gone, and no zeros stand for it.
+    train(config, tmp_path / "killed", *words[not_kept:])
     for seed in seeds:
         own = replace(config, seed=seed).run_name()
-        train(config, tmp_path / "killed", *words)
         assert tables(tmp_path / "killed" / own) == tables(tmp_path / "undisturbed" / own)
+        saved = checkpoint.load(tmp_path / "killed" / own / "checkpoint", frames=False)
+        assert saved["replay_kept"] is False
+        assert not frames_on_disk(tmp_path / "killed" / own)
     assert rows(folder / "final.csv", "wall_seconds") == rows(
         undisturbed / "final.csv", "wall_seconds"
     )

@@ -74,6 +74,7 @@ class Training:
         # for callbacks, since they were told last
         self._has_stepped = False
         self._evaluations: list[Evaluated] = []
+        self._replay_lost = False  # what is loaded of it stands for frames that were not kept
         # of the tables, by the checkpoint that this run goes on from
         self.known_rows: dict[str, KnownRows] = {}
 
@@ -133,7 +134,8 @@ class Training:
         self._check_finite()  # so that going on from the last checkpoint is always a way out
         log.sync()  # a checkpoint must never be ahead of the rows that led to it
         tables = {name: rows._asdict() for name, rows in log.known().items()}
-        kept = self.plan.keep_replay or self.env_steps < self.plan.env_steps
+        wanted = self.plan.keep_replay or self.env_steps < self.plan.env_steps
+        kept = wanted and not self._replay_lost
         facts = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
         self.checkpoints.save(self.state_dict() | facts, kept)
         self.saved_env_steps = self.env_steps
@@ -274,7 +276,8 @@ class Training:
             # nothing is left to do, and a smaller budget than was run may have no room for the
             # replay
             return
-        if self.env_steps < self.plan.env_steps and not state.get(REPLAY_KEPT, True):
+        self._replay_lost = not state.get(REPLAY_KEPT, True)
+        if self._replay_lost and self.env_steps < self.plan.env_steps:
             raise ConfigError(
                 f"{self.folder} ended at {self.env_steps:,} env steps and kept no replay "
                 "(--no-keep-replay), so it cannot go on: use another --out"
