@@ -69,14 +69,12 @@ def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path
     assert not frames_on_disk(folder)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "not_kept"), [((1,), 1), pytest.param((1, 2), 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("seeds", "not_kept"), [((1,), 1), ((1, 2), 0)])
 def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, seeds, not_kept):
     """It is under way beside others, and the checkpoint of its beginning has no frames."""
     config = CONFIGS["rainbow"]
-    words = ("--no-keep-replay", "--eval-workers", 1, "--with-seeds", *seeds[1:])
-    words = words if len(seeds) > 1 else words[:-1]
+    monkeypatch.setattr(build, "evaluates_beside_training", lambda *_: True)
+    words = ("--no-keep-replay", *(("--with-seeds", *seeds[1:]) if len(seeds) > 1 else ()))
     undisturbed = train(config, tmp_path / "undisturbed", *words)
 
     def kill(self, over, *_):
