@@ -173,7 +173,7 @@ def replay_forecast(config: Config, spec: EnvSpec | None = None) -> tuple[int, i
 
 
 def replay_bytes_on_disk(config: Config, spec: EnvSpec) -> int:
-    """What the replay of a run takes in its checkpoints, at most."""
+    """What the replay of a run takes in its checkpoints; a little more once its ring comes round."""
     transitions, size = replay_forecast(config, spec)
     run, kept = config.run, config.planned_agent_steps
     if not run.keep_replay:  # the last evaluation before the end

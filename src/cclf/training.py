@@ -182,7 +182,7 @@ def _warn_of_small_disk(runs: list[tuple[Config, Any]], out: Path) -> None:
     if needed - sum(written) > free:
         instead = " or add --no-keep-replay" if runs[0][0].run.keep_replay else ""
         line = (
-            f"checkpoints of {len(runs)} run{'s' * (len(runs) > 1)} will hold up to "
+            f"checkpoints of {len(runs)} run{'s' * (len(runs) > 1)} will hold about "
             f"{needed / 1e9:.1f} GB of replay, and {free / 1e9:.1f} GB are free in {out}"
         )
         print(f"cclf: warning: {line}: make room{instead}", file=sys.stderr, flush=True)

@@ -139,7 +139,7 @@ def test_a_disk_that_is_too_small_is_named_before_the_first_step(tmp_path, monke
     free_bytes(monkeypatch, needed - 1)
     code, _, err = cclf(*words)
     assert code == 0, err
-    said = f"cclf: warning: checkpoints of 2 runs will hold up to {needed / 1e9:.1f} GB of replay"
+    said = f"cclf: warning: checkpoints of 2 runs will hold about {needed / 1e9:.1f} GB of replay"
     assert said in err
     assert err.index(said) < err.index("36/36")
     assert "make room or add --no-keep-replay" in err

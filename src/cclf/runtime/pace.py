@@ -28,13 +28,13 @@ class Pace:
             return None
         now = self._clock()
         self._first = updates if self._first is None else self._first
-        # once it learns all steps count: some base algorithms make no update in some of them
-        learns = self._last is not None and updates > max(
-            self._last[2], self._first + FIRST_UPDATES
-        )
-        if self._last is not None and (self._env_steps or learns):
-            self._seconds += now - self._last[0]
-            self._env_steps += env_steps - self._last[1]
+        if self._last is not None:
+            then, steps_then, updates_then = self._last
+            learns = updates > max(updates_then, self._first + FIRST_UPDATES)
+            # once it learns all steps count: some base algorithms make no update in some of them
+            if self._env_steps or learns:
+                self._seconds += now - then
+                self._env_steps += env_steps - steps_then
         self._last = now, env_steps, updates
         if self._seconds < MEASURED_SECONDS:
             return None
