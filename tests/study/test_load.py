@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cclf import cli
 from cclf.errors import ConfigError
 from cclf.study import evaluations, load
 from cclf.study.evaluations import Clock, Row
@@ -20,6 +21,37 @@ def test_results_survive_the_way_to_disk_and_back(tmp_path: Path) -> None:
     assert [path.name for path in paths] == ["a2c.csv", "cclf.csv"]
     assert sorted(load.read(tmp_path)) == rows
     assert load.read(paths[0]) == [row("a2c", 1)]
+
+
+def collect(runs: Path, out: Path) -> int:
+    return cli.main(["results", str(runs), "--out", str(out)])
+
+
+def test_results_are_added_to_those_that_are_there(tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    write_run(tmp_path / "first", "cclf", 1, evaluations={400_000: 0.5})
+    write_run(tmp_path / "second", "cclf", 2, evaluations={12_800: 0.2})
+    assert collect(tmp_path / "first", out) == 0
+    assert collect(tmp_path / "second", out) == 0
+    write_run(tmp_path / "later", "cclf", 2, evaluations={12_800: 0.2, 400_000: 0.7})  # it went on
+    assert collect(tmp_path / "later", out) == 0
+    readings = [(each.seed, each.env_steps, each.return_mean) for each in load.read(out)]
+    assert readings == [(1, 400_000, 0.5), (2, 12_800, 0.2), (2, 400_000, 0.7)]
+
+
+def test_another_run_of_the_same_name_is_refused_and_nothing_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results"
+    write_run(tmp_path / "first", "cclf", 1, evaluations={12_800: 0.5, 400_000: 0.6})
+    write_run(tmp_path / "second", "cclf", 1, evaluations={12_800: 0.5, 400_000: 0.7})
+    assert collect(tmp_path / "first", out) == 0
+    before = (out / "cclf.csv").read_text()
+    assert collect(tmp_path / "second", out) == 2
+    line = capsys.readouterr().err
+    assert "has another run that is called" in line
+    assert "seed 1, of commit abc: use another --out" in line
+    assert (out / "cclf.csv").read_text() == before
 
 
 def test_runs_are_read_with_clocks_machine_commit_and_state(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 
 @dataclass(frozen=True)
 class Results:
-    """Collect the evaluations of all runs under a folder into tidy CSV files, one per method."""
+    """Collect the evaluations of all runs under a folder into tidy CSV files, one per method.
+
+    Runs that the files have already stay, and one that went on since is brought up to date."""
 
     runs: tyro.conf.Positional[Path]
     """A folder with runs, at any depth."""
@@ -23,7 +25,7 @@ def main(arguments: list[str]) -> int:
     from cclf.study import load
 
     check_output(options.out, is_folder=True)
-    rows = load.read(options.runs)
+    rows = load.beside_known(load.read(options.runs), options.out)
     with writing(options.out):
         paths = load.write_results(rows, options.out)
     print(*paths, sep="\n")

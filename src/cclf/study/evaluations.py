@@ -90,7 +90,7 @@ def refuse_mixed_clocks(rows: Sequence[Row]) -> None:
     for row in rows:
         if (moment := (*row[:5], row.episodes)) in seen:
             raise ConfigError(
-                f"two runs are called {_called(row)}: keep results of different settings apart"
+                f"two runs are called {called(row)}: keep results of different settings apart"
             )
         seen.add(moment)
         if row.agent_steps:
@@ -98,14 +98,14 @@ def refuse_mixed_clocks(rows: Sequence[Row]) -> None:
     for task, found in repeats.items():
         if len(found) > 1:
             told = " but ".join(
-                f"{repeat:g} in {_called(row)}" for repeat, row in sorted(found.items())
+                f"{repeat:g} in {called(row)}" for repeat, row in sorted(found.items())
             )
             raise ConfigError(
                 f"{task} is on two clocks: env steps per agent step are {told}; report them apart"
             )
 
 
-def _called(row: Row) -> str:
+def called(row: Row) -> str:
     return f"{row.task} {row.method} {row.profile} seed {row.seed}"
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from cclf.study.evaluations import (
     Row,
     RunName,
     RunState,
+    called,
     of_shared_length,
     refuse_mixed_clocks,
     refuse_odd_names,
@@ -240,8 +242,28 @@ def run_name(config: Mapping[str, Any]) -> RunName:
     return RunName(str(config["task"]), str(config["method_name"]), profile, int(config["seed"]))
 
 
+def beside_known(rows: Sequence[Row], folder: Path) -> list[Row]:
+    """With the rows that results files in `folder` have of other runs of these methods. Rows of the
+    same run are exchanged, for it may have gone on since; another run of its name is refused."""
+    merged, names = list(rows), {RunName(*row[:4]) for row in rows}
+    measured = {(*row[:5], row.episodes): row.return_mean for row in rows}
+    for path in (folder / f"{method}.csv" for method in sorted({row.method for row in rows})):
+        for row in read_results(path) if path.exists() else []:
+            if RunName(*row[:4]) not in names:
+                merged.append(row)
+            # what was measured once stays; a row without a return holds nothing
+            elif not math.isnan(row.return_mean) and row.return_mean != measured.get(
+                (*row[:5], row.episodes)
+            ):
+                raise ConfigError(
+                    f"{path} has another run that is called {called(row)}, of commit {row.commit}: "
+                    "use another --out"
+                )
+    return merged
+
+
 def write_results(rows: Iterable[Row], folder: Path) -> list[Path]:
-    """One CSV per method, `folder/<method>.csv`."""
+    """One CSV per method, `folder/<method>.csv`, in the place of what is there."""
     by_method: dict[str, list[Row]] = {}
     for row in rows:
         by_method.setdefault(row.method, []).append(row)
