@@ -3,9 +3,9 @@
 import pytest
 
 from cclf.study import verdict
-from cclf.study.differences import differences_table
+from cclf.study.differences import across_table, differences_table
 from cclf.study.evaluations import Row
-from cclf.study.groups import group_rows
+from cclf.study.groups import aggregates, group_rows
 from cclf.study.tabular import Table
 from tiny_rows import runs_of
 
@@ -42,3 +42,33 @@ def test_few_seeds_are_not_bold_and_nothing_to_compare_is_no_table() -> None:
     assert cells[1].kind == ""
     assert table(runs_of("cclf", [0.8])).rows == []
     assert table(runs_of("re3", [0.8, 0.9])).rows == []
+
+
+def across(*runs: list[Row]) -> Table:
+    (group,) = group_rows([row for some in runs for row in some])
+    (aggregate,) = aggregates(group)
+    return across_table(aggregate)
+
+
+def on_two_tasks(method: str, first: list[float], second: list[float]) -> list[Row]:
+    return runs_of(method, first) + runs_of(method, second, task="minigrid/Empty-16x16")
+
+
+def test_across_tasks_cclf_is_set_beside_each_other_method() -> None:
+    """Four runs each, of which the middle two count: 0.5 and 0.7 less 0.2 and 0.6. Of the pairs on
+    DoorKey all four are won, on Empty one and a half: 5.5 of 8 in all."""
+    ours = on_two_tasks("cclf", [0.9, 0.7], [0.5, 0.1])
+    theirs = on_two_tasks("re3", [0.6, 0.2], [0.1, 0.8])
+    found = across(ours, theirs)
+    ((name, iqm, beats, won),) = found.rows
+    assert (name.text, iqm.text, beats.text, won.text) == ("re3", "0.200", "0.688", "1 of 2")
+    assert {line[-1] for line in found.data} == {"runs"}
+    assert "redraw the tasks" not in found.caption
+    assert across(theirs, on_two_tasks("a2c", [0.1, 0.2], [0.1, 0.2])).data == []
+
+
+def test_across_tasks_one_seed_makes_intervals_of_tasks() -> None:
+    ours = on_two_tasks("cclf", [0.9, 0.9], [0.5, 0.5])
+    found = across(ours, on_two_tasks("re3", [0.6], [0.6]))
+    assert found.rows[0][1].notes == ("[-0.100, 0.300]",)
+    assert found.caption.endswith("so intervals redraw the tasks: re3.")

@@ -362,6 +362,41 @@ def test_counts_and_fixed_scores_in_words() -> None:
     assert judge(claim("below", threshold=0.8), lone).text.endswith("5 seeds; above 0.8")
 
 
+def test_one_run_beside_several_gives_no_interval_of_runs() -> None:
+    """The spread of the one is not known, so redrawing the others would say too little. Of six tasks
+    one is lost by 0.2; it is drawn three times or more with 6 %, four times with 1 %."""
+    alone = two(HIGH, LOW[:1])
+    assert alone.text.startswith("difference 0.520, 1 to 5 seeds;")
+    assert (alone.low, alone.high) == (None, None)
+    several = [
+        r
+        for task, ours in zip(SIX, (0.9, 0.9, 0.9, 0.9, 0.9, 0.3), strict=True)
+        for r in runs_of("cclf", [ours, ours], task=task) + runs_of("re3", [0.5], task=task)
+    ]
+    found = judge(claim("return", "re3")._replace(tasks=SIX), several)
+    assert found.text.startswith("difference 0.300 [0.100, 0.400] (tasks redrawn), 1 to 2 seeds;")
+
+
+def test_an_iqm_is_of_scores_on_the_scale_of_each_game() -> None:
+    """Pong: random -20.7, human 14.6; Freeway: 0 and 29.6; with Boxing (0.1 and 12.1) and Krull
+    (1,598 and 2,665.5) there are twelve runs, whose middle six count."""
+    games = {"Pong": (-20.7, 14.6), "Freeway": (0.0, 29.6), "Boxing": (0.1, 12.1)}
+    games["Krull"] = (1598.0, 2665.5)
+    ours = {"Pong": 0.1, "Freeway": 0.2, "Boxing": 0.3, "Krull": 9.0}
+    theirs = {"Pong": 0.0, "Freeway": 0.1, "Boxing": 0.2, "Krull": 0.3}
+    rows = [
+        r
+        for game, (low, high) in games.items()
+        for method, scores in (("cclf", ours), ("cclf-shuffled", theirs))
+        for r in runs_of(
+            method, [low + scores[game] * (high - low)] * 3, task=f"atari/{game}", repeat=4
+        )
+    ]
+    about = claim("iqm", "cclf-shuffled")._replace(tasks=tuple(f"atari/{game}" for game in games))
+    assert judge(about, rows).estimate == pytest.approx((0.2 + 0.3) / 2 - (0.1 + 0.2) / 2)
+    assert judge(about, rows).state == "held"
+
+
 def test_too_few_seeds_are_said_to_be_too_few() -> None:
     assert two(HIGH[:3], LOW).text.endswith(
         "3 to 5 seeds; too few to decide, at least 5 of each are needed"

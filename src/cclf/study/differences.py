@@ -1,11 +1,12 @@
 """Effect sizes of a report: how far CCLF lies above or below each other method."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from cclf.study import statistics
-from cclf.study.groups import Group, moments
+from cclf.study.groups import Aggregate, Group, moments
 from cclf.study.page import Cell
 from cclf.study.tabular import Table, number
 from cclf.study.verdict import MIN_SEEDS
@@ -58,6 +59,21 @@ class Difference(NamedTuple):
     cell: Cell
 
 
+ACROSS_COLUMNS = (
+    "suite",
+    "profile",
+    "when",
+    "method",
+    "rival",
+    "seeds",
+    "rival_seeds",
+    "quantity",
+    "estimate",
+    "low",
+    "high",
+    "interval_over",
+)
+
 NOTHING_TO_COMPARE = Difference(*(np.nan, np.nan, np.nan), Cell("–"))
 
 
@@ -105,3 +121,47 @@ def differences_table(group: Group) -> Table:
     return Table(
         name, caption, ("task", *rivals), shown, COLUMNS, data, title=title, about=group.name
     )
+
+
+def _less_of_iqm(pair: Sequence[np.ndarray]) -> np.ndarray:
+    return np.asarray(statistics.iqm(pair[0]) - statistics.iqm(pair[1]))
+
+
+def _beats(pair: Sequence[np.ndarray]) -> np.ndarray:
+    return statistics.better_share(pair[0], pair[1])
+
+
+ACROSS = {f"IQM, {OURS} less it": _less_of_iqm, f"a run of {OURS} beats one of it": _beats}
+
+
+def across_table(aggregate: Aggregate) -> Table:
+    """CCLF beside each method over all tasks at once, on their scales; empty without it."""
+    shown, data, redrawn = [], [], {}
+    for rival, theirs in aggregate.scores.items():
+        ours = aggregate.scores.get(OURS, theirs)
+        if rival == OURS or ours is theirs:
+            continue
+        redrawn[rival] = over = statistics.over([ours, theirs])
+        cells = [Cell(rival)]
+        for quantity, statistic in ACROSS.items():
+            found = statistics.compare([ours, theirs], statistic)
+            estimate, low, high = (float(value) for value in found)
+            cells.append(Cell(number(estimate), (f"[{number(low)}, {number(high)}]",)))
+            where = (aggregate.suite, aggregate.profile, aggregate.when, OURS, rival)
+            seeds = (len(ours), len(theirs))
+            data.append((*where, *seeds, quantity, estimate, low, high, over))
+        won = int((ours.mean(axis=0) > theirs.mean(axis=0)).sum())
+        shown.append((*cells, Cell(f"{won} of {ours.shape[1]}")))
+    caption = (
+        f"{OURS} beside each method, with 95 % intervals. IQM: the mean of the middle half of all "
+        "runs, each on the scale of its task. A run beats another on the same task: 0.5 is a draw. "
+        f"Tasks won: where the mean of {OURS} is larger."
+    )
+    if single := [rival for rival, over in redrawn.items() if over == "tasks"]:
+        caption += (
+            f" One of the two has one seed, so intervals redraw the tasks: {', '.join(single)}."
+        )
+    about = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}"
+    name, title = f"beside {about.replace(',', '')}", f"{OURS} and the others across tasks"
+    header = ("method", *ACROSS, "tasks won")
+    return Table(name, caption, header, shown, ACROSS_COLUMNS, data, title=title, about=about)

@@ -112,8 +112,8 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("--eval-every-env-steps", "12800", "--log-every-agent-steps", "12800", *_FAST),
         ),
         "paper": Experiment(
-            "the same on one task of each suite, and on four games",
-            ("minigrid/DoorKey-6x6", "dmc/cartpole-swingup", *_ATARI_SMALL),
+            "the same on DoorKey-6x6, cartpole-swingup and 26 games",
+            ("minigrid/DoorKey-6x6", "dmc/cartpole-swingup", *_ATARI_TASKS),
             _CONTROLLED,
             _seeds(6),
             _FAST,

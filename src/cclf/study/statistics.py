@@ -4,8 +4,8 @@ runs x tasks.
 An estimator takes (..., runs, tasks) and gives (...), so that the same line works on the scores and
 on all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
 2021): runs are redrawn within each task, tasks are kept. Few runs give intervals that are too
-narrow; `cclf.study.verdict` says how many it asks for. One run gives none; where every method has
-one run on each of several tasks, tasks are redrawn instead, the same for all methods (`over`).
+narrow; `cclf.study.verdict` says how many it asks for. One run gives none: where a method has one
+run on each of several tasks, tasks are redrawn instead, the same for all methods (`over`).
 """
 
 from collections.abc import Callable, Sequence
@@ -94,13 +94,13 @@ def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) ->
 
 
 def over(samples: Sequence[np.ndarray]) -> str:
-    """What intervals of these methods' scores are made over: "runs", "tasks", or "" where there is
-    nothing to redraw.
+    """What intervals of these methods' scores are made over: "runs", "tasks" where a method has one
+    run, whose spread nobody knows, or "" where there is nothing to redraw.
 
-    >>> over([np.zeros((5, 2))]), over([np.zeros((1, 2)), np.zeros((1, 2))]), over([np.zeros((1, 1))])
+    >>> over([np.zeros((5, 2))]), over([np.zeros((5, 2)), np.zeros((1, 2))]), over([np.zeros((1, 1))])
     ('runs', 'tasks', '')
     """
-    if any(len(scores) > 1 for scores in samples):
+    if all(len(scores) > 1 for scores in samples):
         return "runs"
     return "tasks" if samples[0].shape[1] > 1 else ""
 
@@ -111,7 +111,7 @@ def _redraw(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np
     random = np.random.default_rng(seed)
     if over(samples) == "tasks":
         drawn = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
-        return [scores[0][drawn][:, None] for scores in samples]
+        return [scores[:, drawn].swapaxes(0, 1) for scores in samples]
     return [resample(scores, resamples, random) for scores in samples]
 
 

@@ -28,7 +28,7 @@ MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
 TABLES = ("table1", "ablation", "atari", "minigrid", "cost", "curiosity")
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
-Measure = Literal["return", "average", "wins", "steps", "seconds", "above", "below"]
+Measure = Literal["return", "average", "iqm", "wins", "steps", "seconds", "above", "below"]
 Judgement = Literal["held", "did not hold", "undecided"]
 
 
@@ -37,6 +37,7 @@ class Claim(NamedTuple):
 
     return    mean return over seeds and tasks; by its difference, or by its ratio where a factor is claimed
     average   the same of the mean over all evaluations of training until then, on one task
+    iqm       interquartile mean of scores over runs and tasks, each on its scale (of Atari random to human)
     wins      on how many tasks its mean return is above all rivals'; `factor` of them are claimed
     steps     median steps to a return of `threshold`, as a ratio; a run that never gets there needs infinitely many
     seconds   mean training time, as a ratio
@@ -133,6 +134,8 @@ def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
     state = "undecided" if seeds < needed else _state(claim, interval)
     text = _sentence(claim, samples, interval, needed)
     estimate, low, high = (float(value) for value in interval)
+    if not statistics.over(samples):
+        return Verdict(state, text, estimate, None, None, seeds)
     return Verdict(state, text, estimate, low, high, seeds)
 
 
@@ -153,7 +156,11 @@ def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
                 by_method[name.method].append([_steps(readings, claim)])
         return [np.array(by_method[method]).reshape(-1, 1) for method in claim.methods]
     matrices = evaluations.scores(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
-    return [matrices[method] for method in claim.methods]
+    samples = [matrices[method] for method in claim.methods]
+    if claim.measure != "iqm":
+        return samples
+    low, high = np.transpose([published.score_range(task) for task in claim.tasks])
+    return [(scores - low) / (high - low) for scores in samples]
 
 
 def _steps(readings: Sequence[Row], claim: Claim) -> float:
@@ -173,18 +180,17 @@ def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
     if claim.measure == "steps":
         quickest = np.min([np.median(scores, axis=(-2, -1)) for scores in theirs], axis=0)
         return np.asarray(np.median(ours, axis=(-2, -1)) / quickest)
-    means = [statistics.mean(scores) for scores in theirs]
+    average = statistics.iqm if claim.measure == "iqm" else statistics.mean
+    means = [average(scores) for scores in theirs]
     if claim.measure == "seconds":
-        return np.asarray(statistics.mean(ours) / np.min(means, axis=0))
+        return np.asarray(average(ours) / np.min(means, axis=0))
     best = np.max(means, axis=0)
-    return np.asarray(
-        statistics.mean(ours) - best if claim.factor is None else statistics.mean(ours) / best
-    )
+    return np.asarray(average(ours) - best if claim.factor is None else average(ours) / best)
 
 
 def _words(claim: Claim) -> str:
     """What the number of a verdict is."""
-    if claim.measure in ("return", "average"):
+    if claim.measure in ("return", "average", "iqm"):
         return "difference" if claim.factor is None else "ratio"
     words = {
         "wins": f"of {len(claim.tasks)} tasks won",
