@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cclf import build
+from cclf import build, cli
+from cclf.bases.rainbow import bench as bench_rainbow
 from cclf.runtime import devices
 from cclf.runtime.seeding import derive
 from rainbow_inputs import CPU, game_stack, tiny
@@ -101,7 +102,6 @@ def test_the_bench_reports_parity_before_speed():
 
 
 def test_the_benchs_parity_sees_a_difference(monkeypatch):
-    from cclf.bases.rainbow import bench as bench_rainbow
     from cclf.bases.rainbow.stack import RainbowStack
 
     inner = RainbowStack.update
@@ -126,8 +126,10 @@ def test_the_benchs_parity_sees_a_difference(monkeypatch):
         ("--precision", "tf32", "--device", "cpu"),
     ],
 )
-def test_a_bench_that_cannot_be_is_refused(words):
-    assert_refused(cclf("bench", "rainbow", *words))
+def test_a_bench_that_cannot_be_is_refused_before_it_measures(words, monkeypatch, capsys):
+    monkeypatch.setattr(bench_rainbow, "_game_speed", lambda *_: pytest.fail("it measured"))
+    assert cli.main(["bench", "rainbow", *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
     from cclf.runtime.provenance import origin
 
     device, precision, tiny = devices.choose_device(options.device), options.precision, options.tiny
+    configs = [
+        _config(method, precision, options.replay_transitions, tiny) for method in options.methods
+    ]
+    for config in configs:  # what cannot be is refused before anything is measured
+        devices.set_up(config, device)
     report: dict[str, Any] = {
         **origin(device),
         "precision": precision,
@@ -110,9 +115,7 @@ def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
         "replay_transitions": options.replay_transitions,
         "game_steps_per_second": _game_speed(make_env, GAMES[:2] if tiny else GAMES),
     }
-    for method in options.methods:
-        config = _config(method, precision, options.replay_transitions, tiny)
-        devices.set_up(config, device)
+    for method, config in zip(options.methods, configs, strict=True):
         figures: dict[str, Any] = {"parity": _parity(config, device)}
         print(f"{method}: parity {figures['parity']}", file=sys.stderr, flush=True)
         for runs in (1, *options.stacks):
