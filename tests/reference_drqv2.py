@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.bases.drqv2.update import Drqv2, Drqv2Noise
+from cclf.bases.drqv2.parts import Drqv2Noise
+from cclf.bases.drqv2.update import Drqv2
 from cclf.data.augment import Views
 from cclf.data.types import Batch
 from cclf.framework import Appraisal

@@ -8,7 +8,8 @@ it.
 import torch
 from torch import Tensor
 
-from cclf.bases.sac.update import Sac, SacNoise, actor_loss, critic_loss, q_target
+from cclf.bases.sac.parts import SacNoise, actor_loss, critic_loss, q_target
+from cclf.bases.sac.update import Sac
 from cclf.data import augment
 from cclf.data.augment import Views
 from cclf.data.types import Batch, Metrics, UpdateResult

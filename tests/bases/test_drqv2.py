@@ -15,7 +15,8 @@ from cclf.bases import pixel_gallery
 from cclf.bases.drqv2 import gallery, methods
 from cclf.bases.drqv2.equations import noise_std
 from cclf.bases.drqv2.learner import make_drqv2
-from cclf.bases.drqv2.update import Drqv2, Drqv2Noise, compute_with
+from cclf.bases.drqv2.parts import Drqv2Noise, compute_with
+from cclf.bases.drqv2.update import Drqv2
 from cclf.bases.registry import bases
 from cclf.cli import main
 from cclf.data.replay import Replay

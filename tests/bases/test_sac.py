@@ -17,7 +17,8 @@ import reference_sac
 from cclf import equations
 from cclf.bases.sac import learner
 from cclf.bases.sac.methods import METHODS as SAC_METHODS
-from cclf.bases.sac.update import Sac, SacNoise, actor_loss, compute_with, critic_loss
+from cclf.bases.sac.parts import SacNoise, actor_loss, compute_with, critic_loss
+from cclf.bases.sac.update import Sac
 from cclf.config import Config, Precision
 from cclf.data.replay import Replay
 from cclf.data.types import Batch, UpdateResult

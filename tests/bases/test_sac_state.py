@@ -13,8 +13,8 @@ from torch import nn
 import reference_sac
 from cclf.bases.sac import learner
 from cclf.bases.sac.methods import METHODS
+from cclf.bases.sac.parts import compute_with
 from cclf.bases.sac.sight import StateLayer
-from cclf.bases.sac.update import compute_with
 from cclf.data.augment import noisy, noisy_pairs
 from cclf.data.types import EnvSpec
 from cclf.errors import ConfigError

@@ -153,7 +153,7 @@ def across_table(aggregate: Aggregate) -> Table:
         won = int((ours.mean(axis=0) > theirs.mean(axis=0)).sum())
         shown.append((*cells, Cell(f"{won} of {ours.shape[1]}")))
     caption = (
-        f"{OURS} beside each method, with 95 % intervals. IQM: the mean of the middle half of all "
+        f"what sets {OURS} apart from each method, with 95 % intervals. IQM: the mean of the middle half of all "
         "runs, each on the scale of its task. A run beats another on the same task: 0.5 is a draw. "
         f"Tasks won: where the mean of {OURS} is larger."
     )

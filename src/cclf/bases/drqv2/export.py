@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from cclf.bases import pixel_export
 from cclf.bases.drqv2.learner import make_drqv2
-from cclf.bases.drqv2.update import Drqv2, compute_with
+from cclf.bases.drqv2.parts import compute_with
+from cclf.bases.drqv2.update import Drqv2
 from cclf.config import Config
 from cclf.data.types import Answers, MakeEnv
 

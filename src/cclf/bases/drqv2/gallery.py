@@ -8,7 +8,8 @@ from torch import Tensor
 
 from cclf.bases import pixel_gallery
 from cclf.bases.drqv2.learner import make_drqv2
-from cclf.bases.drqv2.update import Drqv2, join_planes, q_target
+from cclf.bases.drqv2.parts import join_planes, q_target
+from cclf.bases.drqv2.update import Drqv2
 from cclf.bases.pixel_gallery import Looks
 from cclf.config import Config
 from cclf.data.replay import Replay

@@ -4,7 +4,8 @@ import torch
 
 from cclf.bases import pixel_learner
 from cclf.bases.drqv2.config import Drqv2Config
-from cclf.bases.drqv2.update import Compute, Drqv2, compute_with
+from cclf.bases.drqv2.parts import Compute, compute_with
+from cclf.bases.drqv2.update import Drqv2
 from cclf.bases.pixel_learner import compute_for, with_seeded_weights
 from cclf.config import Config
 from cclf.data.types import EnvSpec, MakeEnv

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from cclf.bases import pixel_export
 from cclf.bases.sac.learner import make_sac
-from cclf.bases.sac.update import Sac, compute_with
+from cclf.bases.sac.parts import compute_with
+from cclf.bases.sac.update import Sac
 from cclf.config import Config
 from cclf.data.types import Answers, MakeEnv
 

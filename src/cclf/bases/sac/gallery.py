@@ -9,7 +9,8 @@ from torch import Tensor
 from cclf.bases import pixel_gallery
 from cclf.bases.pixel_gallery import Looks
 from cclf.bases.sac.learner import make_sac
-from cclf.bases.sac.update import Sac, q_target
+from cclf.bases.sac.parts import q_target
+from cclf.bases.sac.update import Sac
 from cclf.config import Config
 from cclf.data.augment import centre_origins, crop
 from cclf.data.from_disk import refuse_unlike

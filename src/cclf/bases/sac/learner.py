@@ -7,7 +7,8 @@ import torch
 from cclf.bases import pixel_learner
 from cclf.bases.pixel_learner import compute_for, with_seeded_weights
 from cclf.bases.sac.config import SacConfig
-from cclf.bases.sac.update import Compute, Sac, compute_with
+from cclf.bases.sac.parts import Compute, compute_with
+from cclf.bases.sac.update import Sac
 from cclf.config import Config
 from cclf.data.types import EnvSpec, MakeEnv
 from cclf.runtime.agent import Agent

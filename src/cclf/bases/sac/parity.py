@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cclf.bases.sac.learner import make_algorithm, make_learner
-from cclf.bases.sac.update import SacNoise
+from cclf.bases.sac.parts import SacNoise
 from cclf.config import Config, Precision
 from cclf.data.types import Batch, MakeEnv
 from cclf.errors import ConfigError
