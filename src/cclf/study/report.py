@@ -264,9 +264,9 @@ def _scores_section(groups: Sequence[Group]) -> Section:
 def _across_section(groups: Sequence[Group], looks: Styles) -> Section:
     items: list[Table | Drawing] = []
     for aggregate in (aggregate for group in groups for aggregate in aggregates(group)):
-        table, beside = tables.aggregate_table(aggregate), differences.across_table(aggregate)
-        items += [table, *[beside] * bool(beside.data)]
-        items.append(_across_drawing(aggregate, table.name, looks))
+        both = (tables.aggregate_table(aggregate), differences.across_table(aggregate))
+        items += [table for table in both if table.data]
+        items.append(_across_drawing(aggregate, both[0].name, looks))
     text = (
         "Scores of all tasks together. IQM is the mean of the middle half of all runs; the "
         "optimality gap is what is missing to "
