@@ -10,6 +10,7 @@ import pytest
 
 from cclf import cli
 from cclf.study import effects, figures, learning, load, page, styles
+from cclf.study.ends import ends
 from cclf.study.statistics import Interval
 from tiny_rows import TASK, row, runs_of
 
@@ -209,6 +210,44 @@ def test_a_difference_is_drawn_on_each_task_of_several_folders(
         assert "leave --published and further methods out" in capsys.readouterr().err
     assert cli.main(["plot", "--less", "re3"]) == 2
     assert "name at least one folder" in capsys.readouterr().err
+
+
+def test_scores_are_the_last_returns_on_the_scale_of_each_game() -> None:
+    """Pong: random -20.7, human 14.6; Freeway: 0 and 29.6."""
+    rows = [row("cclf", 1, 200_000, 14.6, task="atari/Pong", repeat=4)]
+    rows += runs_of("cclf", [-20.7, 14.6], task="atari/Pong", repeat=4)[1:]
+    rows += [row("cclf", 1, 400_000, -20.7, task="atari/Pong", repeat=4)]
+    rows += runs_of("cclf", [29.6], task="atari/Freeway", repeat=4)
+    rows += runs_of("curl", [2.96], task="atari/Freeway", repeat=4)
+    rows += runs_of("curl", [5.0], task="atari/Unknown", repeat=4)
+    ((name, found),) = ends(rows).items()
+    assert name.startswith("atari")
+    assert list(found) == ["atari/Freeway", "atari/Pong"], "(1 + 0.1) / 2 before (0 + 1) / 2"
+    assert found["atari/Pong"]["cclf"].tolist() == pytest.approx([0.0, 1.0])
+    assert {m: s.tolist() for m, s in found["atari/Freeway"].items()} == {
+        "curl": pytest.approx([0.1]),
+        "cclf": pytest.approx([1.0]),
+    }
+    ((_, only),) = ends(rows, ["curl"]).items()
+    assert {task: list(scores) for task, scores in only.items()} == {"atari/Freeway": ["curl"]}
+
+
+def test_scores_are_drawn_of_one_suite_and_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = runs_of("cclf", [0.5, 0.7]) + runs_of("cclf", [0.6], profile="entropy-0.001")
+    load.write_results(rows, tmp_path)
+    words = ["plot", str(tmp_path), "--scores", "--out", str(tmp_path / "s.svg")]
+    assert cli.main([*words, "--profiles", "entropy-0.01"]) == 0
+    assert "<svg" in (tmp_path / "s.svg").read_text()
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    assert (
+        "one suite and profile, these have minigrid, entropy-0.01; minigrid"
+        in capsys.readouterr().err
+    )
+    assert cli.main([*words, "--less", "cclf"]) == 2
+    assert "leave --less" in capsys.readouterr().err
 
 
 def test_a_difference_is_of_the_mean_over_training_where_runs_were_looked_at_often() -> None:

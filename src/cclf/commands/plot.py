@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Plot:
     """Draw learning curves from results files: one panel per task and profile, means with 95 %
-    intervals. With --less, draw the difference of two methods on each task."""
+    intervals. With --less, draw the difference of two methods on each task; with --scores, where
+    each run ended."""
 
     results: tyro.conf.Positional[tuple[Path, ...]]
     """Folders with results files, or such files."""
@@ -34,6 +35,9 @@ class Plot:
     less: str = ""
     """In place of curves: how far the one of --methods (cclf when empty) lies above this method on
     each task, in deviations of seeds, with 95 % intervals."""
+    scores: bool = False
+    """In place of curves: where every run ended, a line per task; 0 and 1 are a random agent and a
+    human on Atari, the bounds of the return elsewhere. Needs results of one suite and profile."""
 
 
 def main(arguments: list[str]) -> int:
@@ -61,7 +65,9 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"nothing to draw: no run of these methods has {words}")
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
-    if options.less:
+    if options.scores:
+        drawing = _scores(rows, options)
+    elif options.less:
         if options.published or len(options.methods) > 1:
             raise ConfigError(
                 "--less compares one of --methods with another: leave --published and further "
@@ -77,6 +83,23 @@ def main(arguments: list[str]) -> int:
         figures.save(drawing, options.out)
     print(options.out)
     return EXIT_DONE
+
+
+def _scores(rows: "list[Row]", options: Plot) -> Any:
+    from cclf.study import figures
+    from cclf.study.ends import ends
+
+    if options.less or options.published:
+        raise ConfigError("--scores draws where runs ended: leave --less and --published out")
+    found = ends(rows, options.methods)
+    if len(found) != 1:
+        told = f"these have {'; '.join(found)}" if found else "no task here has a scale"
+        raise ConfigError(
+            f"--scores needs results of one suite and profile, {told}: name --profiles or --tasks"
+        )
+    ((title, tasks),) = found.items()
+    words = "score: 0 a random agent, 1 a human" if title.startswith("atari") else "score"
+    return figures.runs_by_task(tasks, title, f"{words} (small: runs, large: their mean)")
 
 
 def _differences(rows: "list[Row]", method: str, rival: str) -> Any:

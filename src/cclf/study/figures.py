@@ -112,6 +112,37 @@ def intervals(
     return figure
 
 
+MARKS = "oDs^vP"  # of methods, in turn: a colour alone does not tell them apart
+
+
+def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlabel: str) -> Any:
+    """One line per task with the score of every run of each method: a small mark per run, a large
+    one for their mean. Scores of 0 and 1 are marked."""
+    methods = list(dict.fromkeys(method for scores in tasks.values() for method in scores))
+    looks = styles(methods)
+    figure, axis = _panel((7.0, 0.3 * len(tasks) + 1.2))
+    for number, method in enumerate(methods):
+        mark, colour = MARKS[number % len(MARKS)], looks[method].colour
+        offset = 0.7 * ((number + 0.5) / len(methods) - 0.5)
+        for place, scores in enumerate(tasks.values()):
+            runs = scores.get(method, np.empty(0))
+            at = [place + offset] * len(runs)
+            axis.plot(runs, at, mark, color=colour, ms=3, alpha=0.45, mew=0)
+            axis.plot(runs.mean(keepdims=True)[: len(runs)], at[:1], mark, color=colour, ms=5)
+        axis.plot([], [], mark, color=colour, ms=5, label=plain(method))
+    for place in range(0, len(tasks), 2):
+        axis.axhspan(place - 0.5, place + 0.5, color="#888888", alpha=0.08, lw=0)
+    for score in (0.0, 1.0):
+        axis.axvline(score, color="#888888", lw=0.8, ls=(0, (4, 3)))
+    axis.set_yticks(range(len(tasks)), [plain(task.partition("/")[2]) for task in tasks])
+    axis.set_ylim(len(tasks) - 0.5, -0.5)
+    axis.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0))
+    _style(axis, xlabel)
+    axis.set_title(plain(title), fontsize=10, loc="right")
+    axis.grid(False, axis="y")
+    return figure
+
+
 def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
     """Side by side, one panel per quantity: a bar per method with its figure at the end."""
     from matplotlib.figure import Figure
