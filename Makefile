@@ -45,6 +45,7 @@ docs: setup
 	$(VENV)/bin/cclf plot results/drqv2 --published --out docs/figures/drqv2.svg
 	$(VENV)/bin/cclf plot results/dmc --methods rad drq curl curl+ cclf cclf-shuffled --tasks dmc/cartpole-swingup --profiles released-bf16 --out docs/figures/dmc.svg
 	$(VENV)/bin/cclf plot results/atari --scores --methods rainbow curl cclf cclf-shuffled --profiles released-tf32 --out docs/figures/atari.svg
+	$(VENV)/bin/cclf plot results/dmc --scores --methods drq cclf --profiles released-bf16 --out docs/figures/dmc-tasks.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -236,11 +236,12 @@ def test_scores_are_drawn_of_one_suite_and_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = runs_of("cclf", [0.5, 0.7]) + runs_of("cclf", [0.6], profile="entropy-0.001")
+    rows += runs_of("curl", [0.4], task="minigrid/Empty-16x16")  # where CCLF has no run
     load.write_results(rows, tmp_path)
     words = ["plot", str(tmp_path), "--scores", "--out", str(tmp_path / "s.svg")]
     assert cli.main([*words, "--profiles", "entropy-0.01"]) == 0
     assert "<svg" in (tmp_path / "s.svg").read_text()
-    capsys.readouterr()
+    assert capsys.readouterr().err == ""
     assert cli.main(words) == 2
     assert (
         "one suite and profile, these have minigrid, entropy-0.01; minigrid"

@@ -124,11 +124,13 @@ def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlab
     for number, method in enumerate(methods):
         mark, colour = MARKS[number % len(MARKS)], looks[method].colour
         offset = 0.7 * ((number + 0.5) / len(methods) - 0.5)
-        for place, scores in enumerate(tasks.values()):
-            runs = scores.get(method, np.empty(0))
-            at = [place + offset] * len(runs)
-            axis.plot(runs, at, mark, color=colour, ms=3, alpha=0.45, mew=0)
-            axis.plot(runs.mean(keepdims=True)[: len(runs)], at[:1], mark, color=colour, ms=5)
+        found = [
+            (place, each[method]) for place, each in enumerate(tasks.values()) if method in each
+        ]
+        for place, runs in found:
+            at = place + offset
+            axis.plot(runs, [at] * len(runs), mark, color=colour, ms=3, alpha=0.45, mew=0)
+            axis.plot([runs.mean()], [at], mark, color=colour, ms=5)
         axis.plot([], [], mark, color=colour, ms=5, label=plain(method))
     for place in range(0, len(tasks), 2):
         axis.axhspan(place - 0.5, place + 0.5, color="#888888", alpha=0.08, lw=0)
