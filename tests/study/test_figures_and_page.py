@@ -232,6 +232,7 @@ def test_scores_are_the_last_returns_on_the_scale_of_each_game() -> None:
     assert {task: list(scores) for task, scores in only.items()} == {"atari/Freeway": ["curl"]}
 
 
+@pytest.mark.filterwarnings("error")
 def test_scores_are_drawn_of_one_suite_and_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
