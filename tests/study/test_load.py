@@ -39,6 +39,19 @@ def test_results_are_added_to_those_that_are_there(tmp_path: Path) -> None:
     assert readings == [(1, 400_000, 0.5), (2, 12_800, 0.2), (2, 400_000, 0.7)]
 
 
+def test_results_keep_long_evaluations_that_not_every_run_has(tmp_path: Path) -> None:
+    out, runs = tmp_path / "results", tmp_path / "runs"
+    folder = write_run(runs, "cclf", 1, evaluations={400_000: 0.5})
+    header = (folder / "eval.csv").read_text().splitlines()[0]
+    (folder / "final.csv").write_text(f"{header}\n400000,400000,3125,0.7,0.1,100,9999,0.7\n")
+    assert collect(runs, out) == 0
+    write_run(runs, "cclf", 2, evaluations={400_000: 0.6})  # played ten episodes at its end
+    assert collect(runs, out) == 0
+    kept = [(each.seed, each.episodes, each.return_mean) for each in load.read_all(out)]
+    assert kept == [(1, 10, 0.5), (1, 100, 0.7), (2, 10, 0.6)]
+    assert [each.return_mean for each in load.read(out)] == [0.5, 0.6], "those that both have"
+
+
 def test_another_run_of_the_same_name_is_refused_and_nothing_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

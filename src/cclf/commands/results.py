@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     from cclf.study import load
 
     check_output(options.out, is_folder=True)
-    rows = load.beside_known(load.read(options.runs), options.out)
+    rows = load.beside_known(load.read_all(options.runs), options.out)
     with writing(options.out):
         paths = load.write_results(rows, options.out)
     print(*paths, sep="\n")

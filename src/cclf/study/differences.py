@@ -137,10 +137,9 @@ ACROSS = {f"IQM, {OURS} less it": _less_of_iqm, f"a run of {OURS} beats one of i
 def across_table(aggregate: Aggregate) -> Table:
     """CCLF beside each method over all tasks at once, on their scales; empty without it."""
     shown, data, redrawn = [], [], {}
-    for rival, theirs in aggregate.scores.items():
-        ours = aggregate.scores.get(OURS, theirs)
-        if rival == OURS or ours is theirs:
-            continue
+    rivals = [each for each in aggregate.scores if each != OURS and OURS in aggregate.scores]
+    for rival in rivals:
+        ours, theirs = aggregate.scores[OURS], aggregate.scores[rival]
         redrawn[rival] = over = statistics.over([ours, theirs])
         cells = [Cell(rival)]
         for quantity, statistic in ACROSS.items():
@@ -153,8 +152,8 @@ def across_table(aggregate: Aggregate) -> Table:
         won = int((ours.mean(axis=0) > theirs.mean(axis=0)).sum())
         shown.append((*cells, Cell(f"{won} of {ours.shape[1]}")))
     caption = (
-        f"what sets {OURS} apart from each method, with 95 % intervals. IQM: the mean of the middle half of all "
-        "runs, each on the scale of its task. A run beats another on the same task: 0.5 is a draw. "
+        f"what sets {OURS} apart from each method, with 95 % intervals. IQM: the mean of the "
+        "middle half of all runs, each on the scale of its task. A run beats another on the same task: 0.5 is a draw. "
         f"Tasks won: where the mean of {OURS} is larger."
     )
     if single := [rival for rival, over in redrawn.items() if over == "tasks"]:

@@ -33,6 +33,11 @@ _UNKNOWN_ORIGIN = {"device": "unknown", "commit": "unknown"}  # of a run without
 
 
 def read(path: Path) -> list[Row]:
+    """Rows under `path` that can be compared: of last evaluations those of a length that all have."""
+    return of_shared_length(read_all(path))
+
+
+def read_all(path: Path) -> list[Row]:
     """All rows under `path`: a folder with run folders in it, a folder with results files, or one
     such file."""
     if not path.exists():
@@ -42,7 +47,7 @@ def read(path: Path) -> list[Row]:
         raise ConfigError(f"{path} holds neither runs with an evaluation nor results files")
     refuse_odd_names(rows)
     refuse_mixed_clocks(rows)
-    return of_shared_length(rows)
+    return rows
 
 
 def read_runs(folder: Path) -> list[Row]:
