@@ -268,8 +268,8 @@ def _across_section(groups: Sequence[Group], looks: Styles) -> Section:
         items += [table for table in both if table.data]
         items.append(_across_drawing(aggregate, both[0].name, looks))
     text = (
-        "Scores of all tasks together. IQM is the mean of the middle half of all runs; the optimality "
-        "gap is what is missing to 1; a performance profile shows how many runs are above each score."
+        "Scores of all tasks together. IQM: the mean of the middle half of all runs; optimality "
+        "gap: what is missing to 1; performance profile: how many runs are above each score."
     )
     return Section("Across tasks", text, items)
 
