@@ -30,6 +30,14 @@ ACTION_DIM = {
     "walker-walk": 6,
     "ball_in_cup-catch": 2,
 }
+A_TASK = {
+    "acrobot": "swingup",
+    "ball_in_cup": "catch",
+    "cartpole": "swingup",
+    "finger": "spin",
+    "pendulum": "swingup",
+    "reacher": "easy",
+}
 
 
 @pytest.fixture
@@ -93,6 +101,35 @@ def test_frames_and_rewards_are_dm_controls(make, name):
         )
         assert not step.terminated
         assert not step.truncated
+
+
+@pytest.mark.parametrize("domain", dmc.ABOVE_THE_FLOOR)
+def test_a_floor_that_casts_no_shadow_changes_no_picture(make, monkeypatch, domain):
+    env = make(f"{domain}-{A_TASK[domain]}")
+    for seed in range(3):
+        env.reset(seed)
+        for action in actions_for(env, 3, seed):
+            frame = env.step(action).frame
+            floor = env._renderers[100].scene.geoms[0]
+            assert (floor.type, floor.category) == (dmc.PLANE, dmc.DECORATION)
+            with monkeypatch.context() as patch:
+                patch.setattr(env, "_spares_the_floor", False)
+                assert np.array_equal(env._frame(), frame)
+            assert floor.category != dmc.DECORATION
+
+
+def test_a_floor_that_is_stood_on_casts_its_shadow(make):
+    env = make("walker-walk")
+    env.reset()
+    floor = env._renderers[100].scene.geoms[0]
+    assert (floor.type, floor.category) == (dmc.PLANE, 1)  # static
+
+
+def test_mujoco_counts_planes_and_decoration_as_we_do():
+    import mujoco
+
+    assert mujoco.mjtGeom.mjGEOM_PLANE == dmc.PLANE
+    assert mujoco.mjtCatBit.mjCAT_DECOR == dmc.DECORATION
 
 
 def controls(env, actions):
