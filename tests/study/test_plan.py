@@ -292,6 +292,10 @@ def test_a_plan_forecasts_the_memory_of_replays_and_starts_with_the_longest(tmp_
     assert not plan([TASK], ["a2c"], ["released"], [1], tmp_path, [])[0].may_use_gpu
 
 
+def base_among(options: tuple[str, ...]) -> str | None:
+    return options[options.index("--base") + 1] if "--base" in options else None
+
+
 @pytest.mark.parametrize(
     "name", [name for name in paper_tables.TABLES if paper_tables.TABLES[name]["paper"].tasks]
 )
@@ -304,7 +308,7 @@ def test_the_tables_of_the_paper_hold_what_their_claims_speak_of(name: str) -> N
     for budget in paper_tables.TABLES[name].values():
         for task in budget.tasks:
             for method in budget.methods:
-                presets.resolve(task, method)
+                presets.resolve(task, method, base_name=base_among(budget.options))
 
 
 def test_the_ablation_has_all_fifteen_combinations() -> None:

@@ -146,7 +146,6 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
         "small",
         paper_tables.Experiment("tiny", (task,), ("a2c",), (1,), tiny),
     )
-    monkeypatch.setattr(paper_tables, "_known", lambda _: True)
     monkeypatch.setattr(
         reproduce, "measure", lambda calls, _: {reproduce.kind_of(c): SPEED for c in calls}
     )
@@ -302,12 +301,14 @@ def test_an_unknown_table_is_told_of_all_that_the_command_takes(
     assert cli.main(["reproduce", "table7"]) == 2
     said = capsys.readouterr().err
     assert "did you mean table1?" in said
-    assert said.rstrip().endswith("use one of table1, ablation, minigrid, atari, curiosity, cost")
+    assert said.rstrip().endswith(
+        "use one of table1, ablation, minigrid, atari, curiosity, curiosity-drqv2, cost"
+    )
     assert cli.main(["reproduce", "costs"]) == 2
     assert "did you mean cost?" in capsys.readouterr().err
     assert cli.main(["sweep", "--table", "cost"]) == 2, "nothing of it is a run"
     assert (
         capsys.readouterr()
         .err.rstrip()
-        .endswith("use one of table1, ablation, minigrid, atari, curiosity")
+        .endswith("use one of table1, ablation, minigrid, atari, curiosity, curiosity-drqv2")
     )

@@ -25,7 +25,7 @@ from cclf.study.tabular import number
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
 # of the paper, and last the question whether its curiosity carries information, which is our own
-TABLES = ("table1", "ablation", "atari", "minigrid", "cost", "curiosity")
+TABLES = ("table1", "ablation", "atari", "minigrid", "cost", "curiosity", "curiosity-drqv2")
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
 Measure = Literal["return", "average", "iqm", "wins", "steps", "seconds", "above", "below"]
