@@ -2,6 +2,9 @@
 falls back with one line."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,3 +148,45 @@ def test_what_is_computed_at_once_in_a_graph_is_what_is_computed_in_turn() -> No
         graph.replay()
         torch.cuda.synchronize()
         assert all(map(torch.equal, found, expected))
+
+
+TRAIN_COMPILED = """
+import importlib, sys
+from pathlib import Path
+from torch._dynamo.utils import counters
+from cclf.runtime.compile import compiled
+from tiny_runs import run, tiny_config
+
+base, method, folder = sys.argv[1:]
+learner = importlib.import_module(f"cclf.bases.{base}.learner")
+learner.compute_for = lambda config, device, compute_with: compute_with("bf16", compiled)
+sizes = {"precision": "bf16"}
+run(tiny_config("toy/reach-1d", method, base=base, algorithm=sizes, env_steps=24), Path(folder))
+found = counters["aot_autograd"]
+print(found["total"], found["autograd_cache_hit"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles for a CPU, by g++")
+@pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
+def test_a_second_start_finds_every_part_of_an_update_in_the_cache(
+    base: str, method: str, tmp_path: Path
+) -> None:
+    """Elsewhere tracing and compiling anew takes seconds, at each start."""
+
+    def start(folder: str) -> tuple[int, int]:
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+        words = [sys.executable, "-c", TRAIN_COMPILED, base, method, str(tmp_path / folder)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "going on without compiling" not in done.stderr
+        total, hits = map(int, done.stdout.split())
+        return total, hits
+
+    total, hits = start("first")
+    assert total > 5
+    assert hits < total
+    total, hits = start("second")
+    assert hits == total

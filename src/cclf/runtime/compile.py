@@ -50,9 +50,13 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """By PyTorch's compiler, which takes seconds to import: random actions need none of it."""
     keep_cache()
     from torch._dynamo import config
+    from torch._functorch import config as gradients
 
     # several runs in one process, each with its shapes
     config.recompile_limit = max(config.recompile_limit, 64)
+    # What holds a gradient of our own (`bf16_linear`) is kept in the cache too; it counts in its key.
+    if hasattr(gradients, "autograd_cache_allow_custom_autograd_functions"):
+        gradients.autograd_cache_allow_custom_autograd_functions = True
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 

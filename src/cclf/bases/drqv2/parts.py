@@ -91,6 +91,7 @@ def join_packed(shift_pixels: int, *frames: Tensor) -> Tensor:
     return pack(*frames, border=shift_pixels)
 
 
+@torch.no_grad()
 def appraise(
     agent: "Drqv2", encoded: Encoded, batch: Batch, noise: Drqv2Noise, env_steps: Tensor
 ) -> Appraised:
@@ -101,10 +102,9 @@ def appraise(
     rows = rows.view(2, views, batch_size)
     query = next_query = keys = None  # nobody asks for them without curiosity
     if encoded.others is not None:
-        anchors = (encoded.first[:batch_size].detach(), encoded.next_first[:batch_size])
-        with torch.no_grad():
-            query, next_query = (agent.critic.trunk(features) for features in anchors)
-            keys = agent.target.trunk(encoded.others)
+        anchors = (encoded.first[:batch_size], encoded.next_first[:batch_size])
+        query, next_query = (agent.critic.trunk(features) for features in anchors)
+        keys = agent.target.trunk(encoded.others)
 
     def look_up(key_rows: Tensor) -> Tensor:
         assert keys is not None, "features are looked up where curiosity asks"

@@ -79,6 +79,7 @@ def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part:
     )
 
 
+@torch.no_grad()
 def appraise(
     sac: "Sac", encoded: Encoded, batch: Batch, noise: SacNoise, env_steps: Tensor
 ) -> Appraised:
@@ -89,8 +90,8 @@ def appraise(
     rows = rows.view(2, views, batch_size)
     query = next_query = None  # nobody asks for them without curiosity
     if encoded.keys is not None:
-        query = encoded.first[:batch_size].detach()
-        next_query = sac.critic.encoder.head(encoded.next_first_conv[:batch_size]).detach()
+        query = encoded.first[:batch_size]
+        next_query = sac.critic.encoder.head(encoded.next_first_conv[:batch_size])
 
     def look_up(key_rows: Tensor) -> Tensor:
         assert encoded.keys is not None, "features are looked up where curiosity asks"
