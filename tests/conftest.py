@@ -1,5 +1,5 @@
 """What every test starts from: one thread, so that sums have one order, no deadline on shared
-machines, its own signals, no trace in the user's caches."""
+machines, its own signals, no trace in the user's caches nor beside the code."""
 
 import os
 import signal
@@ -13,7 +13,9 @@ from hypothesis import settings
 from browser import Page, browser
 
 torch.set_num_threads(1)
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "cclf-tests"))
+CACHES = os.path.join(tempfile.gettempdir(), "cclf-tests")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", CACHES)
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(CACHES, "hypothesis"))
 settings.register_profile("cclf", deadline=None)
 settings.load_profile("cclf")
 
