@@ -154,16 +154,9 @@ class DeepMindControl:
         renderer = self._renderers[pixels]
         renderer.update_scene(self._data, camera=self._camera)
         if self._spares_the_floor:
-            self._without_floor_shadow(renderer.scene)
+            _leave_out_floor_shadow(renderer.scene)
         image: np.ndarray = renderer.render()
         return image
-
-    def _without_floor_shadow(self, scene: Any) -> None:
-        """The same picture sooner: seen from the light, a floor fills MuJoCo's map of shadows, four
-        million pixels. Decoration is left out of that map, and drawn as before."""
-        for geom in scene.geoms[: scene.ngeom]:
-            if geom.type == PLANE and geom.mat[2, 2] == 1.0:  # not a wall
-                geom.category = DECORATION
 
     _STATE = property(lambda self: self._mujoco.mjtState.mjSTATE_INTEGRATION)
 
@@ -240,6 +233,14 @@ class DeepMindControl:
                 is_plain and np.shape(own["task"].get(name, value)) == np.shape(value),
                 f"env: a task's {name} is another",
             )
+
+
+def _leave_out_floor_shadow(scene: Any) -> None:
+    """The same picture sooner: seen from the light, a floor fills MuJoCo's map of shadows, four
+    million pixels. Decoration is left out of that map, and drawn as before."""
+    for geom in scene.geoms[: scene.ngeom]:
+        if geom.type == PLANE and geom.mat[2, 2] == 1.0:  # not a wall
+            geom.category = DECORATION
 
 
 def _close_renderers(renderers: dict[int, Any]) -> None:

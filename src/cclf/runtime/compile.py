@@ -54,7 +54,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
     # several runs in one process, each with its shapes
     config.recompile_limit = max(config.recompile_limit, 64)
-    # What holds a gradient of our own (`bf16_linear`) is kept in the cache too; it counts in its key.
+    # what holds a gradient of our own (`bf16_linear`) is kept in the cache too, and is in its key
     if hasattr(gradients, "autograd_cache_allow_custom_autograd_functions"):
         gradients.autograd_cache_allow_custom_autograd_functions = True
     return torch.compile(function, dynamic=False, fullgraph=True)
