@@ -35,8 +35,6 @@ A_TASK = {
     "ball_in_cup": "catch",
     "cartpole": "swingup",
     "finger": "spin",
-    "pendulum": "swingup",
-    "reacher": "easy",
 }
 
 
@@ -118,8 +116,9 @@ def test_a_floor_that_casts_no_shadow_changes_no_picture(make, monkeypatch, doma
             assert floor.category != dmc.DECORATION
 
 
-def test_a_floor_that_is_stood_on_casts_its_shadow(make):
-    env = make("walker-walk")
+@pytest.mark.parametrize("task", ["walker-walk", "pendulum-swingup", "reacher-easy"])
+def test_a_floor_whose_shadow_is_seen_casts_it(make, task):
+    env = make(task)
     env.reset()
     floor = env._renderers[100].scene.geoms[0]
     assert (floor.type, floor.category) == (dmc.PLANE, 1)  # static
