@@ -196,6 +196,18 @@ def test_re3_raises_advantage_and_return_alike() -> None:
     assert float(after["re3_bonus_mean"]) > 0.0
 
 
+@pytest.mark.parametrize("method", ["curl", "cclf"])
+def test_on_re3_a_method_differs_by_the_bonus_alone(method: str) -> None:
+    agents = [make_a2c(method), make_a2c(f"re3+{method}", re3_coefficient=0.0)]
+    agents.append(make_a2c(f"re3+{method}"))
+    for number in range(2):
+        for agent in agents:
+            agent.update(make_rollout(number), MOMENT)
+    alone, unpaid, paid = map(parameters, agents)
+    torch.testing.assert_close(alone, unpaid, rtol=0.0, atol=0.0)
+    assert any(not torch.equal(alone[name], paid[name]) for name in alone)
+
+
 def test_the_key_encoder_follows_slowly_and_learns_nothing_itself() -> None:
     a2c = make_a2c("cclf")
     before = {name: value.clone() for name, value in a2c.key.state_dict().items()}

@@ -50,6 +50,7 @@ STYLES = {
     "re3+cclf": Style(PURPLE),
     "re3+cclf-distinct": Style(PINK, DASH_DOT),
     "curl": Style(TEAL),
+    "re3+curl": Style(TEAL, DASHED),
     "curl+": Style(PURPLE, DASH_DOT),
     "curl++": Style(PINK, DOTTED),
     "a2c": Style(BLUE, DASH_DOT),

@@ -25,6 +25,7 @@ DEFAULTS = Defaults(
     }
 )
 _NO_CURIOSITY: Overrides = {"contrastive": False, "regularisation": False, "reward": False}
+_UNWEIGHTED: Overrides = {"regularisation": False, "reward": False}
 _RE3: Overrides = {"re3": True}
 _CCLF = Method("cclf", "A2C with curiosity-weighted contrastive loss and intrinsic reward", {})
 _ON_RE3 = Method("re3+cclf", "both", {}, _RE3)
@@ -33,11 +34,8 @@ _WELL_PAID = replace(_CCLF, overrides={"bonus_temperature": 0.005})
 METHODS = by_name(
     Method("a2c", "advantage actor-critic", _NO_CURIOSITY),
     Method("re3", "A2C with RE3's state-entropy bonus", _NO_CURIOSITY, _RE3),
-    Method(
-        "curl",
-        "A2C with the contrastive loss alone, unweighted",
-        {"regularisation": False, "reward": False},
-    ),
+    Method("curl", "A2C with the contrastive loss alone, unweighted", _UNWEIGHTED),
+    Method("re3+curl", "the same on RE3", _UNWEIGHTED, _RE3),
     _CCLF,
     _ON_RE3,
     Method(
