@@ -200,6 +200,8 @@ def test_re3_raises_advantage_and_return_alike() -> None:
 def test_on_re3_a_method_differs_by_the_bonus_alone(method: str) -> None:
     agents = [make_a2c(method), make_a2c(f"re3+{method}", re3_coefficient=0.0)]
     agents.append(make_a2c(f"re3+{method}"))
+    for agent in agents:  # RE3's random encoder was drawn before theirs
+        agent.networks.load_state_dict(agents[0].networks.state_dict())
     for number in range(2):
         for agent in agents:
             agent.update(make_rollout(number), MOMENT)
