@@ -208,12 +208,13 @@ def test_an_average_is_of_all_evaluations_until_the_clock_and_a_failed_run_has_t
 
 
 def test_the_claims_of_this_package_say_that_they_are_its_own() -> None:
-    own = {"curiosity": "cclf", "curiosity-drqv2": "drq-v2+cclf"}
+    own = {"curiosity": "cclf", "curiosity-re3": "re3+cclf", "curiosity-drqv2": "drq-v2+cclf"}
+    assert own.keys() == set(verdict.CONTROLLED)
     for table, method in own.items():
         for about in verdict.claims(table):
             assert about.source.startswith("this package")
             assert about.method == method
-            assert set(about.rivals) <= {f"{method}-shuffled", f"{method}-even"}
+            assert set(about.rivals) <= {f"{method}-shuffled", f"{method}-even", "re3+curl"}
     suites = {about.tasks[0].split("/")[0] for about in verdict.claims("curiosity")}
     assert suites == {"minigrid", "dmc", "atari"}
     for table in set(verdict.TABLES) - set(own):

@@ -123,6 +123,22 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             _FAST,
         ),
     },
+    "curiosity-re3": {
+        "small": Experiment(
+            "DoorKey-8x8: CCLF on RE3, and the contrastive loss on RE3 without any curiosity",
+            ("minigrid/DoorKey-8x8",),
+            ("re3+curl", "re3+cclf"),
+            _seeds(5),
+            ("--eval-every-env-steps", "76800", *_FAST),
+        ),
+        "paper": Experiment(
+            "the same with shuffled and even curiosity beside them",
+            ("minigrid/DoorKey-8x8",),
+            ("re3+curl", "re3+cclf", *(f"re3+cclf-{control}" for control in CONTROLS)),
+            _seeds(20),
+            ("--eval-every-env-steps", "76800", *_FAST),
+        ),
+    },
     "curiosity-drqv2": {
         "small": Experiment(
             "pendulum-swingup: CCLF on DrQ-v2, and the same with its curiosity shuffled",

@@ -24,8 +24,9 @@ from cclf.study.statistics import Interval
 from cclf.study.tabular import number
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
-# of the paper, and last the question whether its curiosity carries information, which is our own
-TABLES = ("table1", "ablation", "atari", "minigrid", "cost", "curiosity", "curiosity-drqv2")
+# of the question whether curiosity carries information, which is our own
+CONTROLLED = ("curiosity", "curiosity-re3", "curiosity-drqv2")
+TABLES = ("table1", "ablation", "atari", "minigrid", "cost", *CONTROLLED)
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
 Measure = Literal["return", "average", "iqm", "wins", "steps", "seconds", "above", "below"]
