@@ -39,7 +39,7 @@ lint: setup
 docs: setup
 	$(VENV)/bin/cclf report results --out build/report.html --markdown $(shell grep -l '^<!-- table ' README.md docs/*.md)
 	$(VENV)/bin/cclf plot results/minigrid --methods a2c re3 cclf re3+cclf --out docs/figures/minigrid.svg
-	$(VENV)/bin/cclf plot results/minigrid --methods a2c curl cclf cclf-distinct --out docs/figures/minigrid-controls.svg
+	$(VENV)/bin/cclf plot results/minigrid --methods a2c curl cclf re3 re3+curl re3+cclf --profiles entropy-0.01 --out docs/figures/minigrid-controls.svg
 	$(VENV)/bin/cclf plot results/curiosity --methods cclf cclf-even cclf-shuffled curl --tasks minigrid/Empty-16x16 minigrid/DoorKey-6x6 minigrid/DoorKey-8x8 --profiles entropy-0.01 entropy-0.001 --out docs/figures/curiosity.svg
 	$(VENV)/bin/cclf plot results/curiosity results/dmc --less cclf-shuffled --out docs/figures/shuffled.svg
 	$(VENV)/bin/cclf plot results/drqv2 --published --out docs/figures/drqv2.svg
