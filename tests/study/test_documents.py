@@ -105,10 +105,19 @@ def test_every_interval_among_the_readmes_findings_is_in_a_table() -> None:
     assert [words for words in told if not is_known(words)] == []
 
 
-def test_what_could_show_is_in_a_table() -> None:
-    part = sentences("docs/curiosity.md").partition("## Would it show?")[2].partition("## ")[0]
-    told = WITH_INTERVAL.findall(part)
-    assert len(told) == 5
+@pytest.mark.parametrize(
+    ("name", "begin", "end", "intervals"),
+    [
+        ("docs/curiosity.md", "## Would it show?", "## ", 5),
+        ("docs/curiosity.md", "- **On RE3 neither.**", "An earlier look", 2),
+        ("docs/minigrid.md", "**The same holds on RE3.**", "![Controls]", 2),
+    ],
+)
+def test_every_interval_of_these_passages_is_in_a_table(
+    name: str, begin: str, end: str, intervals: int
+) -> None:
+    told = WITH_INTERVAL.findall(sentences(name).partition(begin)[2].partition(end)[0])
+    assert len(told) == intervals
     assert [words for words in told if not is_known(words)] == []
 
 
