@@ -7,6 +7,8 @@ failure on a run scores the lowest return seen on its task.
 """
 
 import functools
+import math
+import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -73,13 +75,16 @@ def refuse_odd_names(rows: Iterable[Row]) -> None:
             raise ConfigError(f"{row.method!r} cannot be the name of a method")
 
 
+_NAME_MOMENT_LENGTH = operator.attrgetter(*RunName._fields, "env_steps", "episodes")
+
+
 def runs(rows: Iterable[Row]) -> dict[RunName, list[Row]]:
     """Rows by run, in the order of the clock; of two evaluations at one moment the longer one
     stays."""
-    by_run: dict[RunName, dict[int, Row]] = {}
-    for row in sorted(rows, key=lambda row: (row[:5], row.episodes)):
-        by_run.setdefault(RunName(*row[:4]), {})[row.env_steps] = row
-    return {name: list(readings.values()) for name, readings in by_run.items()}
+    by_run: dict[tuple, dict[int, Row]] = {}
+    for row in sorted(rows, key=_NAME_MOMENT_LENGTH):
+        by_run.setdefault(row[:4], {})[row.env_steps] = row
+    return {RunName(*name): list(readings.values()) for name, readings in by_run.items()}
 
 
 def refuse_mixed_clocks(rows: Sequence[Row]) -> None:
@@ -259,6 +264,6 @@ def lowest_returns(rows: Iterable[Row]) -> dict[str, float]:
     """By task the lowest return of any evaluation in the table: what a failed run scores."""
     lowest: dict[str, float] = {}
     for row in rows:
-        value = row.return_mean if np.isfinite(row.return_mean) else np.inf
-        lowest[row.task] = min(value, lowest.get(row.task, np.inf))
-    return {task: value if np.isfinite(value) else 0.0 for task, value in lowest.items()}
+        value = row.return_mean if math.isfinite(row.return_mean) else math.inf
+        lowest[row.task] = min(value, lowest.get(row.task, math.inf))
+    return {task: value if math.isfinite(value) else 0.0 for task, value in lowest.items()}

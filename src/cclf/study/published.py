@@ -6,6 +6,7 @@ tables and agent steps (400K frames) on Atari. `seeds` is None where the source 
 """
 
 import csv
+import functools
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -37,9 +38,10 @@ def clock_of(line: dict[str, str]) -> Clock | None:
     return Clock(unit, int(line["steps"])) if unit and line["steps"] else None
 
 
-def published(file_name: str) -> list[Published]:
+@functools.cache
+def published(file_name: str) -> tuple[Published, ...]:
     """One of: dmc, drqv2, ablation, atari, atari_reruns, atari_aggregates, minigrid, cost."""
-    return [
+    return tuple(
         Published(
             line["table"],
             line["task"],
@@ -52,7 +54,7 @@ def published(file_name: str) -> list[Published]:
             line["source"],
         )
         for line in rows_of(file_name)
-    ]
+    )
 
 
 def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
