@@ -69,6 +69,19 @@ def test_one_evaluation_is_a_dot() -> None:
     assert line.get_marker() == "o", "a line through one point would not be seen"
 
 
+@pytest.mark.parametrize("runs", [1, 4, 5])
+def test_few_runs_are_drawn_and_more_become_a_band(runs: int) -> None:
+    rows = [row("cclf", seed, n, seed * n) for seed in range(1, runs + 1) for n in (100, 200)]
+    axis = figures.learning_curves({"a": learning.curves(rows)}).axes[0]
+    mean, *thin = axis.lines
+    assert list(mean.get_ydata()) == [50 * (runs + 1), 100 * (runs + 1)]
+    drawn = [tuple(line.get_ydata()) for line in thin]
+    assert drawn == ([(100.0 * seed, 200.0 * seed) for seed in (1, 2, 3, 4)] if runs == 4 else [])
+    assert len(axis.collections) == (runs == 5)
+    low, high = axis.get_ylim()
+    assert runs == 5 or low < 100 < 200 * runs < high, "every run that is drawn is inside"
+
+
 def luminance(colour: str) -> float:
     part = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in part]

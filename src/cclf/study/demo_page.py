@@ -101,7 +101,7 @@ def _learning(shown: Shown) -> list[str]:
     caption = (
         f"Up is better: 1 is a reached goal, less a little for every step on the way; dashed in "
         f"grey, the shortest paths ({OPTIMUM}). A line is the mean of {seeds} runs in "
-        f"{shown.rows[0].episodes} fresh games each, the band is where that mean may lie (95 %). "
+        f"{shown.rows[0].episodes} fresh games each, the thin lines are those runs. "
         f"{seeds} runs prove nothing. Many more (docs/curiosity.md) say that being asked is what "
         "helps: agents that are asked and not paid for curiosity learn as well."
     )

@@ -15,7 +15,7 @@ from cclf.study.learning import (
     Scale,
     shared_scales,
 )
-from cclf.study.statistics import Interval, mean_interval
+from cclf.study.statistics import Interval
 from cclf.study.styles import DASHES, PALETTE, RED, Style, Styles, styles
 
 PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
@@ -33,8 +33,8 @@ def learning_curves(
     scales: Mapping[str, Scale] | None = None,
     ylabel: str = "return",
 ) -> Any:
-    """One panel per entry: mean over seeds with a 95 % bootstrap interval. Each method is named
-    once, in the legend above.
+    """One panel per entry: mean over seeds with a 95 % bootstrap interval, or with thin lines of
+    its runs where they are few. Each method is named once, in the legend above.
 
     Panels of one task, titled "task, profile", have the same scale: they are there to be compared.
     """
@@ -53,14 +53,15 @@ def learning_curves(
     for axis, (title, methods) in zip(axes, panels.items(), strict=False):
         strength = 0.18 if len(methods) < MANY_METHODS else 0.1
         for method, curve in methods.items():
-            interval = mean_interval(curve.returns)
-            thousands = curve.env_steps / 1e3
+            thousands, colour = curve.env_steps / 1e3, looks[method].colour
             point = "o" if len(thousands) < FEW_READINGS else ""
-            handles[plain(method)] = axis.plot(
-                thousands, interval.estimate, lw=1.8, marker=point, ms=5, **looks[method].line
-            )[0]
-            band = {"color": looks[method].colour, "alpha": strength, "lw": 0}
-            axis.fill_between(thousands, interval.low, interval.high, **band)
+            (handles[plain(method)],) = axis.plot(
+                thousands, curve.returns.mean(0), lw=1.8, marker=point, ms=5, **looks[method].line
+            )
+            if not curve.is_drawn_run_by_run:
+                axis.fill_between(thousands, *curve.outline, color=colour, alpha=strength, lw=0)
+            elif len(curve.seeds) > 1:
+                axis.plot(thousands, curve.outline.T, color=colour, lw=0.8, alpha=0.45)
         _style(axis, ENV_STEPS, ylabel, title)
         if title in scales:
             axis.set_xlim(scales[title].x)

@@ -10,6 +10,7 @@ from cclf.envs.registry import known_tasks
 from cclf.study.evaluations import Row, lowest_returns, runs
 from cclf.study.published import seeds_of
 from cclf.study.statistics import mean_interval
+from cclf.study.verdict import MIN_SEEDS
 
 
 class Scale(NamedTuple):
@@ -25,6 +26,18 @@ class Curve(NamedTuple):
     env_steps: np.ndarray  # (P,)
     returns: np.ndarray  # (seeds, P)
     seeds: list[int]
+
+    @property
+    def is_drawn_run_by_run(self) -> bool:
+        """An interval of so few would be too narrow."""
+        return len(self.seeds) < MIN_SEEDS
+
+    @property
+    def outline(self) -> np.ndarray:
+        """(any, P): the runs themselves, or the ends of the interval of their mean."""
+        return (
+            self.returns if self.is_drawn_run_by_run else np.stack(mean_interval(self.returns)[1:])
+        )
 
 
 def curves(rows: Sequence[Row]) -> dict[str, Curve]:
@@ -110,9 +123,7 @@ def shared_scales(panels: Mapping[str, Mapping[str, Curve]]) -> dict[str, Scale]
     reach: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for title, methods in panels.items():
         for curve in methods.values():
-            interval = mean_interval(curve.returns)
-            values = np.concatenate([interval.low, interval.high])
-            reach.setdefault(_task(title), []).append((curve.env_steps / 1e3, values))
+            reach.setdefault(_task(title), []).append((curve.env_steps / 1e3, curve.outline))
     scales = {task: scale_of(lines) for task, lines in reach.items()}
     return {title: scales[_task(title)] for title in panels if _task(title) in scales}
 

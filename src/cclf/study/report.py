@@ -28,7 +28,6 @@ from cclf.study.groups import Aggregate, Group, aggregates, group_rows, in_order
 from cclf.study.styles import Style, Styles, styles
 from cclf.study.tabular import Table
 
-FEW_SEEDS = 5
 LOGGED = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "intrinsic reward, Eq. (9)"}
 
 
@@ -213,10 +212,10 @@ def _curves_section(rows: Sequence[Row], looks: Styles) -> Section:
     }
     names = evaluations.runs(rows)
     seeds = Counter(name[:3] for name in names)
-    few = sorted({name.method for name in names if seeds[name[:3]] < FEW_SEEDS})
+    few = sorted({name.method for name in names if 1 < seeds[name[:3]] < verdict.MIN_SEEDS})
     caption = "Mean over seeds; the band is its 95 % bootstrap interval."
     if few:
-        caption += f" Fewer than {FEW_SEEDS} seeds somewhere, so that bands are too narrow: {', '.join(few)}."
+        caption += f" Thin lines are runs, where a method has fewer than {verdict.MIN_SEEDS}: {', '.join(few)}."
     if not panels:
         return Section("Learning curves", "", [])
     draw = partial(figures.learning_curves, looks=looks, scales=learning.shared_scales(panels))
