@@ -71,6 +71,25 @@ def test_the_first_scores_on_the_larger_door_in_the_text(profile):
     assert "at {:,.0f}K and {:,.0f}K".format(*firsts) in words_of("docs/minigrid.md")
 
 
+FALLEN = 0.1  # a return below this, after one of SOLVED
+
+
+def falls(readings):
+    returns = [row.return_mean for row in readings]
+    solved = next((at for at, value in enumerate(returns) if value >= SOLVED), len(returns))
+    return any(value < FALLEN for value in returns[solved:])
+
+
+@pytest.mark.parametrize("method", ["a2c", "re3", "cclf", "re3+cclf"])
+def test_the_table_of_falls(method):
+    found = runs("entropy-0.001", "DoorKey-8x8", method)
+    solved = [one for one in found if np.isfinite(evaluations.steps_to(one, SOLVED))]
+    fallen = [one for one in solved if falls(one)]
+    back = [one for one in fallen if one[-1].return_mean >= SOLVED]
+    line = f"| {method} | {len(solved)} | {len(fallen)} | {len(back)} |"
+    assert (len(found), line in words_of("docs/minigrid.md")) == (20, True), line
+
+
 def test_the_readmes_sentence():
     ends = {
         m: float(finals("entropy-0.01", "DoorKey-6x6", m).mean()) for m in ("cclf", "re3", "a2c")
