@@ -65,8 +65,11 @@ def test_panels_of_one_task_have_one_scale_and_other_tasks_their_own() -> None:
 
 
 def test_one_evaluation_is_a_dot() -> None:
-    (line,) = figures.learning_curves({"a": learning.curves([row("cclf")])}).axes[0].lines
-    assert line.get_marker() == "o", "a line through one point would not be seen"
+    for rows in ([row("cclf")], [row("cclf", 1), row("cclf", 2)]):
+        mean, *runs = figures.learning_curves({"a": learning.curves(rows)}).axes[0].lines
+        assert len(runs) == (2 if len(rows) > 1 else 0)
+        for line in (mean, *runs):
+            assert line.get_marker() == "o", "a line through one point would not be seen"
 
 
 @pytest.mark.parametrize("runs", [1, 4, 5])

@@ -61,7 +61,8 @@ def learning_curves(
             if not curve.is_drawn_run_by_run:
                 axis.fill_between(thousands, *curve.outline, color=colour, alpha=strength, lw=0)
             elif len(curve.seeds) > 1:
-                axis.plot(thousands, curve.outline.T, color=colour, lw=0.8, alpha=0.45)
+                thin = {"lw": 0.8, "alpha": 0.45, "marker": point, "ms": 2.5}
+                axis.plot(thousands, curve.outline.T, color=colour, **thin)
         _style(axis, ENV_STEPS, ylabel, title)
         if title in scales:
             axis.set_xlim(scales[title].x)
