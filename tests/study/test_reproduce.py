@@ -295,7 +295,7 @@ def test_cost_takes_the_options_that_act():
     assert cli.main(["reproduce", "cost", "--dry-run", "--budget", "paper"]) == 0
 
 
-OWN = "curiosity, curiosity-re3, curiosity-drqv2"
+OWN = "curiosity, curiosity-toy, curiosity-re3, curiosity-drqv2"
 
 
 def test_an_unknown_table_is_told_of_all_that_the_command_takes(

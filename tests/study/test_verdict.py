@@ -208,7 +208,8 @@ def test_an_average_is_of_all_evaluations_until_the_clock_and_a_failed_run_has_t
 
 
 def test_the_claims_of_this_package_say_that_they_are_its_own() -> None:
-    own = {"curiosity": "cclf", "curiosity-re3": "re3+cclf", "curiosity-drqv2": "drq-v2+cclf"}
+    own = {"curiosity": "cclf", "curiosity-toy": "cclf"}
+    own |= {"curiosity-re3": "re3+cclf", "curiosity-drqv2": "drq-v2+cclf"}
     for table, method in own.items():
         for about in verdict.claims(table):
             assert about.source.startswith("this package")

@@ -30,8 +30,8 @@ class Reproduce:
     """
 
     table: tyro.conf.Positional[str]
-    """table1, ablation, atari, minigrid, cost; or curiosity, curiosity-re3 or curiosity-drqv2, not of
-    the paper: CCLF against its controls."""
+    """table1, ablation, atari, minigrid, cost; or curiosity, curiosity-toy, curiosity-re3 or
+    curiosity-drqv2, not of the paper: CCLF against its controls."""
     where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     budget: Literal["small", "paper"] = "small"
     """paper: the size of the paper's own experiment; small: the least that can decide some of its

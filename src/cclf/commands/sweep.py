@@ -75,7 +75,8 @@ class Sweep:
     where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     table: str | None = None
     """table1, ablation, minigrid or atari: the methods, tasks, seeds and options of the paper's; or
-    curiosity, curiosity-re3 or curiosity-drqv2: CCLF and its controls. Those given here win."""
+    curiosity, curiosity-toy, curiosity-re3 or curiosity-drqv2: CCLF and its controls. Those given
+    here win."""
     tasks: tuple[str, ...] = ()
     """What to learn (see: cclf tasks)."""
     methods: tuple[str, ...] = ()

@@ -2,8 +2,8 @@
 seeds.
 
 `paper` is the size of the paper's own experiment; `small` the least that can decide some of its
-claims, hence five seeds. The last two tables are not the paper's: CCLF against its controls, twenty
-seeds where a run takes half a minute.
+claims, hence five seeds. The tables named after curiosity are not the paper's: CCLF against its
+controls, twelve seeds and more where a run takes a minute.
 """
 
 from collections.abc import Sequence
@@ -41,6 +41,7 @@ _COMBINATIONS = (*(method.name for method in ABLATIONS), "cclf")
 _REMOVE_ONE = tuple(name for name in _COMBINATIONS if name.count("+") == len(PIECES) - 2)
 _CONTROLLED = ("cclf", *(f"cclf-{control}" for control in CONTROLS))
 _FAST = ("--no-video", "--no-tensorboard")
+_ON_TOY = ("--env-steps", "1500", "--eval-every-env-steps", "100", *_FAST)
 _ON_DRQV2 = (
     *("--base", "drqv2", "--env-steps", "200000", "--eval-every-env-steps", "100000"),
     *_FAST,
@@ -121,6 +122,22 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             _CONTROLLED,
             _seeds(6),
             _FAST,
+        ),
+    },
+    "curiosity-toy": {
+        "small": Experiment(
+            "toy/reach from pixels, on a CPU: CCLF, and CCLF with its curiosity shuffled",
+            ("toy/reach",),
+            ("cclf", "cclf-shuffled"),
+            _seeds(12),
+            _ON_TOY,
+        ),
+        "paper": Experiment(
+            "the same with even curiosity, and CURL and DrQ beside them",
+            ("toy/reach",),
+            ("curl", "drq", *_CONTROLLED),
+            _seeds(20),
+            _ON_TOY,
         ),
     },
     "curiosity-re3": {

@@ -250,6 +250,7 @@ TABLE_TITLES = {
     "minigrid": "MiniGrid",
     "cost": "training time",
     "curiosity": "curiosity and its controls (asked by this package)",
+    "curiosity-toy": "curiosity and its controls on a toy (asked by this package)",
     "curiosity-re3": "curiosity and its controls on RE3 (asked by this package)",
     "curiosity-drqv2": "curiosity and its controls on DrQ-v2 (asked by this package)",
 }

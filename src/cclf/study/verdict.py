@@ -27,7 +27,7 @@ MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
 TABLES = (
     *("table1", "ablation", "atari", "minigrid", "cost"),  # of the paper
     # whether its curiosity carries information, a question of our own
-    *("curiosity", "curiosity-re3", "curiosity-drqv2"),
+    *("curiosity", "curiosity-toy", "curiosity-re3", "curiosity-drqv2"),
 )
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
