@@ -102,6 +102,7 @@ def appraise(
     rows = rows.view(2, views, batch_size)
     query = next_query = keys = None  # nobody asks for them without curiosity
     if encoded.others is not None:
+        # detached: a slice made here would say that it has a gradient, and have none
         anchors = (encoded.first.detach()[:batch_size], encoded.next_first[:batch_size])
         query, next_query = (agent.critic.trunk(features) for features in anchors)
         keys = agent.target.trunk(encoded.others)
