@@ -110,6 +110,8 @@ def test_every_interval_among_the_readmes_findings_is_in_a_table() -> None:
     [
         ("docs/curiosity.md", "## Would it show?", "## ", 5),
         ("docs/curiosity.md", "- **On RE3 neither.**", "An earlier look", 2),
+        ("docs/curiosity.md", "**SAC on `toy/reach`**", "Such runs", 1),
+        ("docs/curiosity.md", "**DrQ-v2 on pendulum-swingup**", "A run finds", 1),
         ("docs/minigrid.md", "**The same holds on RE3.**", "![Controls]", 2),
     ],
 )

@@ -3,7 +3,7 @@ seeds.
 
 `paper` is the size of the paper's own experiment; `small` the least that can decide some of its
 claims, hence five seeds. The tables named after curiosity are not the paper's: CCLF against its
-controls, twelve seeds and more where a run takes a minute.
+controls, twelve seeds and more where a run takes a minute or two.
 """
 
 from collections.abc import Sequence
