@@ -46,21 +46,6 @@ def test_what_cannot_be_compiled_runs_plainly_with_one_line(
     assert capsys.readouterr().err == "going on without compiling double: no compiler here\n"
 
 
-def test_what_is_compiled_is_kept_in_the_users_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    (tmp_path / "file").touch()
-    for home, kept in (("file", None), ("home", str(tmp_path / "home" / "cclf" / "compiled"))):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / home))
-        compiling.keep_cache()
-        assert os.environ.get(name) == kept
-    monkeypatch.setenv(name, "elsewhere")
-    compiling.keep_cache()
-    assert os.environ[name] == "elsewhere"
-
-
 def test_a_policy_that_cannot_be_captured_acts_plainly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.data.augment import Crops
+from cclf.data.code_cache import kept
 from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS, prepare_weight
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
@@ -67,15 +68,12 @@ def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
     if torch.cuda.get_device_capability(device) != GENERATION:
         return None
     source = importlib.resources.files("cclf.kernels").joinpath("fused_encoder.cu").read_text()
-    first = next(iter(LAUNCH))
     try:
-        from torch.cuda._utils import _CudaModule
+        from torch.cuda._utils import _cuda_load_module
 
         with torch.cuda.device(device):
-            one: Any = torch.cuda._compile_kernel(  # type: ignore[attr-defined]
-                source, first, compute_capability="90a"
-            )
-            module = _CudaModule(one.module)  # of which all others are a part
+            versions = (torch.__version__, str(torch.version.cuda))
+            module: Any = _cuda_load_module(kept(lambda: _compile(source), source, *versions))
             kernels = {name: getattr(module, name) for name in LAUNCH}
             for name, (_, shared_bytes) in LAUNCH.items():
                 kernels[name].set_shared_memory_config(shared_bytes)
@@ -84,6 +82,15 @@ def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
         print(f"going on without the fused encoder: {reason}", file=sys.stderr)
         return None
     return kernels
+
+
+def _compile(source: str) -> bytes:
+    """Machine code of all kernels, by NVIDIA's compiler in seconds."""
+    from torch.cuda._utils import _nvrtc_compile
+
+    made: Any = _nvrtc_compile(source, next(iter(LAUNCH)), compute_capability="90a")
+    binary: bytes = made[0] if isinstance(made, tuple) else made  # as PyTorch's version has it
+    return binary
 
 
 def prepare(layers: Layers) -> Weights:

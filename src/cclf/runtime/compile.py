@@ -2,15 +2,14 @@
 file knows of either."""
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from cclf.data.code_cache import keep_cache
 from cclf.data.types import Metrics
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -58,22 +57,6 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     if hasattr(gradients, "autograd_cache_allow_custom_autograd_functions"):
         gradients.autograd_cache_allow_custom_autograd_functions = True
     return torch.compile(function, dynamic=False, fullgraph=True)
-
-
-def keep_cache() -> None:
-    """What is compiled is kept with the user's other caches, unless told otherwise: PyTorch's own
-    place is in /tmp, where a restart takes it away."""
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    if name in os.environ:
-        return
-    try:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = caches / "cclf" / "compiled"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # nobody's home
-        return
-    if os.access(folder, os.W_OK):
-        os.environ[name] = str(folder)
 
 
 def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
