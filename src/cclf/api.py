@@ -73,6 +73,7 @@ def train(
     let_threads_sleep()
     from cclf.runtime.callbacks import Callbacks
     from cclf.runtime.devices import as_before
+    from cclf.runtime.run_folder import read_config
     from cclf.runtime.stop import STOPPING, Stop
     from cclf.training import trained
 
@@ -85,7 +86,7 @@ def train(
             print(outcome.line, file=sys.stderr)
     if outcome.error is not None:
         raise outcome.error
-    return Run(outcome.folder, config, outcome.end == "done")
+    return Run(outcome.folder, read_config(outcome.folder), outcome.end == "done")
 
 
 def load(

@@ -226,7 +226,8 @@ class Settings(Protocol):
     """What the settings of a base algorithm are beside its own numbers: a frozen dataclass of its
     room. One that learns from more than pixels says so in a further name, `observes`:
     ClassVar[tuple[Observe, ...]]. One that takes a network as MODULE:FUNCTION calls that field
-    `encoder`."""
+    `encoder`; one whose field `precision` may be `auto` has a method `fast_precision`, see
+    `Config.settled`."""
 
     base: ClassVar[str]
     rules: ClassVar[Mapping[str, Rule]]
@@ -287,12 +288,22 @@ class Config:
         updates: int = self.algorithm.updates_at(agent_steps)
         return updates
 
+    def settled(self, gpu: bool) -> "Config":
+        """With a precision in the place of `auto`: on a GPU the one that its base algorithm says is
+        fast and good enough for this run, else float32."""
+        if getattr(self.algorithm, "precision", None) != "auto":
+            return self
+        precision = self.algorithm.fast_precision(self) if gpu else "fp32"
+        return dataclasses.replace(
+            self, algorithm=dataclasses.replace(self.algorithm, precision=precision)
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return {"task": self.task, "base": self.base} | dataclasses.asdict(self)
 
     def learning_values(self) -> dict[str, Any]:
         """The flat part of the config that decides what is learned: it names the run folder and
-        guards a resume."""
+        guards a resume. A precision that is left open is float32 here, see `settled`."""
         flat = {
             "task": self.task,
             "base": self.base,
@@ -305,6 +316,8 @@ class Config:
                 for key, value in dataclasses.asdict(getattr(self, group)).items()
             }
         flat.pop("algorithm.replay_device", None)
+        if flat.get("algorithm.precision") == "auto":
+            flat["algorithm.precision"] = "fp32"
         return flat
 
     def clash(self, option: str) -> str:

@@ -4,8 +4,9 @@ Resolution order, in one function: the base algorithm's defaults, those of the s
 what is observed, profile, method, size; then whatever the command line changes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from cclf.bases.base import (
@@ -196,6 +197,17 @@ def with_changes(defaults: Config, changes: Mapping[str, Any]) -> Config:
     )
     refuse_idle_options(config, defaults)
     return config
+
+
+def settle(configs: Sequence[Config], out: Path, gpu: bool) -> list[Config]:
+    """Each with a precision in the place of `auto`: the one for the device, unless the same command
+    began in the other one, on another device or before `auto` was known: it goes on in that."""
+
+    def begun(some: list[Config]) -> bool:
+        return any((out / config.run_name()).exists() for config in some)
+
+    chosen, other = ([config.settled(on) for config in configs] for on in (gpu, not gpu))
+    return other if begun(other) and not begun(chosen) else chosen
 
 
 def refuse_unknown_names(config: Config) -> None:

@@ -42,6 +42,7 @@ def trained(
 ) -> Generator[Outcome, None, None]:
     """Train these, which differ in task and seed alone, in one process."""
     device = devices.choose_device(configs[0].run.device)
+    configs = presets.settle(configs, out, device.type == "cuda")
     devices.set_up(configs[0], device)
     configs = _without_missing_extras(configs)
     try:
@@ -251,7 +252,7 @@ def announcement(config: Config, learner: Any, device: Any) -> list[str]:
         lines.append(f"encoder {config.algorithm.encoder} imports the Python module {module}")
     lines += [
         f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "
-        f"{config.profile}  on {device}",
+        f"{config.profile}  on {device}{_in_precision(config)}",
         f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x "
         f"{config.env.action_repeat}, "
         f"{config.planned_updates:,} updates",
@@ -273,6 +274,12 @@ def announcement(config: Config, learner: Any, device: Any) -> list[str]:
             f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}"
         )
     return lines
+
+
+def _in_precision(config: Config) -> str:
+    """Of a run in less than float32."""
+    precision = getattr(config.algorithm, "precision", "fp32")
+    return "" if precision == "fp32" else f" in {precision}"
 
 
 def _train_together(

@@ -5,6 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cclf.study import evaluations, load, markdown, report, report_files, statistics
@@ -58,6 +59,8 @@ DIFFERENCE = re.compile(
     rf"{SIGNED} \[{SIGNED}, {SIGNED}\]"
 )
 ESTIMATES = ("mean", "estimate", "difference")
+METHODS = ("drq", "cclf")  # in both precisions
+END = {"dmc/cartpole-swingup": evaluations.Clock("env_steps", 100_000)}
 
 
 def sentences(name: str) -> str:
@@ -109,10 +112,10 @@ def test_every_interval_among_the_readmes_findings_is_in_a_table() -> None:
     ("name", "begin", "end", "intervals"),
     [
         ("docs/curiosity.md", "## Would it show?", "## ", 5),
-        ("docs/curiosity.md", "- **On RE3 neither.**", "An earlier look", 2),
+        ("docs/curiosity.md", "- **On RE3 neither.**", "An earlier look", 3),
         ("docs/curiosity.md", "**SAC on `toy/reach`**", "Such runs", 1),
         ("docs/curiosity.md", "**DrQ-v2 on pendulum-swingup**", "A run finds", 1),
-        ("docs/minigrid.md", "**The same holds on RE3.**", "![Controls]", 2),
+        ("docs/minigrid.md", "**The same holds on RE3.**", "![Controls]", 3),
     ],
 )
 def test_every_interval_of_these_passages_is_in_a_table(
@@ -123,18 +126,35 @@ def test_every_interval_of_these_passages_is_in_a_table(
     assert [words for words in told if not is_known(words)] == []
 
 
+def test_differences_of_precisions_in_the_text_are_those_of_the_data() -> None:
+    """Of cartpole-swingup at 100,000 steps."""
+    rows = load.read(ROOT / "results" / "dmc")
+    scores = {
+        profile: evaluations.scores([one for one in rows if one.profile == profile], METHODS, END)
+        for profile in ("released-bf16", "released")
+    }
+    passage = sentences("docs/dmc.md").partition("- **bfloat16 and float32")[2].partition("- **")[0]
+    told = WITH_INTERVAL.findall(passage)
+    assert len(told) == len(METHODS)
+    for method, words in zip(METHODS, told, strict=True):
+        found = difference([by_method[method] for by_method in scores.values()])
+        assert tuple(printed(float(v), word) for v, word in zip(found, words, strict=True)) == words
+
+
+def difference(pair: list[np.ndarray]) -> statistics.Interval:
+    return statistics.compare(
+        pair, lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1])
+    )
+
+
 def test_differences_in_the_text_of_control_are_those_of_the_data() -> None:
     """Of cartpole-swingup at 100,000 steps, in bfloat16."""
     rows = [one for one in load.read(ROOT / "results" / "dmc") if one.profile == "released-bf16"]
-    end = {"dmc/cartpole-swingup": evaluations.Clock("env_steps", 100_000)}
     told = DIFFERENCE.findall(sentences("docs/dmc.md"))
     assert told
     for one, other, *words in told:
         names = (one.lower(), other.lower())
-        scores = evaluations.scores(rows, names, end)
-        found = statistics.compare(
-            [scores[name] for name in names],
-            lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1]),
-        )
+        scores = evaluations.scores(rows, names, END)
+        found = difference([scores[name] for name in names])
         figures = [printed(float(v), word) for v, word in zip(found, words, strict=True)]
         assert figures == words, f"{one} less {other}"

@@ -47,6 +47,7 @@ def words_of(name):
         ("entropy-0.01", "DoorKey-6x6", "cclf", "curl"),
         ("entropy-0.01", "DoorKey-8x8", "cclf", "curl"),
         ("entropy-0.01", "Empty-16x16", "cclf", "curl"),
+        ("entropy-0.001", "DoorKey-8x8", "cclf", "curl"),
     ],
 )
 def test_ratios_of_final_returns_in_the_text(profile, task, method, rival):
@@ -80,7 +81,7 @@ def falls(readings):
     return any(value < FALLEN for value in returns[solved:])
 
 
-@pytest.mark.parametrize("method", ["a2c", "re3", "cclf", "re3+cclf"])
+@pytest.mark.parametrize("method", ["a2c", "re3", "curl", "re3+curl", "cclf", "re3+cclf"])
 def test_the_table_of_falls(method):
     found = runs("entropy-0.001", "DoorKey-8x8", method)
     solved = [one for one in found if np.isfinite(evaluations.steps_to(one, SOLVED))]

@@ -34,12 +34,14 @@ from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
-from cclf.config import MethodConfig, Play, Precision, RunConfig
+from cclf.config import Config, MethodConfig, Play, Precision, RunConfig
 from cclf.errors import ConfigError
 from cclf.rules import Rule, never
 
 Overrides = dict[str, Any]
 DEFAULT_PROFILE = "released"
+PUBLISHED_PIXELS = 84  # a side of the views that the published encoders see
+COLOURS, PACKED_CHANNELS = 3, 16  # of a pixel, and of one as the kernels of bfloat16 read it
 PARTS = ("learner", "gallery", "export", "parity", "bench")
 
 # The four pieces of the paper, and what stands in for each when it is off: without selection the
@@ -207,8 +209,8 @@ def refuse_unknown(
             raise ConfigError(f"{chosen} clashes with {learner}: use one of {', '.join(known)}")
 
 
-def refuse_encoder(encoder: str, precision: Precision) -> None:
-    """Refuse text that is no MODULE:FUNCTION, and kernels that are not made for such an encoder."""
+def refuse_encoder(encoder: str) -> None:
+    """Refuse text that is no MODULE:FUNCTION."""
     module, colon, name = encoder.partition(":")
     if encoder and not (module and colon and name):
         raise ConfigError(f"encoder={encoder} must be MODULE:FUNCTION, e.g. my_encoders:my_encoder")
@@ -218,11 +220,34 @@ def refuse_encoder(encoder: str, precision: Precision) -> None:
             f"encoder={encoder} must name a module as `import` does, not the path of a file: e.g. "
             f"{path.stem}:{name}, with its folder in PYTHONPATH"
         )
-    if encoder and precision == "bf16":
-        raise ConfigError(
-            f"precision=bf16 clashes with encoder={encoder}: its kernels are made for the "
-            "published convolutions; use tf32 or fp32"
-        )
+
+
+def refuse_bf16(config: Config) -> None:
+    """Refuse bfloat16 where its kernels are not made for what a run sees."""
+    if config.algorithm.precision != "bf16" or config.env.observe != "pixels":
+        return
+    encoder, stack, pixels = (
+        config.algorithm.encoder,
+        config.env.frame_stack,
+        config.env.crop_pixels,
+    )
+    reason = ""
+    if encoder:
+        reason = f"encoder={encoder}: its kernels are made for the published convolutions"
+    elif COLOURS * stack > PACKED_CHANNELS:
+        reason = f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // COLOURS} frames"
+    elif ((pixels - 3) // 2 + 1) % 2 == 0:
+        reason = f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
+    if reason:
+        raise ConfigError(f"precision=bf16 clashes with {reason}; use tf32 or fp32")
+
+
+def bf16_where_published(config: Config) -> Precision:
+    """bfloat16 where it was compared with float32: an encoder as published and views of its size
+    (docs/performance.md)."""
+    env, encoder = config.env, config.algorithm.encoder
+    published = env.observe == "pixels" and env.crop_pixels == PUBLISHED_PIXELS and not encoder
+    return "bf16" if published and COLOURS * env.frame_stack <= PACKED_CHANNELS else "fp32"
 
 
 def refuse_workers(run: RunConfig, learner: str, names: tuple[str, ...]) -> None:

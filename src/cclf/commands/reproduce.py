@@ -76,9 +76,10 @@ def main(arguments: list[str]) -> int:
     )
     check_output(out, is_folder=True)
     from cclf.study import reproduce as reproduction
-    from cclf.study.sweep.plan import is_finished, jobs_of
+    from cclf.study.sweep.plan import is_finished, jobs_of, settled
 
     with sweeping(options.where) as (backend, stop):
+        calls = settled(calls, backend.computes_on_gpus)
         jobs = jobs_of(calls, options.where.seeds_per_process, options.where.games_per_process)
         print(f"{options.table}: {table.summary}", flush=True)
         speeds = reproduction.measure([call for call in calls if not is_finished(call)], stop)

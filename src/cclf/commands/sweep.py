@@ -109,7 +109,10 @@ def main(arguments: list[str]) -> int:
         [*table.options, *extra],
     )
     check_output(options.out, is_folder=True)
+    from cclf.study.sweep.plan import settled
+
     with sweeping(options.where) as (backend, stop):
+        calls = settled(calls, backend.computes_on_gpus)
         exit_code = run_and_report(calls, backend, stop, options.where)
     if exit_code == EXIT_DONE:
         print(f"next: cclf report {shlex.quote(str(options.out))}", file=sys.stderr)

@@ -236,7 +236,7 @@ def run_name(config: Mapping[str, Any]) -> RunName:
     base, profile = _base(config), str(config["profile"])
     profile = profile if base is None else base.profile_label(profile, config["algorithm"])
     precision = config["algorithm"].get("precision", "fp32")
-    if precision != "fp32":
+    if precision not in ("fp32", "auto"):  # left open by one that failed before it began
         profile = f"{profile}-{precision}"
     observe = config.get("env", {}).get("observe", "pixels")  # older runs know nothing else
     if observe != "pixels":

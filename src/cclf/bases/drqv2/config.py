@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from cclf.bases.base import refuse_encoder, refuse_unknown
+from cclf.bases.base import bf16_where_published, refuse_bf16, refuse_encoder, refuse_unknown
 from cclf.config import Config, Precision, check_fields
 from cclf.errors import ConfigError
 from cclf.fields import Count, Positive, Range, Share, Size, ZeroOrMore
@@ -67,9 +67,9 @@ class Drqv2Config:
     """Over which the noise of actions goes from the first to the last."""
     update_noise_clip: ZeroOrMore = 0.3
     """Largest noise in an update; acting has no such bound."""
-    precision: Precision = "fp32"
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     """Of the encoder's convolutions and its large linear layer; all else is float32. tf32 and bf16
-    need a GPU."""
+    need a GPU. auto: on a GPU bf16 where views have the published size, else fp32."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,7 +77,8 @@ class Drqv2Config:
     def check(self, config: Config) -> None:
         """Refuse what does not go together with the rest of a run."""
         refuse_unknown(config.method, "DrQ-v2", augmentations=("shift",))
-        refuse_encoder(self.encoder, self.precision)
+        refuse_encoder(self.encoder)
+        refuse_bf16(config)
         pixels = config.env.frame_pixels
         if config.env.crop_pixels != pixels:
             raise ConfigError(
@@ -89,6 +90,9 @@ class Drqv2Config:
                 f"conv_layers={self.conv_layers} clashes with frame_pixels={pixels}: each 3x3 "
                 "layer takes two pixels and none are left; lower conv_layers"
             )
+
+    def fast_precision(self, config: Config) -> Precision:
+        return bf16_where_published(config)
 
     def updates_at(self, agent_steps: int) -> int:
         """Updates come with the agent steps 0, k, 2 k, ... that are past the warm-up."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from cclf.bases.base import refuse_unknown, refuse_workers
-from cclf.config import Config, check_fields
+from cclf.config import Config, Precision, check_fields
 from cclf.errors import ConfigError
 from cclf.fields import Count, CountOrZero, Positive, Range, Share, Size, ZeroOrMore
 from cclf.rules import OF_GRIDS_ALONE, Rule, Values, all_of, any_of, needs, needs_off, unless, where
@@ -161,9 +161,9 @@ class RainbowConfig:
     """Numbers that queries and keys are compared by."""
     logit_scale: Positive = 0.1
     """Inside the softmax of belief and contrastive loss."""
-    precision: Literal["fp32", "tf32"] = "fp32"
+    precision: Literal["auto", "fp32", "tf32"] = "auto"
     """Of matrix products; tf32 rounds their factors to 11 bits, sums in float32, and needs a
-    GPU."""
+    GPU. auto: tf32 on a GPU, else fp32."""
     contrastive_joins_td: bool = False
     """CURL's code adds the contrastive loss to each sample's own: importance weights scale it, TD
     priorities contain it."""
@@ -224,6 +224,9 @@ class RainbowConfig:
                 f"q_observations=original clashes with {other}: Q would learn from none of the "
                 "views; use q_observations=views"
             )
+
+    def fast_precision(self, config: Config) -> Precision:  # noqa: ARG002 (of every run)
+        return "tf32"
 
     def updates_at(self, agent_steps: int) -> int:
         return max(0, agent_steps - self.learn_start_agent_steps + 1) * self.updates_per_agent_step

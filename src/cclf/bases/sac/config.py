@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from cclf.bases.base import refuse_encoder, refuse_unknown
+from cclf.bases.base import bf16_where_published, refuse_bf16, refuse_encoder, refuse_unknown
 from cclf.config import Config, Observe, Precision, check_fields
 from cclf.errors import ConfigError
 from cclf.fields import Count, Positive, Range, Share, ShareBelowOne, Size
@@ -92,9 +92,9 @@ class SacConfig:
     """Least logarithm of the policy's standard deviation."""
     log_std_max: Annotated[float, Range(-50, 20)] = 2.0
     """Largest logarithm of the policy's standard deviation."""
-    precision: Precision = "fp32"
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     """Of the encoder's convolutions and its large linear layer; all else is float32. tf32 and bf16
-    need a GPU."""
+    need a GPU. auto: on a GPU bf16 where views have the published size, else fp32."""
     encoder_tanh: bool = False
     """Tanh after the encoder's LayerNorm: in the paper's text, not in the released code."""
     last_crop_offset: bool = False
@@ -125,13 +125,17 @@ class SacConfig:
                 "augmentation=none clashes with contrastive=True: both of its views would be the "
                 "same; use noise"
             )
-        refuse_encoder(self.encoder, self.precision)
+        refuse_encoder(self.encoder)
+        refuse_bf16(config)
         pixels, convolves = config.env.crop_pixels, observe == "pixels" and not self.encoder
         if convolves and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
             raise ConfigError(
                 f"conv_layers={self.conv_layers} clashes with crop_pixels={pixels}: "
                 "each 3x3 layer takes two pixels and none are left; lower conv_layers"
             )
+
+    def fast_precision(self, config: Config) -> Precision:
+        return bf16_where_published(config)
 
     def updates_at(self, agent_steps: int) -> int:
         return max(0, agent_steps - self.warmup_agent_steps)

@@ -79,6 +79,10 @@ class RayBackend:
         )
         return {"CPU": job.first.cpus, "GPU": gpus, "memory": job.memory_bytes}
 
+    @property
+    def computes_on_gpus(self) -> bool:
+        return bool(self.resources.get("GPU"))
+
     def new_actor(self, job: Job) -> Any:
         needs = self.needs(job)
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]

@@ -68,6 +68,13 @@ class LocalBackend:
             places.append(len(self.free_gpu_places))
         return max(1, min(places))
 
+    @property
+    def computes_on_gpus(self) -> bool:
+        """PyTorch may be one without CUDA."""
+        from cclf.runtime.devices import choose_device
+
+        return self._has_gpus and choose_device("auto").type == "cuda"
+
     def close(self) -> None: ...
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cclf import presets
 from cclf.bases.registry import find_base
 from cclf.config import Config
 from cclf.data.from_disk import open_file
@@ -65,6 +66,21 @@ def call_of(config: Config, out: Path, extra: Iterable[str] = (), replay_bytes: 
         str(config.seed),
     )
     return Call(config, (*names, *extra), out, PROCESS_BYTES + replay_bytes)
+
+
+def settled(calls: Iterable[Call], gpus: bool) -> list[Call]:
+    """The same calls, their precision named where it was left open: their folders are named after
+    it, so it is chosen here, by what the machines have, and not by each of them."""
+    found = []
+    for call in calls:
+        device = call.config.run.device
+        on_gpu = device.startswith("cuda") or (gpus and call.may_use_gpu)
+        (config,) = presets.settle([call.config], call.out, on_gpu)
+        if config != call.config:
+            words = (*call.options, "--precision", config.algorithm.precision)
+            call = replace(call, config=config, options=words)
+        found.append(call)
+    return found
 
 
 @dataclass(frozen=True)

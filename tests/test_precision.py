@@ -1,0 +1,111 @@
+"""A precision that nobody named: which one a run gets, and that the same command goes on in it."""
+
+from pathlib import Path
+
+import pytest
+
+from cclf import cli, presets
+from cclf.bases.base import PACKED_CHANNELS
+from cclf.config import Config
+from cclf.errors import ConfigError
+from cclf.kernels.first_convolution import CHANNELS
+from cclf.study.sweep.plan import call_of, settled
+
+CARTPOLE = presets.resolve("dmc/cartpole-swingup", "cclf")
+
+
+def in_precision(config: Config, precision: str) -> Config:
+    return presets.with_changes(config, {"precision": precision})
+
+
+@pytest.mark.parametrize(
+    ("config", "fast"),
+    [
+        (CARTPOLE, "bf16"),
+        (presets.resolve("dmc/walker-walk", "sac-pixel"), "bf16"),
+        (presets.resolve("dmc/finger-spin", base_name="drqv2"), "bf16"),
+        (presets.resolve("gym/Pendulum-v1", "drq"), "bf16"),
+        (presets.resolve("atari/Pong", "curl"), "tf32"),
+        # not compared with float32, or not possible
+        (presets.resolve("dmc/cartpole-swingup", size="small"), "fp32"),
+        (presets.resolve("toy/reach"), "fp32"),
+        (presets.resolve("gym/Pendulum-v1", observe="state"), "fp32"),
+        (presets.with_changes(CARTPOLE, {"frame_stack": 6}), "fp32"),
+        (presets.with_changes(CARTPOLE, {"encoder": "own_encoders:plain"}), "fp32"),
+    ],
+)
+def test_left_open_it_is_fast_on_a_gpu_where_that_was_compared(config: Config, fast: str) -> None:
+    assert config.settled(gpu=True).algorithm.precision == fast
+    assert config.settled(gpu=False).algorithm.precision == "fp32"
+    # named as before there was a choice
+    assert config.run_name() == config.settled(gpu=False).run_name()
+    assert (config.run_name() == config.settled(gpu=True).run_name()) == (fast == "fp32")
+
+
+def test_what_was_named_stays() -> None:
+    for precision in ("fp32", "tf32", "bf16"):
+        config = in_precision(CARTPOLE, precision)
+        assert config.settled(gpu=True) is config.settled(gpu=False) is config
+    grid = presets.resolve("minigrid/DoorKey-6x6")  # nothing to choose
+    assert grid.settled(gpu=True) is grid
+
+
+@pytest.mark.parametrize(
+    ("begun", "gpu", "goes_on"),
+    [
+        ((), True, "bf16"),
+        ((), False, "fp32"),
+        (("fp32",), True, "fp32"),  # on a CPU, or before `auto` was known
+        (("bf16",), False, "bf16"),
+        (("fp32", "bf16"), True, "bf16"),
+        (("fp32", "bf16"), False, "fp32"),
+    ],
+)
+def test_a_run_that_was_begun_goes_on_in_its_own(
+    tmp_path: Path, begun: tuple[str, ...], gpu: bool, goes_on: str
+) -> None:
+    for precision in begun:
+        (tmp_path / in_precision(CARTPOLE, precision).run_name()).mkdir(parents=True)
+    asked = [CARTPOLE, presets.resolve("dmc/cartpole-swingup", "cclf", seed=2)]
+    found = presets.settle(asked, tmp_path, gpu)
+    assert [config.algorithm.precision for config in found] == [goes_on] * 2
+
+
+def test_a_run_of_a_gpu_is_not_begun_again_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / in_precision(CARTPOLE, "bf16").run_name()
+    folder.mkdir(parents=True)
+    words = ["dmc/cartpole-swingup", "--method", "cclf", "--device", "cpu", "--out", str(tmp_path)]
+    assert cli.main(["train", *words]) == 2
+    assert "precision=bf16 clashes with device=cpu" in capsys.readouterr().err
+    assert list(folder.parent.iterdir()) == [folder]
+    assert not list(folder.iterdir())
+
+
+def test_a_sweep_names_it_for_each_run(tmp_path: Path) -> None:
+    named = in_precision(CARTPOLE, "tf32")
+    on_cpu = presets.with_changes(CARTPOLE, {"device": "cpu"})
+    grid = presets.resolve("minigrid/DoorKey-6x6")
+    calls = [call_of(config, tmp_path) for config in (CARTPOLE, named, on_cpu, grid)]
+    found = settled(calls, gpus=True)
+    assert [call.options[len(old.options) :] for call, old in zip(found, calls, strict=True)] == [
+        ("--precision", "bf16"),
+        (),
+        ("--precision", "fp32"),
+        (),
+    ]
+    assert found[0].folder == tmp_path / in_precision(CARTPOLE, "bf16").run_name()
+    assert settled(calls, gpus=False)[0].options[-1] == "fp32"
+
+
+@pytest.mark.parametrize("changes", [{"frame_stack": 6}, {"crop_pixels": 82}])
+def test_bf16_is_refused_where_its_kernels_are_not_made_for_it(changes: dict[str, int]) -> None:
+    (name,) = changes
+    with pytest.raises(ConfigError, match=f"precision=bf16 clashes with {name}="):
+        presets.with_changes(CARTPOLE, {"precision": "bf16", **changes})
+    presets.with_changes(CARTPOLE, {"precision": "tf32", **changes})
+
+
+def test_a_packed_pixel_has_as_many_channels_as_a_config_takes_it_for() -> None:
+    assert PACKED_CHANNELS == CHANNELS
