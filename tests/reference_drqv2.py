@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from cclf.bases.drqv2.parts import Drqv2Noise
 from cclf.bases.drqv2.update import Drqv2
 from cclf.data.augment import Views
+from cclf.data.optimisers import Optimiser
 from cclf.data.types import Batch
 from cclf.framework import Appraisal
 
@@ -100,7 +101,6 @@ def update(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> 
     return found if priority is None else found | {"priority": priority}
 
 
-def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
+def step(optimiser: Optimiser, loss: Tensor) -> None:
+    parameters = optimiser.parameters
+    optimiser.step(parameters, torch.autograd.grad(loss, parameters))

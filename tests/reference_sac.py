@@ -83,19 +83,11 @@ def appraise(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appr
 
 def descend(sac: Sac, loss: Tensor, *names: str) -> None:
     """One backward for all; then each optimiser steps with the gradients of its own parameters."""
-    owned = [
-        parameter
-        for name in names
-        for group in sac.optimisers[name].param_groups
-        for parameter in group["params"]
-    ]
-    parameters = list(dict.fromkeys(owned))
-    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-        parameter.grad = gradient
-    for name in names:
-        sac.optimisers[name].step()
-    for parameter in parameters:
-        parameter.grad = None
+    owned = {name: sac.optimisers[name].parameters for name in names}
+    parameters = list(dict.fromkeys(one for some in owned.values() for one in some))
+    gradients = dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
+    for name, some in owned.items():
+        sac.optimisers[name].step(some, [gradients[one] for one in some])
 
 
 @torch.no_grad()

@@ -1,54 +1,124 @@
-"""A step of Adam as one function, beside PyTorch's."""
+"""Optimisers beside PyTorch's own, and a step of Adam as one function."""
 
 import copy
+import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from cclf.data.optimisers import Move, adam_step, descend, step
+from cclf.data.optimisers import Move, Optimiser, adam, adam_step, descend, rmsprop
+
+SETTINGS = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-3}
+RMSPROP = {"lr": 1e-2, "alpha": 0.9, "eps": 1e-3}
+
+
+def small_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1))
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("make", "pytorchs"),
+    [
+        (lambda some: adam(some, **SETTINGS), lambda some: torch.optim.Adam(some, **SETTINGS)),
+        (
+            lambda some: rmsprop(some, **RMSPROP),
+            lambda some: torch.optim.RMSprop(some, **RMSPROP, foreach=True),
+        ),
+    ],
+)
+def test_they_are_pytorchs_to_the_last_bit(
+    make: Callable[..., Optimiser], pytorchs: Callable[..., torch.optim.Optimizer]
+) -> None:
+    theirs = small_network()
+    ours = copy.deepcopy(theirs)
+    optimiser, known = make(ours.parameters()), pytorchs(theirs.parameters())
+    for turn in range(8):
+        if turn == 4:  # what is saved and loaded goes on as if nothing had happened
+            saved = optimiser.state_dict()
+            optimiser = make(ours.parameters())
+            optimiser.load_state_dict(saved)
+        inputs = torch.randn(4, 5)
+        descend(ours(inputs).square().sum(), optimiser)
+        known.zero_grad()
+        theirs(inputs).square().sum().backward()
+        known.step()
+        assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+    for number, state in known.state_dict()["state"].items():
+        mine = optimiser.state_dict()[str(number)]
+        assert mine.keys() == state.keys()
+        assert all(torch.equal(mine[name], state[name]) for name in state)
+
+
+def test_loading_takes_a_copy() -> None:
+    network = small_network()
+    optimisers = [adam(network.parameters(), **SETTINGS) for _ in range(2)]
+    descend(network(torch.randn(4, 5)).sum(), optimisers[0])
+    saved = optimisers[0].state_dict()
+    before = copy.deepcopy(saved)
+    optimisers[1].load_state_dict(saved)
+    descend(network(torch.randn(4, 5)).sum(), optimisers[1])
+    for number, state in saved.items():
+        assert all(torch.equal(state[name], before[number][name]) for name in state)
 
 
 def test_the_compilable_step_is_adams() -> None:
-    torch.manual_seed(0)
-    theirs = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1)).double()
+    theirs = small_network().double()
     ours = copy.deepcopy(theirs)
-    settings = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-3}
-    adams = [torch.optim.Adam(network.parameters(), **settings) for network in (theirs, ours)]
+    adams = [adam(network.parameters(), **SETTINGS) for network in (theirs, ours)]
     for _ in range(8):
         inputs = torch.randn(4, 5, dtype=torch.float64)
         descend(theirs(inputs).square().sum(), adams[0])
         descend(ours(inputs).square().sum(), adams[1], move=adam_step)
-        for one, other in zip(theirs.parameters(), ours.parameters(), strict=True):
-            torch.testing.assert_close(one, other, rtol=0.0, atol=1e-14)
-    for one, other in zip(*(adam.state_dict()["state"].values() for adam in adams), strict=True):
+        assert_same(list(ours.parameters()), list(theirs.parameters()), 1e-14)
+    for one, other in zip(*(each.state_dict().values() for each in adams), strict=True):
         for name in ("step", "exp_avg", "exp_avg_sq"):
             torch.testing.assert_close(one[name], other[name], rtol=0.0, atol=1e-14)
 
 
 def test_only_what_an_optimiser_holds_is_moved() -> None:
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    network = small_network()
     first = copy.deepcopy(network[0].weight)
-    adam = torch.optim.Adam(network[1].parameters(), lr=0.1)
-    descend(network(torch.randn(4, 3)).sum(), adam)
+    descend(network(torch.randn(4, 5)).sum(), adam(network[2].parameters(), lr=0.1))
     assert torch.equal(network[0].weight, first)
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
 @pytest.mark.parametrize("move", [None, adam_step])
 def test_steps_of_some_parameters_and_of_the_others_are_one_step_of_all(move: Move | None) -> None:
-    torch.manual_seed(0)
-    whole = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1))
+    whole = small_network()
     parted = copy.deepcopy(whole)
-    adams = [torch.optim.Adam(network.parameters(), lr=0.1) for network in (whole, parted)]
+    adams = [adam(network.parameters(), lr=0.1) for network in (whole, parted)]
     for _ in range(4):
         inputs = torch.randn(4, 5)
         descend(whole(inputs).square().sum(), adams[0], move=move)
         parameters = list(parted.parameters())
         gradients = torch.autograd.grad(parted(inputs).square().sum(), parameters)
         before = [parameter.detach().clone() for parameter in parameters]
-        step(adams[1], parameters[2:], gradients[2:], move)
+        adams[1].step(parameters[2:], gradients[2:], move)
         assert all(map(torch.equal, parameters[:2], before[:2]))
-        step(adams[1], parameters[:2], gradients[:2], move)
+        adams[1].step(parameters[:2], gradients[:2], move)
         assert all(map(torch.equal, parameters, whole.parameters()))
+
+
+@pytest.mark.parametrize("task", ["toy/reach-1d", "minigrid/Empty-5x5"])
+def test_a_run_on_a_cpu_does_not_import_the_compiler(task: str, tmp_path: object) -> None:
+    """It takes a second or more of every start."""
+    code = f"""
+import sys
+from cclf import cli
+words = "--device cpu --env-steps 400 --no-video --no-tensorboard --eval-episodes 1".split()
+assert cli.main(["train", "{task}", *words, "--out", {str(tmp_path)!r}]) == 0
+found = [name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules]
+sys.exit(" ".join(found) or 0)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

@@ -1,26 +1,162 @@
-"""One step of several optimisers; saving and loading what they remember."""
+"""Optimisers: what they remember of their parameters, one step of several of them, saving and
+loading."""
 
-import copy
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam as pytorch_adam
+from torch.optim.rmsprop import rmsprop as pytorch_rmsprop
 
 from cclf.data.from_disk import refuse_unless, refuse_unlike
 
-_MOMENTS: dict[type, tuple[str, ...]] = {
-    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
-    torch.optim.RMSprop: ("square_avg",),
-}
+Move = Callable[..., None]  # a step of Adam, see `adam_step`
+# moves parameters by their gradients, what is remembered of them (by name) and numbers of steps
+Apply = Callable[..., None]
 
 
-def adam_on(device: torch.device) -> Callable[..., torch.optim.Adam]:
-    """On a GPU one kernel steps all parameters and counts its steps there: a CUDA graph can hold
+class Optimiser:
+    """Parameters, what is remembered of each, and the function that moves them.
+
+    PyTorch's own classes around the same functions import its compiler, which takes a second or
+    more: a run on a CPU needs none of it.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        averages: tuple[str, ...],
+        apply: Apply,
+        **settings: Any,
+    ):
+        """`averages`: names of what is remembered beside the number of steps."""
+        self.parameters, self.averages, self.apply = list(parameters), averages, apply
+        self.settings = settings
+        # of each that was moved before, by its place
+        self.state: dict[int, dict[str, Tensor]] = {}
+        self._places = {parameter: place for place, parameter in enumerate(self.parameters)}
+
+    @torch.no_grad()
+    def step(
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor], move: Move | None = None
+    ) -> None:
+        """Move these of its parameters and no others; with `move` that computes it, where this is
+        Adam."""
+        places = [self._places[parameter] for parameter in parameters]
+        for place in places:
+            if place not in self.state:
+                self.state[place] = self._nothing(place)
+        states = [self.state[place] for place in places]
+        averages = [[state[name] for state in states] for name in self.averages]
+        steps = [state["step"] for state in states]
+        moved = list(parameters)
+        slopes = [_laid_out_like(*pair) for pair in zip(parameters, gradients, strict=True)]
+        if move is None:
+            self.apply(moved, slopes, averages, steps, **self.settings)
+        else:
+            rates = (self.settings["lr"], *self.settings["betas"], self.settings["eps"])
+            move(moved, slopes, *averages, steps, *rates)
+
+    def _nothing(self, place: int) -> dict[str, Tensor]:
+        """What is remembered of a parameter before its first step."""
+        parameter = self.parameters[place].detach()
+        averages = {name: torch.zeros_like(parameter) for name in self.averages}
+        return {"step": torch.zeros((), device=parameter.device), **averages}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers of each parameter, by its number; the settings belong to the config."""
+        return {str(place): state for place, state in sorted(self.state.items())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes a copy: it would move the tensors under the feet of whoever gave them."""
+        for number, memory in state.items():
+            place = int(number)
+            refuse_unless(place < len(self.parameters), f"optimiser/{number}: no such parameter")
+            refuse_unlike(self._nothing(place), memory, f"optimiser/{number}")
+            steps = float(memory["step"])
+            refuse_unless(steps >= 0.0, f"optimiser/{number}: step is {steps}")
+        self.state = {}
+        for number, memory in state.items():
+            known = self._nothing(int(number))
+            for name, value in known.items():
+                value.copy_(memory[name])
+            self.state[int(number)] = known
+
+
+def adam(
+    parameters: Iterable[Tensor],
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> Optimiser:
+    return Optimiser(
+        parameters, ("exp_avg", "exp_avg_sq"), _pytorchs_adam, lr=lr, betas=betas, eps=eps
+    )
+
+
+def _pytorchs_adam(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    averages: list[list[Tensor]],
+    steps: list[Tensor],
+    **settings: Any,
+) -> None:
+    """On a GPU one kernel moves all parameters and counts its steps there: a CUDA graph can hold
     it."""
-    on_gpu = partial(torch.optim.Adam, fused=True, capturable=True)
-    return on_gpu if device.type == "cuda" else torch.optim.Adam
+    (means, squares), on_gpu = averages, parameters[0].is_cuda
+    beta1, beta2 = settings["betas"]
+    pytorch_adam(
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        steps,
+        fused=on_gpu,
+        foreach=False,
+        capturable=on_gpu,
+        amsgrad=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=settings["lr"],
+        weight_decay=0.0,
+        eps=settings["eps"],
+        maximize=False,
+    )
+
+
+def rmsprop(parameters: Iterable[Tensor], lr: float, alpha: float, eps: float) -> Optimiser:
+    return Optimiser(parameters, ("square_avg",), _pytorchs_rmsprop, lr=lr, alpha=alpha, eps=eps)
+
+
+def _pytorchs_rmsprop(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    averages: list[list[Tensor]],
+    steps: list[Tensor],
+    **settings: Any,
+) -> None:
+    (squares,) = averages
+    pytorch_rmsprop(
+        parameters,
+        gradients,
+        squares,
+        [],
+        [],
+        steps,
+        foreach=True,
+        weight_decay=0.0,
+        momentum=0.0,
+        centered=False,
+        **settings,
+    )
+
+
+def _laid_out_like(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """Convolutions give gradients in their own layout; one kernel for all wants the parameter's."""
+    same = gradient.stride() == parameter.stride()
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
 def learned_parameters(network: nn.Module) -> list[Tensor]:
@@ -28,50 +164,13 @@ def learned_parameters(network: nn.Module) -> list[Tensor]:
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
-Move = Callable[..., None]  # a step of Adam, see `adam_step`
-
-
-def descend(loss: Tensor, *optimisers: torch.optim.Optimizer, move: Move | None = None) -> None:
+def descend(loss: Tensor, *optimisers: Optimiser, move: Move | None = None) -> None:
     """One backward; then each optimiser moves its own parameters, and none else moves."""
-    owned = [
-        [parameter for group in optimiser.param_groups for parameter in group["params"]]
-        for optimiser in optimisers
-    ]
-    moved = list(dict.fromkeys(parameter for parameters in owned for parameter in parameters))
+    moved = list(dict.fromkeys(one for optimiser in optimisers for one in optimiser.parameters))
     gradients = dict(zip(moved, torch.autograd.grad(loss, moved), strict=True))
-    for optimiser, parameters in zip(optimisers, owned, strict=True):
-        step(optimiser, parameters, [gradients[parameter] for parameter in parameters], move)
-
-
-def step(
-    optimiser: torch.optim.Optimizer,
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    move: Move | None = None,
-) -> None:
-    """One step of an optimiser, which moves these of its parameters and no others.
-
-    With `move` that computes it, for an optimiser that is Adam; the first step is always PyTorch's.
-    """
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        # Convolutions give gradients in their own layout; a fused step wants the parameter's.
-        same_layout = gradient.stride() == parameter.stride()
-        parameter.grad = gradient if same_layout else torch.empty_like(parameter).copy_(gradient)
-    if move is None or any(parameter not in optimiser.state for parameter in parameters):
-        optimiser.step()  # it passes by what has no gradient
-    else:
-        _move(optimiser, parameters, move)
-    for parameter in parameters:
-        parameter.grad = None
-
-
-def _move(optimiser: torch.optim.Optimizer, parameters: Sequence[Tensor], move: Move) -> None:
-    (group,) = optimiser.param_groups
-    states = [optimiser.state[parameter] for parameter in parameters]
-    names = ("exp_avg", "exp_avg_sq", "step")
-    memory = ([state[name] for state in states] for name in names)
-    gradients = [parameter.grad for parameter in parameters]
-    move(list(parameters), gradients, *memory, group["lr"], *group["betas"], group["eps"])
+    for optimiser in optimisers:
+        owned = optimiser.parameters
+        optimiser.step(owned, [gradients[parameter] for parameter in owned], move)
 
 
 @torch.no_grad()
@@ -116,23 +215,3 @@ def move_by(wrap: Callable[[Any], Any]) -> Move | None:
 def follow(slow: list[Tensor], fast: list[Tensor], rate: float) -> None:
     """The target moves towards its network: s <- s + rate (f - s)."""
     torch._foreach_lerp_(slow, fast, rate)
-
-
-def moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimiser remembers of each parameter, by its number; the settings belong to the
-    config."""
-    return {str(number): state for number, state in optimiser.state_dict()["state"].items()}
-
-
-def load_moments(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Takes a copy: PyTorch would share the tensors and move them under the feet of whoever gave
-    them."""
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    names = {"step", *_MOMENTS[type(optimiser)]}
-    for number, memory in state.items():
-        parameter = parameters[int(number)]  # PyTorch looks at none of this until the next step
-        like = {name: torch.zeros(()) if name == "step" else parameter.detach() for name in names}
-        refuse_unlike(like, memory, f"optimiser/{number}")
-        refuse_unless(memory["step"] >= 0.0, f"optimiser/{number}: step is {float(memory['step'])}")
-    numbered = {int(number): copy.deepcopy(value) for number, value in state.items()}
-    optimiser.load_state_dict(optimiser.state_dict() | {"state": numbered})

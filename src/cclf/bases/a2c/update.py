@@ -18,7 +18,7 @@ from cclf.bases.a2c.networks import ContrastiveHead, GridPolicy, grid_windows
 from cclf.bases.a2c.re3 import StateEntropy
 from cclf.config import Config
 from cclf.data.augment import Views
-from cclf.data.optimisers import load_moments, moments
+from cclf.data.optimisers import rmsprop
 from cclf.data.types import Metrics, Rollout
 from cclf.framework import Appraisal, Framework
 
@@ -87,13 +87,8 @@ class A2c:
             ).requires_grad_(False)
             self.networks.update({"framework": self.framework, "head": self.head, "key": self.key})
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
-        self.optimiser = torch.optim.RMSprop(
-            self.parameters,
-            settings.learning_rate,
-            settings.rmsprop_alpha,
-            settings.rmsprop_epsilon,
-            foreach=True,
-        )
+        rates = (settings.learning_rate, settings.rmsprop_alpha, settings.rmsprop_epsilon)
+        self.optimiser = rmsprop(self.parameters, *rates)
 
     @torch.inference_mode()
     def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray:
@@ -208,12 +203,14 @@ class A2c:
         )
 
     def _step(self, loss: Tensor) -> Tensor:
-        self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(
             self.parameters, self.settings.max_gradient_norm, foreach=True
         )
-        self.optimiser.step()
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        self.optimiser.step(self.parameters, gradients)  # each has one
+        for parameter in self.parameters:
+            parameter.grad = None
         if self.framework is not None:
             query: list[Tensor] = [*self.policy.encoder.parameters(), *self.head.parameters()]
             with torch.no_grad():
@@ -221,7 +218,7 @@ class A2c:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"networks": self.networks.state_dict(), "optimiser": moments(self.optimiser)}
+        state = {"networks": self.networks.state_dict(), "optimiser": self.optimiser.state_dict()}
         return state | (
             {"state_entropy": self.state_entropy.state_dict()}
             if self.state_entropy is not None
@@ -230,7 +227,7 @@ class A2c:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.networks.load_state_dict(state["networks"])
-        load_moments(self.optimiser, state["optimiser"])
+        self.optimiser.load_state_dict(state["optimiser"])
         if self.state_entropy is not None:
             self.state_entropy.load_state_dict(state["state_entropy"])
 

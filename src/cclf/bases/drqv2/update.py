@@ -7,7 +7,6 @@ are the features from before this update's steps.
 """
 
 import copy
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,14 +19,7 @@ from cclf.bases.own_encoder import OwnEncoder, own_encoder
 from cclf.bases.pixel_encoder import Convolutions
 from cclf.config import Config
 from cclf.data.augment import Crops, draw_origins, uncut_pairs
-from cclf.data.optimisers import (
-    adam_on,
-    descend,
-    learned_parameters,
-    load_moments,
-    moments,
-    step,
-)
+from cclf.data.optimisers import adam, descend, learned_parameters
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.runtime.compile import at_once
@@ -63,17 +55,12 @@ class Drqv2:
         self._valued: list[Tensor] = list(self.critic.parameters())  # learned from the value loss
         if config.method.contrastive:
             self._valued += self.framework.parameters()
-        self.updates = 0
-
-    @cached_property
-    def optimisers(self) -> dict[str, torch.optim.Adam]:
-        """Made by the first update: PyTorch's import its compiler, which takes seconds."""
-        learned, rate = learned_parameters(self.encoder), self.settings.learning_rate
-        adam = adam_on(learned[0].device)
-        return {
-            "critic": adam([*learned, *self._valued], lr=rate),
+        rate = self.settings.learning_rate
+        self.optimisers = {
+            "critic": adam([*learned_parameters(self.encoder), *self._valued], lr=rate),
             "actor": adam(self.actor.parameters(), lr=rate),
         }
+        self.updates = 0
 
     def _make_encoder(self) -> Convolutions | OwnEncoder:
         settings, shape = self.settings, (3 * self.env.frame_stack, self.env.frame_pixels)
@@ -113,10 +100,10 @@ class Drqv2:
         def move_encoder() -> None:
             convolutions = learned_parameters(self.encoder)
             found = torch.autograd.grad(features, convolutions, feature_gradient)
-            step(self.optimisers["critic"], convolutions, found, self.compute.move)
+            self.optimisers["critic"].step(convolutions, found, self.compute.move)
 
         def move_others() -> Metrics:
-            step(self.optimisers["critic"], self._valued, gradients, self.compute.move)
+            self.optimisers["critic"].step(self._valued, gradients, self.compute.move)
             self._move_target()
             loss, metrics = self.compute.actor_loss(self, anchors, noise.actor, std)
             descend(loss, self.optimisers["actor"], move=self.compute.move)
@@ -225,12 +212,12 @@ class Drqv2:
     def state_dict(self) -> dict[str, Any]:
         return {
             "networks": self.networks.state_dict(),
-            "optimisers": {name: moments(optimiser) for name, optimiser in self.optimisers.items()},
+            "optimisers": {name: each.state_dict() for name, each in self.optimisers.items()},
             "updates": self.updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.networks.load_state_dict(state["networks"])
         for name, optimiser in self.optimisers.items():
-            load_moments(optimiser, state["optimisers"].get(name, {}))
+            optimiser.load_state_dict(state["optimisers"].get(name, {}))
         self.updates = int(state["updates"])

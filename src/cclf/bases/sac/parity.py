@@ -177,9 +177,10 @@ class _Reader:
         for owner, optimiser in self.sac.optimisers.items():
             if owner == "encoder":  # it steps with the gradients of "contrastive"
                 continue
-            share = 1.0 - optimiser.param_groups[0]["betas"][0]
-            for parameter, state in optimiser.state.items():
-                found[f"{owner}: {names[parameter]}"] = state["exp_avg"].clone() / share
+            share = 1.0 - optimiser.settings["betas"][0]
+            for place, state in optimiser.state.items():
+                name = names[optimiser.parameters[place]]
+                found[f"{owner}: {name}"] = state["exp_avg"].clone() / share
         return found
 
 

@@ -10,7 +10,6 @@ that care, in the plainest words; a test holds the two together for every method
 
 import copy
 import math
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
 from cclf.bases.sac.parts import Compute, Encoded, SacNoise, compute_with
 from cclf.bases.sac.sight import Rows, sight_of
 from cclf.config import Config
-from cclf.data.optimisers import adam_on, descend, learned_parameters, load_moments, moments
+from cclf.data.optimisers import Optimiser, adam, descend, learned_parameters
 from cclf.data.types import Batch, Metrics, UpdateResult
 from cclf.framework import Appraisal, Framework
 from cclf.runtime.compile import at_once
@@ -65,14 +64,12 @@ class Sac:
         self.log_temperature = torch.tensor(start, device=device, requires_grad=True)
         parts = ("framework", "critic", "actor", "target")
         self.networks = nn.ModuleDict({part: getattr(self, part) for part in parts}).to(device)
+        self.optimisers = self._make_optimisers()
         self.updates = 0
 
-    @cached_property
-    def optimisers(self) -> dict[str, torch.optim.Adam]:
-        """Made by the first update: PyTorch's import its compiler, which takes seconds."""
+    def _make_optimisers(self) -> dict[str, Optimiser]:
         settings, encoder = self.settings, learned_parameters(self.critic.encoder)
         belief = list(self.framework.parameters())
-        adam = adam_on(self.log_temperature.device)
         betas = (settings.temperature_beta1, 0.999)
         slow = {"lr": settings.temperature_learning_rate, "betas": betas}
         optimisers = {
@@ -259,7 +256,7 @@ class Sac:
         return {
             "networks": self.networks.state_dict(),
             "log_temperature": self.log_temperature.detach(),
-            "optimisers": {name: moments(optimiser) for name, optimiser in self.optimisers.items()},
+            "optimisers": {name: each.state_dict() for name, each in self.optimisers.items()},
             "updates": self.updates,
         }
 
@@ -267,5 +264,5 @@ class Sac:
         self.networks.load_state_dict(state["networks"])
         self.log_temperature.data.copy_(state["log_temperature"])
         for name, optimiser in self.optimisers.items():
-            load_moments(optimiser, state["optimisers"].get(name, {}))
+            optimiser.load_state_dict(state["optimisers"].get(name, {}))
         self.updates = int(state["updates"])
