@@ -42,6 +42,8 @@ def healthy(**changed):
             "version": "2.13.0",
             "cuda": "13.0",
             "threads": 8,
+            "bytecode": True,
+            "location": "/usr/lib/python",
             "devices": [{"name": "H200", "memory_bytes": 150 * 10**9}],
         },
         "gpus": [

@@ -34,7 +34,7 @@ def test_a_healthy_machine_has_no_problems():
     assert (
         problems(
             gpus=[],
-            torch={"version": "2", "cuda": None, "threads": 2, "devices": []},
+            torch={"version": "2", "cuda": None, "threads": 2, "bytecode": True, "devices": []},
             renderer=frames(LLVMPIPE),
         )
         == []
@@ -87,10 +87,11 @@ def test_a_cpu_that_draws_beside_a_gpu_is_a_loud_warning_with_the_fix(nvidia, ba
         ({"mujoco_pair": "untested", "mujoco": "3.16.0"}, "MuJoCo", "warning"),
         ({"mujoco_pair": "incomplete", "mujoco": None}, "MuJoCo", "error"),
         (
-            {"torch": {"version": "2.13.0", "cuda": None, "threads": 2, "devices": []}},
+            {"torch": healthy()["torch"] | {"cuda": None, "devices": []}},
             "GPU",
             "warning",
         ),
+        ({"torch": healthy()["torch"] | {"bytecode": False}}, "start", "warning"),
         ({"torch": {"version": "2.13.0", "error": "OSError: libcudart.so.13"}}, "PyTorch", "error"),
         (
             {"renderer": {"outcome": "hung", "error": "in render (renderer.py:163)"}},

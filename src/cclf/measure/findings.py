@@ -1,5 +1,6 @@
 """What the facts about a machine mean, and what to repair: `judge`."""
 
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,9 @@ NO_VENDOR_FILE = (
     'write {"file_format_version": "1.0.0", "ICD": {"library_path": "libEGL_nvidia.so.0"}} '
     "to /usr/share/glvnd/egl_vendor.d/10_nvidia.json"
 )
+
+
+NO_BYTECODE = "no bytecode of PyTorch is kept: Python compiles its files at each start, for seconds"
 
 
 class Finding(NamedTuple):
@@ -104,6 +108,12 @@ def _gpus(facts: Facts) -> list[Finding]:
         ]
     built = f"CUDA {torch['cuda']}" if torch["cuda"] else "no CUDA"
     findings = [Finding("PyTorch", f"{torch['version']}, {built}, {torch['threads']} threads")]
+    if not torch["bytecode"]:
+        do = (
+            f"unset PYTHONDONTWRITEBYTECODE, or once: python -m compileall -q -j 0 "
+            f"{shlex.quote(torch['location'])}"
+        )
+        findings.append(Finding("start", NO_BYTECODE, "warning", do))
     if not gpus and not torch["devices"]:
         return [*findings, Finding("GPU", "none visible: dmc tasks train slowly", "note")]
     if not torch["devices"]:

@@ -150,6 +150,9 @@ def torch_facts() -> dict[str, Any]:
         "version": torch.__version__,
         "cuda": torch.version.cuda,
         "threads": torch.get_num_threads(),
+        # after its import: written by now, where it can be
+        "bytecode": Path(util.cache_from_source(torch.__file__)).exists(),
+        "location": str(Path(torch.__file__).parents[1]),
         "devices": [
             {"name": device.name, "memory_bytes": device.total_memory} for device in devices
         ],
