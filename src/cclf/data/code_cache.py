@@ -27,8 +27,8 @@ def keep_cache() -> Path | None:
 
 
 def kept(make: Callable[[], bytes], *made_from: str) -> bytes:
-    """What `make` makes of these texts, which take it there in full: made once, then read. Where
-    nothing can be kept it is made each time."""
+    """What `make` makes of these texts and of nothing else: made once, then read. Where nothing can
+    be kept it is made each time."""
     folder = keep_cache()
     if folder is None:
         return make()
