@@ -85,18 +85,26 @@ def test_a_run_of_a_gpu_is_not_begun_again_without_one(
 
 def test_a_sweep_names_it_for_each_run(tmp_path: Path) -> None:
     named = in_precision(CARTPOLE, "tf32")
-    on_cpu = presets.with_changes(CARTPOLE, {"device": "cpu"})
     grid = presets.resolve("minigrid/DoorKey-6x6")
-    calls = [call_of(config, tmp_path) for config in (CARTPOLE, named, on_cpu, grid)]
+    calls = [call_of(config, tmp_path) for config in (CARTPOLE, named, grid)]
     found = settled(calls, gpus=True)
     assert [call.options[len(old.options) :] for call, old in zip(found, calls, strict=True)] == [
         ("--precision", "bf16"),
         (),
-        ("--precision", "fp32"),
         (),
     ]
     assert found[0].folder == tmp_path / in_precision(CARTPOLE, "bf16").run_name()
     assert settled(calls, gpus=False)[0].options[-1] == "fp32"
+    on_cpu = call_of(presets.with_changes(CARTPOLE, {"device": "cpu"}), tmp_path)
+    assert settled([on_cpu], gpus=True)[0].options[-1] == "fp32"
+
+
+def test_a_sweep_that_was_begun_stays_in_one_precision(tmp_path: Path) -> None:
+    """Its claims are judged on runs of one kind."""
+    seeds = [presets.resolve("dmc/cartpole-swingup", "cclf", seed=seed) for seed in (1, 2)]
+    (tmp_path / in_precision(seeds[1], "fp32").run_name()).mkdir(parents=True)
+    found = settled([call_of(config, tmp_path) for config in seeds], gpus=True)
+    assert [call.config.algorithm.precision for call in found] == ["fp32", "fp32"]
 
 
 @pytest.mark.parametrize("changes", [{"frame_stack": 6}, {"crop_pixels": 82}])

@@ -68,19 +68,23 @@ def call_of(config: Config, out: Path, extra: Iterable[str] = (), replay_bytes: 
     return Call(config, (*names, *extra), out, PROCESS_BYTES + replay_bytes)
 
 
-def settled(calls: Iterable[Call], gpus: bool) -> list[Call]:
-    """The same calls, their precision named where it was left open: their folders are named after
-    it, so it is chosen here, by what the machines have, and not by each of them."""
-    found = []
-    for call in calls:
-        device = call.config.run.device
-        on_gpu = device.startswith("cuda") or (gpus and call.may_use_gpu)
-        (config,) = presets.settle([call.config], call.out, on_gpu)
-        if config != call.config:
-            words = (*call.options, "--precision", config.algorithm.precision)
-            call = replace(call, config=config, options=words)
-        found.append(call)
-    return found
+def settled(calls: Sequence[Call], gpus: bool) -> list[Call]:
+    """The calls of a sweep, their precision named where it was left open. It is one for all, so
+    that they can be compared, and chosen by what the machines have, since folders are named after
+    it."""
+    device = calls[0].config.run.device
+    on_gpu = device.startswith("cuda") or (device == "auto" and gpus)
+    configs = presets.settle([call.config for call in calls], calls[0].out, on_gpu)
+    return [
+        call
+        if config == call.config
+        else replace(
+            call,
+            config=config,
+            options=(*call.options, "--precision", config.algorithm.precision),
+        )
+        for call, config in zip(calls, configs, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
