@@ -133,18 +133,24 @@ def _task(title: str) -> str:
 
 
 def scale_of(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> Scale:
-    """A little more than all of these lines (x, y) need.
+    """A little more than all of these lines (x, y) need; what is no finite number needs nothing.
 
     >>> long, short = (np.array([0.0, 100.0]), np.array([1.0, 3.0])), (np.ones(1), np.full(1, 5.0))
     >>> scale_of([long, short])
     Scale(x=(-4.0, 104.0), y=(0.84, 5.16))
+    >>> scale_of([long, (np.array([50.0, np.inf]), np.array([np.nan, 5.0]))])
+    Scale(x=(-4.0, 104.0), y=(0.84, 5.16))
     """
-    (left, right), (low, high) = (
-        (float(min(np.min(v) for v in values)), float(max(np.max(v) for v in values)))
-        for values in zip(*lines, strict=True)
-    )
+    (left, right), (low, high) = (_ends(values) for values in zip(*lines, strict=True))
     around = [
         0.04 * (end - start) or 0.04 * (abs(end) or 1.0)
         for start, end in ((left, right), (low, high))
     ]
     return Scale((left - around[0], right + around[0]), (low - around[1], high + around[1]))
+
+
+def _ends(parts: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The least and the largest finite number; zeros where there is none."""
+    numbers = np.concatenate([np.ravel(part) for part in parts])
+    finite = numbers[np.isfinite(numbers)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
