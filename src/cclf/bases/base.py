@@ -226,12 +226,8 @@ def refuse_bf16(config: Config) -> None:
     """Refuse bfloat16 where its kernels are not made for what a run sees."""
     if config.algorithm.precision != "bf16" or config.env.observe != "pixels":
         return
-    encoder, stack, pixels = (
-        config.algorithm.encoder,
-        config.env.frame_stack,
-        config.env.crop_pixels,
-    )
-    reason = ""
+    encoder, env, reason = config.algorithm.encoder, config.env, ""
+    stack, pixels = env.frame_stack, env.crop_pixels
     if encoder:
         reason = f"encoder={encoder}: its kernels are made for the published convolutions"
     elif COLOURS * stack > PACKED_CHANNELS:
