@@ -24,6 +24,8 @@ from cclf.commands import train as training
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
 from cclf.runtime import checkpoint, run_folder
+from cclf.runtime.stop import Stop
+from cclf.training import Outcome
 from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
 
 EVAL_COLUMNS = {
@@ -312,19 +314,32 @@ def test_a_finished_run_says_what_can_be_done_with_it(finished):
 
 
 def test_hints_are_commands_that_work():
-    def commands(config, out="runs"):
-        return [line.split(maxsplit=1)[-1] for line in training.hints([config], Path(out))]
+    def commands(config, folder="runs/seed-1"):
+        return [line.split(maxsplit=1)[-1] for line in training.hints(config, Path(folder))]
 
     without_curiosity = tiny_config(method="drq")
     assert [line.split()[-2] for line in commands(without_curiosity)] == ["evaluate", "play"]
     state = presets.resolve("gym/Pendulum-v1", "cclf", observe="state", look=False)
     assert [line.split()[-2] for line in commands(state)] == ["evaluate", "play"], "no pictures"
-    spaces = tiny_config(method="rad")
-    assert commands(spaces, "my runs")[1].endswith(f"play 'my runs/{spaces.run_name()}'")
+    assert commands(without_curiosity, "my runs/seed-1")[1].endswith("play 'my runs/seed-1'")
     imported = replace(tiny_config(), task="gym/my_module:Env-v0")
     assert "--trust-imports" in commands(imported)[1]
-    several = training.hints([tiny_config(seed=1), tiny_config(seed=2)], Path("runs"))
-    assert several == ["next: cclf report runs"]
+
+
+def test_hints_name_the_folder_that_was_made(monkeypatch, capsys):
+    """On a GPU a precision is chosen, so the folder is not named as the command alone would have
+    it."""
+    configs = [tiny_config(seed=1), tiny_config(seed=2)]
+    monkeypatch.setattr(
+        "cclf.training.trained",
+        lambda configs, *_: (
+            Outcome(Path(f"runs/bf16/seed-{config.seed}"), "done") for config in configs
+        ),
+    )
+    assert training.run_training(configs[:1], Path("runs"), Stop()) == 0
+    assert capsys.readouterr().err.startswith("next: cclf evaluate runs/bf16/seed-1\n")
+    assert training.run_training(configs, Path("runs"), Stop()) == 0
+    assert capsys.readouterr().err == "next: cclf report runs\n"
 
 
 def test_the_manifest_names_commit_and_renderer():

@@ -112,7 +112,7 @@ def test_a_program_is_told_its_own_word_for_trust(folder):
 
 def test_hints_name_what_must_be_trusted():
     config = with_encoder(encoder="own_encoders:small")
-    assert [line.split()[-1] for line in hints([config], Path("runs"))] == ["--trust-imports"] * 3
+    assert [line.split()[-1] for line in hints(config, Path("run"))] == ["--trust-imports"] * 3
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,12 @@ def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
     """Train these, which differ in task and seed alone, in one process, and say how each ended."""
     from cclf.training import trained
 
-    ends = []
+    outcomes = []
     try:
-        with contextlib.closing(trained(configs, out, stop)) as outcomes:
-            for outcome in outcomes:
+        with contextlib.closing(trained(configs, out, stop)) as coming:
+            for outcome in coming:
                 _tell(outcome)
-                ends.append(outcome.end)
+                outcomes.append(outcome)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -52,20 +52,20 @@ def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
             file=sys.stderr,
         )
         return EXIT_FAILED
-    if len(ends) < len(configs):
+    if len(outcomes) < len(configs):
         return EXIT_FAILED  # one was left out
+    ends = {outcome.end for outcome in outcomes}
     worst = next(end for end in ("failed", "stopped", "done") if end in ends)
     if worst == "done":
-        print("\n".join(hints(configs, out)), file=sys.stderr)
+        several = [f"next: cclf report {shlex.quote(str(out))}"]
+        lines = several if len(configs) > 1 else hints(configs[0], outcomes[0].folder)
+        print("\n".join(lines), file=sys.stderr)
     return _EXIT_CODES[worst]
 
 
-def hints(configs: list[Config], out: Path) -> list[str]:
-    """What can be done with finished runs, as commands to copy."""
-    if len(configs) > 1:
-        return [f"next: cclf report {shlex.quote(str(out))}"]
-    config = configs[0]
-    run = shlex.quote(str(out / config.run_name()))
+def hints(config: Config, folder: Path) -> list[str]:
+    """What can be done with a finished run, as commands to copy."""
+    run = shlex.quote(str(folder))
     # whoever trained named the modules
     trust = " --trust-imports" if config.imports else ""
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
