@@ -500,7 +500,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = cclf.train
 
     def smaller(*names: str, **options: Any) -> cclf.Run:
-        idle = {"conv_filters"} if "encoder" in options else set()
+        idle = {"conv_layers", "conv_filters"} if "encoder" in options else set()
         return whole(*names, **options | {n: v for n, v in TINY_SIZES.items() if n not in idle})
 
     monkeypatch.setattr(cclf, "train", smaller)

@@ -17,6 +17,7 @@ _SIZES = {
     "sac": {
         "batch_size": 4,
         "hidden_dim": 16,
+        "conv_layers": 2,
         "conv_filters": 4,
         "feature_dim": 8,
         "warmup_agent_steps": 20,
@@ -31,6 +32,7 @@ _SIZES = {
     "drqv2": {
         "batch_size": 4,
         "hidden_dim": 16,
+        "conv_layers": 2,
         "conv_filters": 4,
         "feature_dim": 8,
         "warmup_agent_steps": 20,

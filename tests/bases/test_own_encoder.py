@@ -31,7 +31,7 @@ both = pytest.mark.parametrize("base", list(METHODS))
 def with_encoder(base: str = "sac", encoder: str = "", **more) -> Config:
     config = tiny_config(method=METHODS[base], base=base, **more)
     standard = presets.resolve(config.task, base_name=base).algorithm
-    settings = replace(config.algorithm, encoder=encoder)
+    settings = replace(config.algorithm, encoder=encoder, conv_layers=standard.conv_layers)
     if encoder:  # then the numbers of convolutions do nothing
         settings = replace(settings, conv_filters=standard.conv_filters)
     return replace(config, algorithm=settings)
