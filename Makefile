@@ -26,7 +26,7 @@ demo: setup
 
 test: setup
 	@sh scripts/browser.sh
-	$(VENV)/bin/python -m pytest -n auto
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: setup
 	$(VENV)/bin/python -m pytest -n auto -m slow --timeout=3600

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,16 @@ def _module(path):
 
 
 MODULES = [_module(path) for path in FILES if path.stem != "__init__"]
-TREES = {_module(path): ast.parse(path.read_text()) for path in FILES}
-CLASSES = {
-    node.name: module
-    for module, tree in TREES.items()
-    for node in tree.body
-    if isinstance(node, ast.ClassDef)
-}
+
+
+@cache
+def modules_of_classes():
+    return {
+        node.name: _module(path)
+        for path in FILES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def prose(text):
@@ -92,8 +96,8 @@ def missing(word):
         return None
     if first == "cclf":
         return _missing_in_package(rest)
-    if first in CLASSES:
-        return _missing_in(getattr(importlib.import_module(CLASSES[first]), first), rest)
+    if module := modules_of_classes().get(first):
+        return _missing_in(getattr(importlib.import_module(module), first), rest)
     if first == "config" and rest and not _missing_in(config.Config, rest):
         return None  # of the object that every function calls so
     return _missing_in_modules(name.split("."))

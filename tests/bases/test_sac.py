@@ -647,7 +647,11 @@ def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "precision"),
     [
-        *((method, "fp32") for method in ("cclf", "cclf-shuffled", "curl", "drq", "select")),
+        *((method, "fp32") for method in ("cclf", "curl", "drq")),
+        *(
+            pytest.param(method, "fp32", marks=pytest.mark.slow)
+            for method in ("cclf-shuffled", "select")
+        ),
         ("cclf", "bf16"),
     ],
 )

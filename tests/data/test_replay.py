@@ -5,10 +5,10 @@ from collections import deque
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from cclf.data.replay import Replay, slots_needed
 
@@ -211,7 +211,7 @@ def test_draws_follow_the_priorities():
     dead = torch.from_numpy(~replay.live)
     assert counts[dead].sum() == 0
     expected = weights / weights.sum() * len(draws)
-    assert chisquare(counts[slots].numpy(), expected.numpy()).pvalue > 1e-3
+    assert scipy.stats.chisquare(counts[slots].numpy(), expected.numpy()).pvalue > 1e-3
 
 
 def test_new_transitions_are_drawn_evenly():
@@ -219,7 +219,7 @@ def test_new_transitions_are_drawn_evenly():
     counts = torch.bincount(
         replay.sample(100_000, torch.Generator().manual_seed(7)).slot, minlength=replay.slots
     )
-    assert chisquare(counts[live_slots(replay)].numpy()).pvalue > 1e-3
+    assert scipy.stats.chisquare(counts[live_slots(replay)].numpy()).pvalue > 1e-3
 
 
 def test_draws_depend_on_the_generator_alone():

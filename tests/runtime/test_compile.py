@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
 from cclf.bases.pixel_encoder import Convolutions
 from cclf.data import augment
@@ -35,7 +34,7 @@ def test_what_cannot_be_compiled_runs_plainly_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_):
-        raise TorchDynamoException("no compiler here\nmore")
+        raise torch._dynamo.exc.TorchDynamoException("no compiler here\nmore")
 
     def double(x: int) -> int:
         return 2 * x
