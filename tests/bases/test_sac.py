@@ -306,10 +306,13 @@ class Textbook:
             math.log(config.algorithm.initial_temperature), requires_grad=True
         )
         rate = config.algorithm.learning_rate
-        self.critic_adam = torch.optim.Adam(self.critic.parameters(), lr=rate)
-        self.actor_adam = torch.optim.Adam(self.actor.parameters(), lr=rate)
+        self.critic_adam = torch.optim.Adam(self.critic.parameters(), lr=rate, fused=True)
+        self.actor_adam = torch.optim.Adam(self.actor.parameters(), lr=rate, fused=True)
         self.alpha_adam = torch.optim.Adam(
-            [self.log_alpha], lr=config.algorithm.temperature_learning_rate, betas=(0.5, 0.999)
+            [self.log_alpha],
+            lr=config.algorithm.temperature_learning_rate,
+            betas=(0.5, 0.999),
+            fused=True,
         )
 
     def policy(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

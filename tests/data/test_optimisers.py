@@ -29,7 +29,10 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> N
 @pytest.mark.parametrize(
     ("make", "pytorchs"),
     [
-        (lambda some: adam(some, **SETTINGS), lambda some: torch.optim.Adam(some, **SETTINGS)),
+        (
+            lambda some: adam(some, **SETTINGS),
+            lambda some: torch.optim.Adam(some, **SETTINGS, fused=True),
+        ),
         (
             lambda some: rmsprop(some, **RMSPROP),
             lambda some: torch.optim.RMSprop(some, **RMSPROP, foreach=True),

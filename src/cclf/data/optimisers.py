@@ -102,9 +102,8 @@ def _pytorchs_adam(
     steps: list[Tensor],
     **settings: Any,
 ) -> None:
-    """On a GPU one kernel moves all parameters and counts its steps there: a CUDA graph can hold
-    it."""
-    (means, squares), on_gpu = averages, parameters[0].is_cuda
+    """One kernel moves all parameters. On a GPU it counts its steps there: a CUDA graph can hold it."""
+    means, squares = averages
     beta1, beta2 = settings["betas"]
     pytorch_adam(
         parameters,
@@ -113,9 +112,9 @@ def _pytorchs_adam(
         squares,
         [],
         steps,
-        fused=on_gpu,
+        fused=True,
         foreach=False,
-        capturable=on_gpu,
+        capturable=parameters[0].is_cuda,
         amsgrad=False,
         beta1=beta1,
         beta2=beta2,
