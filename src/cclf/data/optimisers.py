@@ -102,7 +102,8 @@ def _pytorchs_adam(
     steps: list[Tensor],
     **settings: Any,
 ) -> None:
-    """One kernel moves all parameters. On a GPU it counts its steps there: a CUDA graph can hold it."""
+    """One kernel moves all parameters. On a GPU it counts its steps there, so that a CUDA graph can
+    hold it."""
     means, squares = averages
     beta1, beta2 = settings["betas"]
     pytorch_adam(
