@@ -236,6 +236,37 @@ def test_the_fused_encoder_is_the_reference(count: int, monkeypatch: pytest.Monk
         assert distance(mine, theirs) < 2e-2
 
 
+@pytest.mark.gpu
+def test_the_fused_encoder_gives_the_same_bits_each_time() -> None:
+    """It adds up in one order, so a bit that moves is a race. Other work shares the GPU meanwhile,
+    as in an update."""
+    torch.manual_seed(0)
+    layers = [(w.detach().cuda(), b.detach().cuda()) for w, b in make_layers(torch.float32)]
+    frames = torch.randint(256, (64, 9, 100, 100), dtype=torch.uint8).cuda()
+    sample, origins = torch.randint(64, (512,)).cuda(), torch.randint(17, (512, 2)).cuda()
+    crops = Crops(first_convolution.pack(frames), sample, origins, 84)
+    weights = fused_encoder.prepare(layers)
+    gradient = torch.randn(512, 35, 36, 32).cuda().bfloat16()
+    gradient[:, :, -1] = 0.0
+
+    def once() -> list[Tensor]:
+        (frozen,) = fused_encoder.forward(crops, weights)
+        kept = fused_encoder.forward(crops, weights, keep=True)
+        return [
+            frozen,
+            *kept,
+            *fused_encoder.gradients(gradient.flatten(1), crops, kept, weights.turned, 9),
+        ]
+
+    first, beside = once(), torch.cuda.Stream()
+    other = torch.randn(1024, 1024, device="cuda")
+    for _ in range(300):
+        with torch.cuda.stream(beside):
+            other = torch.tanh(other @ other)
+        for found, wanted in zip(once(), first, strict=True):
+            assert torch.equal(found, wanted)
+
+
 def test_without_a_gpu_nobody_asks_for_the_fused_encoder() -> None:
     layers = make_layers(torch.float32)
     frames = first_convolution.pack(torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8))
