@@ -20,6 +20,7 @@ FILES = {
 BASES = sorted(name.split("/")[1] for name in FILES if re.fullmatch(r"bases/\w+/__init__", name))
 # What a command line is read with: names, settings, methods, tasks. No torch, no numpy.
 LIGHT = {
+    "console",
     *("errors", "fields", "rules", "config", "plugins", "presets", "extras", "__init__"),
     *(
         "bases/__init__",

@@ -1,9 +1,13 @@
 """Files that are whole or not there, whatever kills the process or the machine while they are
 written."""
 
+import contextlib
+import errno
 import fcntl
 import io
 import os
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +20,7 @@ from cclf.errors import ConfigError
 # A process that was killed while it started a worker leaves it half born, with a copy of its files
 # until it runs its own program.
 LOCK_GRACE_SECONDS = 1.0
+_WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure"}  # folders in a run folder
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -27,11 +32,67 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """A full disk or a kill leaves the old file as it was."""
+    """Write a file of a run folder. A full disk or a kill leaves the old file as it was; a link in
+    its place is replaced, not followed."""
     temporary = path.with_name(path.name + ".tmp")
-    write_synced(temporary, data)
-    os.replace(temporary, path)
+    try:
+        write_synced(temporary, data)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise _naming(path, error) from error
     sync_folder(path.parent)
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write what a command was asked for, to a path that its user chose: links are followed, and a
+    device or a pipe is written to. A regular file is replaced whole; if that fails, the old one
+    stays as it was."""
+    data = content.encode() if isinstance(content, str) else content
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _replace_target(target, data)
+    except OSError as error:
+        raise _naming(path, error) from error
+
+
+def _replace_target(target: Path, data: bytes) -> None:
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(target.parent)
+
+
+def _naming(path: Path, error: OSError) -> OSError:
+    """The same error with its file: a write that fails names none."""
+    return OSError(error.errno, error.strerror or str(error), str(path))
+
+
+def find_files(folder: Path, *names: str) -> Iterator[Path]:
+    """Files of these names anywhere under `folder`, in the order of their paths.
+
+    Other processes may change the folder meanwhile: what disappears or may not be entered is
+    skipped. The parts of a run folder that hold no runs are not entered.
+    """
+    for current, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - _WITHOUT_RUNS)
+        yield from (Path(current, name) for name in sorted(set(names).intersection(files)))
 
 
 def sync_folder(folder: Path) -> None:

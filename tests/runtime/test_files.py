@@ -1,0 +1,84 @@
+"""Outputs are whole or as they were; folders may change while they are searched."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from cclf.runtime import files
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Every sync to the disk fails, as on a disk that is full."""
+
+    def refuse(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("write", [files.write_output, files.replace_file])
+def test_failed_write_keeps_the_old_file_and_names_it(tmp_path, write):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    with pytest.raises(OSError, match="No space left") as raised:
+        write(path, b"new")
+    assert raised.value.errno == 28
+    assert raised.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_output_keeps_mode_and_follows_a_link(tmp_path):
+    path, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    files.write_output(link, "new ±")
+    assert path.read_text(encoding="utf-8") == "new ±"
+    assert link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_new_output_has_the_mode_of_any_new_file(tmp_path):
+    files.write_output(tmp_path / "ours", "")
+    (tmp_path / "theirs").write_text("")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
+
+
+def test_output_is_written_into_a_pipe(tmp_path):
+    pipe, received = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    files.write_output(pipe, "content")
+    reader.join()
+    assert received == ["content"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_run_file_replaces_a_link_and_does_not_follow_it(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "failed.json").symlink_to(tmp_path / "precious")
+    files.replace_file(tmp_path / "failed.json", b"{}")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert (tmp_path / "failed.json").read_text() == "{}"
+
+
+def test_search_skips_what_disappears_and_what_holds_no_runs(tmp_path, monkeypatch):
+    for folder in ("a", "b", "c", "a/checkpoint", "a/failure"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+    scan = os.scandir
+
+    def scan_while_it_goes(folder):
+        if os.fspath(folder).endswith("/b"):
+            raise FileNotFoundError(folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scan_while_it_goes)
+    found = [str(path.relative_to(tmp_path)) for path in files.find_files(tmp_path, "config.json")]
+    assert found == ["a/config.json", "c/config.json"]
