@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ class BenchUpdate:
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     pairs: int = 100
     """Pairs of updates to time."""
+    deterministic: bool = False
+    """On a GPU, with the kernels of `cclf train --deterministic`."""
     json: bool = False
     """One JSON document on standard output."""
 
@@ -162,6 +164,10 @@ def _update(arguments: list[str]) -> int:
     from cclf.measure import bench
 
     configs = bench.configs_of(options.task, options.base, options.methods, options.precision)
+    if options.deterministic:
+        configs = [
+            replace(config, run=replace(config.run, deterministic=True)) for config in configs
+        ]
     report = bench.update(configs, options.device, options.pairs)
     return _show(report, options.json, f"{options.task}, ", "median_ms", "ms per update")
 

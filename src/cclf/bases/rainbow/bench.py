@@ -82,6 +82,8 @@ class Options:
     """Updates of every run in each of five measurements."""
     replay_transitions: int = 100_000
     """Of each run; 0.71 GB per 100,000."""
+    deterministic: bool = False
+    """On a GPU, with the kernels of `cclf train --deterministic`."""
     tiny: bool = False
     """Small networks and frames, to try the benchmark itself."""
     json: bool = False
@@ -106,6 +108,10 @@ def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
     configs = [
         _config(method, precision, options.replay_transitions, tiny) for method in options.methods
     ]
+    if options.deterministic:
+        configs = [
+            replace(config, run=replace(config.run, deterministic=True)) for config in configs
+        ]
     for config in configs:  # what cannot be is refused before anything is measured
         devices.set_up(config, device)
     report: dict[str, Any] = {
