@@ -6,7 +6,6 @@ Light until a function is called, so that what PyTorch reads when it starts can 
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ from cclf import plugins, presets
 from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import let_threads_sleep
 from cclf.config import Config, Observe
+from cclf.console import say
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def train(
         with contextlib.closing(runs):
             outcome = next(runs)
         if outcome.line:
-            print(outcome.line, file=sys.stderr)
+            say(outcome.line)
     if outcome.error is not None:
         raise outcome.error
     return Run(outcome.folder, read_config(outcome.folder), outcome.end == "done")

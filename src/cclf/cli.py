@@ -14,6 +14,7 @@ import sys
 from cclf import __version__
 from cclf.commands import COMMANDS
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, let_threads_sleep
+from cclf.console import say
 from cclf.errors import ConfigError, WorkerError, nearest
 
 USAGE = """usage: cclf COMMAND ...
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _carry_out(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:  # while it starts, or in a command that has nothing to save
-        print("cclf: interrupted", file=sys.stderr)
+        say("cclf: interrupted")
         return EXIT_INTERRUPTED
 
 
@@ -73,7 +74,7 @@ def _carry_out(arguments: list[str]) -> int:
         return exit_code
     except ConfigError as error:
         # one line, whatever a library said
-        print(f"cclf: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"cclf: {' '.join(str(error).split())}")
         return EXIT_BAD_INPUT
     except WorkerError as error:
         print(f"cclf: {error}", error.details, sep="\n", file=sys.stderr)

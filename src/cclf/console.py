@@ -21,24 +21,28 @@ def warn(text: str) -> None:
 
 
 class MessageStream:
-    """Standard error for libraries that write to a stream; a write that fails is dropped."""
+    """Standard error as it is now, for libraries that write to a stream; a write that fails is
+    dropped. It keeps the stream, because rich replaces `sys.stderr` while it draws."""
 
     encoding = "utf-8"
 
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+
     def write(self, text: str) -> int:
-        if sys.stderr is not None:
+        if self._stream is not None:
             with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(text)
+                self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        if sys.stderr is not None:
+        if self._stream is not None:
             with contextlib.suppress(OSError, ValueError):
-                sys.stderr.flush()
+                self._stream.flush()
 
     def isatty(self) -> bool:
-        if sys.stderr is None:
+        if self._stream is None:
             return False
         with contextlib.suppress(OSError, ValueError):
-            return sys.stderr.isatty()
+            return self._stream.isatty()
         return False

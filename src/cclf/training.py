@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import shutil
-import sys
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from cclf import build, extras, presets
 from cclf.bases.registry import find_base
 from cclf.config import Config
+from cclf.console import say, warn
 from cclf.data.from_disk import refused_as
 from cclf.envs.registry import remark_on
 from cclf.errors import ConfigError, WorkerError
@@ -76,11 +76,7 @@ def _without_missing_extras(configs: list[Config]) -> list[Config]:
     no_tensorboard = extras.missing(["tensorboard"]) if configs[0].run.tensorboard else {}
     for what, lacking in (("video", no_video), ("TensorBoard", no_tensorboard)):
         if lacking:
-            print(
-                f"cclf: warning: no {what}, it needs {extras.said(lacking)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            warn(f"no {what}, it needs {extras.said(lacking)}")
     video, tensorboard = (
         configs[0].run.video and not no_video,
         configs[0].run.tensorboard and not no_tensorboard,
@@ -110,7 +106,7 @@ def _accepted(
     if not accepted:
         raise refused[0]
     for refusal in refused:
-        print(f"cclf: warning: left out: {refusal}", file=sys.stderr, flush=True)
+        warn(f"left out: {refusal}")
     return accepted
 
 
@@ -186,7 +182,7 @@ def _warn_of_small_disk(runs: list[tuple[Config, Any]], out: Path) -> None:
             f"checkpoints of {len(runs)} run{'s' * (len(runs) > 1)} will hold about "
             f"{needed / 1e9:.1f} GB of replay, and {free / 1e9:.1f} GB are free in {out}"
         )
-        print(f"cclf: warning: {line}: make room{instead}", file=sys.stderr, flush=True)
+        warn(f"{line}: make room{instead}")
 
 
 def _begin(
@@ -201,20 +197,15 @@ def _begin(
 ) -> ActiveRun | None:
     """What a run needs in its folder, from its first step on; None when it was finished before."""
     if training.finished:
-        print(
+        say(
             f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on "
-            "from there",
-            file=sys.stderr,
+            "from there"
         )
         return None
     folder = training.folder
     run_folder.record(config, learner, device, folder, training.env_steps)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
-    print(
-        "\n".join([*announcement(config, learner, device), f"{start} {folder}"]),
-        file=sys.stderr,
-        flush=True,
-    )
+    say("\n".join([*announcement(config, learner, device), f"{start} {folder}"]))
     moment = training.env_steps, training.evaluation_due
     with refused_as(f"cannot go on with the tables in {folder}"):
         mirrors = open_mirrors(config, folder, *moment)

@@ -1,11 +1,11 @@
 """`cclf demo`: a first agent in minutes."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from cclf import extras
 from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, check_output, parse, writing
+from cclf.console import say
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     with writing(options.out):
         page = demonstration.run(options.out, stop)
     if page is None:
-        print("stopped and saved; run the same command to go on", file=sys.stderr)
+        say("stopped and saved; run the same command to go on")
         return EXIT_STOPPED
     print(page.resolve())
     return EXIT_DONE

@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_output, parse
 from cclf.commands.train_options import train_config
 from cclf.config import Config
+from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.study import paper_tables
 
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
         calls = settled(calls, backend.computes_on_gpus)
         exit_code = run_and_report(calls, backend, stop, options.where)
     if exit_code == EXIT_DONE:
-        print(f"next: cclf report {shlex.quote(str(options.out))}", file=sys.stderr)
+        say(f"next: cclf report {shlex.quote(str(options.out))}")
     return exit_code
 
 
@@ -219,8 +219,8 @@ def run_and_report(
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
         command = f"cclf train {' '.join(outcome.call.arguments())}"
-        print(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}", file=sys.stderr)
+        say(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}")
     is_stopped = any(outcome.exit_code == EXIT_STOPPED for outcome in outcomes)
     go_on = "; run the same command to go on" if is_stopped else ""
-    print(f"{tally(outcomes, len(outcomes))}{go_on}", file=sys.stderr)
+    say(f"{tally(outcomes, len(outcomes))}{go_on}")
     return EXIT_FAILED if failed else EXIT_STOPPED if is_stopped else EXIT_DONE

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from cclf.bases.registry import find_base
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from cclf.commands.train_options import all_configs, train_config
 from cclf.config import Config
+from cclf.console import say
 from cclf.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -46,10 +46,9 @@ def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        print(
+        say(
             f"cclf: the disk is full ({out}); the last checkpoint is good: make room, run the same "
-            "command",
-            file=sys.stderr,
+            "command"
         )
         return EXIT_FAILED
     if len(outcomes) < len(configs):
@@ -59,7 +58,7 @@ def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
     if worst == "done":
         several = [f"next: cclf report {shlex.quote(str(out))}"]
         lines = several if len(configs) > 1 else hints(configs[0], outcomes[0].folder)
-        print("\n".join(lines), file=sys.stderr)
+        say("\n".join(lines))
     return _EXIT_CODES[worst]
 
 
@@ -81,12 +80,10 @@ def _tell(outcome: "Outcome") -> None:
     if outcome.end == "done":
         print(outcome.folder, flush=True)  # before what follows on standard error
     elif outcome.error is None:
-        print(outcome.line, file=sys.stderr)
+        say(outcome.line)
     else:
-        print(f"cclf: {outcome.error}", file=sys.stderr)
+        say(f"cclf: {outcome.error}")
         if isinstance(outcome.error, WorkerError):
-            print(
-                f"{outcome.error.details}the last checkpoint is good: run the same command to go "
-                "on",
-                file=sys.stderr,
+            say(
+                f"{outcome.error.details}the last checkpoint is good: run the same command to go on"
             )

@@ -1,12 +1,12 @@
 """Episodes of a Gymnasium environment that can be played again: each has a seed of its own, and the
 actions since are kept. This is how a stopped run goes on exactly."""
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cclf.console import warn
 from cclf.data.from_disk import refuse_unlike
 
 
@@ -99,10 +99,8 @@ class Episodes:
             over = terminated or truncated
         if over == self.over and is_last(observation):
             return True
-        print(
-            f"cclf: warning: {self._id} cannot be brought back to where it was, since its seed "
-            "does not decide all: a new episode begins",
-            file=sys.stderr,
-            flush=True,
+        warn(
+            f"{self._id} cannot be brought back to where it was, since its seed "
+            "does not decide all: a new episode begins"
         )
         return False

@@ -7,7 +7,6 @@ Elsewhere, and where sizes are not those they are made for, `paired_convolutions
 
 import functools
 import importlib.resources
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cclf.console import say
 from cclf.data.augment import Crops
 from cclf.data.code_cache import kept
 from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS, prepare_weight
@@ -79,7 +79,7 @@ def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
                 kernels[name].set_shared_memory_config(shared_bytes)
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        print(f"going on without the fused encoder: {reason}", file=sys.stderr)
+        say(f"going on without the fused encoder: {reason}")
         return None
     return kernels
 

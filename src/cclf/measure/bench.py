@@ -2,7 +2,6 @@
 
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cclf import presets
 from cclf.config import Config, Precision
+from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.measure.parity import no_steps, plainly, step_parity
 
@@ -70,7 +70,7 @@ def update(configs: Sequence[Config], device_name: str, pairs: int) -> dict[str,
                 rate / report["ceilings"]["bf16_matrix_teraflop_per_second"]
             )
         report[config.method_name] = figures
-        print(f"{config.method_name}: {figures['median_ms']:.2f} ms", file=sys.stderr, flush=True)
+        say(f"{config.method_name}: {figures['median_ms']:.2f} ms")
         learner.close()
     return report
 

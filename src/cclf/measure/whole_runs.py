@@ -2,7 +2,6 @@
 by step."""
 
 import multiprocessing
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cclf import presets
 from cclf.config import Config
+from cclf.console import say
 from cclf.measure.bench import off_policy
 from cclf.measure.parity import step_parity
 
@@ -123,7 +123,7 @@ def loop(
             "seconds": seconds,
             "host_ms_per_step": host_ms,
         }
-        print(f"{method}, {count} in turn: {rate:.1f} agent steps/s", file=sys.stderr, flush=True)
+        say(f"{method}, {count} in turn: {rate:.1f} agent steps/s")
         for learner in learners:
             learner.close()
     return report

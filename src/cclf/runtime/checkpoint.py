@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
+from cclf.console import say, warn
 from cclf.data.from_disk import MISFITS, TENSOR_BYTES, read_file, refuse_unless
 from cclf.errors import ConfigError
 from cclf.runtime.files import sync_folder, write_synced
@@ -71,8 +71,7 @@ class Checkpoints:
                 continue
             if reasons:
                 after = f"going on from checkpoint {serial:08d}, the one before"
-                line = f"cclf: warning: {'; '.join(reasons)}; {after}"
-                print(line, file=sys.stderr, flush=True)
+                warn(f"{'; '.join(reasons)}; {after}")
             if table is not None:
                 self._chunks.remember(table)
             return state
@@ -116,7 +115,7 @@ class Checkpoints:
             sync_folder(self.folder)
             self._prune({*self._serials()})
             where = f"{agent_steps:,} agent steps, the newest that all runs of this command have"
-            print(f"cclf: {self.folder.parent} goes back to {where}", file=sys.stderr, flush=True)
+            say(f"cclf: {self.folder.parent} goes back to {where}")
 
     def save(self, state: dict[str, Any], frames: bool = True) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from cclf.console import say
 from cclf.data.code_cache import keep_cache
 from cclf.data.types import Metrics
 
@@ -38,7 +39,7 @@ def compiled(function: Function) -> Function:
             return chosen(*arguments)
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             reason = str(error).strip().splitlines()[0]
-            print(f"going on without compiling {function.__name__}: {reason}", file=sys.stderr)
+            say(f"going on without compiling {function.__name__}: {reason}")
             chosen = function
             return function(*arguments)
 
@@ -107,7 +108,7 @@ class GraphedPolicy:
                 self.graphs[shape] = self._capture(observation)
             except RuntimeError as error:
                 self.eager_left[shape] = sys.maxsize
-                print(f"acting without CUDA graphs: {str(error).splitlines()[0]}", file=sys.stderr)
+                say(f"acting without CUDA graphs: {str(error).splitlines()[0]}")
                 return self.act(observation)
         graph, seen, action = self.graphs[shape]
         seen.copy_(observation)
@@ -157,9 +158,7 @@ class GraphedUpdate:
             except RuntimeError as error:
                 self.count(number)
                 self.eager_left = sys.maxsize
-                print(
-                    f"going on without CUDA graphs: {str(error).splitlines()[0]}", file=sys.stderr
-                )
+                say(f"going on without CUDA graphs: {str(error).splitlines()[0]}")
                 return self.update()
             self.count(number)  # capturing computes nothing, but it ran the Python code
         graph, names, values = self.graphs[place]

@@ -1,7 +1,6 @@
 """Evaluation: in environments of its own, with seeds of its own, so that it can never change
 training."""
 
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from cclf.console import warn
 from cclf.data.transfer import ToHost
 from cclf.data.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 from cclf.errors import WorkerError
@@ -59,13 +59,11 @@ LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times DeepMind Control's longest
 
 
 def _say_long(agent_steps: int) -> None:
-    print(
-        f"cclf: warning: an evaluation episode has {agent_steps:,} agent steps and goes on; where "
+    warn(
+        f"an evaluation episode has {agent_steps:,} agent steps and goes on; where "
         "its task has no time limit it "
         "may never end: stop it with Ctrl-C, and give the environment a time limit "
-        "(max_episode_steps)",
-        file=sys.stderr,
-        flush=True,
+        "(max_episode_steps)"
     )
 
 

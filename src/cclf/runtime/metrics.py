@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from cclf.console import warn
 from cclf.data.from_disk import read_text, refuse_unless
 from cclf.data.types import Metrics
 from cclf.errors import ConfigError
@@ -285,7 +285,7 @@ class RunLog:
             except Exception as error:
                 self._mirrors.remove(mirror)
                 line = f"{mirror.name} failed, the run goes on without it: {told(error)}"
-                print(f"cclf: warning: {line}", file=sys.stderr, flush=True)
+                warn(line)
 
     def known(self) -> dict[str, KnownRows]:
         """The rows that are there now, by table, for a checkpoint."""

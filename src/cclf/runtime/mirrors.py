@@ -2,7 +2,6 @@
 rows, and learn of nothing else."""
 
 import io
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cclf.config import Config
+from cclf.console import warn
 from cclf.runtime.trackers import EPISODE, open_tracker
 
 _MOST_GIF_FRAMES, _MOST_GIF_PIXELS = 150, 256
@@ -38,7 +38,7 @@ def open_mirrors(
                 TensorBoard(folder, hyperparameters(config), resume_env_steps, evaluation_due)
             )
         except ImportError as error:
-            print(f"cclf: warning: no TensorBoard: {error}", file=sys.stderr, flush=True)
+            warn(f"no TensorBoard: {error}")
     if config.run.tracker != "none":
         facts = hyperparameters(config)
         mirrors += open_tracker(config.run.tracker, config, facts, folder, resume_env_steps)

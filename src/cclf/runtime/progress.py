@@ -1,9 +1,9 @@
 """What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere. All of
 it on standard error."""
 
-import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import IO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -11,6 +11,7 @@ from rich.progress import Progress as Estimates
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from cclf.console import MessageStream, say
 from cclf.runtime.pace import Pace
 
 WIDTH = 80  # columns of a line that stays
@@ -90,8 +91,9 @@ class Progress:
         self._steps = self._estimates.add_task("", start=False, total=total_env_steps)
         self._learned = self._estimates.add_task("", start=False, total=None)
         self._live: Live | None = None
-        if sys.stderr.isatty() and not quiet and not label:
-            console = Console(stderr=True)
+        stream = MessageStream()
+        if stream.isatty() and not quiet and not label:
+            console = Console(file=cast(IO[str], stream))
             self._live = Live(get_renderable=self._row, console=console, auto_refresh=False)
             self._live.start()
 
@@ -206,7 +208,7 @@ class Progress:
         if self._live is not None:
             self._live.console.print(line, highlight=False, markup=False)  # [video] is no markup
         else:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
     def close(self) -> None:
         """The line that stays says how the run stands now. What is said later stands below it."""

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cclf.config import Config
+from cclf.console import say, warn
 from cclf.data.from_disk import MISFITS, open_file, read_text, refuse_unless
 from cclf.errors import ConfigError, one_line
 from cclf.runtime.files import replace_file
@@ -159,10 +159,10 @@ def open_tracker(
         line = f"{name} did not start: {told(error)}"
         if not resume_env_steps:
             raise ConfigError(f"{line}; mend it, or leave --tracker {name} out") from error
-        print(f"cclf: warning: {line}; the run goes on without it", file=sys.stderr, flush=True)
+        warn(f"{line}; the run goes on without it")
         return []
     replace_file(folder / FILE, _text(name, identity, shown))
-    print(f"tracked by {name}: {run.where}", file=sys.stderr, flush=True)
+    say(f"tracked by {name}: {run.where}")
     return [Tracker(name, folder, run, identity, shown)]
 
 

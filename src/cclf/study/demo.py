@@ -1,13 +1,13 @@
 """`cclf demo`: two agents of the paper on MiniGrid, on a laptop in minutes, and a page that shows
 what curiosity did."""
 
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from cclf import presets
+from cclf.console import warn
 from cclf.errors import ConfigError, one_line
 from cclf.gallery.record import Gallery
 from cclf.runtime.stop import Stop
@@ -98,7 +98,7 @@ def _episode(best: Call) -> tuple[list[np.ndarray], bytes]:
 
 
 def _warn(lacking: str, reason: str) -> None:
-    print(f"cclf: warning: the page lacks {lacking}: {reason}", file=sys.stderr, flush=True)
+    warn(f"the page lacks {lacking}: {reason}")
 
 
 def _watch(folder: Path) -> tuple[list[np.ndarray], str]:

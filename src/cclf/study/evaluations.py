@@ -9,12 +9,12 @@ failure on a run scores the lowest return seen on its task.
 import functools
 import math
 import operator
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.study.statistics import steps_to_threshold
 
@@ -141,7 +141,7 @@ def of_shared_length(rows: Sequence[Row]) -> list[Row]:
 @functools.cache
 def say_once(line: str) -> None:
     """Many tables are made of the same rows."""
-    print(f"cclf: {line}", file=sys.stderr, flush=True)
+    say(f"cclf: {line}")
 
 
 def scores(

@@ -8,7 +8,6 @@ against the plain one.
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cclf import presets
 from cclf.bases.rainbow.coefficients import GAMES
 from cclf.config import Config
+from cclf.console import say
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
     }
     for method, config in zip(options.methods, configs, strict=True):
         figures: dict[str, Any] = {"parity": _parity(config, device)}
-        print(f"{method}: parity {figures['parity']}", file=sys.stderr, flush=True)
+        say(f"{method}: parity {figures['parity']}")
         for runs in (1, *options.stacks):
             figures[f"stack_{runs}"] = timed = _time_stack(config, runs, device, options.rounds)
             rate = f"{timed['run_updates_per_second']:,.0f} run-updates/s"
-            print(f"{method}: {runs} runs, {rate}", file=sys.stderr, flush=True)
+            say(f"{method}: {runs} runs, {rate}")
         figures["median_ms"] = figures["stack_1"]["median_ms"]
         games = report["game_steps_per_second"]
         figures["schedule"] = _schedule(config, figures, options.stacks, games)

@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cclf import __version__
+from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.runtime import interpreter, machine
 from cclf.runtime.files import wait_for_folder
@@ -93,11 +93,7 @@ class RayBackend:
             what = (
                 f"{needs['CPU']:g} cores, {needs['memory'] / 1e9:.1f} GB and {needs['GPU']:g} GPUs"
             )
-            print(
-                f"cclf: no node has {what}, as {job.first.label} needs: it waits for one",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"cclf: no node has {what}, as {job.first.label} needs: it waits for one")
         remote = self.ray.remote(RemoteRun).options(
             num_cpus=needs["CPU"], num_gpus=needs["GPU"], memory=needs["memory"]
         )
@@ -150,11 +146,7 @@ def _connected(address: str | None) -> Any:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
     if not address and (reached_at := ray.util.get_node_ip_address()) != LOOPBACK:  # type: ignore[no-untyped-call]
-        print(
-            f"cclf: Ray was imported before and listens at {reached_at}, not on loopback alone",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"cclf: Ray was imported before and listens at {reached_at}, not on loopback alone")
     return ray
 
 

@@ -1,13 +1,13 @@
 """A live table of the runs in a terminal, a line per finished run elsewhere."""
 
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.progress import Progress as Estimates
 from rich.progress import TaskID
 
+from cclf.console import MessageStream, say
 from cclf.runtime.progress import SILENT_SECONDS, SPEED_SECONDS, duration
 from cclf.study.sweep.plan import NOT_STARTED, Call, Outcome, RunStatus, progress, tally
 
@@ -26,11 +26,12 @@ class Screen:
         self._left = TimeLeft(calls, clock)
 
     def __enter__(self) -> "Screen":
-        if sys.stderr.isatty():
+        stream = MessageStream()
+        if stream.isatty():
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), auto_refresh=False)
+            self._live = Live(console=Console(file=cast(IO[str], stream)), auto_refresh=False)
             self._live.start()
         return self
 
@@ -71,7 +72,7 @@ class Screen:
 
     def _say(self, line: str) -> None:
         self._said = self._clock()
-        print(line, file=sys.stderr, flush=True)
+        say(line)
 
     def _time_left(self, running: Collection[Call]) -> str:
         left = None if self._is_stopping else self._left.seconds(running)
