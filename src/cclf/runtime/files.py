@@ -49,34 +49,41 @@ def write_output(path: Path, content: str | bytes) -> None:
     """Write what a command was asked for, to a path that its user chose: links are followed, and a
     device or a pipe is written to. A regular file is replaced whole; if that fails, the old one
     stays as it was."""
-    data = content.encode() if isinstance(content, str) else content
-    target = Path(os.path.realpath(path))
+    # A name of a run or of a folder may hold what UTF-8 cannot encode.
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
         else:
-            _replace_target(target, data)
+            with replacing(Path(os.path.realpath(path))) as temporary:
+                temporary.write_bytes(data)
     except OSError as error:
         raise _naming(path, error) from error
 
 
-def _replace_target(target: Path, data: bytes) -> None:
-    if target.exists() and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, of the same suffix, to be written by the caller: it replaces `path`
+    at the end. If anything fails, `path` stays as it was and the new file is removed. A link in its
+    place is replaced, not followed."""
+    if path.is_file() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    # Without the name of `path`, which may be as long as a name can be.
+    temporary = path.with_name(f".cclf-{secrets.token_hex(8)}.tmp{path.suffix[:16]}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
+        temporary.open("xb").close()
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        if target.exists():
-            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-        os.replace(temporary, target)
+        if path.is_file() and not path.is_symlink():
+            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(target.parent)
+    with contextlib.suppress(OSError):  # the new file is in place, whatever the folder allows
+        sync_folder(path.parent)
 
 
 def _naming(path: Path, error: OSError) -> OSError:
