@@ -8,6 +8,7 @@ import io
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,17 +47,26 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what a command was asked for, to a path that its user chose: links are followed, and a
-    device or a pipe is written to. A regular file is replaced whole; if that fails, the old one
-    stays as it was."""
-    # A name of a run or of a folder may hold what UTF-8 cannot encode.
-    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    """Write what a command was asked for, as `output_file` does."""
+    with output_file(path) as file:
+        # A name of a run or of a folder may hold what UTF-8 cannot encode.
+        encoded = content.encode(errors="replace") if isinstance(content, str) else content
+        file.write_bytes(encoded)
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """A new file, to be written by the caller, for an output at a path that the user chose: links
+    are followed, and a device or a pipe is written to. A regular file is replaced whole; if that
+    fails, the old one stays as it was."""
     try:
         if path.exists() and not path.is_file():
-            path.write_bytes(data)
+            with tempfile.TemporaryDirectory() as folder:
+                yield Path(folder, path.name)
+                path.write_bytes(Path(folder, path.name).read_bytes())
         else:
             with replacing(Path(os.path.realpath(path))) as temporary:
-                temporary.write_bytes(data)
+                yield temporary
     except OSError as error:
         raise _naming(path, error) from error
 
