@@ -2,6 +2,7 @@
 nothing wrong on the way."""
 
 import csv
+import re
 import resource
 from contextlib import contextmanager
 from pathlib import Path
@@ -231,7 +232,7 @@ def test_output_on_a_full_disk_stays_as_it_was(
         code = cli.main(arguments)
     said = capsys.readouterr().err
     assert code == 2, said
-    assert said.startswith("cclf: cannot write out"), said
+    assert re.match("cclf: cannot write out(/[a-z]|:)", said), said
     assert said.count("\n") == 1, said
     assert len(said) < 200, said
     assert contents(out) == known

@@ -53,10 +53,12 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
             _refuse_other_weights(made, weights, trust_imports)
             for name in files:
                 os.replace(made / name, out / name)
-    except BaseException:
+    except BaseException as error:
         if is_new:
             with contextlib.suppress(OSError):
                 out.rmdir()
+        if isinstance(error, OSError):  # it names a file that is gone
+            raise OSError(error.errno, error.strerror or str(error), str(out)) from error
         raise
     return [out / name for name in sorted(files)]
 
