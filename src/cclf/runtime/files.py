@@ -73,9 +73,9 @@ def output_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, of the same suffix, to be written by the caller: it replaces `path`
-    at the end. If anything fails, `path` stays as it was and the new file is removed. A link in its
-    place is replaced, not followed."""
+    """A new file for the caller to write, in the folder of `path` and with its suffix, which takes
+    the place of `path` at the end. If anything fails, `path` stays as it was and the new file is
+    removed. A link in its place is replaced, not followed."""
     if path.is_file() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     # Without the name of `path`, which may be as long as a name can be.
