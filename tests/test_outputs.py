@@ -2,21 +2,24 @@
 nothing wrong on the way."""
 
 import csv
-import subprocess
-import sys
+import re
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cclf import cli
+from cclf.commands import reproduce
 from cclf.commands.train import train_config
 from cclf.data.types import EnvStep
 from cclf.errors import ConfigError
+from cclf.measure import cost
 from cclf.runtime import evaluate as evaluation
 from cclf.runtime import run_folder
 from cclf.runtime.workers import LocalEnvs
-from cclf.study import evaluations, tabular
+from cclf.study import demo, evaluations, report, tabular
 from tiny_rows import row, write_run
 from tiny_runs import CPU, run, tiny_config
 
@@ -79,6 +82,7 @@ def test_an_output_below_a_file_is_one_line_before_the_work(
     words = [str(word) for word in commands(finished, results)[name]]
     assert cli.main([*words, f"file/out{SUFFIXES.get(name, '')}"]) == 2
     said = capsys.readouterr()
+    assert said.out == ""
     assert said.err.count("\n") == 1, said.err
     assert "cannot write" in said.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "nothing was begun"
@@ -95,27 +99,143 @@ def test_a_folder_in_the_place_of_an_output_is_one_line(
     assert "cannot write" in capsys.readouterr().err
 
 
-FULL = """
-import resource, sys
-from cclf import cli
-resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))  # as a full disk: a write ends in the middle
-sys.exit(cli.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line(finished, results, tmp_path):
-    name = "export"  # PyTorch's own writer ended the process
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("demo", "index.html"),
+        ("reproduce", "report.html"),
+        ("reproduce cost", "cost.json"),
+        ("reproduce cost", "cost.svg"),
+    ],
+)
+def test_folder_in_the_place_of_a_later_output_is_one_line_before_the_work(
+    name, file, finished, results, tmp_path, capsys
+):
+    (tmp_path / file).mkdir()
     words = [str(word) for word in commands(finished, results)[name]]
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, *words, str(tmp_path / f"out{SUFFIXES[name]}")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.strip().count("\n") == 0, done.stderr
-    assert "cannot write" in done.stderr
+    assert cli.main([*words, str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"cclf: cannot write {tmp_path / file}: Is a directory")
+
+
+OLD = "mine, and longer than what a full disk takes " * 9
+DOCUMENT = f"{OLD}\n<!-- table origin -->\nold\n<!-- end of table -->\nTHE END\n"
+# By output: the words of the command, and the files that are there before. A link to /dev/null
+# takes all that is written before the file in question.
+FULL_DISK = {
+    "report": ("report RUNS --out out/r.html", {"r.html": OLD}),
+    "report markdown": (
+        "report RUNS --out out/r.html --markdown out/d.md",
+        {"r.html": OLD, "d.md": DOCUMENT},
+    ),
+    "report new markdown": ("report RUNS --out out/r.html --markdown out/d.md", {"r.html": OLD}),
+    "report pdf": (
+        "report RUNS --out out/r.html --pdf out",
+        {"r.html": None, "learning-curves.pdf": OLD},
+    ),
+    "report png": (
+        "report RUNS --out out/r.html --png out",
+        {"r.html": None, "learning-curves.png": OLD},
+    ),
+    "report csv": (
+        "report RUNS --out out/r.html --tables out",
+        {"r.html": None, "returns-minigrid-entropy-0.01.csv": OLD},
+    ),
+    "report tex": (
+        "report RUNS --out out/r.html --tables out",
+        {
+            "r.html": None,
+            "returns-minigrid-entropy-0.01.csv": None,
+            "returns-minigrid-entropy-0.01.tex": OLD,
+        },
+    ),
+    "plot svg": ("plot RUNS --out out/p.svg", {"p.svg": OLD}),
+    "plot png": ("plot RUNS --out out/p.png", {"p.png": OLD}),
+    "plot new": ("plot RUNS --out out/p.pdf", {}),
+    "results": ("results RUNS --out out", {}),
+    "results again": ("results RUNS --out out", {}),
+    "inspect": ("inspect RUN --samples 8 --out out/i.html", {"i.html": OLD}),
+    "export pt": ("export RUN --out out/p.pt", {"p.pt": OLD}),
+    "export onnx": ("export RUN --out out/p.onnx", {"p.onnx": OLD}),
+    "export card": ("export RUN --card --out out", {}),
+    "export card again": ("export RUN --card --out out", {}),
+    "play": ("play RUN --out out/v.mp4", {"v.mp4": OLD}),
+    "play new": ("play RUN --out out/v.mp4", {}),
+    "demo": ("demo --out out", {"index.html": OLD}),
+    "reproduce": ("reproduce minigrid --out out", {"report.html": OLD}),
+    "reproduce cost": ("reproduce cost --out out", {"cost.json": OLD, "cost.svg": OLD}),
+    "reproduce cost svg": ("reproduce cost --out out", {"cost.json": None, "cost.svg": OLD}),
+}
+
+
+@contextmanager
+def full_disk():
+    """A file may have no more than 64 bytes: a write of more fails, also one of another process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def quick_studies(monkeypatch, results):
+    """What takes long in `demo` and `reproduce` is done before."""
+    times = {name: cost.Cost(1, 1, np.array([1.0, 2.0]), {}) for name in cost.METHODS}
+    monkeypatch.setattr(cost, "measure", lambda *_: times)
+    monkeypatch.setattr(demo, "run_all", lambda *_: [])
+    monkeypatch.setattr(demo, "_page", lambda *_: "a page" * 99)
+    monkeypatch.setattr(reproduce, "run_and_report", lambda *_: 0)
+    monkeypatch.setattr(reproduce, "_print_forecast", lambda *_: None)
+    monkeypatch.setattr(reproduce, "_print_verdicts", lambda *_: None)
+    monkeypatch.setattr("cclf.study.reproduce.measure", lambda *_: {})
+    compose = report.compose
+    monkeypatch.setattr(report, "compose", lambda _, *methods: compose(results, *methods))
+
+
+@pytest.mark.usefixtures("quick_studies")
+@pytest.mark.parametrize(
+    "name",
+    # torch.onnx takes seconds
+    [pytest.param(name, marks=[pytest.mark.slow] * ("onnx" in name)) for name in FULL_DISK],
+)
+def test_output_on_a_full_disk_stays_as_it_was(
+    name, finished, results, tmp_path, monkeypatch, capsys
+):
+    if "onnx" in name:
+        pytest.importorskip("onnxruntime")
+    words, before = FULL_DISK[name]
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    for file, text in before.items():
+        if text is None:
+            (out / file).symlink_to("/dev/null")
+        else:
+            (out / file).write_text(text)
+    paths = {"RUNS": str(results), "RUN": str(finished)}
+    arguments = [paths.get(word, word) for word in words.split()]
+    if name.endswith("again"):
+        assert cli.main(arguments) == 0
+    known = contents(out)
+    capsys.readouterr()
+    with full_disk():
+        code = cli.main(arguments)
+    said = capsys.readouterr().err
+    assert code == 2, said
+    assert re.match("cclf: cannot write out(/[a-z]|:)", said), said
+    assert said.count("\n") == 1, said
+    assert len(said) < 200, said
+    assert contents(out) == known
 
 
 # --- words

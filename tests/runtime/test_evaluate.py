@@ -5,7 +5,14 @@ import pytest
 import torch
 
 from cclf.data.types import EnvSpec, EnvStep, VectorStep
-from cclf.runtime.evaluate import Evaluation, evaluate, evaluate_vector, finish, write_video
+from cclf.runtime.evaluate import (
+    Evaluation,
+    _is_whole_mp4,
+    evaluate,
+    evaluate_vector,
+    finish,
+    write_video,
+)
 from cclf.runtime.workers import LocalEnvs
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
@@ -134,6 +141,19 @@ def test_a_video_has_every_picture(tmp_path):
     assert len(frames) == 4
     assert frames[0].shape == (36, 50, 3)
     assert [int(frame.mean()) for frame in frames] == pytest.approx([0, 80, 160, 240], abs=4)
+
+
+def test_video_that_was_cut_is_not_whole(tmp_path):
+    pytest.importorskip("imageio.v2")
+    path = tmp_path / "episode.mp4"
+    write_video(str(path), [np.full((36, 50, 3), 80, np.uint8)] * 4)
+    data = path.read_bytes()
+    for size_bytes in range(0, len(data), 13):
+        path.write_bytes(data[:size_bytes])
+        assert not _is_whole_mp4(path), size_bytes
+    path.write_bytes(data)
+    assert _is_whole_mp4(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["episode.mp4"]
 
 
 def test_statistics_of_one_episode():

@@ -60,6 +60,36 @@ def test_output_is_written_into_a_pipe(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+def test_output_of_a_writer_that_fails_stays_as_it_was(tmp_path):
+    path = tmp_path / "film.mp4"
+    path.write_text("old")
+
+    def write_half():
+        with files.output_file(path) as file:
+            assert file.suffix == ".mp4"
+            file.write_text("half")
+            raise ValueError("no more pictures")
+
+    with pytest.raises(ValueError, match="no more pictures"):
+        write_half()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["film.mp4"]
+
+
+@pytest.mark.parametrize("name", ["x" * 251 + ".svg", "ä" * 120 + ".svg"])
+def test_output_may_have_the_longest_name(tmp_path, name):
+    files.write_output(tmp_path / name, "new \ud800")
+    assert (tmp_path / name).read_text() == "new ?"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_output_that_leads_to_a_device_leaves_the_device(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/null")
+    files.write_output(tmp_path / "link", "new")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_run_file_replaces_a_link_and_does_not_follow_it(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "failed.json").symlink_to(tmp_path / "precious")

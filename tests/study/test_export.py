@@ -4,6 +4,7 @@ behind."""
 import contextlib
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from markdown_it import MarkdownIt
 from safetensors.torch import save
 
 from cclf import __version__, build, load
@@ -254,11 +256,11 @@ def test_a_card_says_what_was_reached(tmp_path):
     assert "| return | **5 [5, 5]** (2 episodes at 30 environment steps) |" in text
     assert "| 10 | 1 | 2 [1, 3] | 2 |\n| 30 | 11 | 5 [5, 5] | 2 |\n" in text
     assert f"| code | cclf {__version__}, commit 0123abc |" in text
-    assert "| trained on | H2 00, torch 2 |" in text
+    assert "| trained on | H2\\|00, torch 2 |" in text
     assert "| sees | frames of 20 x 20 pixels, frame stack 2, action repeat 1 |" in text
     assert (out / "replay.mp4").read_bytes() == b"a film"
     (folder / "final.csv").write_text(f"{header}30,30,11,7,1,2,0,6 8\n")
-    main(["export", str(folder), "--card", "--out", str(out)])
+    assert main(["export", str(folder), "--card", "--out", str(out)]) == 0, "its own card"
     assert 'value: "7.00 +/- 1.00"' in (out / "README.md").read_text(), "the final evaluation"
 
 
@@ -296,6 +298,64 @@ def test_a_long_run_has_a_short_table():
     assert some[-1] is rows[-1]
 
 
+def links_of(text):
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    inner = [one for token in tokens for one in token.children or []]
+    return [one.content for one in inner if one.type in ("link_open", "image")]
+
+
+HOSTILE = (
+    "![](https://evil.example/t.png) [click](javascript:alert(1)) www.evil.example a@b.example"
+)
+
+
+def test_text_of_a_run_makes_no_link_in_its_card(folders, tmp_path):
+    run_copy = tmp_path / "run"
+    shutil.copytree(folders["sac"], run_copy)
+    facts = dict.fromkeys(("commit", "device", "torch", "cclf"), HOSTILE)
+    (run_copy / "manifest.json").write_text(json.dumps(facts | {"torch": "\ud800\n# x"}))
+    assert main(["export", str(run_copy), "--card", "--out", str(tmp_path / "card")]) == 0
+    text = (tmp_path / "card" / "README.md").read_text()
+    assert links_of(text) == []
+    assert "torch \\# x |" in text, "on the line of its fact"
+
+
+def test_commit_that_cannot_be_printed_is_one_line_and_no_card(folders, tmp_path, capsys):
+    run_copy = tmp_path / "run"
+    shutil.copytree(folders["sac"], run_copy)
+    (run_copy / "manifest.json").write_text(json.dumps({"commit": "\ud800"}))
+    assert main(["export", str(run_copy), "--card", "--out", str(tmp_path / "card")]) == 2
+    assert re.fullmatch("cclf: a name in .* cannot be printed: .*\n", capsys.readouterr().err)
+    assert not (tmp_path / "card").exists()
+
+
+@pytest.mark.parametrize("out", ["project", "."])
+@pytest.mark.parametrize("name", ["README.md", "model.safetensors", ".gitattributes"])
+def test_card_leaves_a_folder_of_others_as_it_was(
+    folders, tmp_path, monkeypatch, capsys, out, name
+):
+    project = tmp_path / out
+    project.mkdir(exist_ok=True)
+    (project / name).write_text("MY PROJECT")
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(folders["sac"]), "--card", "--out", out]) == 2
+    assert re.fullmatch("cclf: cannot write .*: it holds files .*\n", capsys.readouterr().err)
+    assert [path.name for path in project.iterdir()] == [name]
+    assert (project / name).read_text() == "MY PROJECT"
+
+
+def test_card_goes_into_an_empty_folder_and_takes_no_pipe_for_a_video(folders, tmp_path, capsys):
+    run_copy, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(folders["sac"], run_copy)
+    os.mkfifo(run_copy / "episode-60.mp4")
+    out.mkdir()
+    assert main(["export", str(run_copy), "--card", "--out", str(out)]) == 2
+    assert "episode-60.mp4: " in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+    (run_copy / "episode-60.mp4").unlink()
+    assert main(["export", str(run_copy), "--card", "--out", str(out)]) == 0
+
+
 def test_weights_that_are_not_those_of_the_run_are_not_left(folders, tmp_path, monkeypatch):
     def spoiled(weights, metadata):
         return save({name: value * 2 for name, value in weights.items()}, metadata=metadata)
@@ -303,7 +363,7 @@ def test_weights_that_are_not_those_of_the_run_are_not_left(folders, tmp_path, m
     monkeypatch.setattr(share, "tensors_to_bytes", spoiled)
     with pytest.raises(ConfigError, match="not those of the run"):
         share.write(folders["sac"], tmp_path / "out")
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 def test_cards_that_cannot_be_written_are_one_line(folders, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from cclf import cli
 from cclf.errors import ConfigError
@@ -58,6 +59,55 @@ def test_text_from_runs_stays_text() -> None:
     assert "\\*x\\* \\`y\\`" in text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[click](https://evil.example)",
+        "![](https://evil.example/t.png)",
+        "[1](https://evil.example)",
+        "![1](https://evil.example)",
+        "[1]: https://evil.example",
+        "[x]\n\n[x]: https://evil.example",
+        "<https://evil.example>",
+        "<a href=https://evil.example>",
+        "https://evil.example",
+        "www.evil.example",
+        "evil.example",
+        "a\\[b](https://evil.example)",
+        "`[click](https://evil.example)",
+        "a | b\n# heading\n- item\r> quote\u2028x",
+        "~~x~~ **x** __x__ _x_ $\\href{https://evil.example}{x}$",
+        "&lt;a&gt; &amp; \\| \\\\",
+        "\u202eevil \ud800",
+    ],
+)
+def test_no_text_makes_links_pictures_or_lines(text: str) -> None:
+    """In the caption, in a cell and in its small print."""
+    shown = MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough")
+    tokens = shown.parse(table((Cell(text), Cell("1", (text,))), caption=text))
+    kinds = [inner.type for token in tokens for inner in token.children or []]
+    assert set(kinds) <= {"text", "softbreak"}
+    assert [token.type for token in tokens].count("tr_open") == 2
+    words = [token.content for token in tokens if token.type == "inline"]
+    plain = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    assert len(words) == 5, "a caption, two names, two cells"
+    shown_texts = ["".join(inner.content for inner in token.children or []) for token in tokens]
+    assert shown_texts.count(plain) == 2
+    for signs in ("://", "www.", "l.e"):  # of which many readers make a link
+        assert not any(signs in word for word in words)
+
+
+def test_address_of_a_person_is_cut() -> None:
+    assert markdown.escaped("a@evil.example") == "a@<!---->evil\\.example"
+
+
+@pytest.mark.parametrize(
+    "text", ["[0.9, 1.1]", "[−3, 1,000] 50 %", "re3+cclf", "ball_in_cup-catch"]
+)
+def test_intervals_and_names_stay_as_they_are(text: str) -> None:
+    assert markdown.escaped(text) == text
+
+
 def test_marked_places_are_filled_and_nothing_else_changes() -> None:
     new = markdown.filled(PLACE, {"a": "new\n", "b": "other\n"})
     assert new == PLACE.replace("old", "new")
@@ -109,6 +159,11 @@ def test_the_command_writes_a_new_document_and_fills_an_old_one(
     assert "**held**: ratio 1.80 [1.80, 1.80], 5 seeds; cclf is above re3, and b" in old.read_text()
     assert old.read_text().endswith("<!-- end of table -->\nand so on\n")
     capsys.readouterr()
+    (tmp_path / "binary.md").write_bytes(b"\xff\xfe<!-- table x -->\n")
+    assert cli.main([*arguments, str(tmp_path / "binary.md")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"cclf: cannot read {tmp_path / 'binary.md'}: 'utf-8' codec")
+    assert said.count("\n") == 1
     (tmp_path / "bare.md").write_text("no place\n")
     assert cli.main([*arguments, str(tmp_path / "bare.md")]) == 2
     assert "has no place for a table" in capsys.readouterr().err

@@ -20,10 +20,10 @@ class Demo:
 def main(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
     extras.refuse_missing("the page of cclf demo", ("plots", "video", "minigrid"))
-    check_output(options.out, is_folder=True)
     from cclf.runtime.stop import Stop
     from cclf.study import demo as demonstration
 
+    check_output(options.out / demonstration.PAGE)
     stop = Stop()
     stop.install()
     with writing(options.out):

@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> int:
     check_output(out)
     from cclf.study import export as exports
 
-    done = exports.export(options.run, out, trust_imports=options.trust_imports)
+    with writing(out):
+        done = exports.export(options.run, out, trust_imports=options.trust_imports)
     given, answer = (done.metadata[side] for side in ("input", "output"))
     shapes = " -> ".join(
         f"{side['name']} {side['dtype']} {tuple(side['shape'])}" for side in (given, answer)
@@ -53,7 +54,9 @@ def main(arguments: list[str]) -> int:
 
 def _share(run: Path, out: Path, trust_imports: bool) -> int:
     if out.suffix in (".pt", ".onnx") or out.is_file():
-        raise ConfigError(f"--card writes a folder, not the file {out}: leave one of the two out")
+        raise ConfigError(
+            f"--card writes a folder, not the file {out}: remove --card, or name a folder"
+        )
     check_output(out, is_folder=True)
     from cclf.study import share
 

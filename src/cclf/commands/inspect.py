@@ -8,7 +8,7 @@ from typing import get_args
 import tyro
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, check_output, parse
+from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.config import Curiosity
 from cclf.errors import ConfigError, nearest
 
@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
     measures = _two_measures(options.curiosity) if options.curiosity else None
     extras.refuse_missing("the page of cclf inspect", ("plots",))
     from cclf.runtime import devices, run_folder
+    from cclf.runtime.files import write_output
     from cclf.study import comparison, gallery_page
     from cclf.study.inspect import compare, curate
 
@@ -58,11 +59,9 @@ def main(arguments: list[str]) -> int:
     else:
         compared = compare(*looked, measures, options.trust_imports)
         text, facts = comparison.html(compared), comparison.facts(compared)
-    try:
+    with writing(options.out):
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the page: {error}") from error
+        write_output(options.out, text)
     print(json.dumps(facts | {"page": str(options.out)}) if options.json else options.out)
     return EXIT_DONE
 

@@ -72,15 +72,13 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {out}: {error.strerror or error}; name another place, or make room there"
-        ) from error
+        raise _not_written(error.filename or out, error) from error
 
 
 def check_output(out: Path, is_folder: bool = False) -> None:
     """Refuse an output that cannot be written before the work for it begins. Makes nothing that
     stays."""
-    with writing(out):
+    try:
         if not is_folder and out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if out.is_file() and not os.access(out, os.W_OK):
@@ -89,6 +87,13 @@ def check_output(out: Path, is_folder: bool = False) -> None:
         while not place.exists():
             place = place.parent
         tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise _not_written(out, error) from error
+
+
+def _not_written(out: str | Path, error: OSError) -> ConfigError:
+    space = "free space there, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return ConfigError(f"cannot write {out}: {error.strerror or error}; {space}name another place")
 
 
 def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

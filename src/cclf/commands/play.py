@@ -8,7 +8,7 @@ from typing import Any
 import tyro
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, check_output, parse
+from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.errors import ConfigError
 
 
@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> int:
     from cclf import build
     from cclf.runtime import devices, run_folder
     from cclf.runtime.evaluate import write_video
+    from cclf.runtime.files import output_file
     from cclf.runtime.seeding import derive
 
     extras.refuse_missing("cclf play", extras.to_draw(run_folder.read_config(options.run).task))
@@ -66,9 +67,8 @@ def main(arguments: list[str]) -> int:
             yield from result.pictures
 
     try:
-        write_video(str(options.out), pictures())
-    except OSError as error:
-        raise ConfigError(f"cannot write the video {options.out}: {error}") from error
+        with writing(options.out), output_file(options.out) as temporary:
+            write_video(str(temporary), pictures())
     finally:
         agent.close()
     print(options.out)

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, check_output, parse
+from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.errors import ConfigError
 
 
@@ -45,14 +45,11 @@ def main(arguments: list[str]) -> int:
             check_output(folder, is_folder=True)
     for document in options.markdown:
         check_output(document)
-    written = report_files.write(
-        report.compose(options.source, options.methods),
-        options.out,
-        options.pdf,
-        options.png,
-        options.tables,
-        options.markdown,
-    )
+    composed = report.compose(options.source, options.methods)
+    with writing(options.out):
+        written = report_files.write(
+            composed, options.out, options.pdf, options.png, options.tables, options.markdown
+        )
     for path in written:
         print(path)
     return EXIT_DONE

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cclf.study.sweep.plan import Call
     from cclf.study.verdict import Verdict
 
+PAGE = "report.html"
+
 
 @dataclass(frozen=True)
 class Reproduce:
@@ -74,7 +76,7 @@ def main(arguments: list[str]) -> int:
         out,
         [*table.options, *extra],
     )
-    check_output(out, is_folder=True)
+    check_output(out / PAGE)
     from cclf.study import reproduce as reproduction
     from cclf.study.sweep.plan import is_finished, jobs_of, settled
 
@@ -94,8 +96,9 @@ def main(arguments: list[str]) -> int:
     _print_verdicts(options.table, calls, out)
     from cclf.study import report, report_files
 
-    for path in report_files.write(report.compose(out), out / "report.html"):
-        print(path)
+    composed = report.compose(out)
+    with writing(out):
+        print(*report_files.write(composed, out / PAGE), sep="\n")
     return exit_code
 
 
@@ -181,10 +184,14 @@ def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> 
     """Minutes at most, so nothing of it is resumed."""
     from cclf.measure import cost
     from cclf.runtime import devices
+    from cclf.runtime.files import write_output
     from cclf.runtime.provenance import origin
     from cclf.study import figures
 
     precision = parse(CostOptions, "cclf reproduce cost --", extra).precision
+    numbers, picture = out / "cost.json", out / "cost.svg"
+    for path in (numbers, picture):
+        check_output(path)
     device = devices.choose_device("auto")
     batch_size, pairs = (
         (cost.PAPER_BATCH_SIZE, 50) if budget == "paper" or device.type == "cuda" else (32, 10)
@@ -197,7 +204,6 @@ def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> 
     )
     if dry_run:
         return EXIT_DONE
-    check_output(out, is_folder=True)
     costs = cost.measure(cost.METHODS, str(device), batch_size, pairs, precision)
     megabytes = {name: cost.size_bytes(found) / 1e6 for name, found in costs.items()}
     milliseconds = {name: cost.milliseconds(found) for name, found in costs.items()}
@@ -220,9 +226,9 @@ def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> 
     )
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        (out / "cost.json").write_text(json.dumps(facts | cost.document(costs), indent=2) + "\n")
-        drawing.savefig(out / "cost.svg")
-    print(out / "cost.json", out / "cost.svg", sep="\n")
+        write_output(numbers, json.dumps(facts | cost.document(costs), indent=2) + "\n")
+        figures.save(drawing, picture)
+    print(numbers, picture, sep="\n")
     return EXIT_DONE
 
 

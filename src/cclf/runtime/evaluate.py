@@ -1,9 +1,12 @@
 """Evaluation: in environments of its own, with seeds of its own, so that it can never change
 training."""
 
+import errno
+import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +16,7 @@ from cclf.console import warn
 from cclf.data.transfer import ToHost
 from cclf.data.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 from cclf.errors import WorkerError
+from cclf.runtime.files import replacing
 from cclf.runtime.worker_process import drawn
 from cclf.runtime.workers import LOST, MAX_LOSSES, EnvPool
 
@@ -234,9 +238,53 @@ def evaluate_games(
 
 
 def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:
+    """An mp4, whole or not at all. A link in its place is replaced, not followed."""
     import imageio.v2 as imageio
 
-    # macro_block_size=None keeps pictures whose side is no multiple of 16 as they are.
-    with imageio.get_writer(path, mode="I", fps=frames_per_second, macro_block_size=None) as video:
-        for picture in pictures:
-            video.append_data(picture)  # type: ignore[attr-defined]
+    with replacing(Path(path)) as temporary:
+        shape, count = (0, 0), 0
+        try:
+            # macro_block_size=None keeps pictures whose side is no multiple of 16 as they are.
+            with imageio.get_writer(
+                str(temporary),
+                mode="I",
+                fps=frames_per_second,
+                macro_block_size=None,
+                ffmpeg_log_level="quiet",  # it would write lines of its own to standard error
+            ) as video:
+                for picture in pictures:
+                    shape, count = picture.shape[:2], count + 1
+                    video.append_data(picture)  # type: ignore[attr-defined]
+        except OSError as error:
+            # That ffmpeg ended is known by a broken pipe, which comes with its whole command.
+            if "FFMPEG COMMAND" not in str(error):
+                raise
+            whole = False
+        else:
+            whole = _is_whole_mp4(temporary)
+        if not whole:
+            free_megabytes = shutil.disk_usage(temporary.parent).free // 10**6
+            raise OSError(
+                errno.EIO,
+                f"ffmpeg failed after {count} pictures of {shape[1]} x {shape[0]} pixels, with "
+                f"{free_megabytes:,} MB of disk free",
+                path,
+            )
+
+
+def _is_whole_mp4(path: Path) -> bool:
+    """Whether its parts, each with its length before it, end where the file ends, and the one that
+    ffmpeg writes last is among them: a disk that was full is not seen otherwise."""
+    names, start, size_bytes = [], 0, path.stat().st_size
+    with path.open("rb") as file:
+        while start < size_bytes:
+            file.seek(start)
+            header = file.read(16)
+            length = int.from_bytes(header[:4], "big")
+            if length == 1:  # a long one
+                length = int.from_bytes(header[8:], "big")
+            if length < 8:
+                return False
+            names.append(header[4:8])
+            start += length
+    return start == size_bytes and b"moov" in names

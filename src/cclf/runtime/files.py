@@ -8,6 +8,7 @@ import io
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,37 +47,53 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what a command was asked for, to a path that its user chose: links are followed, and a
-    device or a pipe is written to. A regular file is replaced whole; if that fails, the old one
-    stays as it was."""
-    data = content.encode() if isinstance(content, str) else content
-    target = Path(os.path.realpath(path))
+    """Write what a command was asked for, as `output_file` does."""
+    with output_file(path) as file:
+        # A name of a run or of a folder may hold what UTF-8 cannot encode.
+        encoded = content.encode(errors="replace") if isinstance(content, str) else content
+        file.write_bytes(encoded)
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """A new file, to be written by the caller, for an output at a path that the user chose: links
+    are followed, and a device or a pipe is written to. A regular file is replaced whole; if that
+    fails, the old one stays as it was."""
     try:
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
+        if path.exists() and not path.is_file():
+            with tempfile.TemporaryDirectory() as folder:
+                yield Path(folder, path.name)
+                path.write_bytes(Path(folder, path.name).read_bytes())
         else:
-            _replace_target(target, data)
+            with replacing(Path(os.path.realpath(path))) as temporary:
+                yield temporary
     except OSError as error:
         raise _naming(path, error) from error
 
 
-def _replace_target(target: Path, data: bytes) -> None:
-    if target.exists() and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file for the caller to write, in the folder of `path` and with its suffix, which takes
+    the place of `path` at the end. If anything fails, `path` stays as it was and the new file is
+    removed. A link in its place is replaced, not followed."""
+    if path.is_file() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    # Without the name of `path`, which may be as long as a name can be.
+    temporary = path.with_name(f".cclf-{secrets.token_hex(8)}.tmp{path.suffix[:16]}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
+        temporary.open("xb").close()
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        if target.exists():
-            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-        os.replace(temporary, target)
+        if path.is_file() and not path.is_symlink():
+            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(target.parent)
+    with contextlib.suppress(OSError):  # the new file is in place, whatever the folder allows
+        sync_folder(path.parent)
 
 
 def _naming(path: Path, error: OSError) -> OSError:

@@ -18,6 +18,8 @@ from cclf.config import Config
 from cclf.data.from_disk import read_text, refused_as
 from cclf.envs.registry import play_of
 from cclf.study import load
+from cclf.study.evaluations import refuse_odd_names
+from cclf.study.markdown import escaped
 from cclf.study.statistics import mean_interval
 
 _MOST_EVALUATIONS = 12  # of a card's table
@@ -119,6 +121,7 @@ def _lines(words: Sequence[str]) -> str:
 
 def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dict[str, str]:
     made, manifest = load.read_runs(folder)[-1], load.read_manifest(folder)
+    refuse_odd_names([made])
     env, agent_steps = config.env, env_steps // config.env.action_repeat
     sees = "MiniGrid's 7 x 7 cells"
     if play_of(config.task) != "grid":
@@ -128,7 +131,8 @@ def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dic
             f"frame stack {env.frame_stack}, action repeat {env.action_repeat}"
         )
     if "encoder" in config.imports:
-        sees += f", through `{_plain(config.algorithm.encoder)}`, code that is not in this folder"
+        encoder = re.sub(r"[`|\s]", "", config.algorithm.encoder)
+        sees += f", through `{encoder}`, code that is not in this folder"
     return {
         "task": f"`{config.task}`",
         "method": f"`{config.method_name}` on the base algorithm `{config.base}`, profile "
@@ -144,12 +148,7 @@ def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dic
 
 
 def _plain(value: Any) -> str:
-    """Text of a file as a table can hold it.
-
-    >>> _plain("a|b\\n`c`")
-    'a b c'
-    """
-    return " ".join(re.sub(r"[|`<>\[\]]", " ", str(value)).split())[:80]
+    return escaped(str(value)[:80])
 
 
 _CARD = """---

@@ -10,6 +10,7 @@ from cclf import presets
 from cclf.console import warn
 from cclf.errors import ConfigError, one_line
 from cclf.gallery.record import Gallery
+from cclf.runtime.files import write_output
 from cclf.runtime.stop import Stop
 from cclf.study import demo_page, load
 from cclf.study.demo_page import Shown
@@ -21,6 +22,7 @@ TASK = "minigrid/DoorKey-6x6"
 METHODS = ("a2c", "cclf")
 SEEDS = (1, 2, 3)
 PROFILE = "paper"
+PAGE = "index.html"
 SAMPLES = 512  # transitions among which the most curious are looked for
 NEXT_COMMANDS = (
     "cclf train minigrid/DoorKey-8x8 --method re3+cclf\n"
@@ -50,8 +52,8 @@ def run(out: Path, stop: Stop) -> Path | None:
             return None
         if outcome.failed:
             raise ConfigError(f"training {outcome.call.label} failed: {outcome.last_line}")
-    path = out / "index.html"
-    path.write_text(_page(out, calls))
+    path = out / PAGE
+    write_output(path, _page(out, calls))
     return path
 
 

@@ -7,7 +7,6 @@ No file is left behind that was not read back and held against the policy on fra
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Callable
 from importlib import util
@@ -25,6 +24,7 @@ from cclf.data.from_disk import refused_as
 from cclf.data.types import Answers
 from cclf.envs.registry import play_of
 from cclf.errors import ConfigError
+from cclf.runtime.files import output_file
 from cclf.runtime.seeding import derive
 
 TOLERANCE = 1e-4
@@ -73,8 +73,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
         if "encoder" in config.imports
         else ""
     )
-    temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
-    try:
+    with output_file(out) as temporary:
         with refused_as(f"cannot write {out}", of_own):
             write(policy, observations[:2], metadata, temporary)
             found = read(temporary)
@@ -87,11 +86,6 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
                 f"the exported policy differs by {difference:.2g} from {folder}, above "
                 f"{TOLERANCE:g}: no file is left"
             )
-        os.replace(temporary, out)
-    except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return Exported(out, difference, len(observations), metadata)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from cclf.runtime.files import write_output
 from cclf.study.learning import (
     Curve,
     Scale,
     shared_scales,
 )
+from cclf.study.plotting import new_figure, settings
 from cclf.study.statistics import Interval
 from cclf.study.styles import DASHES, PALETTE, RED, Style, Styles, styles
 
@@ -25,6 +27,7 @@ MANY_METHODS = 5  # whose bands, drawn as strongly as those of few, would hide e
 FEW_READINGS = 4  # of a curve, that are marked: between them it was not seen
 
 
+@settings()
 def learning_curves(
     panels: Mapping[str, Mapping[str, Curve]],
     optimum: Mapping[str, float] | None = None,
@@ -38,14 +41,12 @@ def learning_curves(
 
     Panels of one task, titled "task, profile", have the same scale: they are there to be compared.
     """
-    from matplotlib.figure import Figure
-
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
     width, height = (
         (9.0 if columns == 1 else 4.6 * columns, 3.1 * rows + 0.5) if legend else PANEL_INCHES
     )
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = new_figure(figsize=(width, height), layout="constrained")
     axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
     looks = looks or styles(method for methods in panels.values() for method in methods)
     scales = shared_scales(panels) if scales is None else scales
@@ -85,6 +86,7 @@ def learning_curves(
     return figure
 
 
+@settings()
 def intervals(
     values: Mapping[str, Interval],
     xlabel: str,
@@ -117,6 +119,7 @@ def intervals(
 MARKS = "oDs^vP"  # of methods, in turn: a colour alone does not tell them apart
 
 
+@settings()
 def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlabel: str) -> Any:
     """One line per task with the score of every run of each method: a small mark per run, a large
     one for their mean. Scores of 0 and 1 are marked."""
@@ -147,13 +150,12 @@ def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlab
     return figure
 
 
+@settings()
 def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
     """Side by side, one panel per quantity: a bar per method with its figure at the end."""
-    from matplotlib.figure import Figure
-
     looks = styles(method for values in panels.values() for method in values)
     longest = max(len(values) for values in panels.values())
-    figure = Figure(figsize=(4.6 * len(panels), 0.34 * longest + 0.9), layout="constrained")
+    figure = new_figure(figsize=(4.6 * len(panels), 0.34 * longest + 0.9), layout="constrained")
     for axis, (quantity, values) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
@@ -171,6 +173,7 @@ def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
     return figure
 
 
+@settings()
 def profiles(
     thresholds: np.ndarray,
     shares: Mapping[str, Interval],
@@ -189,6 +192,7 @@ def profiles(
     return figure
 
 
+@settings()
 def over_training(
     series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
     title: str,
@@ -213,6 +217,7 @@ def over_training(
     return figure
 
 
+@settings()
 def lines(
     series: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, even: float | None = None
 ) -> Any:
@@ -247,6 +252,7 @@ def in_turn(names: Iterable[str]) -> dict[str, Style]:
     }
 
 
+@settings()
 def correlations(values: Mapping[str, Mapping[str, Interval]]) -> Any:
     """How closely each of several quantities (outer) is followed, by each of several readings
     (inner, drawn in turn): a dot from -1 to 1 with its interval, nothing where unknown."""
@@ -270,6 +276,7 @@ def correlations(values: Mapping[str, Mapping[str, Interval]]) -> Any:
     return figure
 
 
+@settings()
 def trends(x: np.ndarray, readings: Mapping[str, np.ndarray], xlabel: str, ylabel: str) -> Any:
     """The median of each reading along x, with the middle half around it."""
     figure, axis = _panel()
@@ -291,6 +298,7 @@ def _median(axis: Any, x: np.ndarray, y: np.ndarray, style: Style) -> None:
     axis.plot(middles, median, lw=1.6, **style.line)
 
 
+@settings()
 def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str, colour: str = RED) -> Any:
     figure, axis = _panel()
     axis.hist(values, bins=40, color=colour, alpha=0.75)
@@ -298,6 +306,7 @@ def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str, colour: 
     return figure
 
 
+@settings()
 def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
     """Points, as a picture inside the figure, and the median of y along x with the middle half
     around it."""
@@ -333,9 +342,7 @@ def plain(text: str) -> str:
 
 
 def _panel(inches: tuple[float, float] = PANEL_INCHES, dpi: float | None = None) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=inches, layout="constrained", dpi=dpi)
+    figure = new_figure(figsize=inches, layout="constrained", dpi=dpi)
     return figure, figure.subplots()
 
 
@@ -348,20 +355,14 @@ def _style(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-# text stays text, and the same figure gives the same bytes
-_SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "cclf"}
-
-
+@settings(svg_fonttype="none")
 def inline_svg(figure: Any, label: str) -> str:
     """The figure as an SVG element whose text takes the colour and font of the page around it."""
-    import matplotlib
-
     from cclf.study.page import escape
 
     buffer = io.StringIO()
     ink(figure, _INK)
-    with matplotlib.rc_context(_SVG):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
@@ -379,15 +380,17 @@ def ink(figure: Any, colour: str) -> None:
             spine.set_edgecolor(colour)
 
 
+@settings()
 def save(figure: Any, path: Path, transparent: bool = False) -> None:
-    """As the kind of file that its name says; the same figure gives the same bytes."""
-    import matplotlib
-
+    """As the kind of file that its name says; the same figure gives the same bytes. The file is
+    written whole, or stays as it was."""
     undated = {"CreationDate": None} if path.suffix == ".pdf" else {"Date": None}
-    with matplotlib.rc_context({"svg.hashsalt": "cclf"}):
-        figure.savefig(
-            path,
-            dpi=200,
-            transparent=transparent,
-            metadata=undated if path.suffix in (".pdf", ".svg") else None,
-        )
+    buffer = io.BytesIO()
+    figure.savefig(
+        buffer,
+        format=path.suffix[1:],
+        dpi=200,
+        transparent=transparent,
+        metadata=undated if path.suffix in (".pdf", ".svg") else None,
+    )
+    write_output(path, buffer.getvalue())

@@ -17,6 +17,7 @@ from cclf.bases.registry import find_base
 from cclf.data.from_disk import MISFITS, read_text, refused_as
 from cclf.errors import ConfigError
 from cclf.runtime import run_end
+from cclf.runtime.files import write_output
 from cclf.study.evaluations import (
     Row,
     RunName,
@@ -276,10 +277,11 @@ def write_results(rows: Iterable[Row], folder: Path) -> list[Path]:
     paths = []
     for method, group in sorted(by_method.items()):
         paths.append(folder / f"{method}.csv")
-        with paths[-1].open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(Row._fields)
-            writer.writerows(sorted(group))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(sorted(group))
+        write_output(paths[-1], text.getvalue())
     return paths
 
 

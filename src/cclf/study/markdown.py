@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from cclf.data.from_disk import read_text
+from cclf.data.from_disk import read_text, refused_as
 from cclf.errors import ConfigError, nearest
 from cclf.study.page import Cell
 from cclf.study.tabular import Table, laid_out
@@ -21,9 +21,29 @@ from cclf.study.tabular import Table, laid_out
 CAPTION_COLUMNS = 130
 END = "<!-- end of table -->"
 _BEGIN = re.compile(r"^<!-- table (\S+) -->\n", re.MULTILINE)
-_SIGNS = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*", "`": "\\`", "\\": "\\\\"}
+_MARKUP = re.compile(
+    r"(?P<interval>\[[\d., %∞−-]+\](?![(\[:]))"  # not a link: nothing after it makes it one
+    r"|[&<>@]"
+    r"|[\\`*|~$#!\[\]]"
+    r"|(?<![^\W_])_|_(?![^\W_])"  # not within a word
+    r"|(?<=:)/(?=/)|(?<=\w)\.(?=[^\W\d_])"  # of an address, which many readers make a link
 )
+# A reader may take a name with an @ for an address although a backslash is before it.
+_REPLACED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "@<!---->"}
+
+
+def escaped(text: object) -> str:
+    """Text of a file that others may have written, as Markdown that shows it: no link, no picture,
+    no line of its own.
+
+    >>> print(escaped("a|b\\n![x](https://x.example) snake_case _x_ 1.5 [0.9, 1.1]"))
+    a\\|b \\!\\[x\\](https:\\//x\\.example) snake_case \\_x\\_ 1.5 [0.9, 1.1]
+    """
+    printable = "".join(sign if sign.isprintable() else " " for sign in str(text))
+    return _MARKUP.sub(
+        lambda found: found[0] if found["interval"] else _REPLACED.get(found[0], f"\\{found[0]}"),
+        " ".join(printable.split()),
+    )
 
 
 def written(table: Table) -> str:
@@ -32,15 +52,15 @@ def written(table: Table) -> str:
     caption = f"{table.about}: {caption}" if table.about else caption
     lines = [header, [Cell("---")] * len(header), *rows]
     text = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
-    words = textwrap.fill(caption.translate(_SIGNS), CAPTION_COLUMNS)
+    words = textwrap.fill(escaped(caption), CAPTION_COLUMNS)
     return f"{words}\n\n{text}" if words else text
 
 
 def _cell(cell: Cell) -> str:
     """Small print behind its number; a claim's source is left to the CSV file."""
-    text = cell.text.translate(_SIGNS)
+    text = escaped(cell.text)
     text = f"**{text}**" if cell.kind in ("best", "held") else text
-    notes = [note.translate(_SIGNS) for note in cell.notes if cell.kind != "word claim"]
+    notes = [escaped(note) for note in cell.notes if cell.kind != "word claim"]
     if cell.kind in ("held", "not-held", "open"):
         return ": ".join([text, *notes])
     beside = [note for note in notes if note.startswith("[")]
@@ -72,7 +92,8 @@ def renewed(path: Path, tables: Mapping[str, str]) -> str:
     if not path.exists():
         marked = [f"<!-- table {name} -->\n{text}{END}\n" for name, text in tables.items()]
         return "\n".join(marked)
-    text = read_text(path)
+    with refused_as(f"cannot read {path}"):
+        text = read_text(path)
     if not has_places(text):
         raise ConfigError(f"{path} has no place for a table: mark one with `<!-- table NAME -->`")
     try:

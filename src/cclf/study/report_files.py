@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from cclf.errors import ConfigError
+from cclf.runtime.files import write_output
 from cclf.study import figures, markdown, page, tabular
 from cclf.study.report import Drawing, Part, Report, Section
 from cclf.study.tabular import Table
@@ -79,22 +79,19 @@ def write(
     documents: Sequence[Path] = (),
 ) -> list[Path]:
     """The page, and what else was asked for; returns the files written."""
-    try:
-        tables = markdown_tables(report)
-        texts = [markdown.renewed(document, tables) for document in documents]  # all, or none
-        for document, text in zip(documents, texts, strict=True):
-            document.write_text(text, encoding="utf-8")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(html(report), encoding="utf-8")
-        written = [*documents, out]
-        for part in report.parts:
-            for folder, suffix in ((pdf, "pdf"), (png, "png")):
-                if folder is not None:
-                    written += _write_figures(part, folder / part.name, suffix)
-            if table_folder is not None:
-                written += _write_tables(part, table_folder / part.name)
-    except OSError as error:
-        raise ConfigError(f"cannot write the report: {error}") from error
+    tables, page_text = markdown_tables(report), html(report)
+    texts = [markdown.renewed(document, tables) for document in documents]  # all, or none
+    for document, text in zip(documents, texts, strict=True):
+        write_output(document, text)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_output(out, page_text)
+    written = [*documents, out]
+    for part in report.parts:
+        for folder, suffix in ((pdf, "pdf"), (png, "png")):
+            if folder is not None:
+                written += _write_figures(part, folder / part.name, suffix)
+        if table_folder is not None:
+            written += _write_tables(part, table_folder / part.name)
     return written
 
 

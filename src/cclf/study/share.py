@@ -1,8 +1,8 @@
 """A trained agent as a folder to share: its weights as safetensors, its config and its card.
 `cclf.load`, `evaluate` and `play` take such a folder as they take a run folder."""
 
+import contextlib
 import os
-import shutil
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +12,10 @@ import torch
 from safetensors.torch import save as tensors_to_bytes
 
 from cclf import __version__, build
+from cclf.data.from_disk import TENSOR_BYTES, read_file, refused_as
 from cclf.errors import ConfigError
-from cclf.runtime.run_folder import WEIGHTS, read_config
+from cclf.runtime.files import write_output
+from cclf.runtime.run_folder import WEIGHTS, read_config, read_weights
 from cclf.study import card
 
 CARD, VIDEO = "README.md", "replay.mp4"  # names that hubs know
@@ -21,31 +23,59 @@ CPU = torch.device("cpu")
 
 
 def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
-    """Write the agent of a run folder to the folder `out`; the weights are read back and must be
-    those of the run, otherwise nothing is left."""
-    if (out / "checkpoint").exists():
-        raise ConfigError(f"cannot write {out}: it is a run folder; name another one")
+    """Write the agent of a run folder to the folder `out`, which is new, empty, or written by this
+    function before; the weights are read back and must be those of the run, otherwise nothing is
+    left."""
+    _refuse_other_folder(out)
     evaluations = card.evaluations_of(folder)
     if not evaluations:
         raise ConfigError(f"{folder} has no evaluation yet: a card says what an agent reached")
     agent, _, env_steps = build.load_agent(folder, CPU, 1, trust_imports=trust_imports)
     with closing(agent):
         weights = _weights(agent.policy, folder)
+    header = {"format": "pt", "cclf": __version__, "env_steps": str(env_steps)}
+    files: dict[str, str | bytes] = {
+        "config.json": read_file(folder / "config.json"),
+        CARD: card.text(folder, read_config(folder), env_steps, evaluations),
+        WEIGHTS: tensors_to_bytes(weights, metadata=header),
+    }
+    videos = sorted(folder.glob("episode-*.mp4"), key=lambda path: (len(path.name), path))
+    if videos:
+        with refused_as(f"cannot read {videos[-1]}"):
+            files[VIDEO] = read_file(videos[-1], TENSOR_BYTES)
+    is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".card-") as begun:
-        made = Path(begun)
-        header = {"format": "pt", "cclf": __version__, "env_steps": str(env_steps)}
-        (made / WEIGHTS).write_bytes(tensors_to_bytes(weights, metadata=header))
-        shutil.copyfile(folder / "config.json", made / "config.json")
-        _refuse_other_weights(made, weights, trust_imports)
-        (made / CARD).write_text(card.text(folder, read_config(folder), env_steps, evaluations))
-        videos = sorted(folder.glob("episode-*.mp4"), key=lambda path: (len(path.name), path))
-        if videos:
-            shutil.copyfile(videos[-1], made / VIDEO)
-        files = sorted(path.name for path in made.iterdir())
-        for name in files:
-            os.replace(made / name, out / name)
-    return [out / name for name in files]
+    try:
+        with tempfile.TemporaryDirectory(dir=out, prefix=".card-") as begun:
+            made = Path(begun)
+            for name, content in files.items():
+                write_output(made / name, content)
+            _refuse_other_weights(made, weights, trust_imports)
+            for name in files:
+                os.replace(made / name, out / name)
+    except BaseException as error:
+        if is_new:
+            with contextlib.suppress(OSError):
+                out.rmdir()
+        if isinstance(error, OSError):  # it names a file that is gone
+            raise OSError(error.errno, error.strerror or str(error), str(out)) from error
+        raise
+    return [out / name for name in sorted(files)]
+
+
+def _refuse_other_folder(out: Path) -> None:
+    """A folder that has files of others, such as a project with a README.md of its own."""
+    if (out / "checkpoint").exists():
+        raise ConfigError(f"cannot write {out}: it is a run folder; name another one")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    try:
+        read_weights(out)
+    except ConfigError as error:
+        raise ConfigError(
+            f"cannot write {out}: it holds files that are not of an exported agent; name a new or "
+            "an empty folder"
+        ) from error
 
 
 def _weights(policy: Any, folder: Path) -> dict[str, torch.Tensor]:

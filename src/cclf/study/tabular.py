@@ -2,6 +2,7 @@
 files."""
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cclf.runtime.files import write_output
 from cclf.study.evaluations import FORMULA_SIGNS
 from cclf.study.page import Cell
 
@@ -108,10 +110,11 @@ def file_name(words: str) -> str:
 
 def write_csv(table: Table, folder: Path) -> Path:
     path = folder / f"{file_name(table.name)}.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table.columns)
-        writer.writerows([_inert(value) for value in row] for row in table.data)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows([_inert(value) for value in row] for row in table.data)
+    write_output(path, text.getvalue())
     return path
 
 
@@ -191,7 +194,7 @@ def write_latex(table: Table, folder: Path, part: str = "") -> Path:
         r"\end{table}",
     ]
     path = folder / f"{file_name(table.name)}.tex"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_output(path, "\n".join(lines) + "\n")
     return path
 
 
