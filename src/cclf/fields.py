@@ -112,6 +112,26 @@ def refuse_misfit(name: str, value: Any, kind: Any) -> None:
         raise ConfigError(f"{name}={shown(value)} {wrong}")
 
 
+def refuse_options(options: Any) -> None:
+    """The numbers of a command line, a dataclass: each in its range, and of an option that takes
+    several values at least one, where the command itself has some."""
+    for field in dataclasses.fields(options):
+        value, kind = getattr(options, field.name), types_of(options.__class__)[field.name]
+        option = f"--{field.name.replace('_', '-')}"
+        if value == () and field.default not in ((), dataclasses.MISSING):
+            raise ConfigError(f"{option} needs at least one value")
+        several = get_origin(kind) is tuple
+        for each in value if several else (value,):
+            wrong = _out_of_range(each, get_args(kind)[0] if several else kind)
+            if wrong:
+                raise ConfigError(f"{option} {shown(each)} {wrong}")
+
+
+def _out_of_range(value: Any, kind: Any) -> str:
+    has_range = get_origin(kind) is Annotated and any(isinstance(a, Range) for a in get_args(kind))
+    return complaint(value, kind) if has_range else ""
+
+
 def shown(value: Any) -> str:
     """A value as a short part of one line, whatever it is.
 
