@@ -190,11 +190,23 @@ def test_an_error_of_a_callback_reaches_the_caller_as_it_is(
     assert caught.value is mine
 
 
+def test_a_callback_that_changes_the_working_directory_moves_no_run(
+    tmp_path: Path, plain: cclf.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    run = train(TINY, Path("runs"), on_step=lambda _: os.chdir(elsewhere))
+    assert run.folder.is_relative_to(tmp_path / "runs")
+    assert same_end(run.folder, plain.folder)
+    assert not any(elsewhere.iterdir())
+
+
 # --- threads and processes
 # ------------------------------------------------------------------------------------------------
 
 
-def test_a_second_run_in_the_process_is_refused_and_agents_act_beside_a_run(
+def test_a_second_run_in_the_process_is_refused_and_agents_act_during_a_run(
     tmp_path: Path, plain: cclf.Run
 ) -> None:
     frame = frames_of(TINY, 1)[0]

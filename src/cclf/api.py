@@ -72,7 +72,7 @@ def train(
     fields.refuse_misfit("seed", seed, fields.Seed)
     fields.refuse_misfit("profile", profile, str)
     fields.refuse_misfit("observe", observe, Observe)
-    folder = _path("out", out)
+    folder = _path("out", out).absolute()  # a callback may change the working directory
     for name, callback in (("on_step", on_step), ("on_evaluation", on_evaluation)):
         _refuse_callback(name, callback)
     with _only_run_of_process():
@@ -119,7 +119,7 @@ _running = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """A process that was forked beside a run, or by a callback of it, trains runs of its own."""
+    """A process that was forked during a run, e.g. by a callback, may train runs of its own."""
     global _running
     _running = threading.Lock()
 
