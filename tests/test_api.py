@@ -415,9 +415,9 @@ def test_observations_that_do_not_fit_are_refused_in_one_line(run: cclf.Run) -> 
 
 def test_numbers_of_episodes_that_make_no_sense_are_refused(undisturbed: cclf.Run) -> None:
     agent = undisturbed.agent()
-    with pytest.raises(cclf.ConfigError, match="eval_episodes=0 must lie in"):
+    with pytest.raises(cclf.ConfigError, match="episodes=0 must lie in"):
         agent.evaluate(0)
-    with pytest.raises(cclf.ConfigError, match="seed=-1 must be 0 or more"):
+    with pytest.raises(cclf.ConfigError, match="seed=-1 must lie in"):
         agent.evaluate(seed=-1)
 
 
@@ -454,9 +454,9 @@ def test_results_are_tidy_rows(undisturbed: cclf.Run, monkeypatch: pytest.Monkey
         ("rad", 1, 60),
     ]
     monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
-    with pytest.raises(cclf.ConfigError, match="pip install pandas"):
+    with pytest.raises(cclf.ConfigError, match=r"pip install 'cclf\[pandas\]'"):
         cclf.results(undisturbed.folder, pandas=True)
-    stand_in = types.SimpleNamespace(DataFrame=lambda rows: ("frame", rows))
+    stand_in = types.SimpleNamespace(DataFrame=lambda rows: ("frame", rows), __spec__="found")
     monkeypatch.setitem(sys.modules, "pandas", stand_in)
     assert cclf.results(undisturbed.folder, pandas=True) == ("frame", rows)
     with pytest.raises(cclf.ConfigError, match="does not exist"):

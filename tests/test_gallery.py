@@ -497,7 +497,8 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
         ([str(tmp_path / "nowhere")], "not a run folder"),
         ([str(untrained), "--out", page], "no checkpoint yet"),
         ([str(runs["sac"]), "--out", "x.txt"], "must end in .html"),
-        ([str(runs["sac"]), "--samples", "0"], "--samples 0"),
+        ([str(runs["sac"]), "--samples", "0"], "--samples 0 must lie in"),
+        ([str(runs["sac"]), "--samples", "99999999999999999999"], "must lie in [1, 1000000]"),
     ):
         assert cli.main(["inspect", *arguments]) == 2
         error = capsys.readouterr().err

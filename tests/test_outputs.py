@@ -290,11 +290,6 @@ def test_games_of_other_frames_are_refused_together(tmp_path, capsys):
     assert "train them apart" in said
 
 
-def test_fewer_than_no_processes_are_refused(capsys):
-    assert cli.main(["bench", "minigrid", "--processes", "-1", "--seconds", "0.1"]) == 2
-    assert "--processes -1 must be 0 or more" in capsys.readouterr().err
-
-
 # --- times
 # ------------------------------------------------------------------------------------------------------------------
 

@@ -5,12 +5,14 @@ Light until a function is called, so that what PyTorch reads when it starts can 
 """
 
 import contextlib
+import inspect
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cclf import plugins, presets
+from cclf import extras, fields, plugins, presets
 from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import let_threads_sleep
 from cclf.config import Config, Observe
@@ -33,6 +35,7 @@ class Run(NamedTuple):
 
     def results(self, pandas: bool = False) -> Any:
         """Its evaluations as tidy rows, see `cclf.results`; none before the first."""
+        _refuse_missing(pandas)
         from cclf.study import load
 
         return _tidy(load.read_runs(self.folder), pandas)
@@ -62,31 +65,107 @@ def train(
 
     `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder`
     may also be the function itself, which must lie in a module. A callback gets numbers, and may
-    raise `cclf.StopRun`.
+    raise `cclf.StopRun`. One run at a time trains in a process.
     """
-    if callable(changes.get("encoder")):
-        changes["encoder"] = plugins.name_of("encoder", changes["encoder"])
-    defaults = presets.resolve(
-        task, method, seed=seed, profile=profile, base_name=base, size=size, observe=observe
-    )
-    config = presets.with_changes(defaults, changes)
+    seed, changes = fields.plain(seed), {name: fields.plain(changes[name]) for name in changes}
+    _refuse_misfits(task, method=method, base=base, size=size)
+    fields.refuse_misfit("seed", seed, fields.Seed)
+    fields.refuse_misfit("profile", profile, str)
+    fields.refuse_misfit("observe", observe, Observe)
+    folder = _path("out", out).absolute()  # a callback may change the working directory
+    for name, callback in (("on_step", on_step), ("on_evaluation", on_evaluation)):
+        _refuse_callback(name, callback)
+    with _only_run_of_process():
+        if callable(changes.get("encoder")):
+            changes["encoder"] = plugins.name_of("encoder", changes["encoder"])
+        defaults = presets.resolve(
+            task, method, seed=seed, profile=profile, base_name=base, size=size, observe=observe
+        )
+        config = presets.with_changes(defaults, changes)
+        return _trained(config, folder, on_step, on_evaluation)
+
+
+def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run:
     let_threads_sleep()
-    from cclf.runtime.callbacks import Callbacks
-    from cclf.runtime.devices import as_before
+    from cclf.runtime.callbacks import CallbackError, Callbacks
     from cclf.runtime.run_folder import read_config
     from cclf.runtime.stop import STOPPING, Stop
+    from cclf.runtime.torch_settings import default_settings, restored_settings
     from cclf.training import trained
 
-    stop = Stop(STOPPING)
-    with as_before(), stop.listening():
-        runs = trained([config], Path(out), stop, Callbacks(on_step, on_evaluation))
+    stop, error = Stop(STOPPING), None
+    with default_settings(), restored_settings(), stop.listening():
+        runs = trained([config], out, stop, Callbacks(on_step, on_evaluation))
         with contextlib.closing(runs):
-            outcome = next(runs)
-        if outcome.line:
-            say(outcome.line)
+            try:
+                outcome = next(runs)
+                if outcome.line:
+                    say(outcome.line)
+            except CallbackError as carrier:
+                error, callback = carrier.__cause__, str(carrier)
+    if isinstance(error, StopIteration):
+        raise ConfigError(
+            f"{callback} raised StopIteration: raise cclf.StopRun to stop the run, and give `next` "
+            "a second argument where an iterator may end"
+        ) from error
+    if error is not None:
+        raise error
     if outcome.error is not None:
         raise outcome.error
     return Run(outcome.folder, read_config(outcome.folder), outcome.end == "done")
+
+
+_running = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A process that was forked during a run, e.g. by a callback, may train runs of its own."""
+    global _running
+    _running = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@contextlib.contextmanager
+def _only_run_of_process() -> Iterator[None]:
+    """Settings of PyTorch hold for all of a process, so two runs there could change each other."""
+    lock = _running
+    if not lock.acquire(blocking=False):
+        raise ConfigError(
+            "another cclf.train is running in this process: wait until it returns (a callback of a "
+            "run cannot train another one), or use a process for each run"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _refuse_misfits(task: Any, **names: Any) -> None:
+    if not isinstance(task, str):
+        raise ConfigError(
+            f"task={fields.shown(task)} must be text, e.g. 'toy/reach'; for an environment of your "
+            "own register it with Gymnasium and use 'gym/MODULE:ID'"
+        )
+    for name, value in names.items():
+        fields.refuse_misfit(name, value, str | None)
+
+
+def _refuse_callback(name: str, callback: Any) -> None:
+    if callback is not None and (not callable(callback) or inspect.iscoroutinefunction(callback)):
+        raise ConfigError(
+            f"{name}={fields.shown(callback)} must be a plain function of one argument"
+        )
+
+
+def _path(name: str, path: Any) -> Path:
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise ConfigError(f"{name}={fields.shown(path)} must be a path: text or a pathlib.Path")
+    if not text or "\0" in text:
+        raise ConfigError(f"{name}={text!r:.60} is not the name of a file or folder")
+    return Path(path)
 
 
 def load(
@@ -97,26 +176,36 @@ def load(
     `trust_imports` allows a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to
     import that Python module.
     """
+    seed, folder = fields.plain(seed), _path("run", run)
+    fields.refuse_misfit("device", device, str)
+    fields.refuse_misfit("seed", seed, fields.Seed)
+    fields.refuse_misfit("trust_imports", trust_imports, bool)
     let_threads_sleep()
     from cclf.trained_agent import TrainedAgent
 
-    return TrainedAgent(Path(run), device, seed, trust_imports)
+    return TrainedAgent(folder, device, seed, trust_imports)
 
 
 def results(path: Folder, pandas: bool = False) -> Any:
     """The evaluations of all runs under a folder, or of results files that `cclf results` wrote: a
     list of dicts, one per evaluation, or with `pandas` a DataFrame."""
+    folder = _path("path", path)
+    _refuse_missing(pandas)
     from cclf.study import load
 
-    return _tidy(load.read(Path(path)), pandas)
+    return _tidy(load.read(folder), pandas)
+
+
+def _refuse_missing(pandas: Any) -> None:
+    fields.refuse_misfit("pandas", pandas, bool)
+    if pandas:
+        extras.refuse_missing("pandas=True", ["pandas"])
 
 
 def _tidy(rows: Any, pandas: bool) -> Any:
     tidy = [row._asdict() for row in rows]
     if not pandas:
         return tidy
-    try:
-        import pandas as frames
-    except ModuleNotFoundError as error:
-        raise ConfigError("pandas=True needs the package pandas: pip install pandas") from error
+    import pandas as frames
+
     return frames.DataFrame(tidy)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from cclf import fields
 from cclf.errors import ConfigError
-from cclf.fields import Count, Range, Share, Size, ZeroOrMore
+from cclf.fields import Count, Range, Seed, Share, Size, ZeroOrMore
 from cclf.rules import OF_METHOD, Rule
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -34,9 +34,7 @@ def check_fields(config: Any) -> None:
     """Every field holds a value of its type and range: what a command line gives, and what a file
     says."""
     for name, kind in fields.types_of(config.__class__).items():
-        wrong = fields.complaint(getattr(config, name), kind)
-        if wrong:
-            raise ConfigError(f"{name}={getattr(config, name)} {wrong}")
+        fields.refuse_misfit(name, getattr(config, name), kind)
 
 
 @dataclass(frozen=True)
@@ -246,7 +244,7 @@ class Config:
     method_name: str
     algorithm: Any
     """The settings of its base algorithm, see `Settings`."""
-    seed: Annotated[int, Range(0, 2**63 - 1)] = 1
+    seed: Seed = 1
     profile: str = "released"
     env: EnvConfig = field(default_factory=EnvConfig)
     method: MethodConfig = field(default_factory=MethodConfig)

@@ -13,6 +13,7 @@ MODULES = {
     "tensorboard": ("tensorboard",),
     "minigrid": ("minigrid", "gymnasium"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
+    "pandas": ("pandas",),
     "ray": ("ray",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),

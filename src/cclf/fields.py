@@ -10,6 +10,10 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from cclf.errors import ConfigError
+
+_SHOWN_CHARACTERS = 60
+
 
 class Range(NamedTuple):
     """From `least` to `most`, both included unless told."""
@@ -21,7 +25,8 @@ class Range(NamedTuple):
 
     def admits(self, value: float) -> bool:
         return (
-            math.isfinite(value)
+            # An int may be too large for a float.
+            (isinstance(value, int) or math.isfinite(value))
             and self.least <= value <= self.most
             and not (self.without_least and value == self.least)
             and not (self.without_most and value == self.most)
@@ -49,6 +54,8 @@ class Range(NamedTuple):
 Count = Annotated[int, Range(1, 10**12)]  # of steps, updates, transitions
 CountOrZero = Annotated[int, Range(0, 10**12)]
 Size = Annotated[int, Range(1, 100_000)]  # of a batch, a layer, an axis
+Seed = Annotated[int, Range(0, 2**63 - 1)]
+Episodes = Annotated[int, Range(1, 100_000)]  # of one command
 Share = Annotated[float, Range(0, 1)]
 ShareBelowOne = Annotated[float, Range(0, 1, without_most=True)]
 Positive = Annotated[float, Range(0, without_least=True)]
@@ -79,7 +86,7 @@ def complaint(value: Any, kind: Any) -> str:
         return complaint(value, base) or "".join(broken[:1])
     if origin is Literal:
         choices = get_args(kind)
-        fits = any(value == choice and type(value) is type(choice) for choice in choices)
+        fits = any(type(value) is type(choice) and value == choice for choice in choices)
         return "" if fits else f"must be one of {', '.join(map(str, choices))}"
     if origin in (Union, UnionType):
         complaints = [
@@ -98,3 +105,49 @@ def complaint(value: Any, kind: Any) -> str:
     if kind is bool:
         return "" if isinstance(value, bool) else "must be true or false"
     return "" if isinstance(value, kind) else f"must be {'text' if kind is str else kind.__name__}"
+
+
+def refuse_misfit(name: str, value: Any, kind: Any) -> None:
+    wrong = complaint(value, kind)
+    if wrong:
+        raise ConfigError(f"{name}={shown(value)} {wrong}")
+
+
+def refuse_options(options: Any) -> None:
+    """The numbers of a command line, a dataclass: each in its range, and of an option that takes
+    several values at least one, where the command itself has some."""
+    for field in dataclasses.fields(options):
+        value, kind = getattr(options, field.name), types_of(options.__class__)[field.name]
+        option = f"--{field.name.replace('_', '-')}"
+        if value == () and field.default not in ((), dataclasses.MISSING):
+            raise ConfigError(f"{option} needs at least one value")
+        several = get_origin(kind) is tuple
+        for each in value if several else (value,):
+            wrong = _out_of_range(each, get_args(kind)[0] if several else kind)
+            if wrong:
+                raise ConfigError(f"{option} {shown(each)} {wrong}")
+
+
+def _out_of_range(value: Any, kind: Any) -> str:
+    has_range = get_origin(kind) is Annotated and any(isinstance(a, Range) for a in get_args(kind))
+    return complaint(value, kind) if has_range else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a short part of one line, whatever it is.
+
+    >>> shown(1.5), shown("tpu"), shown([1, 2]), len(shown("x" * 1_000))
+    ('1.5', 'tpu', '[1, 2]', 60)
+    """
+    try:
+        text = " ".join(str(value).split())
+    except Exception:  # of the class of the value, or an int with more digits than Python writes
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+
+def plain(value: Any) -> Any:
+    """The number of Python that a number of NumPy or PyTorch stands for; other values as they
+    are."""
+    is_number = getattr(value, "shape", None) == () and hasattr(value, "dtype")
+    return value.item() if is_number and hasattr(value, "item") else value

@@ -1,6 +1,5 @@
 """The agent of a run folder in the hands of another program (docs/api.md)."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from cclf import build
-from cclf.errors import ConfigError
+from cclf import build, fields
+from cclf.errors import ConfigError, one_line
 from cclf.runtime import devices
 from cclf.runtime.evaluate import Evaluation
 from cclf.runtime.frame_history import FrameHistory
 from cclf.runtime.run_folder import read_config
 from cclf.runtime.seeding import derive
+from cclf.runtime.torch_settings import default_settings
 
 
 class TrainedAgent:
@@ -23,10 +23,11 @@ class TrainedAgent:
 
     def __init__(self, folder: Path, device: str, seed: int, trust_imports: bool):
         self._device = devices.choose_device(device)
-        player, _, self.env_steps = build.load_agent(
-            folder, self._device, episodes=1, trust_imports=trust_imports
-        )
-        player.close()
+        with default_settings():
+            player, _, self.env_steps = build.load_agent(
+                folder, self._device, episodes=1, trust_imports=trust_imports
+            )
+            player.close()
         self.config = read_config(folder)
         self.policy: Any = player.policy
         self._random = np.random.default_rng(derive(seed, "act"))
@@ -40,8 +41,9 @@ class TrainedAgent:
                 dtype=player.spec.frame_dtype,
             )
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
-        """The next frame begins an episode; in a batch, of these rows alone."""
+    def reset(self, rows: Any = None) -> None:
+        """The next frame begins an episode; in a batch, of these rows alone: their numbers, or one
+        truth value for each row."""
         self._known_history().reset(rows)
 
     def act(self, observation: Any) -> Any:
@@ -50,19 +52,24 @@ class TrainedAgent:
         Continuous: float32, each number in [-1, 1]. Discrete: a whole number. It is the action that
         evaluation takes, but for the few random ones that a base algorithm mixes in there.
         """
-        history, given = self._known_history(), np.asarray(observation)
+        history, given = self._known_history(), _array(observation)
         frames = history.checked(given)
-        actions = self._actions(history.seen(frames))
+        with default_settings():
+            actions = self._actions(history.seen(frames))
         if given.shape != history.frame_shape:
             return actions
         return actions[0] if self._num_actions is None else int(actions[0])
 
     def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
         """Fresh episodes, those of `cclf evaluate`; `seed` chooses them."""
-        if seed < 0:
-            raise ConfigError(f"seed={seed} must be 0 or more")
+        episodes, seed = fields.plain(episodes), fields.plain(seed)
+        fields.refuse_misfit("episodes", episodes, fields.Size)
+        fields.refuse_misfit("seed", seed, fields.Seed)
         config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
-        with closing(build.make_agent(config, self._device)) as player:
+        with (
+            default_settings(),
+            closing(build.make_agent(config, self._device)) as player,
+        ):
             weights = build.networks_of(self.policy).state_dict()
             build.networks_of(player.policy).load_state_dict(weights)
             return player.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
@@ -94,3 +101,12 @@ class TrainedAgent:
         with torch.inference_mode():
             action: torch.Tensor = self.policy.evaluation_action(seen.to(device))
         return action.cpu()
+
+
+def _array(observation: Any) -> np.ndarray:
+    try:
+        return np.asarray(observation)
+    except Exception as error:  # whatever the class of the observation raises
+        raise ConfigError(
+            f"the observation cannot be read as an array: {one_line(error)}"
+        ) from error

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cclf import cli
 from cclf.measure import bench
 from tiny_runs import tiny_config
 
@@ -13,3 +14,36 @@ def test_an_update_is_timed_with_its_parity_and_its_arithmetic(base: str, method
     assert figures["parity"]["step_cosine"] == pytest.approx(1.0)
     assert figures["p10_ms"] <= figures["median_ms"] <= figures["p90_ms"]
     assert figures["teraflop"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("minigrid --seconds nan", "--seconds nan must lie in [0.01, 86400]"),
+        ("loop --seconds inf", "--seconds inf must lie in"),
+        ("loop --seconds 0", "--seconds 0.0 must lie in"),
+        ("minigrid --processes -1", "--processes -1 must lie in [0, 1024]"),
+        ("minigrid --processes 100000", "--processes 100000 must lie in"),
+        ("minigrid --methods", "--methods needs at least one value"),
+        ("loop --seeds", "--seeds needs at least one value"),
+        ("loop --seeds 1 0", "--seeds 0 must lie in [1, 1000]"),
+        ("update --pairs 1", "--pairs 1 must lie in [2,"),
+        ("update --pairs 99999999999999999999", "must lie in [2,"),
+        ("parity none --batches 0", "--batches 0 must lie in"),
+        ("parity none --updates 99999999999", "--updates 99999999999 must lie in"),
+        ("rainbow --rounds 99999999999", "--rounds 99999999999 must lie in"),
+        ("rainbow --stacks", "--stacks needs at least one value"),
+        ("rainbow --replay-transitions 99", "--replay-transitions 99 must lie in [100,"),
+        ("loop --task toy/catch", "e.g. toy/reach, or cclf bench rainbow"),
+        ("update --task toy/catch", "e.g. toy/reach, or cclf bench rainbow"),
+        ("loop --task minigrid/Empty-5x5", "use another task"),
+        ("loop --device cpu:1", "device 'cpu:1' is not supported"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_is_refused_in_one_line(
+    words: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert line in err

@@ -157,22 +157,50 @@ def test_what_is_drawn_live_needs_no_lines_between(clock, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("label", "total", "mean", "std"),
+    ("label", "total", "mean", "std", "shown"),
     [
-        ("", 400_000, 0.00123456, 0.017),
-        ("", 2_000_000, -0.00123456, 1234.5),
-        ("dmc/cartpole-swingup seed 12: ", 500_000, 823.456, 12.3),
+        ("", 400_000, 0.00123456, 0.017, "0.001235 ± 0.017"),
+        ("", 2_000_000, -0.00123456, 1234.5, "-0.001235 ± 1,234"),
+        ("", 2_000_000, -999_999.4, 123_456.7, "-999,999 ± 123,457"),
+        ("dmc/cartpole-swingup seed 12: ", 500_000, 823.456, 12.3, "823.5 ± 12"),
     ],
 )
-def test_lines_fit_the_terminal(label, total, mean, std, clock, capsys):
+def test_lines_fit_the_terminal(label, total, mean, std, shown, clock, capsys):
     progress = Progress(total, 0, 0, label=label, clock=clock)
     progress.training_return(-123_456.7)
     advance(progress, clock, 1_000, total // 1_000, 50)
     progress.evaluation(total // 1_000, mean, std)
     line = capsys.readouterr().err.splitlines()[-1]
     assert len(line) <= WIDTH, f"{line!r} has {len(line)} columns"
-    assert f"{mean:.4g} ± {std:.2g}" in line
+    assert shown in line
     assert " d " in line, "it takes days"
+
+
+@pytest.mark.parametrize(
+    ("train", "mean", "std", "shown"),
+    [
+        (-1240.6, -173.8, 118.3, ["-173.8 ± 118", "-1,241"]),
+        (-9999.6, 9999.6, 99.6, ["10,000 ± 100", "-10,000"]),
+        (-999_999.4, -999_999.4, 999_999.4, ["-999,999 ± 999,999", "-999,999"]),
+        (999_999.6, -1_234_567.0, 1_234_567.0, ["-1.235e6 ± 1.2e6", "1e6"]),
+        (-1.5e300, -1.2345e300, 1.2345e300, ["-1.23e300 ± 1.2e300", "-1.5e300"]),
+        (-1.25e-7, -1.2345e-5, 1e-17, ["-1.234e-5 ± 1e-17", "-1.25e-7"]),
+        (float("nan"), float("-inf"), float("inf"), ["-inf ± inf", "nan"]),
+    ],
+)
+def test_returns_stand_in_their_columns_without_an_exponent_below_a_million(
+    train, mean, std, shown, clock, capsys
+):
+    progress = Progress(1_000, 0, 0, clock=clock)
+    progress.training_return(train)
+    advance(progress, clock, 1.0, 500, 1)
+    advance(progress, clock, 1.0, 1_000, 1 + 123_456)
+    progress.evaluation(1_000, mean, std)
+    header, row = capsys.readouterr().err.splitlines()
+    cells = row[header.index("eval return") : header.index("updates/s") - 2]
+    assert [cell.strip() for cell in (cells[:19], cells[19:])] == shown
+    assert header.index(" time") == row.index(" took")
+    assert "e" not in row[header.index("updates/s") :].split()[0]
 
 
 @pytest.mark.parametrize("total", [3_000, 2_000_000])

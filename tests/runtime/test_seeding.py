@@ -2,6 +2,7 @@
 wherever they should."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cclf import build
-from cclf.runtime.seeding import STREAMS, Generators, derive
+from cclf.runtime.seeding import STREAMS, Generators, derive, seeded_weights
 from tiny_runs import CPU, differing, run, tables, tiny_config
 
 words = st.one_of(st.integers(0, 2**40), st.text(max_size=8))
@@ -118,3 +119,34 @@ def test_actions_after_the_warm_up_depend_on_the_seed_too(tmp_path):
     learners = [run(tiny_config(seed=seed), tmp_path / str(seed))[0] for seed in (1, 2)]
     taken = [learner.replay.actions[26:45] for learner in learners]  # slot 25 ends an episode
     assert not torch.isclose(*taken).any()
+
+
+def test_weights_drawn_in_two_threads_are_those_of_one():
+    def draw(seed, meanwhile=lambda: None):
+        with seeded_weights(seed):
+            first = torch.rand(4)
+            meanwhile()
+            return torch.cat([first, torch.rand(4)])
+
+    expected = draw(1), draw(2)
+    began, inside, over, drawn = *(threading.Event() for _ in range(3)), []
+
+    def stay():
+        inside.set()
+        over.wait(10)
+
+    def other():
+        began.wait(10)
+        drawn.append(draw(2, stay))
+
+    def let_the_other_draw():
+        began.set()
+        inside.wait(0.3)  # in vain, since only one thread at a time draws
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ours = draw(1, let_the_other_draw)
+    over.set()
+    thread.join()
+    assert torch.equal(ours, expected[0])
+    assert torch.equal(drawn[0], expected[1])

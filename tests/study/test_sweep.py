@@ -217,20 +217,6 @@ def test_the_loop_benchmark_counts_the_steps_of_all_runs(
     }
     assert min(report["rad x 2"]["host_ms_per_step"].values()) >= 0.0
     assert all(report[name]["agent_steps_per_second"] > 0 for name in ("rad x 1", "rad x 2"))
-    assert cli.main(["bench", "loop", "--seeds", "0"]) == 2
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["update --pairs 1", "loop --seconds 0", "parity none --batches 0", "parity none --updates 0"],
-)
-def test_a_benchmark_of_nothing_is_refused_in_one_line(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["bench", *words.split()]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "nothing to measure" in err
 
 
 def test_views_that_are_all_the_chosen_one_leave_nothing_to_choose() -> None:

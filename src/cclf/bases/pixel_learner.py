@@ -21,15 +21,7 @@ from cclf.runtime.seeding import Generators, derive
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
 
 Compute = TypeVar("Compute")
-Algorithm = TypeVar("Algorithm")
 MakeAlgorithm = Callable[[Config, EnvSpec, torch.device], OffPolicyAlgorithm]
-
-
-def with_seeded_weights(config: Config, make: Callable[[], Algorithm]) -> Algorithm:
-    """What `make` makes. Networks are drawn on the CPU: the same weights on every device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(config.seed, "init"))
-        return make()
 
 
 def compute_for(

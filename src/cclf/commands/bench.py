@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -13,6 +13,9 @@ from cclf.bases.registry import bases, find_base
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
 from cclf.config import Precision
 from cclf.errors import ConfigError, nearest
+from cclf.fields import Range
+
+Seconds = Annotated[float, Range(0.01, 86_400)]
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,9 @@ class BenchMinigrid:
     """A task of MiniGrid."""
     methods: tuple[str, ...] = ("a2c", "re3", "cclf", "re3+cclf")
     """Methods to measure, one after another."""
-    processes: int = 0
+    processes: Annotated[int, Range(0, 1_024)] = 0
     """Independent runs side by side, one thread each; 0 is one per processor."""
-    seconds: float = 10.0
+    seconds: Seconds = 10.0
     """How long to measure each."""
     json: bool = False
     """One JSON document on standard output."""
@@ -47,7 +50,7 @@ class BenchUpdate:
     """Of the fast update; its parity with float32 is checked first."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    pairs: int = 100
+    pairs: Annotated[int, Range(2, 1_000_000)] = 100
     """Pairs of updates to time."""
     deterministic: bool = False
     """On a GPU, with the kernels of `cclf train --deterministic`."""
@@ -70,9 +73,9 @@ class BenchLoop:
     """Of the update."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    seeds: tuple[int, ...] = (1,)
+    seeds: tuple[Annotated[int, Range(1, 1_000)], ...] = (1,)
     """How many runs take turns in the process; several numbers are measured one after another."""
-    seconds: float = 10.0
+    seconds: Seconds = 10.0
     """How long to measure each."""
     env_worker: bool = False
     """Each environment in a process of its own, so that they draw at the same time."""
@@ -91,9 +94,9 @@ class BenchParity:
     """What is held against float32."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    batches: int = 8
+    batches: Annotated[int, Range(1, 100_000)] = 8
     """Batches of the replay to compare on."""
-    updates: int = 300
+    updates: Annotated[int, Range(1, 1_000_000)] = 300
     """To make from there in both precisions, for a look at where losses go."""
     trust_imports: bool = False
     """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
@@ -108,8 +111,6 @@ OPTIONS = {
     "loop": BenchLoop,
     "parity": BenchParity,
 }
-# The least that makes sense, of options that some benchmarks have.
-LEAST = {"pairs": 2, "batches": 1, "updates": 1, "seconds": 0.01, "processes": 0}
 
 
 def main(arguments: list[str]) -> int:
@@ -126,17 +127,6 @@ def main(arguments: list[str]) -> int:
     return kinds[kind](arguments[1:])
 
 
-def _bench_options(options: Any, kind: str, arguments: list[str]) -> Any:
-    chosen = parse(options, f"cclf bench {kind}", arguments)
-    for name, least in LEAST.items():
-        if getattr(chosen, name, least) < least:
-            raise ConfigError(
-                f"--{name} {getattr(chosen, name)} must be {least} or more: there would be nothing "
-                "to measure"
-            )
-    return chosen
-
-
 def _show(report: dict[str, Any], as_json: bool, where: str, figure: str, unit: str) -> int:
     if as_json:
         print(json.dumps(report, indent=2))
@@ -150,7 +140,7 @@ def _show(report: dict[str, Any], as_json: bool, where: str, figure: str, unit: 
 
 
 def _minigrid(arguments: list[str]) -> int:
-    options = _bench_options(BenchMinigrid, "minigrid", arguments)
+    options = parse(BenchMinigrid, "cclf bench minigrid", arguments)
     from cclf.measure import whole_runs
 
     processes = options.processes or os.cpu_count() or 1
@@ -160,7 +150,7 @@ def _minigrid(arguments: list[str]) -> int:
 
 
 def _update(arguments: list[str]) -> int:
-    options = _bench_options(BenchUpdate, "update", arguments)
+    options = parse(BenchUpdate, "cclf bench update", arguments)
     from cclf.measure import bench
 
     configs = bench.configs_of(options.task, options.base, options.methods, options.precision)
@@ -173,11 +163,7 @@ def _update(arguments: list[str]) -> int:
 
 
 def _loop(arguments: list[str]) -> int:
-    options = _bench_options(BenchLoop, "loop", arguments)
-    if not options.seeds or min(options.seeds) < 1:
-        raise ConfigError(
-            f"--seeds {' '.join(map(str, options.seeds))}: name how many runs take turns, 1 or more"
-        )
+    options = parse(BenchLoop, "cclf bench loop", arguments)
     from cclf.measure import bench, whole_runs
 
     methods = (options.method,) if options.method else ()
@@ -193,14 +179,14 @@ def _loop(arguments: list[str]) -> int:
 def _of_base(name: str, arguments: list[str]) -> int:
     """A benchmark that only this base algorithm has."""
     room = find_base(name).part("bench")
-    options = _bench_options(room.Options, name, arguments)
+    options = parse(room.Options, f"cclf bench {name}", arguments)
     from cclf.envs.make import make_env
 
     return _show(room.bench(options, make_env), options.json, "", room.FIGURE, room.UNIT)
 
 
 def _parity(arguments: list[str]) -> int:
-    options = _bench_options(BenchParity, "parity", arguments)
+    options = parse(BenchParity, "cclf bench parity", arguments)
     from cclf import build
     from cclf.runtime import devices
     from cclf.runtime.run_folder import playable_config

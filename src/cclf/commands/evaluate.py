@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from cclf.commands.options import EXIT_DONE, parse
-from cclf.errors import ConfigError
+from cclf.fields import Episodes, Seed
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Evaluate:
 
     run: tyro.conf.Positional[Path]
     """A run folder, or a folder that holds just one run."""
-    episodes: int = 10
+    episodes: Episodes = 10
     """How many to play."""
-    seed: int = 0
+    seed: Seed = 0
     """Chooses the episodes; it has nothing to do with the seed of the run."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
@@ -32,10 +32,6 @@ class Evaluate:
 
 def main(arguments: list[str]) -> int:
     options = parse(Evaluate, "cclf evaluate", arguments)
-    if options.episodes < 1 or options.seed < 0:
-        raise ConfigError(
-            f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more"
-        )
     from cclf import build
     from cclf.runtime import devices
     from cclf.runtime.seeding import derive

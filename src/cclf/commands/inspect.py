@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 import tyro
 
@@ -11,6 +11,7 @@ from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.config import Curiosity
 from cclf.errors import ConfigError, nearest
+from cclf.fields import Range
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Inspect:
     """A run folder, or a folder that holds just one run."""
     out: Path = Path("curiosity.html")
     """The page, an .html."""
-    samples: int = 2_048
+    samples: Annotated[int, Range(1, 1_000_000)] = 2_048
     """Transitions to look at, rounded up to whole batches."""
     curiosity: tuple[str, ...] = ()
     """Two measures, e.g. belief debiased: the same transitions under both, side by side."""
@@ -37,8 +38,6 @@ class Inspect:
 
 def main(arguments: list[str]) -> int:
     options = parse(Inspect, "cclf inspect", arguments)
-    if options.samples < 1:
-        raise ConfigError(f"--samples {options.samples} must be 1 or more")
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
     measures = _two_measures(options.curiosity) if options.curiosity else None

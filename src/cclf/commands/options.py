@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cclf import fields
 from cclf.errors import ConfigError
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
@@ -46,6 +47,7 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
         ]
         line = " ".join(words).partition(" Argument helptext:")[0]
         raise ConfigError(f"{line or 'bad options'} (see: {prog} --help)") from None
+    fields.refuse_options(filled)
     named = getattr(filled, "run", None)
     return replace(filled, run=only_run(named)) if isinstance(named, Path) else filled
 

@@ -10,6 +10,7 @@ import tyro
 from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.errors import ConfigError
+from cclf.fields import Episodes, Seed
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,9 @@ class Play:
     """A run folder, or a folder that holds just one run."""
     out: Path = Path("episode.mp4")
     """The video, an .mp4 in a folder that is there."""
-    episodes: int = 1
+    episodes: Episodes = 1
     """How many to show, one after another."""
-    seed: int = 0
+    seed: Seed = 0
     """Chooses the episodes; it has nothing to do with the seed of the run."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
@@ -34,10 +35,6 @@ class Play:
 
 def main(arguments: list[str]) -> int:
     options = parse(Play, "cclf play", arguments)
-    if options.episodes < 1 or options.seed < 0:
-        raise ConfigError(
-            f"--episodes {options.episodes} must be 1 or more and --seed {options.seed} 0 or more"
-        )
     if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
         raise ConfigError(
             f"cannot write the video {options.out}: name an .mp4 in a folder that is there"

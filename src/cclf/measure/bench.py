@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cclf import presets
+from cclf.bases.registry import find_base
 from cclf.config import Config, Precision
 from cclf.console import say
 from cclf.errors import ConfigError
@@ -106,11 +107,17 @@ def off_policy(learner: Any, config: Config) -> "OffPolicyLearner":
     from cclf.runtime.learner import OffPolicyLearner
 
     if not isinstance(learner, OffPolicyLearner):
-        raise ConfigError(
-            f"{config.task} is learned with {config.base}, whose updates are not timed here: use a "
-            "task of dmc, gym or toy"
-        )
+        raise not_timed(config)
     return learner
+
+
+def not_timed(config: Config) -> ConfigError:
+    base = find_base(config.base)
+    own = f", or cclf bench {base.name}" if base.has("bench") else ""
+    return ConfigError(
+        f"{config.task} is learned with {base.name}, whose updates are not timed here: use a task "
+        f"with continuous actions, e.g. toy/reach{own}"
+    )
 
 
 def _ceilings(device: "torch.device") -> dict[str, float]:

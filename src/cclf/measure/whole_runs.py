@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cclf import presets
 from cclf.config import Config
 from cclf.console import say
-from cclf.measure.bench import off_policy
+from cclf.measure.bench import not_timed, off_policy
 from cclf.measure.parity import step_parity
 
 if TYPE_CHECKING:
@@ -88,9 +88,12 @@ def loop(
     from cclf.runtime import devices
     from cclf.runtime.provenance import finish, header
 
+    sizes = {"warmup_agent_steps": 300, "replay_capacity_transitions": 20_000}
+    if not all(hasattr(asked.algorithm, name) for name in sizes):
+        raise not_timed(asked)
     device = devices.choose_device(device_name)
     report, method = header(asked.task, asked.algorithm.precision, device), asked.method_name
-    algorithm = replace(asked.algorithm, warmup_agent_steps=300, replay_capacity_transitions=20_000)
+    algorithm = replace(asked.algorithm, **sizes)
     config = replace(asked, algorithm=algorithm, run=replace(asked.run, env_worker=env_worker))
     for count in seeds:
         devices.set_up(config, device)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cclf.errors import StopRun
+from cclf.runtime.torch_settings import restored_settings
 
 
 class Step(NamedTuple):
@@ -27,9 +28,14 @@ class Evaluated(NamedTuple):
     returns: tuple[float, ...]  # of its episodes
 
 
+class CallbackError(ValueError):
+    """Carries an error of a callback, its `__cause__`, through the generators of a run: they would
+    take a StopIteration for their own end, and an OSError for one of the run folder."""
+
+
 class Callbacks(NamedTuple):
     """Each may raise `StopRun`: the run is then saved and stops, as after a signal. Any other error
-    goes through to whoever trains."""
+    ends the run, as the cause of a `CallbackError`."""
 
     on_step: Callable[[Step], Any] | None = None
     on_evaluation: Callable[[Evaluated], Any] | None = None
@@ -37,18 +43,23 @@ class Callbacks(NamedTuple):
     def tell(self, step: Step | None, evaluations: Sequence[Evaluated]) -> bool:
         """Whether one asks to stop. All are told first."""
         steps = () if step is None or self.on_step is None else (step,)
-        asked = [_asks_to_stop(self.on_step, fact) for fact in steps]
+        asked = [_asks_to_stop("on_step", self.on_step, fact) for fact in steps]
         if self.on_evaluation is not None:
-            asked += [_asks_to_stop(self.on_evaluation, fact) for fact in evaluations]
+            asked += [
+                _asks_to_stop("on_evaluation", self.on_evaluation, fact) for fact in evaluations
+            ]
         return any(asked)
 
 
 NOBODY = Callbacks()
 
 
-def _asks_to_stop(callback: Any, fact: Step | Evaluated) -> bool:
+def _asks_to_stop(name: str, callback: Any, fact: Step | Evaluated) -> bool:
     try:
-        callback(fact)
+        with restored_settings():
+            callback(fact)
     except StopRun:
         return True
+    except Exception as error:
+        raise CallbackError(name) from error
     return False

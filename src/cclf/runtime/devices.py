@@ -2,8 +2,6 @@
 process."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -26,7 +24,7 @@ def choose_device(name: str) -> torch.device:
         raise ConfigError(
             f"device {name!r} is not there: PyTorch sees {count} CUDA devices; use --device cpu"
         )
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise ConfigError(f"device {name!r} is not supported: use cpu, cuda, cuda:N or auto")
     return device
 
@@ -35,20 +33,6 @@ def set_up(config: Config, device: torch.device) -> None:
     """All that a run sets for its process."""
     set_threads(config, device)
     set_precision(config, device)
-
-
-@contextmanager
-def as_before() -> Iterator[None]:
-    """What a run sets for its process is set back at the end, for a program that goes on. Not what
-    `deterministic` sets: CUDA reads it once."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    threads, tf32, benchmark = torch.get_num_threads(), cudnn.allow_tf32, cudnn.benchmark
-    matmul_tf32 = matmul.allow_tf32
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark = tf32, matmul_tf32, benchmark
 
 
 def set_threads(config: Config, device: torch.device) -> None:

@@ -1,10 +1,11 @@
 """The frames that an agent saw last, for a program that hands it one frame after the other."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from cclf.errors import ConfigError
+from cclf.fields import shown
 
 
 class FrameHistory:
@@ -25,15 +26,28 @@ class FrameHistory:
         self._frames: np.ndarray | None = None  # (N, frame_stack, *frame_shape)
         self._is_new = np.zeros(0, dtype=bool)  # (N,)  whose next frame begins an episode
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
-        """The next frame begins an episode: of all, or of these rows of a batch."""
+    def reset(self, rows: Any = None) -> None:
+        """The next frame begins an episode: of all, or of these rows of a batch, as numbers or as
+        one truth value for each row."""
         if rows is None:
             self._frames = None
             return
-        if self._frames is None or any(not 0 <= row < len(self._is_new) for row in rows):
-            size = 0 if self._frames is None else len(self._is_new)
-            raise ConfigError(f"rows {list(rows)}: the last batch had {size} rows, counted from 0")
-        self._is_new[list(rows)] = True
+        self._is_new[self._checked_rows(rows)] = True
+
+    def _checked_rows(self, rows: Any) -> np.ndarray:
+        size = 0 if self._frames is None else len(self._is_new)
+        wrong = f"rows={shown(rows)}: the last batch had {size} rows, counted from 0"
+        try:
+            given = np.asarray(rows)
+        except Exception as error:  # whatever the class of `rows` raises
+            raise ConfigError(wrong) from error
+        if given.dtype == bool and given.shape == (size,):
+            return np.flatnonzero(given)
+        if given.shape == (0,):
+            return np.zeros(0, dtype=int)
+        if given.dtype.kind not in "iu" or given.ndim != 1 or not _all_in(given, size):
+            raise ConfigError(wrong)
+        return given
 
     def seen(self, frames: np.ndarray) -> np.ndarray:
         """Add a frame to each history (N, ...); the stacks (N, frame_stack * C, ...)."""
@@ -56,7 +70,10 @@ class FrameHistory:
         """One frame or a batch of them, as a batch (N, ...); anything else is refused."""
         shape, wanted = observation.shape, self.frame_shape
         if self.dtype != np.uint8 and observation.dtype.kind in "fiub":
-            observation = observation.astype(self.dtype)  # as training does
+            with np.errstate(over="ignore"):
+                observation = observation.astype(self.dtype)  # as training does
+            if not np.isfinite(observation).all():
+                raise ConfigError("the observation holds numbers that are not finite float32")
         if observation.dtype != self.dtype:
             wants = "frames are uint8, from 0 to 255, not scaled"
             if self.dtype != np.uint8:
@@ -70,3 +87,7 @@ class FrameHistory:
                 f"(N, {', '.join(map(str, wanted))}){hint}"
             )
         return observation if shape != wanted else observation[None]
+
+
+def _all_in(rows: np.ndarray, size: int) -> bool:
+    return bool(((rows >= 0) & (rows < size)).all())

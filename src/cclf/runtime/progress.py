@@ -24,6 +24,8 @@ SPEED_SECONDS = 480.0
 _BAR_COLUMNS = 8, 40  # at least and at most
 _SPARE_COLUMNS = 3  # for the ^C that a terminal adds: in a full line it would begin a new one
 _MOST_DAYS = 9_999
+_MEAN_COLUMNS, _STD_COLUMNS, _TRAIN_COLUMNS, _RATE_COLUMNS = 9, 7, 8, len("updates/s")
+_FIRST_WITH_EXPONENT = 1_000_000
 
 
 def duration(seconds: float | None) -> str:
@@ -39,6 +41,25 @@ def duration(seconds: float | None) -> str:
     if days:
         return f"{days:,} d {rest // 3_600} h"
     return time.strftime("%H:%M:%S", time.gmtime(rest))
+
+
+def number(value: float, digits: int, columns: int) -> str:
+    """`digits` significant digits, fewer where they do not fit, or a whole number where that has
+    more of them. An exponent only from a million on, and below 0.0001.
+
+    >>> number(-1240.6, 3, 8), number(0.00123456, 4, 9), number(-1.5e300, 4, 9), number(1e-7, 4, 9)
+    ('-1,241', '0.001235', '-1.5e300', '1e-7')
+    """
+    if min(10**digits, 1_000) - 0.5 <= abs(value) < _FIRST_WITH_EXPONENT - 0.5:
+        return f"{value:,.0f}"
+    texts = (_short(f"{value:.{count}g}") for count in range(digits, 0, -1))
+    return next((text for text in texts if len(text) <= columns), f"{value:.0e}")
+
+
+def _short(text: str) -> str:
+    """Without what an exponent does not need: 1.2e+06 is 1.2e6."""
+    figures, mark, exponent = text.partition("e")
+    return f"{figures}e{int(exponent)}" if mark else figures
 
 
 def joined(cells: list[str], spare: Iterable[str], columns: int) -> str:
@@ -120,15 +141,15 @@ class Progress:
             self._say_row(self._env_steps, "")
 
     def training_return(self, value: float) -> None:
-        self._train_return = f"{value:.3g}"
+        self._train_return = number(value, 3, _TRAIN_COLUMNS)
 
     def evaluation(self, env_steps: int, mean: float, std: float) -> None:
         self._pace.pause()
-        self._eval_return = f"{mean:.4g}"
+        self._eval_return = number(mean, 4, _MEAN_COLUMNS)
         self._draw()
         if not self._deserves_a_line(env_steps):
             return
-        self._say_row(env_steps, f"{mean:.4g} ± {std:.2g}")
+        self._say_row(env_steps, f"{self._eval_return} ± {number(std, 2, _STD_COLUMNS)}")
         self._told = env_steps, self._clock()
 
     def _say_row(self, env_steps: int, result: str) -> None:
@@ -145,7 +166,11 @@ class Progress:
 
     def _row_of(self, steps: str, result: str, train: str, rate: str, left: str) -> str:
         width = max(len("env steps"), 2 * len(f"{self.total:,}") + 1)
-        return f"{steps:>{width}}  {result:<19}  {train:>8}  {rate:>9}  {left}"
+        result_columns = _MEAN_COLUMNS + len(" ± ") + _STD_COLUMNS
+        return (
+            f"{steps:>{width}}  {result:<{result_columns}}  {train:>{_TRAIN_COLUMNS}}  "
+            f"{rate:>{_RATE_COLUMNS}}  {left}"
+        )
 
     def _deserves_a_line(self, env_steps: int) -> bool:
         """A suite with hundreds of evaluations must not flood a terminal or a log; all of them are
@@ -171,7 +196,7 @@ class Progress:
 
     def _rate(self) -> str:
         speed = self._estimates.tasks[1].speed
-        return "-" if speed is None else f"{speed:.3g}"
+        return "-" if speed is None else number(speed, 3, _RATE_COLUMNS)
 
     def _row(self) -> Table:
         """What is drawn live: a bar, and as much text as fits."""

@@ -1,6 +1,10 @@
 """Random numbers as inputs: one seed, many named streams, none of which can disturb another."""
 
+import os
+import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,23 @@ def derive(seed: int, *path: str | int) -> int:
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
     low, high = np.random.SeedSequence([seed, *words]).generate_state(2, np.uint32)
     return int(high) << 31 | int(low) >> 1
+
+
+# PyTorch draws weights from one generator of the whole process: one thread at a time seeds it.
+_drawing = threading.RLock()
+# A process that is forked while another thread holds the lock could never get it.
+os.register_at_fork(
+    before=_drawing.acquire, after_in_parent=_drawing.release, after_in_child=_drawing.release
+)
+
+
+@contextmanager
+def seeded_weights(seed: int) -> Iterator[None]:
+    """Networks that are made here draw their first weights from `seed`, on the CPU: the same
+    weights on every device."""
+    with _drawing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "init"))
+        yield
 
 
 class Generators:

@@ -16,12 +16,11 @@ from cclf.errors import ConfigError
 from cclf.runtime.agent import Agent
 from cclf.runtime.evaluate import evaluate_vector
 from cclf.runtime.evaluators import Evaluators
-from cclf.runtime.seeding import derive
+from cclf.runtime.seeding import derive, seeded_weights
 
 
 def make_a2c(config: Config, num_actions: int) -> A2c:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(config.seed, "init"))
+    with seeded_weights(config.seed):
         return A2c(config, num_actions)
 
 

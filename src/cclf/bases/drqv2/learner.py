@@ -6,12 +6,13 @@ from cclf.bases import pixel_learner
 from cclf.bases.drqv2.config import Drqv2Config
 from cclf.bases.drqv2.parts import Compute, compute_with
 from cclf.bases.drqv2.update import Drqv2
-from cclf.bases.pixel_learner import compute_for, with_seeded_weights
+from cclf.bases.pixel_learner import compute_for
 from cclf.config import Config
 from cclf.data.types import EnvSpec, MakeEnv
 from cclf.runtime.agent import Agent
 from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.learner import OffPolicyLearner
+from cclf.runtime.seeding import seeded_weights
 
 evaluates_beside_training = pixel_learner.evaluates_beside_training
 
@@ -19,7 +20,8 @@ evaluates_beside_training = pixel_learner.evaluates_beside_training
 def make_drqv2(
     config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
 ) -> Drqv2:
-    return with_seeded_weights(config, lambda: Drqv2(config, action_dim, device, compute))
+    with seeded_weights(config.seed):
+        return Drqv2(config, action_dim, device, compute)
 
 
 def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> Drqv2:

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cclf import presets
 from cclf.bases.rainbow.coefficients import GAMES
 from cclf.config import Config
 from cclf.console import say
 from cclf.errors import ConfigError
+from cclf.fields import Range
 
 if TYPE_CHECKING:
     import torch
@@ -72,15 +73,15 @@ class Options:
 
     methods: tuple[str, ...] = ("rainbow", "curl", "cclf")
     """Methods to measure, one after another."""
-    stacks: tuple[int, ...] = (26, 104)
+    stacks: tuple[Annotated[int, Range(1, 10_000)], ...] = (26, 104)
     """Runs in a stack."""
     precision: Literal["fp32", "tf32"] = "fp32"
     """Of matrix products."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    rounds: int = 200
+    rounds: Annotated[int, Range(1, 1_000_000)] = 200
     """Updates of every run in each of five measurements."""
-    replay_transitions: int = 100_000
+    replay_transitions: Annotated[int, Range(100, 10**12)] = 100_000
     """Of each run; 0.71 GB per 100,000."""
     deterministic: bool = False
     """On a GPU, with the kernels of `cclf train --deterministic`."""
@@ -88,12 +89,6 @@ class Options:
     """Small networks and frames, to try the benchmark itself."""
     json: bool = False
     """One JSON document on standard output."""
-
-    def __post_init__(self) -> None:
-        if min(self.stacks, default=1) < 1 or self.rounds < 1 or self.replay_transitions < 100:
-            raise ConfigError(
-                "--stacks and --rounds must be 1 or more, --replay-transitions 100 or more"
-            )
 
 
 FIGURE, UNIT = "median_ms", "ms per update of one run"

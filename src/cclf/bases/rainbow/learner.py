@@ -23,7 +23,7 @@ from cclf.runtime.compile import compiled
 from cclf.runtime.devices import choose_replay_device
 from cclf.runtime.evaluate import Rounds, evaluate_games
 from cclf.runtime.evaluators import Evaluators
-from cclf.runtime.seeding import derive
+from cclf.runtime.seeding import derive, seeded_weights
 from cclf.runtime.workers import EnvPool, EnvWorkers, LocalEnvs, shared_file
 
 
@@ -61,8 +61,7 @@ def make_learner(
 
 
 def make_rainbow(config: Config, num_actions: int) -> Rainbow:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(config.seed, "init"))
+    with seeded_weights(config.seed):
         return Rainbow(config, num_actions)
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from cclf.bases import pixel_learner
-from cclf.bases.pixel_learner import compute_for, with_seeded_weights
+from cclf.bases.pixel_learner import compute_for
 from cclf.bases.sac.config import SacConfig
 from cclf.bases.sac.parts import Compute, compute_with
 from cclf.bases.sac.update import Sac
@@ -14,6 +14,7 @@ from cclf.data.types import EnvSpec, MakeEnv
 from cclf.runtime.agent import Agent
 from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.learner import OffPolicyLearner
+from cclf.runtime.seeding import seeded_weights
 
 evaluates_beside_training = pixel_learner.evaluates_beside_training
 replay_forecast = pixel_learner.replay_forecast
@@ -27,7 +28,8 @@ def make_sac(
     state_dim: int = 0,
 ) -> Sac:
     """`state_dim`: see `Sac`."""
-    return with_seeded_weights(config, lambda: Sac(config, action_dim, device, compute, state_dim))
+    with seeded_weights(config.seed):
+        return Sac(config, action_dim, device, compute, state_dim)
 
 
 def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> Sac:

@@ -1,0 +1,172 @@
+"""The settings of PyTorch that a program may have changed for its process or thread, and that would
+change what a run learns. A run and an agent compute with PyTorch's defaults, and leave the settings
+of the program as they were."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import backends
+
+_CPU = torch.device("cpu")
+
+
+class _Setting(NamedTuple):
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    # Values that compute as PyTorch does by default, that default first; empty: any value does.
+    defaults: tuple[Any, ...] = ()
+
+
+def _attribute(owner: Any, name: str, *defaults: Any) -> _Setting:
+    return _Setting(partial(getattr, owner, name), partial(setattr, owner, name), defaults)
+
+
+def _precision(module: Any, operation: str, *defaults: Any) -> _Setting:
+    return _attribute(getattr(module, operation, None), "fp32_precision", *defaults)
+
+
+def _set_deterministic(mode: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+
+
+def _known(*settings: _Setting) -> tuple[_Setting, ...]:
+    """Those that this version of PyTorch has."""
+    known = []
+    for setting in settings:
+        with suppress(AttributeError):
+            _value(setting)
+            known.append(setting)
+    return tuple(known)
+
+
+def _value(setting: _Setting) -> Any:
+    """None where an older and a newer setting of the same precision disagree."""
+    try:
+        return setting.read()
+    except RuntimeError:
+        return None
+
+
+_OF_THREAD = _known(
+    _Setting(torch.is_grad_enabled, torch.set_grad_enabled, (True,)),
+    *(
+        _Setting(
+            partial(torch.is_autocast_enabled, device),
+            partial(torch.set_autocast_enabled, device),
+            (False,),
+        )
+        for device in ("cpu", "cuda")
+    ),
+)
+_OF_PROCESS = _known(
+    _Setting(torch.get_default_dtype, torch.set_default_dtype, (torch.float32,)),
+    _Setting(
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        _set_deterministic,
+        ((False, False),),
+    ),
+    _attribute(backends.mkldnn, "enabled", True),
+    _attribute(backends.cudnn, "deterministic", False),
+    # The older settings of a precision come first: writing one changes newer ones.
+    _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest",)),
+    _attribute(backends, "fp32_precision", "none", "ieee"),
+    _precision(backends.mkldnn, "matmul", "none", "ieee"),
+    _precision(backends.mkldnn, "conv", "none", "ieee"),
+    _precision(backends.mkldnn, "rnn", "none", "ieee"),
+)
+# The config of a run says what these are, or that they stay as they are.
+_PRECISION_ON_GPU = _known(
+    _attribute(backends.cudnn, "allow_tf32"),
+    _precision(backends.cuda, "matmul"),
+    _precision(backends.cudnn, "conv"),
+    _precision(backends.cudnn, "rnn"),
+)
+_OF_RUN = (
+    _Setting(torch.get_num_threads, torch.set_num_threads),
+    _attribute(backends.cudnn, "benchmark"),
+)
+
+
+@contextmanager
+def default_settings() -> Iterator[None]:
+    """PyTorch computes with its defaults, whatever the program has set: float32, tensors on the
+    CPU, gradients on, inference mode and autocast off, full precision."""
+    with ExitStack() as held:
+        if torch.is_inference_mode_enabled():
+            held.enter_context(torch.inference_mode(False))
+        # Only where it is needed: an active device context makes every call of PyTorch slower.
+        if torch.get_default_device() != _CPU:
+            held.enter_context(_CPU)
+        held.callback(_write, _values(_OF_THREAD))
+        _write_defaults(_OF_THREAD)
+        held.enter_context(_default_settings_of_process())
+        yield
+
+
+@contextmanager
+def restored_settings() -> Iterator[None]:
+    """All settings are at the end what they are at the beginning. Not the environment variable that
+    `deterministic` sets: CUDA reads it once."""
+    before = _values((*_OF_THREAD, *_OF_PROCESS, *_PRECISION_ON_GPU, *_OF_RUN))
+    device = torch.get_default_device()
+    try:
+        yield
+    finally:
+        _write(before)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+
+
+# A run and agents that act in other threads share the settings of the process: the first of them
+# sets the defaults, and the last one restores what the program had set.
+_lock = threading.RLock()
+_users = 0
+_of_program: list[tuple[_Setting, Any]] = []
+# A process that is forked while another thread holds the lock could never get it.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
+
+
+@contextmanager
+def _default_settings_of_process() -> Iterator[None]:
+    global _users, _of_program
+    with _lock:
+        if _users == 0:
+            before = _values((*_OF_PROCESS, *_PRECISION_ON_GPU))
+            _of_program = before if _write_defaults(_OF_PROCESS) else []
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _write(_of_program)
+
+
+def _write_defaults(settings: Iterable[_Setting]) -> bool:
+    """Whether one of them had another value."""
+    others = [setting for setting in settings if _value(setting) not in setting.defaults]
+    for setting in others:
+        if _value(setting) not in setting.defaults:  # an earlier one may have changed it
+            setting.write(setting.defaults[0])
+    return bool(others)
+
+
+def _values(settings: Iterable[_Setting]) -> list[tuple[_Setting, Any]]:
+    return [(setting, _value(setting)) for setting in settings]
+
+
+def _write(values: Iterable[tuple[_Setting, Any]]) -> None:
+    for setting, value in values:
+        if value is not None and _value(setting) != value:
+            setting.write(value)

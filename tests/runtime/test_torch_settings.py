@@ -1,0 +1,167 @@
+"""What a program has set of PyTorch changes neither a run nor an agent, and is left as it was."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cclf
+from cclf.runtime.torch_settings import default_settings
+from test_api import TINY, frames_of, same_end, train
+
+CONTEXTS = {
+    "inference_mode": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "device": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+# How to read it and to write it, another value than PyTorch's default, and that default.
+SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = {
+    "dtype": (
+        torch.get_default_dtype,
+        torch.set_default_dtype,
+        torch.float64,
+        torch.float32,
+    ),
+    "device": (
+        lambda: torch.get_default_device().type,
+        lambda kind: torch.set_default_device(None if kind == "cpu" else kind),
+        "meta",
+        "cpu",
+    ),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled, False, True),
+    "deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+        True,
+        False,
+    ),
+    "matmul": (
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        "medium",
+        "highest",
+    ),
+    "newer matmul": (
+        lambda: torch.backends.cuda.matmul.fp32_precision,
+        lambda name: setattr(torch.backends.cuda.matmul, "fp32_precision", name),
+        "tf32",
+        "ieee",
+    ),
+    "kernels": (
+        lambda: torch.backends.mkldnn.enabled,
+        lambda on: setattr(torch.backends.mkldnn, "enabled", on),
+        False,
+        True,
+    ),
+    "threads": (torch.get_num_threads, torch.set_num_threads, 2, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> cclf.Run:
+    return train(TINY, tmp_path_factory.mktemp("plain"))
+
+
+@contextlib.contextmanager
+def switched(name: str) -> Iterator[None]:
+    _, write, other, default = SWITCHES[name]
+    write(other)
+    try:
+        yield
+    finally:
+        write(default)
+
+
+def acted(folder: Path) -> tuple[bytes, list[float]]:
+    agent = cclf.load(folder, device="cpu")
+    return agent.act(frames_of(TINY, 1)[0]).tobytes(), agent.evaluate(1, seed=1).returns
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_a_run_and_an_agent_inside_a_context_of_pytorch_are_as_outside(
+    name: str,
+    tmp_path: Path,
+    plain: cclf.Run,
+) -> None:
+    expected = acted(plain.folder)
+    with CONTEXTS[name]():
+        inside = (torch.is_grad_enabled(), torch.get_default_device())
+        run = train(TINY, tmp_path)
+        actions = acted(plain.folder)
+        assert (torch.is_grad_enabled(), torch.get_default_device()) == inside
+    assert same_end(run.folder, plain.folder)
+    assert actions == expected
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_run_and_an_agent_under_other_settings_are_as_without(
+    name: str,
+    tmp_path: Path,
+    plain: cclf.Run,
+) -> None:
+    expected = acted(plain.folder)
+    read = SWITCHES[name][0]
+    with switched(name):
+        before = read()
+        run = train(TINY, tmp_path)
+        actions = acted(plain.folder)
+        assert read() == before
+    assert same_end(run.folder, plain.folder)
+    assert actions == expected
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_setting_that_a_callback_changes_lasts_until_it_returns(
+    name: str,
+    tmp_path: Path,
+    plain: cclf.Run,
+) -> None:
+    read, write, other, default = SWITCHES[name]
+    before = read()
+
+    def change(step: Any) -> None:
+        if step.agent_steps in (10, 35):
+            write(other)
+
+    try:
+        run = train(TINY, tmp_path, on_step=change)
+        # PyTorch writes its default of this one as `none` too.
+        assert read() in ((before, "ieee") if name == "newer matmul" else (before,))
+    finally:
+        write(default)
+    assert same_end(run.folder, plain.folder)
+
+
+def test_settings_of_the_process_are_restored_when_the_last_thread_leaves() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with default_settings():
+            inside.set()
+            leave.wait(10)
+
+    with switched("dtype"):
+        thread = threading.Thread(target=stay)
+        with default_settings():
+            thread.start()
+            assert inside.wait(10)
+        assert torch.get_default_dtype() == torch.float32, "the other thread still needs it"
+        leave.set()
+        thread.join()
+        assert torch.get_default_dtype() == torch.float64
+
+
+def test_settings_are_restored_after_an_error() -> None:
+    with switched("dtype"):
+        with pytest.raises(cclf.ConfigError):
+            cclf.load("nowhere")
+        with pytest.raises(KeyError), default_settings():
+            raise KeyError
+        assert torch.get_default_dtype() == torch.float64
+    assert np.asarray(torch.zeros(1)).dtype == np.float32
