@@ -68,7 +68,7 @@ with only_process(pathlib.Path({str(folder)!r})):
     try:
         assert holder.stdout.readline() == "held\n"
         before = contents(tmp_path)
-        assert_refused(train(tmp_path), f"process {holder.pid} is at work in {folder}")
+        assert_refused(train(tmp_path), f"process {holder.pid} is training in {folder}")
         assert contents(tmp_path) == before
     finally:
         holder.kill()
