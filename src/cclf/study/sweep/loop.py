@@ -140,7 +140,10 @@ def _marked(outcome: Outcome) -> Outcome:
     try:
         mark(outcome)
     except OSError as error:
+        is_full = error.errno in FULL_DISK
+        if is_full and outcome.last_line.startswith("the disk is full"):
+            return outcome
         path = outcome.call.folder / FAILURE_MARK
-        line = f"{outcome.last_line}; cannot change {path}: {error.strerror or error}"
-        return outcome._replace(last_line=line)
+        why = full_disk(outcome.call.out) if is_full else f"cannot change {path}: {error.strerror}"
+        return outcome._replace(last_line=f"{outcome.last_line}; {why}")
     return outcome
