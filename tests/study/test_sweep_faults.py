@@ -153,7 +153,7 @@ def test_folder_in_the_place_of_a_file_is_one_line_and_the_others_go_on(
     (runs[0].folder / name).mkdir(parents=True)
     outcomes = sweep(*runs)
     assert [outcome.exit_code for outcome in outcomes] == [BAD_INPUT, FAILED]
-    assert f"cannot use the run folder {runs[0].folder}: " in outcomes[0].last_line
+    assert f"cannot start the run in {runs[0].folder}: " in outcomes[0].last_line
     assert "Is a directory" in outcomes[0].last_line
     assert len(capsys.readouterr().err.splitlines()) == len(runs)
 

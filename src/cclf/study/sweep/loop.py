@@ -131,7 +131,7 @@ def _refused(call: Call, error: ConfigError | OSError) -> Outcome:
         return Outcome(call, BAD_INPUT, " ".join(str(error).split()))
     if error.errno in FULL_DISK:
         return Outcome(call, FAILED, full_disk(call.out))
-    return Outcome(call, BAD_INPUT, f"cannot use the run folder {call.folder}: {error}")
+    return Outcome(call, BAD_INPUT, f"cannot start the run in {call.folder}: {error}")
 
 
 def _marked(outcome: Outcome) -> Outcome:
