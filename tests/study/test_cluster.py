@@ -280,7 +280,7 @@ def test_full_disk_when_a_lost_run_is_begun_anew_is_one_line(
     run = cluster.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
     error = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(Path, "touch", MagicMock(side_effect=error))
-    why = f"the disk is full ({tmp_path}): make room, run the same command"
+    why = f"the disk is full ({tmp_path}): free space there, then run the same command"
     assert run.poll()[0][2:4] == (FAILED, why)
     assert nowhere.actors == 1
 

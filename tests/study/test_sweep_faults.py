@@ -216,7 +216,7 @@ def test_full_disk_when_a_failure_is_marked_is_one_line_and_leaves_no_part_of_it
     monkeypatch.setattr(files.os, "fsync", full)
     runs = [call(tmp_path, seed) for seed in (1, 2)]
     for outcome in sweep(*runs):
-        why = f"without a message; the disk is full ({tmp_path}): make room, run the same command"
+        why = f"without a message; the disk is full ({tmp_path}): free space there, then run the same command"
         assert (outcome.exit_code, outcome.last_line) == (FAILED, why)
         assert sorted(os.listdir(outcome.call.folder)) == ["lock", LOG]
     assert len(capsys.readouterr().err.splitlines()) == len(runs)
@@ -230,7 +230,7 @@ def test_disk_too_full_to_start_runs_is_one_line_each(
     outcomes = sweep(*(call(tmp_path, seed) for seed in (1, 2)))
     assert [outcome.exit_code for outcome in outcomes] == [FAILED] * 2
     assert {outcome.last_line for outcome in outcomes} == {
-        f"the disk is full ({tmp_path}): make room, run the same command"
+        f"the disk is full ({tmp_path}): free space there, then run the same command"
     }
     assert len(capsys.readouterr().err.splitlines()) == 2
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

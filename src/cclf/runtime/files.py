@@ -17,8 +17,8 @@ from typing import IO, BinaryIO
 from cclf.data.from_disk import open_file
 from cclf.errors import ConfigError
 
-# A process that was killed while it started a worker leaves it half born, with a copy of its files
-# until it runs its own program.
+# A process that was killed while it started a worker leaves a child that has a copy of its open
+# files until it runs its own program.
 LOCK_GRACE_SECONDS = 1.0
 # An environment variable: the descriptor of a lock that the process which started this one took.
 INHERITED_LOCK = "CCLF_INHERITED_LOCK"

@@ -220,7 +220,7 @@ def is_finished(call: Call) -> bool:
 
 
 def full_disk(out: Path) -> str:
-    return f"the disk is full ({out}): make room, run the same command"
+    return f"the disk is full ({out}): free space there, then run the same command"
 
 
 def mark(outcome: Outcome) -> None:
