@@ -68,7 +68,7 @@ with only_process(pathlib.Path({str(folder)!r})):
     try:
         assert holder.stdout.readline() == "held\n"
         before = contents(tmp_path)
-        assert_refused(train(tmp_path), f"process {holder.pid} is at work in {folder}")
+        assert_refused(train(tmp_path), f"process {holder.pid} is training in {folder}")
         assert contents(tmp_path) == before
     finally:
         holder.kill()
@@ -274,7 +274,9 @@ FULL = {
     "the index of a checkpoint": (checkpoint, "write_synced", 8, 30),
     "the rename": (os, "rename", 2, 30),
     "the first checkpoint": (checkpoint, "write_synced", 2, None),
+    "the first file": (files, "write_synced", 1, None),
     "the config": (files, "write_synced", 2, None),
+    "a table": (os, "fsync", 7, None),
 }
 
 
@@ -292,7 +294,7 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     folder = tmp_path / CONFIG.run_name()
     state = checkpoint.load(folder / "checkpoint")
     assert (state and state["agent_steps"]) == saved
-    assert not list(folder.glob("checkpoint/*.tmp")), "what was begun is in the way"
+    assert not list(folder.rglob("*.tmp")), "what was begun is in the way"
     assert train(tmp_path)[0] == 0
     assert_same_end(folder, undisturbed)
 

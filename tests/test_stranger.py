@@ -100,7 +100,7 @@ def test_a_sweeps_child_does_not_see_the_working_directory(
     plant(tmp_path / "here", marks)
     monkeypatch.chdir(tmp_path / "here")
     job = Job((call_of(presets.resolve("toy/reach-1d", "rad"), tmp_path, ("--dry-run",)),))
-    code = child.start(job, tmp_path, {}).wait(60)
+    code = child.Child(job, tmp_path, {}).process.wait(60)
     assert (code, os.listdir(marks)) == (0, []), (job.folders(tmp_path)[0] / child.LOG).read_text()
 
 

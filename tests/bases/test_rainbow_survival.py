@@ -340,7 +340,7 @@ def without_its_evaluations(own):
 
 
 REFUSED = {
-    "at work in": locked,
+    "is training in": locked,
     "no checkpoint in": without_a_good_checkpoint,
     "holds a run of another config": of_another_config,
     "cannot go on with": without_its_evaluations,

@@ -1,5 +1,6 @@
 """Sweeps on Ray: the same numbers as here, also when a node dies."""
 
+import errno
 import os
 import signal
 import socket
@@ -16,12 +17,13 @@ import pytest
 from cclf import cli, presets
 from cclf.commands.sweep import plan
 from cclf.errors import ConfigError
+from cclf.runtime import files
 from cclf.runtime.stop import Stop
 from cclf.study.sweep import child, cluster
 from cclf.study.sweep.cluster import RayBackend
 from cclf.study.sweep.local import LocalBackend
 from cclf.study.sweep.loop import run_all
-from cclf.study.sweep.plan import BAD_INPUT, DONE, STOPPED, Call, Job
+from cclf.study.sweep.plan import BAD_INPUT, DONE, FAILED, STOPPED, Call, Job
 from tiny_runs import tables
 
 ray = pytest.importorskip("ray")
@@ -268,6 +270,56 @@ def test_what_is_lost_while_stopping_is_not_begun_again(tmp_path: Path) -> None:
 def test_a_refusal_is_bad_input_and_no_failure_of_the_run(tmp_path: Path) -> None:
     run = cluster.RayRun(NoNode(ConfigError("no")), Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
     assert run.poll()[0][2:4] == (BAD_INPUT, "no")
+
+
+def test_full_disk_when_a_lost_run_is_begun_anew_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = NoNode(ray.exceptions.ActorDiedError())
+    nowhere.shared_files = "detect"
+    run = cluster.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    error = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(Path, "touch", MagicMock(side_effect=error))
+    why = f"the disk is full ({tmp_path}): free space there, then run the same command"
+    assert run.poll()[0][2:4] == (FAILED, why)
+    assert nowhere.actors == 1
+
+
+def test_run_of_another_machine_holds_the_folder_that_its_files_are_copied_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.0)
+    job = Job(tuple(calls(tmp_path, SHORT, seeds=(1, 2))))
+    nowhere = NoNode(ConfigError())
+    nowhere.shared_files = "no"
+    nowhere.get = lambda _: {}  # type: ignore[method-assign]  # no file there
+    nowhere.ray.get = nowhere.get
+    first, second = (cluster.RayRun(nowhere, job) for _ in range(2))  # type: ignore[arg-type]
+    assert first.poll()[0].exit_code is None
+    exit_code, why = second.poll()[0][2:4]
+    assert exit_code == BAD_INPUT
+    assert f"process {os.getpid()} is training in {job.first.folder}" in why
+    first._end(STOPPED, "")
+    for folder in job.folders(tmp_path):
+        with files.only_process(folder):
+            pass
+
+
+def test_node_refuses_a_folder_in_which_another_process_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(cluster, "LOCK_SECONDS", 0.0)
+    [call] = calls(tmp_path, SHORT, seeds=(1,))
+    call.folder.mkdir(parents=True)
+    (call.folder / child.LOG).write_text("of the run that trains")
+    actor = cluster.RemoteRun(Job((call,)))
+    with (
+        files.only_process(call.folder),
+        pytest.raises(ConfigError, match=f"process {os.getpid()} is training in"),
+    ):
+        actor.train(tmp_path)
+    assert (call.folder / child.LOG).read_text() == "of the run that trains"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")

@@ -101,7 +101,7 @@ def test_cores_memory_and_gpus_each_set_a_limit(
         )
         == 2
     )
-    large = [call(tmp_path, seed, replay_bytes=2 * PROCESS_BYTES) for seed in range(2)]
+    large = [call(tmp_path / "large", seed, replay_bytes=2 * PROCESS_BYTES) for seed in range(2)]
     assert fill(LocalBackend(memory_bytes=5 * PROCESS_BYTES, gpus=()), [*large, *six]) == 3, (
         "a small one fits where a large one does not"
     )
@@ -155,7 +155,11 @@ def test_a_failed_run_is_reported_and_kept_and_the_others_go_on(
     monkeypatch.setattr(child.subprocess, "Popen", one_crashes)
     calls = [call(tmp_path, seed) for seed in (1, 2)]
     bad, good = run_all(calls, LocalBackend(jobs=1, gpus=()), Stop())
-    assert (bad.failed, bad.exit_code, bad.last_line) == (True, -6, "about to crash")
+    assert (bad.failed, bad.exit_code, bad.last_line) == (
+        True,
+        -6,
+        "ended by SIGABRT: about to crash",
+    )
     assert (good.failed, good.exit_code, good.last_line) == (False, DONE, str(calls[1].folder))
     assert json.loads((calls[0].folder / FAILURE_MARK).read_text())["exit_code"] == -6
     assert "about to crash" in (calls[0].folder / child.LOG).read_text()
@@ -246,7 +250,7 @@ def signalled(
 ) -> "subprocess.Popen[bytes]":
     """A run that gets a signal so long after its process was made."""
     job = Job((Call(presets.resolve("toy/reach-1d", "rad", seed=1), (*TOY, *options), out),))
-    process = child.start(job, out, {})
+    process = child.Child(job, out, {}).process
     time.sleep(delay_seconds)
     process.send_signal(number)
     return process

@@ -167,19 +167,30 @@ def test_a_run_that_failed_before_it_wrote_anything_stays_in_the_statistics(tmp_
     assert repr(load.read(tmp_path)) == repr(rows)
 
 
-def test_runs_that_all_failed_at_their_start_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_all_failed_at_their_start_are_reported(tmp_path: Path) -> None:
     for seed in (1, 2):
         mark(Outcome(call(tmp_path / "runs", seed), -9, "killed"))
     assert cli.main(["results", str(tmp_path / "runs"), "--out", str(tmp_path / "results")]) == 0
     assert (tmp_path / "results/a2c.csv").read_text().count(",failed") == 2
     assert cli.main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report.html")]) == 0
     assert "2 of 2 runs failed" in (tmp_path / "report.html").read_text()
-    (call(tmp_path / "runs").folder / FAILURE_MARK).write_text("{}")
-    capsys.readouterr()
-    assert cli.main(["results", str(tmp_path / "runs")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]"])
+def test_results_of_a_failure_mark_that_cannot_be_read_warns_and_counts_the_others(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    for seed in (1, 2):
+        mark(Outcome(call(runs, seed), -9, "killed"))
+    path = call(runs).folder / FAILURE_MARK
+    path.write_text(content)
+    for command, out in (("results", "results"), ("report", "report.html")):
+        assert cli.main([command, str(runs), "--out", str(tmp_path / out)]) == 0
+        error = capsys.readouterr().err
+        assert error.count("cclf: warning: a failed run is not counted: cannot ") == 1
+        assert str(path) in error
+    assert (tmp_path / "results/a2c.csv").read_text().count(",failed") == 1
 
 
 def test_a_stale_mark_does_not_deny_what_the_folder_proves(tmp_path: Path) -> None:

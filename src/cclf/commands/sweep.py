@@ -1,7 +1,9 @@
 """`cclf sweep`: many runs, on this machine or on a Ray cluster."""
 
 import contextlib
+import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from cclf.study.sweep.cluster import RayBackend
     from cclf.study.sweep.local import LocalBackend
     from cclf.study.sweep.plan import Call, Outcome
+
+
+MOST_RUNS_PER_GPU = 1_000
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,15 @@ class Where:
             raise ConfigError(
                 "--jobs must be 0 or more, --runs-per-gpu, --seeds- and --games-per-process 1 or "
                 "more"
+            )
+        if self.runs_per_gpu > MOST_RUNS_PER_GPU:
+            raise ConfigError(
+                f"--runs-per-gpu must be at most {MOST_RUNS_PER_GPU:,}, not {self.runs_per_gpu}"
+            )
+        seconds = self.stop_after_seconds
+        if seconds is not None and not 0 <= seconds < math.inf:
+            raise ConfigError(
+                f"--stop-after-seconds must be a number of seconds, 0 or more, not {seconds}"
             )
 
 
@@ -172,6 +186,13 @@ def plan(
                     if task not in forecasts:
                         forecasts[task] = _replay_bytes(config)
                     calls.append(call_of(config, out, extra, forecasts[task]))
+    folders = Counter(call.folder for call in calls)
+    for call in calls:
+        if folders[call.folder] > 1:
+            raise ConfigError(
+                f"{call.label} (profile {call.config.profile}) is asked for "
+                f"{folders[call.folder]} times: name each task, method, profile and seed once"
+            )
     return sorted(calls, key=lambda call: -call.config.planned_agent_steps)
 
 
@@ -206,8 +227,9 @@ def run_and_report(
     calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where
 ) -> int:
     from cclf.study.sweep.loop import run_all
-    from cclf.study.sweep.plan import tally
+    from cclf.study.sweep.plan import is_finished, tally
 
+    backend.refuse_unfit([call for call in calls if not is_finished(call)])
     outcomes: list[Outcome] = run_all(
         calls,
         backend,

@@ -13,14 +13,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from cclf.data.from_disk import open_file
 from cclf.errors import ConfigError
 
-# A process that was killed while it started a worker leaves it half born, with a copy of its files
-# until it runs its own program.
+# A process that was killed while it started a worker leaves a child that has a copy of its open
+# files until it runs its own program.
 LOCK_GRACE_SECONDS = 1.0
+# An environment variable: the descriptor of a lock that the process which started this one took.
+INHERITED_LOCK = "CCLF_INHERITED_LOCK"
 _WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure"}  # folders in a run folder
 
 
@@ -130,24 +132,41 @@ def _locked(file: IO[str]) -> bool:
 
 
 @contextmanager
-def only_process(folder: Path) -> Iterator[None]:
+def only_process(folder: Path) -> Iterator[int]:
     """Hold `folder` for this process alone. The system drops the lock with the process; the file
-    that stays says nothing."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    with io.TextIOWrapper(open_file(folder / "lock", flags), write_through=True) as file:
+    that stays says nothing.
+
+    Yields the descriptor of the lock. A child process that inherits it, and that finds its number
+    in `INHERITED_LOCK`, holds the folder as well and goes on holding it by itself.
+    """
+    with io.TextIOWrapper(_open_lock(folder / "lock"), errors="replace") as file:
         deadline = time.monotonic() + LOCK_GRACE_SECONDS
         while not _locked(file):
             if time.monotonic() > deadline:
                 file.seek(0)
-                holder = file.read(32).strip() or "unknown"
+                holder = file.read(32).strip()
+                who = f"process {holder}" if holder.isdecimal() else "another process"
                 raise ConfigError(
-                    f"process {holder} is at work in {folder}: wait for it, or use another --out"
+                    f"{who} is training in {folder}: wait for it, or use another --out"
                 )
             time.sleep(0.02)
-        file.truncate(0)
+        file.seek(0)
+        file.truncate()
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        yield file.fileno()
+
+
+def _open_lock(path: Path) -> BinaryIO:
+    """The inherited lock if it is that of this file: the same lock opened anew would conflict."""
+    inherited = os.environ.get(INHERITED_LOCK, "")
+    if inherited.isdecimal():
+        with contextlib.suppress(OSError):
+            descriptor = int(inherited)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                os.set_inheritable(descriptor, False)  # no further process may keep it
+                return open(os.dup(descriptor), "r+b")
+    return open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
 
 
 def wait_for_folder(folder: Path, seconds: float) -> None:

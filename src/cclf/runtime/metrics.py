@@ -57,16 +57,20 @@ class CsvTable:
         temporary = path.with_suffix(".csv.tmp")
         # never through a link or into a pipe that someone put there
         temporary.unlink(missing_ok=True)
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
-            writer.writeheader()
-            for row in kept:
-                writer.writerow(
-                    self._counted({column: row.get(column, "") for column in self.columns})
-                )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with temporary.open("w", newline="") as file:
+                writer = csv.DictWriter(file, self.columns, lineterminator="\n")
+                writer.writeheader()
+                for row in kept:
+                    writer.writerow(
+                        self._counted({column: row.get(column, "") for column in self.columns})
+                    )
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         self.kept = kept
         self._file = path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self.columns, lineterminator="\n")

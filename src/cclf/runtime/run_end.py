@@ -10,8 +10,8 @@ from cclf.data.from_disk import MISFITS, read_text
 def is_at_end(folder: Path, env_steps: int, action_repeat: int, final_eval_episodes: int) -> bool:
     """The newest checkpoint stands at the end of the budget of `env_steps`, and all that the run
     was to write is written."""
-    states = sorted((folder / "checkpoint").glob("[0-9]*[0-9]/state.json"))
     try:
+        states = sorted((folder / "checkpoint").glob("[0-9]*[0-9]/state.json"))
         state = json.loads(read_text(states[-1])) if states else {}
         reached = state["agent_steps"] * action_repeat
         trained = reached >= env_steps and not state["evaluation_due"]

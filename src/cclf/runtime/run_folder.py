@@ -1,6 +1,7 @@
 """A run's folder: whose it is, what is written there about config, code and machine, and what is
 read back from it."""
 
+import errno
 import json
 import os
 import subprocess
@@ -57,6 +58,8 @@ def _usable(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # a full disk is no bad input
         raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
 
 

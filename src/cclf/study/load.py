@@ -14,6 +14,7 @@ import numpy as np
 from cclf import presets
 from cclf.bases.base import Base
 from cclf.bases.registry import find_base
+from cclf.console import warn
 from cclf.data.from_disk import MISFITS, read_text, refused_as
 from cclf.errors import ConfigError
 from cclf.runtime import run_end
@@ -56,8 +57,7 @@ def read_runs(folder: Path) -> list[Row]:
     rows: list[Row] = []
     settings: dict[tuple[str, str, str], tuple[Path, dict[str, Any]]] = {}
     names: dict[RunName, Path] = {}
-    for run in run_folders(folder):
-        config = read_run_config(run)
+    for run, config in run_configs(folder):
         facts = _UNKNOWN_ORIGIN | read_manifest(run)
         with refused_as(f"{run} is not a run folder of this version"):
             name = run_name(config)
@@ -72,6 +72,24 @@ def read_runs(folder: Path) -> list[Row]:
                 _refuse_other_settings(settings.setdefault(name[:3], (run, config)), run, config)
             rows += _rows_of_run(run, name, config, facts)
     return sorted(rows)
+
+
+def run_configs(folder: Path, quiet: bool = False) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The run folders under `folder`, with their configs.
+
+    Where a sweep's mark is all that is left of a run and cannot be read, that is a warning: it must
+    not prevent the statistics of the other runs. `quiet`: it was given before.
+    """
+    for run in run_folders(folder):
+        try:
+            config = read_run_config(run)
+        except ConfigError as error:
+            if (run / "config.json").exists():
+                raise
+            if not quiet:
+                warn(f"a failed run is not counted: {error}")
+            continue
+        yield run, config
 
 
 def run_folders(folder: Path) -> list[Path]:

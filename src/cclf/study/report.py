@@ -155,10 +155,8 @@ def _facts(parts: Sequence[Part]) -> list[tuple[str, str, str]]:
 
 
 def _folders(source: Path) -> dict[RunName, Path]:
-    found = {}
-    for run in load.run_folders(source):
-        found[load.run_name(load.read_run_config(run))] = run
-    return found
+    runs = load.run_configs(source, quiet=True)
+    return {load.run_name(config): run for run, config in runs}
 
 
 def _judge_all(

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +25,20 @@ from cclf import __version__
 from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.runtime import interpreter, machine
-from cclf.runtime.files import wait_for_folder
-from cclf.study.sweep import child, run_files
-from cclf.study.sweep.plan import BAD_INPUT, NOT_STARTED, STOPPED, Job, RunStatus
+from cclf.runtime.files import only_process, wait_for_folder
+from cclf.study.sweep import run_files
+from cclf.study.sweep.child import Child
+from cclf.study.sweep.plan import (
+    BAD_INPUT,
+    FAILED,
+    FULL_DISK,
+    NOT_STARTED,
+    STOPPED,
+    Call,
+    Job,
+    RunStatus,
+    full_disk,
+)
 from cclf.study.sweep.run_files import RunFiles, Stamp
 
 SharedFiles = Literal["detect", "yes", "no"]
@@ -108,6 +119,9 @@ class RayBackend:
         ]
         return max(1, int(min([*places, self.jobs] if self.jobs else places)))
 
+    def refuse_unfit(self, calls: Iterable[Call]) -> None:
+        """Nothing: devices and packages are those of the nodes, and may differ."""
+
     def close(self) -> None:
         self.ray.shutdown()
 
@@ -184,18 +198,20 @@ class RayRun:
         self.backend, self.job, self.out = backend, job, job.first.out
         self.restarts, self.ended, self.stopping = 0, False, False
         self._reports = [RunStatus() for _ in job.calls]
+        self._held = contextlib.ExitStack()
+        self._holds_folders = False
         self._begin()
 
     def _begin(self) -> None:
+        self._probe = self.out / f".probe-{secrets.token_hex(8)}"
+        if self.backend.shared_files == "detect":
+            self._probe.parent.mkdir(parents=True, exist_ok=True)
+            self._probe.touch()
         self._actor = self.backend.new_actor(self.job)
         self._shared: bool | None = None  # known once the actor runs
         self._known: list[dict[str, Stamp]] = [{} for _ in self.job.calls]
         self._copied_at = time.monotonic()
         self._copied_checkpoints: list[int] = []
-        self._probe = self.out / f".probe-{secrets.token_hex(8)}"
-        if self.backend.shared_files == "detect":
-            self._probe.parent.mkdir(parents=True, exist_ok=True)
-            self._probe.touch()
         self._answer = self._actor.sees.remote(self._probe.resolve(), __version__)
 
     def poll(self) -> list[RunStatus]:
@@ -210,13 +226,24 @@ class RayRun:
                 self._go(sees_our_files=answer)
             else:
                 self._take(*answer)
-        except errors.RayActorError as error:
-            self._lost(error)
-        except ConfigError as error:
-            self._end(BAD_INPUT, str(getattr(error, "cause", error)))
-        except (errors.RayError, OSError) as error:
-            self._end(EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}")
+        except (ConfigError, errors.RayError, OSError) as error:
+            self._give_up(error)
         return self._reports
+
+    def _give_up(self, error: Exception) -> None:
+        """On a run that was refused or lost; one whose node was lost is started anew."""
+        cause = getattr(error, "cause", None) or error  # what Ray wraps
+        if isinstance(error, self.backend.ray.exceptions.RayActorError):
+            try:
+                self._lost(error)
+            except OSError as unable:
+                self._give_up(unable)
+        elif isinstance(error, ConfigError):
+            self._end(BAD_INPUT, str(cause))
+        elif getattr(cause, "errno", None) in FULL_DISK:
+            self._end(FAILED, full_disk(self.out))
+        else:
+            self._end(EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}")
 
     def ask_to_stop(self) -> None:
         self.stopping = True
@@ -231,9 +258,18 @@ class RayRun:
         wanted = self.backend.shared_files
         self._shared = sees_our_files if wanted == "detect" else wanted == "yes"
         if not self._shared:
+            self._hold_folders()
             for number, folder in enumerate(self.job.folders(self.out)):
                 run_files.copy(RunFiles(folder), _FarFiles(self, number), {})
         self._answer = self._actor.train.remote(self.out.resolve() if self._shared else None)
+
+    def _hold_folders(self) -> None:
+        """The process on the other machine cannot hold those here, to which its files are copied."""
+        if not self._holds_folders:
+            for folder in self.job.folders(self.out):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._held.enter_context(only_process(folder))
+            self._holds_folders = True
 
     def _take(self, reports: list[RunStatus], newest_checkpoints: list[int]) -> None:
         exit_code, last_line = reports[0].exit_code, reports[0].last_line
@@ -282,6 +318,7 @@ class RayRun:
 
     def _end(self, exit_code: int, last_line: str) -> None:
         self.ended = True
+        self._held.close()
         self._probe.unlink(missing_ok=True)
         self._reports = [
             report._replace(exit_code=exit_code, last_line=last_line) for report in self._reports
@@ -319,7 +356,7 @@ class RemoteRun:
 
     def __init__(self, job: Job):
         self.job = job
-        self.process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._shared_out: Path | None = None
 
     def sees(self, probe: Path, version: str) -> bool:
@@ -339,21 +376,20 @@ class RemoteRun:
 
     def train(self, out: Path | None) -> tuple[list[RunStatus], list[int]]:
         self._shared_out = out
-        with contextlib.suppress(ConfigError):  # the run itself says it better
-            for folder in self.job.folders(self.out):
-                wait_for_folder(folder, LOCK_SECONDS)
-        self.process = child.start(self.job, self.out, {})
+        for folder in self.job.folders(self.out):
+            wait_for_folder(folder, LOCK_SECONDS)
+        self._child = Child(self.job, self.out, {})
         return self.report()
 
     def report(self) -> tuple[list[RunStatus], list[int]]:
         """How the runs stand, and the numbers of their newest checkpoints."""
-        assert self.process is not None, "train comes before report"
-        reports = child.reports(self.job, self.out, self.process.poll())
+        assert self._child is not None, "train comes before report"
+        reports = self._child.reports()
         return reports, [_newest_checkpoint(folder) for folder in self.job.folders(self.out)]
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.process.send_signal(signal.SIGTERM)
+        if self._child is not None:
+            self._child.process.send_signal(signal.SIGTERM)
 
     def discard(self) -> None:
         """Leave nothing on this machine but what is in a shared folder."""

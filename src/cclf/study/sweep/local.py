@@ -3,10 +3,13 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterable
 
+from cclf import extras
+from cclf.plugins import function_named
 from cclf.runtime import machine
-from cclf.study.sweep import child
-from cclf.study.sweep.plan import Job, RunStatus
+from cclf.study.sweep.child import Child
+from cclf.study.sweep.plan import Call, Job, RunStatus
 
 MEMORY_SHARE = 0.9  # of what is free at the start
 
@@ -41,8 +44,10 @@ class LocalBackend:
         self.running = [run for run in self.running if run.process.poll() is None]
         if not self.has_room(job):
             return None
-        gpu = self.free_gpu_places.pop(0) if job.first.may_use_gpu and self._has_gpus else None
+        gpu = self.free_gpu_places[0] if job.first.may_use_gpu and self._has_gpus else None
         run = LocalRun(job, gpu, self.free_gpu_places)
+        if gpu is not None:  # only now: a run that cannot be started takes no place
+            self.free_gpu_places.pop(0)
         self.running.append(run)
         return run
 
@@ -75,6 +80,23 @@ class LocalBackend:
 
         return self._has_gpus and choose_device("auto").type == "cuda"
 
+    def refuse_unfit(self, calls: Iterable[Call]) -> None:
+        """Refuse, as `cclf train` would, what no machine like this one can run, before the first
+        process is started."""
+        from cclf.runtime import devices
+
+        with devices.as_before():
+            for config in (call.config for call in calls):
+                device = devices.choose_device(config.run.device)
+                devices.set_up(config, device)
+                if device.type == "cpu":  # with a GPU it would be asked for its memory
+                    wanted = getattr(config.algorithm, "replay_device", "auto")
+                    devices.choose_replay_device(wanted, device, needed_bytes=0)
+                if config.run.tracker != "none":
+                    extras.refuse_missing(f"--tracker {config.run.tracker}", [config.run.tracker])
+                if "encoder" in config.imports:
+                    function_named("encoder", config.algorithm.encoder)
+
     def close(self) -> None: ...
 
 
@@ -82,14 +104,18 @@ class LocalRun:
     def __init__(self, job: Job, gpu: str | None, free_gpu_places: list[str]):
         self.job, self.gpu, self._free_gpu_places = job, gpu, free_gpu_places
         environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-        self.process: subprocess.Popen[bytes] = child.start(job, job.first.out, environment)
+        self._child = Child(job, job.first.out, environment)
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        return self._child.process
 
     def poll(self) -> list[RunStatus]:
-        exit_code = self.process.poll()
-        if exit_code is not None and self.gpu is not None:
+        reports = self._child.reports()
+        if reports[0].exit_code is not None and self.gpu is not None:
             self._free_gpu_places.append(self.gpu)
             self.gpu = None
-        return child.reports(self.job, self.job.first.out, exit_code)
+        return reports
 
     def ask_to_stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)  # to one that has ended it does nothing

@@ -5,16 +5,21 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from cclf.errors import ConfigError
 from cclf.runtime.stop import SIGNALS, Stop
 from cclf.study.sweep.plan import (
+    BAD_INPUT,
     DONE,
     FAILED,
+    FAILURE_MARK,
+    FULL_DISK,
     NOT_STARTED,
     STOPPED,
     Call,
     Job,
     Outcome,
     RunStatus,
+    full_disk,
     is_finished,
     jobs_of,
     mark,
@@ -50,10 +55,8 @@ def run_all(
     what was stopped."""
     deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
     outcomes: dict[Call, Outcome] = {
-        call: Outcome(call, DONE, "finished before") for call in calls if is_finished(call)
+        call: _marked(Outcome(call, DONE, "finished before")) for call in calls if is_finished(call)
     }
-    for outcome in outcomes.values():
-        mark(outcome)
     waiting = jobs_of(
         [call for call in calls if call not in outcomes], seeds_per_process, games_per_process
     )
@@ -76,7 +79,12 @@ def run_all(
                 for run in running.values():
                     run.ask_to_stop()
             for job in list(waiting):
-                started = backend.start(job)
+                try:
+                    started = backend.start(job)
+                except (ConfigError, OSError) as error:
+                    waiting.remove(job)
+                    outcomes |= {call: _refused(call, error) for call in job.calls}
+                    break  # the lock may have been waited for: look after the others first
                 if started is not None:
                     waiting.remove(job)
                     running[job] = started
@@ -112,5 +120,30 @@ def _outcome(call: Call, report: RunStatus, asked: bool) -> Outcome:
         )
     else:
         outcome = Outcome(call, report.exit_code, report.last_line)
-    mark(outcome)
+    return _marked(outcome)
+
+
+def _refused(call: Call, error: ConfigError | OSError) -> Outcome:
+    """Of a run that could not be started. Nothing was tried, so nothing is marked as failed."""
+    if is_finished(call):  # by another process, meanwhile
+        return _marked(Outcome(call, DONE, str(call.folder)))
+    if isinstance(error, ConfigError):
+        return Outcome(call, BAD_INPUT, " ".join(str(error).split()))
+    if error.errno in FULL_DISK:
+        return Outcome(call, FAILED, full_disk(call.out))
+    return Outcome(call, BAD_INPUT, f"cannot start the run in {call.folder}: {error}")
+
+
+def _marked(outcome: Outcome) -> Outcome:
+    """Its mark written or taken back; what prevents that, such as a full disk, is said with how the
+    run ended."""
+    try:
+        mark(outcome)
+    except OSError as error:
+        is_full = error.errno in FULL_DISK
+        if is_full and outcome.last_line.startswith("the disk is full"):
+            return outcome
+        path = outcome.call.folder / FAILURE_MARK
+        why = full_disk(outcome.call.out) if is_full else f"cannot change {path}: {error.strerror}"
+        return outcome._replace(last_line=f"{outcome.last_line}; {why}")
     return outcome

@@ -2,6 +2,7 @@
 far it is."""
 
 import csv
+import errno
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,14 +13,16 @@ from typing import Any, NamedTuple
 from cclf import presets
 from cclf.bases.registry import find_base
 from cclf.config import Config
-from cclf.data.from_disk import open_file
+from cclf.data.from_disk import MISFITS, open_file
 from cclf.runtime import run_end
+from cclf.runtime.files import replace_file
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
 PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
 FAILURE_MARK = "failed.json"
 NOT_STARTED = "not started"  # the last word of a run that a sweep left out when it was stopped
 STATES = ("done", "stopped", NOT_STARTED, "failed")
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _TAIL_BYTES = 16_384
 
 
@@ -194,19 +197,18 @@ def progress(folder: Path) -> RunStatus:
             end = file.seek(0, 2)
             file.seek(max(start, end - _TAIL_BYTES))
             tail = file.read().decode(errors="replace").splitlines(keepends=True)
-    except OSError:
+        if end - start > _TAIL_BYTES:
+            tail = tail[1:]  # its beginning is missing
+        whole = [line for line in tail if line.endswith("\n")]
+        rows = list(csv.DictReader([header.decode(), *whole]))
+        returns = [float(row["episode_return"]) for row in rows if row["episode_return"]]
+        return RunStatus(
+            int(rows[-1]["env_steps"]),
+            returns[-1] if returns else None,
+            updates=int(rows[-1].get("updates") or 0),
+        )
+    except (OSError, *MISFITS):  # there is none yet, or the run itself says what is wrong with it
         return RunStatus()
-    if end - start > _TAIL_BYTES:
-        tail = tail[1:]  # its beginning is missing
-    rows = list(csv.DictReader([header.decode(), *(line for line in tail if line.endswith("\n"))]))
-    if not rows:
-        return RunStatus()
-    returns = [float(row["episode_return"]) for row in rows if row["episode_return"]]
-    return RunStatus(
-        int(rows[-1]["env_steps"]),
-        returns[-1] if returns else None,
-        updates=int(rows[-1].get("updates") or 0),
-    )
 
 
 def is_finished(call: Call) -> bool:
@@ -217,15 +219,15 @@ def is_finished(call: Call) -> bool:
     )
 
 
-def last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]
+def full_disk(out: Path) -> str:
+    return f"the disk is full ({out}): free space there, then run the same command"
 
 
 def mark(outcome: Outcome) -> None:
     """Leave in the run folder that the run failed, for the statistics; take it back once it has
     come to its end.
 
-    A run that was refused (bad input, another process at work there) is no result and leaves
+    A run that was refused (bad input, another process trains there) is no result and leaves
     nothing.
     """
     path = outcome.call.folder / FAILURE_MARK
@@ -244,4 +246,4 @@ def mark(outcome: Outcome) -> None:
             "config": config.to_dict(),  # of a run that ended before it wrote its own
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(facts, indent=2) + "\n")
+        replace_file(path, (json.dumps(facts, indent=2) + "\n").encode())
