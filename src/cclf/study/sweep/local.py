@@ -84,8 +84,9 @@ class LocalBackend:
         """Refuse, as `cclf train` would, what no machine like this one can run, before the first
         process is started."""
         from cclf.runtime import devices
+        from cclf.runtime.torch_settings import restored_settings
 
-        with devices.as_before():
+        with restored_settings():
             for config in (call.config for call in calls):
                 device = devices.choose_device(config.run.device)
                 devices.set_up(config, device)
