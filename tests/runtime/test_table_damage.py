@@ -287,11 +287,16 @@ def test_manifest_that_says_nothing_does_not_stop_a_run(run, text):
         ('{"task": "toy/catch", ', "the name 'task' is there twice"),
         ('{"env": {"a": 1, "a": 2}, ', "the name 'a' is there twice"),
         ("[" * 100_000, "RecursionError"),
+        (None, "No such file"),
     ],
 )
-def test_config_that_can_be_read_in_two_ways_is_refused(run, tmp_path, text, words):
+def test_config_with_two_meanings_or_none_is_refused(run, tmp_path, text, words):
     path = run / "config.json"
-    path.write_text(text + path.read_text().lstrip()[1:])
+    if text is None:
+        path.unlink()
+        dead_link(path)
+    else:
+        path.write_text(text + path.read_text().lstrip()[1:])
     for words_of_command in (
         ["results", run, "--out", tmp_path / "results"],
         ["evaluate", run],
@@ -315,7 +320,7 @@ def assert_warned(run, result, *words):
     code, _, err = result
     assert code == 0, err
     assert err.count("\n") == 1
-    assert f"warning: the results of {run} may be wrong: " in err
+    assert f"warning: the tables of {run} may be wrong: " in err
     for word in words:
         assert word in err
 
@@ -367,7 +372,7 @@ def test_final_evaluation_that_is_gone_is_made_again(run, trained):
 )
 def test_facts_of_the_final_evaluation_that_say_nothing_are_refused(run, text):
     (run / "final.json").write_text(text)
-    assert "warning: the results of" in collect(run)[2]
+    assert "warning: the tables of" in collect(run)[2]
     assert_refused(train(out_of(run)), f"cannot read {run / 'final.json'}")
 
 

@@ -1,7 +1,6 @@
 """The files of a run's checkpoints, and whether they are as they were written. Nothing here needs
 torch, so that commands which only read tables stay quick."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -27,7 +26,11 @@ def serials(folder: Path) -> list[int]:
             os.lstat(folder)
         except FileNotFoundError:
             return []
-        return sorted(int(name) for name in os.listdir(folder) if re.fullmatch(r"[0-9]{8}", name))
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError as error:
+            raise ValueError("it is a link that leads nowhere") from error
+        return sorted(int(name) for name in names if re.fullmatch(r"[0-9]{8}", name))
 
 
 def checksum(data: bytes) -> str:
@@ -72,12 +75,16 @@ def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
         known = serials(folder)
         for serial in reversed(known):
             own = folder / f"{serial:08d}"
-            with contextlib.suppress(OSError, *MISFITS):
+            try:
                 checksums = read_index(own)
                 state = json.loads(read_checked(own, "state.json", checksums))
                 for name in checksums if whole else ():
                     read_checked(own, name, checksums)
                 return dict(state.get("tables", {}))
+            except PermissionError:
+                raise  # not damaged
+            except (OSError, *MISFITS):
+                continue
         if serials(folder) == known:  # otherwise the run pruned them while they were read
             break
     if known:

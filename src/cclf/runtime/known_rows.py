@@ -110,7 +110,9 @@ def table_damage(run: Path, *names: str) -> str:
             _refuse_damage(run, names, whole)
             return ""
         # The run may just have gone back to an earlier checkpoint, because this one is not whole.
-        except ConfigError as error:
+        except (ConfigError, PermissionError) as error:
+            if PermissionError in (type(error), type(error.__cause__)):
+                return ""  # A run of another user, which cannot be checked.
             line = str(error)
     return line
 

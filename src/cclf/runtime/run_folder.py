@@ -61,7 +61,7 @@ def found_folder(config: Config, out: Path) -> Iterator[Path]:
 
 def write_config(config: Config, folder: Path) -> None:
     """Where there is none yet."""
-    if not (folder / "config.json").exists():
+    if not os.path.lexists(folder / "config.json"):
         replace_file(
             folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode()
         )
@@ -69,7 +69,7 @@ def write_config(config: Config, folder: Path) -> None:
 
 def _refuse_other_config(config: Config, folder: Path) -> None:
     known = folder / "config.json"
-    if not known.exists():
+    if not os.path.lexists(known):
         return
     before = read_config(folder).learning_values()
     now = config.learning_values()
@@ -86,7 +86,7 @@ def _refuse_other_config(config: Config, folder: Path) -> None:
 
 def read_config(folder: Path) -> Config:
     known = folder / "config.json"
-    if not known.exists():
+    if not os.path.lexists(known):
         raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
     return read_config_file(known)
 

@@ -13,12 +13,12 @@ import numpy as np
 from cclf import presets
 from cclf.bases.base import Base
 from cclf.bases.registry import find_base
-from cclf.console import warn
 from cclf.data import from_disk
 from cclf.data.from_disk import MISFITS, read_text, refuse_unless, refused_as
 from cclf.errors import ConfigError
-from cclf.runtime import known_rows, run_end
+from cclf.runtime import run_end
 from cclf.runtime.files import find_files
+from cclf.runtime.known_rows import table_damage
 from cclf.study.evaluations import (
     Row,
     RunName,
@@ -60,8 +60,7 @@ def read_runs(folder: Path) -> list[Row]:
     settings: dict[tuple[str, str, str], tuple[Path, dict[str, Any]]] = {}
     names: dict[RunName, Path] = {}
     for run in _possible_runs(folder):
-        if reason := known_rows.table_damage(run, "eval", "final"):
-            warn(f"the results of {run} may be wrong: {reason}")
+        _warn_of_damage(run, "eval", "final")
         if not _has_results(run):
             continue
         config = read_run_config(run)
@@ -125,8 +124,7 @@ def read_manifest(run: Path) -> dict[str, Any]:
 def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     """Columns of a run's train.csv beside env_steps, where all are filled; empty where the run
     never logged them."""
-    if reason := known_rows.table_damage(run, "train"):
-        say_once(f"warning: the curves of {run} may be wrong: {reason}")
+    _warn_of_damage(run, "train")
     try:
         file = _lines(run / "train.csv")
         lines = [line for line in file if all(line.get(name) for name in columns)]
@@ -138,6 +136,11 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
         return {name: np.array([]) for name in ("env_steps", *columns)}
     except MISFITS as error:
         raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
+
+
+def _warn_of_damage(run: Path, *tables: str) -> None:
+    if reason := table_damage(run, *tables):
+        say_once(f"warning: the tables of {run} may be wrong: {reason}")
 
 
 def _rows_of_run(
