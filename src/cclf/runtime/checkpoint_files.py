@@ -24,7 +24,8 @@ def serials(folder: Path) -> list[int]:
     with refused_as(f"cannot read the checkpoints in {folder}", advice):
         try:
             os.lstat(folder)
-        except FileNotFoundError:
+        # The latter where there is no run folder either.
+        except (FileNotFoundError, NotADirectoryError):
             return []
         try:
             names = os.listdir(folder)
