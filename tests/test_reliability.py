@@ -123,7 +123,7 @@ PHASES = {
     "an update": (OffPolicyLearner, "update", 42, 42),
     "the first evaluation": (loop.Training, "_evaluate", 1, 30),
     "the last evaluation": (loop.Training, "_evaluate", 2, 60),
-    "a checkpoint": (checkpoint, "_index", 1, 30),
+    "a checkpoint": (checkpoint, "index_text", 1, 30),
 }
 
 

@@ -1,5 +1,6 @@
 """From a config to the objects that train it: look the base algorithm up and ask it."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -22,8 +23,9 @@ from cclf.runtime.agent import Agent, plain_agent
 from cclf.runtime.evaluate import EvaluationStoppedError, Rounds
 from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.failure import refuse_non_finite
+from cclf.runtime.known_rows import final_rows, write_final_facts
 from cclf.runtime.loop import Plan, Training
-from cclf.runtime.metrics import EVAL_COLUMNS, CsvTable, kept_rows
+from cclf.runtime.metrics import EVAL_COLUMNS, CsvTable
 from cclf.runtime.run_folder import (
     WEIGHTS,
     load_part,
@@ -203,7 +205,7 @@ def load_agent(
     evaluates `episodes` at a time. Also of a folder that holds its weights alone."""
     config = playable_config(folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
-    shared = (folder / WEIGHTS).exists() and not (folder / "checkpoint").exists()
+    shared = (folder / WEIGHTS).exists() and not os.path.lexists(folder / "checkpoint")
     if shared:
         state, env_steps = read_weights(folder)
     else:
@@ -236,11 +238,8 @@ def final_evaluation(
         return True
     # The command that trained it named the modules.
     agent, config, env_steps = load_agent(folder, device, episodes, evaluators, trust_imports=True)
-    path = folder / "final.csv"
-    with refused_as(f"cannot read {path}"):
-        done = [row["env_steps"] for row in kept_rows(path, env_steps, None)]
     with closing(agent):
-        if str(env_steps) in done:
+        if str(env_steps) in [row["env_steps"] for row in final_rows(folder, env_steps)]:
             return True
         started = time.monotonic()
         try:
@@ -262,6 +261,8 @@ def final_evaluation(
         "returns": " ".join(f"{value:.8g}" for value in result.returns),
     }
     refuse_non_finite(folder, row)
-    with closing(CsvTable(path, EVAL_COLUMNS, env_steps - 1)) as table:
+    with closing(CsvTable(folder / "final.csv", EVAL_COLUMNS, env_steps - 1)) as table:
         table.write(row)
+        table.sync()
+        write_final_facts(folder, table.known())
     return True

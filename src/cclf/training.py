@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from cclf.runtime import devices, run_folder
 from cclf.runtime.callbacks import NOBODY, Callbacks
 from cclf.runtime.evaluators import Evaluators
 from cclf.runtime.failure import NonFiniteError, refuse_after_failure
+from cclf.runtime.known_rows import check_tables
 from cclf.runtime.loop import ActiveRun, Training, run_together
-from cclf.runtime.metrics import RunLog, check_tables
+from cclf.runtime.metrics import RunLog
 from cclf.runtime.mirrors import open_mirrors
 from cclf.runtime.progress import LINES, Progress
 from cclf.runtime.stop import Stop
@@ -138,6 +140,12 @@ def _prepared(
         check_tables(
             training.folder, training.env_steps, training.evaluation_due, training.known_rows
         )
+    going_on = [
+        (config, training, learner)
+        for config, (training, learner, _) in zip(configs, trained, strict=True)
+        if not training.finished
+    ]
+    _warn_of_small_disk([(config, learner) for config, _, learner in going_on], out)
     for config in configs:
         folder = out / config.run_name()
         if folder not in found:
@@ -146,9 +154,12 @@ def _prepared(
                     f"another process has begun in {folder} meanwhile: run the same command again"
                 )
             held.enter_context(run_folder.claimed_folder(config, out))
+        run_folder.write_config(config, folder)
+    # Of all runs before a checkpoint or a row of any is forgotten: this asks the environments.
+    for config, training, learner in going_on:
+        run_folder.record(config, learner, device, training.folder, training.env_steps)
     runs: dict[Path, ActiveRun | None] = {}
     for config, (training, learner, resumed), point in zip(configs, trained, points, strict=True):
-        run_folder.write_config(config, training.folder)
         if point is not None:
             training.checkpoints.rewind(point)
         # runs of one process go at one pace: one of them tells how far they are
@@ -156,33 +167,34 @@ def _prepared(
         runs[training.folder] = _begin(
             config, training, learner, device, held, len(configs) > 1, resumed, shows_life
         )
-    going_on = [
-        (config, learner)
-        for config, (training, learner, _) in zip(configs, trained, strict=True)
-        if runs[training.folder] is not None
-    ]
-    _warn_of_small_disk(going_on, out)
     return runs
 
 
 def _warn_of_small_disk(runs: list[tuple[Config, Any]], out: Path) -> None:
-    """Before the first step: by the last one, when replays are saved, there may be no room."""
+    """By the last step, when replays are saved, the disk may be full. Only a warning: what cannot
+    be measured here is not counted."""
     if not runs or not build.base_of(runs[0][0]).keeps_replay:
         return
     needed = sum(build.replay_bytes_on_disk(config, learner.env.spec) for config, learner in runs)
-    written = [
-        path.stat().st_size
-        for config, _ in runs
-        for path in (out / config.run_name()).glob("checkpoint/frames/*")
-    ]
-    free = shutil.disk_usage(out).free
-    if needed - sum(written) > free:
-        instead = " or add --no-keep-replay" if runs[0][0].run.keep_replay else ""
-        line = (
-            f"checkpoints of {len(runs)} run{'s' * (len(runs) > 1)} will hold about "
-            f"{needed / 1e9:.1f} GB of replay, and {free / 1e9:.1f} GB are free in {out}"
-        )
-        warn(f"{line}: make room{instead}")
+    needed -= sum(_frame_bytes(out / config.run_name()) for config, _ in runs)
+    with contextlib.suppress(OSError):
+        place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(place).free
+        if needed > free:
+            instead = " or add --no-keep-replay" if runs[0][0].run.keep_replay else ""
+            line = (
+                f"checkpoints of {len(runs)} run{'s' * (len(runs) > 1)} will hold about "
+                f"{needed / 1e9:.1f} GB of replay, and {free / 1e9:.1f} GB are free in {out}"
+            )
+            warn(f"{line}: make room{instead}")
+
+
+def _frame_bytes(folder: Path) -> int:
+    """What a run has written of its replay."""
+    with contextlib.suppress(OSError):
+        facts = [path.lstat() for path in (folder / "checkpoint" / "frames").iterdir()]
+        return sum(each.st_size for each in facts if stat.S_ISREG(each.st_mode))
+    return 0
 
 
 def _begin(
@@ -203,7 +215,6 @@ def _begin(
         )
         return None
     folder = training.folder
-    run_folder.record(config, learner, device, folder, training.env_steps)
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
     say("\n".join([*announcement(config, learner, device), f"{start} {folder}"]))
     moment = training.env_steps, training.evaluation_due

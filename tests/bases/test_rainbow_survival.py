@@ -112,6 +112,7 @@ def test_a_damaged_checkpoint_takes_the_whole_stack_to_the_one_before(tmp_path, 
     final = folder(tmp_path, 2) / "final.csv"
     # of another agent, as it were: it must be made again
     final.write_text(final.read_text().rstrip() + "9\n")
+    (folder(tmp_path, 2) / "final.json").unlink()
     assert rows(final) != rows(folder(undisturbed, 2) / "final.csv")
     code, _, err = train(tmp_path)
     assert code == 0, err
@@ -154,7 +155,7 @@ PHASES = {
     "the evaluation of the first run": (loop.Training, "_evaluate", 1, 12, 12),
     "the evaluation of the second run": (loop.Training, "_evaluate", 2, 12, 12),
     "the last evaluation of the second run": (loop.Training, "_evaluate", 6, None, 36),
-    "a checkpoint": (checkpoint, "_index", 3, 24, 24),
+    "a checkpoint": (checkpoint, "index_text", 3, 24, 24),
     "the final evaluation of the first run": (build, "final_evaluation", 1, None, None),
     "the final evaluation of the second run": (build, "final_evaluation", 2, None, None),
 }

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint
+from cclf.runtime import checkpoint, checkpoint_files
 from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, run, tables, tiny_config
 
@@ -152,7 +152,9 @@ def test_a_planted_pickle_is_refused_and_never_run(two, tmp_path, name, checksum
                 key: (own / key if "/" not in key else folder / key).read_bytes() for key in listed
             }
             (own / "index.json").write_bytes(
-                checkpoint._index({key: checkpoint._checksum(found[key]) for key in found})
+                checkpoint_files.index_text(
+                    {key: checkpoint_files.checksum(found[key]) for key in found}
+                )
             )
     with pytest.raises(ConfigError, match="no checkpoint in"):
         checkpoint.load(folder)
@@ -172,8 +174,8 @@ def test_an_index_cannot_lead_out_of_the_folder(two, tmp_path):
     listed[f"frames/../../{chunk.name}"] = listed.pop(f"frames/{chunk.name}")
     state = (own / "state.json").read_text().replace(chunk.name, f"../../{chunk.name}")
     (own / "state.json").write_text(state)
-    listed["state.json"] = checkpoint._checksum(state.encode())
-    (own / "index.json").write_bytes(checkpoint._index(listed))
+    listed["state.json"] = checkpoint_files.checksum(state.encode())
+    (own / "index.json").write_bytes(checkpoint_files.index_text(listed))
     assert checkpoint.load(folder)["agent_steps"] == 30
 
 

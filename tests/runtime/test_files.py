@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from cclf.commands import options
+from cclf.errors import ConfigError
 from cclf.runtime import files
 
 
@@ -98,17 +100,42 @@ def test_run_file_replaces_a_link_and_does_not_follow_it(tmp_path):
     assert (tmp_path / "failed.json").read_text() == "{}"
 
 
-def test_search_skips_what_disappears_and_what_holds_no_runs(tmp_path, monkeypatch):
-    for folder in ("a", "b", "c", "a/checkpoint", "a/failure"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "config.json").write_text("{}")
+def make_runs(folder, *names):
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text("{}")
+
+
+@pytest.fixture
+def pruned(monkeypatch):
+    """What is called `pruned` disappears between the listing of its folder and its own."""
     scan = os.scandir
 
     def scan_while_it_goes(folder):
-        if os.fspath(folder).endswith("/b"):
-            raise FileNotFoundError(folder)
+        if os.path.basename(os.fspath(folder)) == "pruned":
+            raise FileNotFoundError(2, "No such file or directory", str(folder))
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", scan_while_it_goes)
-    found = [str(path.relative_to(tmp_path)) for path in files.find_files(tmp_path, "config.json")]
-    assert found == ["a/config.json", "c/config.json"]
+
+
+@pytest.mark.usefixtures("pruned")
+def test_search_skips_what_disappears_and_what_holds_no_runs(tmp_path):
+    make_runs(tmp_path, "a", "a/checkpoint", "a/failure", "b/pruned", "failure/c")
+    (tmp_path / "d.csv").mkdir()
+    found = files.find_files(tmp_path, "config.json", "*.csv")
+    assert [str(path.relative_to(tmp_path)) for path in found] == [
+        "d.csv",  # a folder in a file's place, for the reader to refuse
+        "a/config.json",
+        "failure/c/config.json",  # not a part of a run: a folder of runs has this name
+    ]
+
+
+@pytest.mark.usefixtures("pruned")
+def test_only_run_allows_for_folders_that_other_processes_remove(tmp_path):
+    make_runs(tmp_path, "runs/a", "runs/a/failure")
+    (tmp_path / "runs" / "pruned").mkdir()
+    assert options.only_run(tmp_path) == tmp_path / "runs" / "a"
+    make_runs(tmp_path, "runs/b")
+    with pytest.raises(ConfigError, match="holds 2 runs: name one of them"):
+        options.only_run(tmp_path)

@@ -1,15 +1,26 @@
-"""Tables that are not what the checkpoint knows: one line, nothing changed, nothing lost in
-silence."""
+"""Tables and folders that are not what the run left: one line, nothing changed, nothing lost in
+silence; commands that only read say so."""
 
+import json
+import os
 import re
 import shutil
 from dataclasses import replace
 
 import pytest
 
+import cclf as package
+from cclf import build
 from cclf.errors import ConfigError
 from cclf.runtime import checkpoint
-from cclf.runtime.metrics import CsvTable, KnownRows, check_tables, kept_rows
+from cclf.runtime.known_rows import (
+    KnownRows,
+    check_tables,
+    kept_rows,
+    read_final_facts,
+    table_damage,
+)
+from cclf.runtime.metrics import CsvTable
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 
@@ -39,6 +50,15 @@ def known_rows(run):
         name: KnownRows(**facts)
         for name, facts in checkpoint.load(run / "checkpoint")["tables"].items()
     }
+
+
+def out_of(run):
+    return run.parents[len(CONFIG.run_name().split("/")) - 1]
+
+
+def state_of(run):
+    """Every byte that a refusal must leave as it was; the lock says nothing."""
+    return {name: data for name, data in contents(run).items() if name != "lock"}
 
 
 def edited(pattern, by):
@@ -160,3 +180,244 @@ def test_other_columns_in_a_later_version_lose_nothing_and_still_fit_the_checkpo
         again.close()
         assert rows(path) == [{"env_steps": "10", "new": "", "old": "1"}]
     assert again.known() != table.known()
+
+
+# --- a checkpoint folder that is none, files in it that lead nowhere
+# ---------------------------------------------------------------------------------------------------
+
+
+def dead_link(path):
+    path.symlink_to("/nowhere/checkpoint")
+
+
+NO_FOLDER = {
+    "a dead link": dead_link,
+    "a file": lambda path: path.write_text("moved to another disk"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FOLDER)
+def test_checkpoint_that_is_no_folder_is_refused_and_nothing_changes(run, kind):
+    os.rename(run / "checkpoint", run.parent / "away")
+    NO_FOLDER[kind](run / "checkpoint")
+    before = state_of(run)
+    assert_refused(train(out_of(run), LONGER), f"cannot read the checkpoints in {run}", "restore")
+    assert state_of(run) == before
+    (run / "checkpoint").unlink()
+    os.rename(run.parent / "away", run / "checkpoint")
+    assert train(out_of(run), LONGER)[0] == 0
+
+
+def test_shared_weights_do_not_stand_in_for_a_checkpoint_that_is_gone(run, tmp_path):
+    code, _, err = cclf("export", run, "--card", "--out", tmp_path / "card")
+    assert code == 0, err
+    shutil.copy(tmp_path / "card" / "model.safetensors", run)
+    shutil.rmtree(run / "checkpoint")
+    dead_link(run / "checkpoint")
+    assert_refused(
+        cclf("evaluate", run, "--episodes", "1"), f"cannot read the checkpoints in {run}"
+    )
+
+
+def test_run_without_a_checkpoint_begins_again(run):
+    shutil.rmtree(run / "checkpoint")
+    assert train(out_of(run))[0] == 0
+    assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60"]
+    assert table_damage(run, "train", "eval", "final") == ""
+
+
+@pytest.mark.parametrize("name", ["frames-00000002-000000000032.safetensors", "backup"])
+def test_dead_link_among_the_frames_costs_no_row(run, trained, name):
+    """The newest checkpoint is damaged with the first, and with the second it is not."""
+    path = run / "checkpoint" / "frames" / name
+    path.unlink(missing_ok=True)
+    dead_link(path)
+    code, _, err = train(out_of(run), LONGER)
+    assert code == 0, err
+    assert ("checkpoint 00000002 is damaged" in err) == (name != "backup")
+    kept, before = tables(run), tables(trained / CONFIG.run_name())
+    assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
+
+
+def test_run_that_cannot_be_recorded_is_refused_before_rows_of_another_are_cut(run, monkeypatch):
+    """Two runs in one command: the manifest of the second cannot be written. What is said of the
+    disk is said before, too."""
+    monkeypatch.setattr(build, "replay_bytes_on_disk", lambda *_: 10**18)
+    with (run / "eval.csv").open("a") as file:
+        file.write("75,75,1,1,1,1,1,1\n")
+    folder = out_of(run) / replace(LONGER, seed=2).run_name()
+    (folder / "manifest.json").mkdir(parents=True)
+    before = (run / "eval.csv").read_bytes()
+    words = [*tiny_options(LONGER), "--with-seeds", 2, "--out", out_of(run)]
+    code, _, err = cclf("train", *words)
+    warning, refusal = err.splitlines()
+    assert (code, "make room" in warning) == (2, True)
+    assert str(folder / "manifest.json") in refusal
+    assert (run / "eval.csv").read_bytes() == before
+
+
+def test_tensorboard_that_cannot_begin_does_not_stop_a_run(run):
+    dead_link(run / "tensorboard")
+    config = replace(LONGER, run=replace(LONGER.run, tensorboard=True))
+    code, _, err = train(out_of(run), config)
+    assert code == 0, err
+    assert "warning: no TensorBoard: " in err
+
+
+# --- facts in JSON
+# ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"commit": "a", "commit": "b"}', "[1]"])
+def test_manifest_that_says_nothing_does_not_stop_a_run(run, text):
+    (run / "manifest.json").write_text(text)
+    code, _, err = train(out_of(run), LONGER)
+    assert code == 0, err
+    facts = json.loads((run / "manifest.json").read_text())
+    assert facts["commit"] is None, "of the first rows"
+    assert [entry["from_env_steps"] for entry in facts["history"]] == [60]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"task": "toy/catch", ', "the name 'task' is there twice"),
+        ('{"env": {"a": 1, "a": 2}, ', "the name 'a' is there twice"),
+        ("[" * 100_000, "RecursionError"),
+        (None, "No such file"),
+    ],
+)
+def test_config_with_two_meanings_or_none_is_refused(run, tmp_path, text, words):
+    path = run / "config.json"
+    if text is None:
+        path.unlink()
+        dead_link(path)
+    else:
+        path.write_text(text + path.read_text().lstrip()[1:])
+    for words_of_command in (
+        ["results", run, "--out", tmp_path / "results"],
+        ["evaluate", run],
+        ["train", "--from", run, "--dry-run"],
+    ):
+        assert_refused(cclf(*words_of_command), str(path), words)
+    before = state_of(run)
+    assert_refused(train(out_of(run), LONGER), str(path), words)
+    assert state_of(run) == before
+
+
+# --- commands that only read
+# ---------------------------------------------------------------------------------------------------
+
+
+def collect(run, *words):
+    return cclf("results", out_of(run), "--out", run.parent / "results", *words)
+
+
+def assert_warned(run, result, *words):
+    code, _, err = result
+    assert code == 0, err
+    assert err.count("\n") == 1
+    assert f"warning: the tables of {run} may be wrong: " in err
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize("damage", ["without its first row", "a number is none", "deleted"])
+def test_results_of_an_evaluation_table_that_training_refuses_are_warned_of(run, damage):
+    other = replace(CONFIG, seed=2)
+    shutil.copytree(run, out_of(run) / other.run_name())
+    config = out_of(run) / other.run_name() / "config.json"
+    config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
+    assert collect(run)[0] == 0
+    assert collect(run)[2] == "", "nothing is said of runs that are as they were left"
+    none = edited(r"(\n30,30,\d+,)[^,]*", r"\g<1>nan")
+    (DAMAGE | {"a number is none": none})[damage](run / "eval.csv")
+    shutil.rmtree(run.parent / "results")
+    assert_warned(run, collect(run), f"{run / 'eval.csv'}: it")
+    assert_refused(train(out_of(run), LONGER), f"{run / 'eval.csv'}: it")
+
+
+@pytest.mark.parametrize("damage", ["a number changed", "zeros", "without its rows"])
+def test_final_evaluation_that_is_not_what_was_written_is_found(run, damage):
+    changed = edited(r"(\n60,60,\d+,)[^,]*", r"\g<1>999")
+    (DAMAGE | {"a number changed": changed})[damage](run / "final.csv")
+    before = state_of(run)
+    assert_warned(run, collect(run), f"{run / 'final.csv'}: ", "delete it to make the final")
+    for config in (CONFIG, LONGER):
+        assert_refused(train(out_of(run), config), f"cannot go on with {run / 'final.csv'}: ")
+    assert state_of(run) == before
+    if damage == "a number changed":
+        (run / "final.json").unlink()
+        assert collect(run)[2] == ""
+        assert train(out_of(run))[0] == 0
+        assert rows(run / "final.csv")[0]["return_mean"] == "999", "as of an earlier version"
+
+
+def test_final_evaluation_that_is_gone_is_made_again(run, trained):
+    (run / "final.csv").unlink()
+    assert_warned(run, collect(run), f"{run / 'final.csv'} is missing")
+    assert train(out_of(run))[0] == 0
+    made, before = (
+        rows(each / "final.csv", "wall_seconds") for each in (run, trained / CONFIG.run_name())
+    )
+    assert made == before
+    assert collect(run)[2] == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"rows": 1}', '{"columns": [], "rows": -1, "sha256": ""}', "[" * 100_000]
+)
+def test_facts_of_the_final_evaluation_that_say_nothing_are_refused(run, text):
+    (run / "final.json").write_text(text)
+    assert "warning: the tables of" in collect(run)[2]
+    assert_refused(train(out_of(run)), f"cannot read {run / 'final.json'}")
+
+
+def test_final_row_without_its_facts_is_measured_again(run, trained):
+    """As a kill leaves it between the two, after an earlier final evaluation."""
+    assert train(out_of(run), LONGER)[0] == 0
+    assert json.loads((run / "final.json").read_text())["rows"] == 2
+    whole = rows(run / "final.csv", "wall_seconds")
+    shutil.copy(trained / CONFIG.run_name() / "final.json", run)
+    edited(r"(\n90,90,\d+,)[^,]*", r"\g<1>999")(run / "final.csv")
+    assert collect(run)[2] == ""
+    assert train(out_of(run), LONGER)[0] == 0
+    assert rows(run / "final.csv", "wall_seconds") == whole
+    assert read_final_facts(run).rows == 2
+
+
+def test_runs_of_earlier_versions_are_not_warned_of(run):
+    """Their checkpoints know no tables, and they have no final.json."""
+    (run / "final.json").unlink()
+    checkpoints = checkpoint.Checkpoints(run / "checkpoint")
+    state = checkpoints.load()
+    del state["tables"]
+    checkpoints.save(state)
+    edited(r"(\n60,60,\d+,)[^,]*", r"\g<1>999")(run / "final.csv")
+    DAMAGE["without its first row"](run / "eval.csv")
+    assert collect(run)[::2] == (0, "")
+    assert train(out_of(run))[0] == 0
+    assert table_damage(run, "train", "eval", "final") == ""
+
+
+def test_run_that_goes_on_is_never_warned_of(tmp_path):
+    """Neither in any of its steps, nor where it goes on from the checkpoint before a damaged one."""
+    said = []
+    options = {"env_steps": 60, "eval_every_env_steps": 20, "eval_episodes": 1, "threads": 1}
+    options |= {"batch_size": 4, "hidden_dim": 16, "conv_filters": 4, "feature_dim": 8}
+    options |= {"warmup_agent_steps": 20, "log_every_agent_steps": 5, "final_eval_episodes": 1}
+    options |= {"tensorboard": False, "video": False, "device": "cpu", "out": tmp_path}
+
+    def check(_):
+        [config] = tmp_path.glob("toy/*/*/*/config.json")
+        said.append(table_damage(config.parent, "train", "eval", "final"))
+
+    folder = package.train("toy/reach-1d", "cclf", on_step=check, **options).folder
+    newest = folder / "checkpoint" / "00000003" / "tensors.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    package.train("toy/reach-1d", "cclf", on_step=check, **options | {"env_steps": 80})
+    assert len(said) > 60
+    assert set(said) == {""}

@@ -21,7 +21,7 @@ from safetensors.torch import save as tensors_to_bytes
 from cclf import build, cli
 from cclf.commands.train import run_training
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint, run_folder
+from cclf.runtime import checkpoint, checkpoint_files, run_folder
 from cclf.runtime.failure import NonFiniteError
 from cclf.runtime.stop import Stop
 from cclf.study.inspect import curate
@@ -200,7 +200,7 @@ def sign(folder):
             state = json.loads((own / "state.json").read_text())
             chunks = state["learner"]["replay"]["frames"]["__frames__"]["chunks"]
             for chunk in chunks:
-                chunk["sha256"] = checkpoint._checksum(
+                chunk["sha256"] = checkpoint_files.checksum(
                     (folder / "checkpoint/frames" / chunk["file"]).read_bytes()
                 )
             (own / "state.json").write_text(json.dumps(state))
@@ -210,7 +210,9 @@ def sign(folder):
         for path in (folder / "checkpoint").glob("frames/*"):
             found[f"frames/{path.name}"] = path.read_bytes()
         (own / "index.json").write_bytes(
-            checkpoint._index({name: checkpoint._checksum(found[name]) for name in found})
+            checkpoint_files.index_text(
+                {name: checkpoint_files.checksum(found[name]) for name in found}
+            )
         )
 
 

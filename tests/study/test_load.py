@@ -249,6 +249,11 @@ def test_a_field_that_only_one_version_knows_is_not_compared(tmp_path: Path) -> 
     assert len(load.read(tmp_path)) == 2
 
 
+def results_file(state: str = "done", without_state: bool = False) -> dict[str, str]:
+    line = [*map(str, row(state=state))][: -1 if without_state else None]
+    return {"a.csv": "\n".join(map(",".join, (Row._fields, line))) + "\n"}
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
@@ -261,6 +266,14 @@ def test_a_field_that_only_one_version_knows_is_not_compared(tmp_path: Path) -> 
             {"config.json": "{}", "eval.csv": "", "manifest.json": "{}"},
             "not a run folder of this version",
         ),
+        (
+            {"failed.json": '{"task": 1, "method": 2, "seed": 1, "profile": "x"}'},
+            "cannot tell from .*failed.json which run",
+        ),
+        ({"failed.json": "[" * 100_000}, "cannot read .*failed.json"),
+        (results_file(state="\x1b[2J"), r"a.csv, line 2: .* not '\\x1b\[2J'"),
+        (results_file(state="Done"), "one of done, failed, unfinished, not 'Done'"),
+        (results_file(without_state=True), "not 'None'"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str) -> None:
@@ -271,6 +284,21 @@ def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="does not exist"):
         load.read(tmp_path / "nowhere")
+
+
+def test_row_that_a_full_disk_tore_is_not_read(tmp_path: Path) -> None:
+    """Half of 0.75 is 0, which would pass for a return."""
+    folder = write_run(tmp_path, evaluations={200_000: 0.5})
+    with (folder / "eval.csv").open("a") as file:
+        file.write("400000,400000,3125,0")
+    assert [(each.env_steps, each.state) for each in load.read(tmp_path)] == [
+        (200_000, "unfinished")
+    ]
+
+
+def test_runs_in_a_folder_that_is_named_as_a_part_of_a_run_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path / "failure", evaluations={400_000: 0.5})
+    assert len(load.read(tmp_path)) == 1
 
 
 def test_lowest_return_of_a_task_where_nothing_was_evaluated_is_zero() -> None:

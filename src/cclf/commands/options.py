@@ -54,9 +54,11 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
 
 def only_run(folder: Path) -> Path:
     """A run folder: `folder` itself, or the only one anywhere under it."""
+    from cclf.runtime.files import find_files  # imports numpy, which some commands do without
+
     if (folder / "config.json").exists():
         return folder
-    runs = sorted(path.parent for path in folder.glob("**/config.json"))
+    runs = sorted(path.parent for path in find_files(folder, "config.json"))
     # the bundle of a failure holds a config, too, and lies in its run
     runs = [run for run in runs if not any(other in run.parents for other in runs)]
     if len(runs) > 1:

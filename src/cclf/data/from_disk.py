@@ -8,6 +8,7 @@ loaded.
 
 import csv
 import errno
+import json
 import math
 import os
 import stat
@@ -84,6 +85,21 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
 
 def read_text(path: Path) -> str:
     return read_file(path).decode()
+
+
+def read_json(path: Path) -> Any:
+    """A JSON document. One that gives a name twice in one place is refused: programs differ in
+    which of the two they take."""
+    return json.loads(read_text(path), object_pairs_hook=_without_repeats)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice!r} is there twice")
+    return found
 
 
 def refuse_unlike(own: Any, saved: Any, name: str = "the state") -> None:

@@ -10,7 +10,6 @@ there. The last two are kept: when the newest is damaged, the one before it is u
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -26,8 +25,16 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
 from cclf.console import say, warn
-from cclf.data.from_disk import MISFITS, TENSOR_BYTES, read_file, refuse_unless
+from cclf.data.from_disk import MISFITS, read_file, refuse_unless
 from cclf.errors import ConfigError
+from cclf.runtime.checkpoint_files import (
+    OWN_FILES,
+    checksum,
+    index_text,
+    read_checked,
+    read_index,
+    serials,
+)
 from cclf.runtime.files import sync_folder, write_synced
 from cclf.runtime.frame_chunks import FrameChunks, read_frames, table_of
 
@@ -35,7 +42,6 @@ _TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
 REPLAY_KEPT = "replay_kept"  # of a run's state: whether its frames are in its checkpoint
 # where a run's state keeps the ring that is written in chunks
 _REPLAY_FRAMES = "/learner/replay/frames"
-_OWN_FILES = ("state.json", "tensors.safetensors")
 _DAMAGE = (OSError, SafetensorError, *MISFITS)
 
 
@@ -58,7 +64,7 @@ class Checkpoints:
         reasons = []
         last = None if agent_steps is None else self.steps().get(agent_steps)
         for serial in reversed(
-            [serial for serial in self._serials() if last is None or serial <= last]
+            [serial for serial in serials(self.folder) if last is None or serial <= last]
         ):
             try:
                 state, table = _read(self.folder, serial, frames)
@@ -90,9 +96,9 @@ class Checkpoints:
         Step 0, the beginning, is among them as long as there is no more than a first checkpoint,
         and has serial 0.
         """
-        serials = self._serials()
-        found = {0: 0} if serials in ([], [1]) else {}
-        for serial in serials:
+        known = serials(self.folder)
+        found = {0: 0} if known in ([], [1]) else {}
+        for serial in known:
             with contextlib.suppress(*_DAMAGE):
                 step = _read(self.folder, serial, frames=False)[0]["agent_steps"]
                 refuse_unless(type(step) is int, f"agent_steps is {step!r}")
@@ -107,13 +113,13 @@ class Checkpoints:
     def rewind(self, agent_steps: int) -> None:
         """Forget the checkpoints after this step, where it is one of `steps`."""
         last = self.steps().get(agent_steps)
-        newer = [] if last is None else [serial for serial in self._serials() if serial > last]
+        newer = [] if last is None else [serial for serial in serials(self.folder) if serial > last]
         # at a stroke: half of a checkpoint would pass for a damaged one
         for serial in reversed(newer):
             os.rename(self.folder / f"{serial:08d}", self.folder / f"{serial:08d}.tmp")
         if newer:
             sync_folder(self.folder)
-            self._prune({*self._serials()})
+            self._prune({*serials(self.folder)})
             where = f"{agent_steps:,} agent steps, the newest that all runs of this command have"
             say(f"cclf: {self.folder.parent} goes back to {where}")
 
@@ -121,8 +127,8 @@ class Checkpoints:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the
         checkpoint before it. Without `frames` those of a replay are left out, and earlier
         checkpoints that have some are forgotten too."""
-        serials = self._serials()
-        serial = serials[-1] + 1 if serials else 1
+        known = serials(self.folder)
+        serial = known[-1] + 1 if known else 1
         temporary = self.folder / f"{serial:08d}.tmp"
         try:
             table = self._write(temporary, serial, state, frames)
@@ -135,7 +141,7 @@ class Checkpoints:
         sync_folder(self.folder)
         if table is not None:
             self._chunks.remember(table)
-        good_before = [number for number in serials if number not in self._damaged]
+        good_before = [number for number in known if number not in self._damaged]
         self._prune({serial, *(n for n in good_before[-1:] if frames or not self._has_frames(n))})
 
     def _write(
@@ -159,10 +165,10 @@ class Checkpoints:
             json.dumps(tree).encode(),
             tensors_to_bytes({key: _plain(value) for key, value in tensors.items()}),
         )
-        for name, data in zip(_OWN_FILES, contents, strict=True):
+        for name, data in zip(OWN_FILES, contents, strict=True):
             write_synced(temporary / name, data)
-            checksums[name] = _checksum(data)
-        write_synced(temporary / "index.json", _index(checksums))
+            checksums[name] = checksum(data)
+        write_synced(temporary / "index.json", index_text(checksums))
         sync_folder(temporary)
         return table
 
@@ -175,7 +181,7 @@ class Checkpoints:
         def write_file(name: str, tensors: dict[str, torch.Tensor]) -> None:
             data = tensors_to_bytes(tensors)
             write_synced(folder / name, data)
-            fresh[name] = _checksum(data)
+            fresh[name] = checksum(data)
 
         fresh: dict[str, str] = {}
         table = self._chunks.write(serial, frames, written, write_file)
@@ -189,13 +195,6 @@ class Checkpoints:
     def _has_frames(self, serial: int) -> bool:
         listed = _listed(self.folder / f"{serial:08d}")
         return any(name.startswith("frames/") for name in listed)
-
-    def _serials(self) -> list[int]:
-        if not self.folder.is_dir():
-            return []
-        return sorted(
-            int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{8}", path.name)
-        )
 
     def _prune(self, kept: set[int]) -> None:
         """Remove what no kept checkpoint needs; what a kill leaves here goes the next time."""
@@ -220,11 +219,11 @@ def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
     None where there is none."""
     while True:
         checkpoints = Checkpoints(folder)
-        known = checkpoints._serials()
+        known = serials(folder)
         try:
             return checkpoints.load(frames)
         except ConfigError:
-            if checkpoints._serials() == known:
+            if serials(folder) == known:
                 raise  # otherwise the run pruned them while they were read: there are newer ones
 
 
@@ -248,28 +247,17 @@ def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict
     """The state and its table of frames; one of _DAMAGE when a single byte is not what was
     written."""
     own = folder / f"{serial:08d}"
-    index = read_file(own / "index.json")
-    checksums = json.loads(index)["sha256"]
-    if index != _index(checksums):
-        raise ValueError("index.json is not as it was written")
+    checksums = read_index(own)
 
-    def checked(path: Path, listed_as: str) -> bytes:
-        if not path.is_file():
-            raise ValueError(f"{listed_as} is missing")
-        data = read_file(path, TENSOR_BYTES)
-        if _checksum(data) != checksums.get(listed_as):
-            raise ValueError(f"{listed_as} has another checksum than its index says")
-        return data
+    def checked(name: str) -> bytes:
+        return read_checked(own, name, checksums)
 
-    tree = json.loads(checked(own / "state.json", "state.json"))
-    tensors = tensors_from_bytes(checked(own / "tensors.safetensors", "tensors.safetensors"))
+    tree = json.loads(checked("state.json"))
+    tensors = tensors_from_bytes(checked("tensors.safetensors"))
     table = tree.get("learner", {}).get("replay", {}).get("frames", {}).get(_FRAMES)
     if table is not None and frames:
         tensors[_REPLAY_FRAMES] = read_frames(
-            table,
-            lambda name: tensors_from_bytes(
-                checked(folder / "frames" / Path(name).name, f"frames/{name}")
-            ),
+            table, lambda name: tensors_from_bytes(checked(f"frames/{name}"))
         )
         tree["learner"]["replay"]["frames"] = {_TENSOR: _REPLAY_FRAMES}
     joined = _join(tree, tensors)
@@ -282,18 +270,6 @@ def _listed(folder: Path) -> list[str]:
         return list(json.loads(read_file(folder / "index.json"))["sha256"])
     except _DAMAGE:
         return []  # damaged since it was written: nothing of it can be used
-
-
-def _index(checksums: dict[str, str]) -> bytes:
-    """The one text that lists these checksums: any other byte in the file shows."""
-    own = _checksum(json.dumps(checksums, sort_keys=True).encode())
-    return json.dumps(
-        {"sha256": checksums, "sha256_of_this": own}, sort_keys=True, indent=1
-    ).encode()
-
-
-def _checksum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _plain(value: torch.Tensor) -> torch.Tensor:

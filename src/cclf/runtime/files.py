@@ -4,6 +4,7 @@ written."""
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import io
 import os
 import secrets
@@ -24,6 +25,7 @@ LOCK_GRACE_SECONDS = 1.0
 # An environment variable: the descriptor of a lock that the process which started this one took.
 INHERITED_LOCK = "CCLF_INHERITED_LOCK"
 _WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure"}  # folders in a run folder
+_RUN_FILE = "config.json"  # what makes a folder one
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -103,15 +105,22 @@ def _naming(path: Path, error: OSError) -> OSError:
     return OSError(error.errno, error.strerror or str(error), str(path))
 
 
-def find_files(folder: Path, *names: str) -> Iterator[Path]:
-    """Files of these names anywhere under `folder`, in the order of their paths.
+def find_files(folder: Path, *patterns: str) -> Iterator[Path]:
+    """What has such a name anywhere under `folder`, such as `config.json` or `*.csv`, in the order
+    of the folders' paths.
 
     Other processes may change the folder meanwhile: what disappears or may not be entered is
     skipped. The parts of a run folder that hold no runs are not entered.
     """
     for current, folders, files in os.walk(folder):
-        folders[:] = sorted(set(folders) - _WITHOUT_RUNS)
-        yield from (Path(current, name) for name in sorted(set(names).intersection(files)))
+        names = sorted([*folders, *files])  # also a folder in a file's place, which is refused
+        yield from (
+            Path(current, name)
+            for name in names
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        )
+        without_runs = _WITHOUT_RUNS if _RUN_FILE in files else set()
+        folders[:] = sorted(set(folders) - without_runs)
 
 
 def sync_folder(folder: Path) -> None:

@@ -20,7 +20,8 @@ from cclf.runtime.evaluate import (
     write_video,
 )
 from cclf.runtime.failure import NonFiniteError, first_non_finite_of, refuse_non_finite
-from cclf.runtime.metrics import Averages, KnownRows, RunLog
+from cclf.runtime.known_rows import KnownRows
+from cclf.runtime.metrics import Averages, RunLog
 from cclf.runtime.progress import Progress
 from cclf.runtime.stop import Stop
 from cclf.runtime.turns import take_turns

@@ -2,36 +2,33 @@
 never mix: each row carries all three."""
 
 import csv
-import hashlib
-import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from cclf.console import warn
-from cclf.data.from_disk import read_text, refuse_unless
+from cclf.data.from_disk import refuse_unless
 from cclf.data.types import Metrics
-from cclf.errors import ConfigError
-from cclf.runtime.failure import FACTS as FAILURE_FACTS
+from cclf.runtime.known_rows import (
+    FINAL_FACTS,
+    KnownRows,
+    add_row,
+    check_tables,
+    kept_rows,
+    sha256_of,
+    write_final_facts,
+)
 from cclf.runtime.mirrors import Mirror
 from cclf.runtime.trackers import told
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
 EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
-
-
-class KnownRows(NamedTuple):
-    """What a checkpoint knows of a table: the rows that were there, to the letter."""
-
-    columns: tuple[str, ...]
-    rows: int
-    sha256: str  # of the columns and these rows
 
 
 class CsvTable:
@@ -53,7 +50,7 @@ class CsvTable:
             *own,
             *(column for column in (known.columns if known else ()) if column not in own),
         )
-        self._rows, self._sha256 = 0, _sha256_of(self.columns)
+        self._rows, self._sha256 = 0, sha256_of(self.columns)
         temporary = path.with_suffix(".csv.tmp")
         # never through a link or into a pipe that someone put there
         temporary.unlink(missing_ok=True)
@@ -86,7 +83,7 @@ class CsvTable:
 
     def _counted(self, row: dict[str, str]) -> dict[str, str]:
         self._rows += 1
-        _add_row(self._sha256, self.columns, row)
+        add_row(self._sha256, self.columns, row)
         return row
 
     def sync(self) -> None:
@@ -94,71 +91,6 @@ class CsvTable:
 
     def close(self) -> None:
         self._file.close()
-
-
-def kept_rows(
-    path: Path, resume_env_steps: int, known: KnownRows | None, with_later: bool = False
-) -> list[dict[str, str]]:
-    """The rows of a table that a checkpoint at `resume_env_steps` keeps: those it knows; refuses a
-    file that is not so.
-
-    Further ones up to that moment stay `with_later`, and of a checkpoint that knows nothing, one of
-    an earlier version.
-    """
-    if resume_env_steps <= 0 or (known is None and not path.exists()):
-        return []
-    if known is not None and not path.exists() and (path.parent / FAILURE_FACTS).exists():
-        return []  # the bundle of a failure is replayed: it brings no tables
-    try:
-        rows = _read_rows(path)
-        if known is None:
-            return [row for row in rows if int(row["env_steps"]) <= resume_env_steps]
-        later = [
-            row
-            for row in rows[known.rows :]
-            if with_later and int(row["env_steps"]) <= resume_env_steps
-        ]
-        sha256 = _sha256_of(known.columns)
-        for row in rows[: known.rows]:
-            _add_row(sha256, known.columns, row)
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        reason = (
-            "it is missing"
-            if isinstance(error, FileNotFoundError)
-            else " ".join(f"{error!r}".split())
-        )
-        raise _damaged(path, reason) from error
-    if len(rows) < known.rows:
-        raise _damaged(
-            path, f"it holds {len(rows)} of the {known.rows} rows that the checkpoint knows"
-        )
-    if sha256.hexdigest() != known.sha256:
-        raise _damaged(path, f"its first {known.rows} rows are not those that the checkpoint knows")
-    return rows[: known.rows] + later
-
-
-def _damaged(path: Path, reason: str) -> ConfigError:
-    saved = path.parent / "checkpoint"
-    remedy = f"restore it from a copy, or delete {saved} to train from the beginning"
-    return ConfigError(f"cannot go on with {path}: {reason}; {remedy}")
-
-
-def _read_rows(path: Path) -> list[dict[str, str]]:
-    lines = read_text(path).splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()  # a full disk or a kill tore it: the number it begins with may be half of one
-    if not lines:
-        # which comes with the file: not even a kill leaves one without
-        raise ValueError("no header")
-    return list(csv.DictReader(lines))
-
-
-def _sha256_of(columns: Iterable[str]) -> "hashlib._Hash":
-    return hashlib.sha256(json.dumps([*columns]).encode())
-
-
-def _add_row(sha256: "hashlib._Hash", columns: Iterable[str], row: Mapping[str, str]) -> None:
-    sha256.update(json.dumps([row[column] for column in columns]).encode())
 
 
 def _text(value: Any) -> str:
@@ -202,14 +134,21 @@ class Averages:
         self._values = {name: list(values) for name, values in state.items()}
 
 
-def check_tables(
-    folder: Path, resume_env_steps: int, evaluation_due: bool, known: Mapping[str, KnownRows] | None
-) -> None:
-    """Refuse tables that are not what the checkpoint knows; nothing is changed."""
-    known = known or {}
-    kept_rows(folder / "train.csv", resume_env_steps, known.get("train"))
-    kept_rows(folder / "eval.csv", resume_env_steps - evaluation_due, known.get("eval"))
-    kept_rows(folder / "final.csv", resume_env_steps, known.get("final"), with_later=True)
+def _reopened_final(
+    folder: Path, resume_env_steps: int, known: KnownRows | None
+) -> KnownRows | None:
+    """Forget the rows of final.csv after this moment, and what final.json says of them; the rows
+    that stay."""
+    path, facts = folder / "final.csv", folder / FINAL_FACTS
+    had_facts = os.path.lexists(facts)
+    facts.unlink(missing_ok=True)  # never ahead of the rows, whatever ends this process
+    if not path.exists():
+        return None
+    table = CsvTable(path, EVAL_COLUMNS, resume_env_steps, known, with_later=True)
+    table.close()
+    if had_facts:
+        write_final_facts(folder, table.known())
+    return table.known()
 
 
 class RunLog:
@@ -228,6 +167,7 @@ class RunLog:
         very step, too. `known` are those of the checkpoint, by table."""
         check_tables(folder, resume_env_steps, evaluation_due, known)
         known = known or {}
+        self._final = _reopened_final(folder, resume_env_steps, known.get("final"))
         train_columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
         self.train = CsvTable(
             folder / "train.csv", train_columns, resume_env_steps, known.get("train")
@@ -235,17 +175,6 @@ class RunLog:
         self.eval = CsvTable(
             folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due, known.get("eval")
         )
-        self._final: KnownRows | None = None
-        if (folder / "final.csv").exists():
-            final = CsvTable(
-                folder / "final.csv",
-                EVAL_COLUMNS,
-                resume_env_steps,
-                known.get("final"),
-                with_later=True,
-            )
-            self._final = final.known()
-            final.close()
         self._mirrors = [*mirrors]
         self._pace: tuple[float, Mapping[str, Any]] | None = None  # of the last row: when, and it
         self._tell(self._catch_up)

@@ -37,7 +37,7 @@ def open_mirrors(
             mirrors.append(
                 TensorBoard(folder, hyperparameters(config), resume_env_steps, evaluation_due)
             )
-        except ImportError as error:
+        except (ImportError, OSError) as error:
             warn(f"no TensorBoard: {error}")
     if config.run.tracker != "none":
         facts = hyperparameters(config)

@@ -1,7 +1,6 @@
 """A run's folder: whose it is, what is written there about config, code and machine, and what is
 read back from it."""
 
-import errno
 import json
 import os
 import subprocess
@@ -16,7 +15,14 @@ from safetensors.torch import load as tensors_from_bytes
 
 from cclf import __version__, presets
 from cclf.config import Config
-from cclf.data.from_disk import TENSOR_BYTES, read_file, read_text, refuse_unlike, refused_as
+from cclf.data.from_disk import (
+    MISFITS,
+    TENSOR_BYTES,
+    read_file,
+    read_json,
+    refuse_unlike,
+    refused_as,
+)
 from cclf.data.types import Learner
 from cclf.errors import ConfigError
 from cclf.runtime import checkpoint, machine
@@ -32,10 +38,10 @@ def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
     """The run's folder, made or found, for this process alone, with its config in it. Refuses what
     `found_folder` refuses."""
     folder = out / config.run_name()
-    with _usable(folder):
+    with refused_as(f"cannot use the run folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     with found_folder(config, out):
-        with _usable(folder):
+        with refused_as(f"cannot use the run folder {folder}"):
             write_config(config, folder)
         yield folder
 
@@ -47,25 +53,15 @@ def found_folder(config: Config, out: Path) -> Iterator[Path]:
     be written."""
     folder = out / config.run_name()
     with ExitStack() as held:
-        with _usable(folder):
+        with refused_as(f"cannot use the run folder {folder}"):
             held.enter_context(only_process(folder))
             _refuse_other_config(config, folder)
         yield folder
 
 
-@contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, json.JSONDecodeError, TypeError, KeyError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise  # a full disk is no bad input
-        raise ConfigError(f"cannot use the run folder {folder}: {error}") from error
-
-
 def write_config(config: Config, folder: Path) -> None:
     """Where there is none yet."""
-    if not (folder / "config.json").exists():
+    if not os.path.lexists(folder / "config.json"):
         replace_file(
             folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode()
         )
@@ -73,7 +69,7 @@ def write_config(config: Config, folder: Path) -> None:
 
 def _refuse_other_config(config: Config, folder: Path) -> None:
     known = folder / "config.json"
-    if not known.exists():
+    if not os.path.lexists(known):
         return
     before = read_config(folder).learning_values()
     now = config.learning_values()
@@ -90,7 +86,7 @@ def _refuse_other_config(config: Config, folder: Path) -> None:
 
 def read_config(folder: Path) -> Config:
     known = folder / "config.json"
-    if not known.exists():
+    if not os.path.lexists(known):
         raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
     return read_config_file(known)
 
@@ -98,7 +94,7 @@ def read_config(folder: Path) -> Config:
 def read_config_file(known: Path) -> Config:
     try:
         with refused_as(f"cannot read {known}"):
-            return presets.from_dict(json.loads(read_text(known)))
+            return presets.from_dict(read_json(known))
     except ConfigError as error:  # what a config refuses does not name its file
         line = str(error)
         raise ConfigError(line if str(known) in line else f"cannot read {known}: {line}") from error
@@ -214,9 +210,9 @@ def with_history(
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
     """None where there is none that can be read."""
     try:
-        facts = json.loads(read_text(folder / "manifest.json"))
+        facts = read_json(folder / "manifest.json")
         steps = [entry["from_env_steps"] + 0 for entry in facts.get("history", [])]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *MISFITS):
         return None
     return facts if isinstance(facts, dict) and steps == sorted(steps) else None
 

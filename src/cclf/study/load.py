@@ -2,23 +2,23 @@
 
 import csv
 import io
-import itertools
-import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from cclf import presets
 from cclf.bases.base import Base
 from cclf.bases.registry import find_base
-from cclf.console import warn
-from cclf.data.from_disk import MISFITS, read_text, refused_as
+from cclf.data import from_disk
+from cclf.data.from_disk import MISFITS, read_text, refuse_unless, refused_as
 from cclf.errors import ConfigError
 from cclf.runtime import run_end
-from cclf.runtime.files import write_output
+from cclf.runtime.files import find_files, write_output
+from cclf.runtime.known_rows import table_damage
 from cclf.study.evaluations import (
     Row,
     RunName,
@@ -27,10 +27,12 @@ from cclf.study.evaluations import (
     of_shared_length,
     refuse_mixed_clocks,
     refuse_odd_names,
+    say_once,
 )
 
 # what a sweep notes of a run, what a run leaves of itself
 FAILURE_MARK, FAILURE_BUNDLE = "failed.json", "failure"
+RUN_STATES = get_args(RunState)
 _UNKNOWN_ORIGIN = {"device": "unknown", "commit": "unknown"}  # of a run without a manifest
 
 
@@ -74,20 +76,22 @@ def read_runs(folder: Path) -> list[Row]:
     return sorted(rows)
 
 
-def run_configs(folder: Path, quiet: bool = False) -> Iterator[tuple[Path, dict[str, Any]]]:
+def run_configs(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The run folders under `folder`, with their configs.
 
     Where a sweep's mark is all that is left of a run and cannot be read, that is a warning: it must
-    not prevent the statistics of the other runs. `quiet`: it was given before.
+    not prevent the statistics of the other runs.
     """
-    for run in run_folders(folder):
+    for run in _possible_runs(folder):
+        _warn_of_damage(run, "eval", "final")
+        if not _has_results(run):
+            continue
         try:
             config = read_run_config(run)
         except ConfigError as error:
-            if (run / "config.json").exists():
+            if os.path.lexists(run / "config.json"):
                 raise
-            if not quiet:
-                warn(f"a failed run is not counted: {error}")
+            say_once(f"warning: a failed run is not counted: {error}")
             continue
         yield run, config
 
@@ -95,21 +99,24 @@ def run_configs(folder: Path, quiet: bool = False) -> Iterator[tuple[Path, dict[
 def run_folders(folder: Path) -> list[Path]:
     """Folders of runs that have something to tell: an evaluation, or that they failed, however
     early. Not the bundle inside a failed one, which has neither."""
-    found = sorted({path.parent for path in _traces_of_runs(folder)})
-    return [
-        run
-        for run in found
-        if any((run / name).exists() for name in ("eval.csv", FAILURE_MARK, FAILURE_BUNDLE))
-    ]
+    return [run for run in _possible_runs(folder) if _has_results(run)]
+
+
+def _possible_runs(folder: Path) -> list[Path]:
+    return sorted({path.parent for path in _traces_of_runs(folder)})
 
 
 def _traces_of_runs(folder: Path) -> Iterator[Path]:
-    return itertools.chain(folder.rglob("config.json"), folder.rglob(FAILURE_MARK))
+    return find_files(folder, "config.json", FAILURE_MARK)
+
+
+def _has_results(run: Path) -> bool:
+    return any((run / name).exists() for name in ("eval.csv", FAILURE_MARK, FAILURE_BUNDLE))
 
 
 def read_run_config(run: Path) -> dict[str, Any]:
     """A run's config as it wrote it; of one that failed before that, as its sweep noted it."""
-    if (run / "config.json").exists():
+    if os.path.lexists(run / "config.json"):
         return read_json(run / "config.json")
     note = read_json(run / FAILURE_MARK)
     try:
@@ -119,7 +126,7 @@ def read_run_config(run: Path) -> dict[str, Any]:
             note["task"], note["method"], seed=note["seed"], profile=note["profile"], look=False
         )
         return config.to_dict()
-    except (KeyError, TypeError, ValueError) as error:
+    except MISFITS as error:
         raise ConfigError(
             f"cannot tell from {run / FAILURE_MARK} which run failed: {error!r}"
         ) from error
@@ -133,6 +140,7 @@ def read_manifest(run: Path) -> dict[str, Any]:
 def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     """Columns of a run's train.csv beside env_steps, where all are filled; empty where the run
     never logged them."""
+    _warn_of_damage(run, "train")
     try:
         file = _lines(run / "train.csv")
         lines = [line for line in file if all(line.get(name) for name in columns)]
@@ -144,6 +152,11 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
         return {name: np.array([]) for name in ("env_steps", *columns)}
     except MISFITS as error:
         raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
+
+
+def _warn_of_damage(run: Path, *tables: str) -> None:
+    if reason := table_damage(run, *tables):
+        say_once(f"warning: the tables of {run} may be wrong: {reason}")
 
 
 def _rows_of_run(
@@ -206,12 +219,15 @@ def _is_at_end(run: Path, config: Mapping[str, Any]) -> bool:
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    """Without a last line that a full disk or a kill tore, as a run reads its own."""
+    text = read_text(path)
+    whole = text[: text.rfind("\n") + 1]
+    return list(csv.DictReader(io.StringIO(whole, newline="")))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     with refused_as(f"cannot read {path}"):
-        content = json.loads(read_text(path))
+        content = from_disk.read_json(path)
     if not isinstance(content, dict):
         raise ConfigError(f"cannot read {path}: it holds no facts")
     return content
@@ -306,7 +322,7 @@ def write_results(rows: Iterable[Row], folder: Path) -> list[Path]:
 def read_results(path: Path) -> list[Row]:
     """What `write_results` wrote: one file, or all under a folder."""
     rows = []
-    for file_path in [path] if path.is_file() else sorted(path.rglob("*.csv")):
+    for file_path in [path] if path.is_file() else sorted(find_files(path, "*.csv")):
         with refused_as(f"cannot read {file_path}"):
             reader = csv.DictReader(io.StringIO(read_text(file_path), newline=""))
             missing = set(Row._fields) - set(reader.fieldnames or ())
@@ -316,10 +332,14 @@ def read_results(path: Path) -> list[Row]:
                     "results` writes them"
                 )
             try:
-                rows += [
-                    Row(**{name: kind(line[name]) for name, kind in Row.__annotations__.items()})
-                    for line in reader
-                ]
+                for line in reader:
+                    fields = Row.__annotations__.items()
+                    rows.append(Row(**{name: kind(line[name]) for name, kind in fields}))
+                    refuse_unless(
+                        rows[-1].state in RUN_STATES,
+                        f"the state of a run is one of {', '.join(RUN_STATES)}, not "
+                        f"{ascii(rows[-1].state)[:80]}",
+                    )
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"{file_path}, line {reader.line_num}: {error}") from error
     return rows

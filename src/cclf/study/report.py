@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cclf.errors import ConfigError, nearest
+from cclf.runtime.files import find_files
 from cclf.study import (
     differences,
     evaluations,
@@ -107,7 +108,7 @@ def _chosen(source: Path, methods: Sequence[str], rows: Sequence[Row]) -> list[s
 def _places(source: Path) -> list[tuple[str, Path]]:
     if source.is_dir() and not load.run_folders(source) and not any(source.glob("*.csv")):
         folders = sorted(path for path in source.iterdir() if path.is_dir())
-        with_results = [path for path in folders if any(path.rglob("*.csv"))]
+        with_results = [path for path in folders if any(find_files(path, "*.csv"))]
         if len(with_results) > 1:
             return [(path.name, path) for path in with_results]
     return [("", source)]
@@ -155,7 +156,7 @@ def _facts(parts: Sequence[Part]) -> list[tuple[str, str, str]]:
 
 
 def _folders(source: Path) -> dict[RunName, Path]:
-    runs = load.run_configs(source, quiet=True)
+    runs = load.run_configs(source)
     return {load.run_name(config): run for run, config in runs}
 
 
