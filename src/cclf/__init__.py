@@ -3,8 +3,7 @@
 Importing it is light: what is named here is loaded when it is first used (docs/api.md).
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # typing's own, but without its import: Ctrl-C may come at any moment
 
 if TYPE_CHECKING:
     from cclf import equations as equations
@@ -27,7 +26,9 @@ _WHERE = {
 
 if not TYPE_CHECKING:  # which would take any name for known
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name):
+        import importlib
+
         if name == "equations":
             return importlib.import_module("cclf.equations")
         if name in _WHERE:

@@ -7,14 +7,16 @@ stopped by a signal after saving, run it again to go on; 130 interrupted (Ctrl-C
 nothing to save.
 """
 
+import errno
 import importlib
 import os
 import sys
+from typing import TextIO, cast
 
 from cclf import __version__
 from cclf.commands import COMMANDS
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, let_threads_sleep
-from cclf.console import say
+from cclf.console import TolerantStream, open_standard_streams, say
 from cclf.errors import ConfigError, WorkerError, nearest
 
 USAGE = """usage: cclf COMMAND ...
@@ -43,17 +45,52 @@ More options:  cclf COMMAND --help
 """
 
 EXIT_INTERRUPTED = 130
+DEBUG = "CCLF_DEBUG"  # environment variable: show the traceback of an error of the system
 
 
 def main(arguments: list[str] | None = None) -> int:
+    open_standard_streams()
+    standard_output = sys.stdout
+    if hasattr(standard_output, "reconfigure"):
+        standard_output.reconfigure(errors="replace")  # "?" where the encoding lacks a sign
+    output = TolerantStream(standard_output)
+    sys.stdout = cast(TextIO, output)
     try:
-        return _carry_out(sys.argv[1:] if arguments is None else arguments)
+        exit_code = _exit_code(sys.argv[1:] if arguments is None else arguments)
+        output.flush()
+    finally:
+        # None: the interpreter would try once more to write what could not be written.
+        sys.stdout = standard_output if output.usable else None
+    if output.error is not None:
+        reason = output.error.strerror or output.error
+        say(f"cclf: cannot write to standard output: {reason}")
+        return exit_code or EXIT_BAD_INPUT
+    return exit_code
+
+
+def _exit_code(arguments: list[str]) -> int:
+    """Errors that a user can act on become one line on standard error."""
+    try:
+        return _run_command(arguments)
     except KeyboardInterrupt:  # while it starts, or in a command that has nothing to save
         say("cclf: interrupted")
         return EXIT_INTERRUPTED
+    except ConfigError as error:
+        say(f"cclf: {' '.join(str(error).split())}")  # a library's message may have several lines
+        return EXIT_BAD_INPUT
+    except WorkerError as error:
+        say(f"cclf: {error}\n{error.details}")
+        return EXIT_FAILED
+    except OSError as error:
+        # An error without a file is not one of the files that the user named.
+        if error.filename is None or DEBUG in os.environ:
+            raise
+        path = os.fsdecode(error.filename) if not isinstance(error.filename, int) else "a file"
+        say(f"cclf: cannot use {path}: {error.strerror or error}")
+        return EXIT_FAILED if error.errno in (errno.ENOSPC, errno.EDQUOT) else EXIT_BAD_INPUT
 
 
-def _carry_out(arguments: list[str]) -> int:
+def _run_command(arguments: list[str]) -> int:
     let_threads_sleep()
     # No interpreter that we or a library start finds modules in the working directory, which may be
     # a run folder.
@@ -65,23 +102,10 @@ def _carry_out(arguments: list[str]) -> int:
         print(__version__)
         return EXIT_DONE
     name = arguments[0]
-    try:
-        if name not in COMMANDS:
-            raise ConfigError(
-                f"unknown command {name!r}{nearest(name, COMMANDS)} (see: cclf --help)"
-            )
-        exit_code: int = importlib.import_module(f"cclf.commands.{name}").main(arguments[1:])
-        return exit_code
-    except ConfigError as error:
-        # one line, whatever a library said
-        say(f"cclf: {' '.join(str(error).split())}")
-        return EXIT_BAD_INPUT
-    except WorkerError as error:
-        print(f"cclf: {error}", error.details, sep="\n", file=sys.stderr)
-        return EXIT_FAILED
-    except BrokenPipeError:  # the reader of our output left, as `| head` does
-        sys.stdout = None
-        return EXIT_DONE
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command {name!r}{nearest(name, COMMANDS)} (see: cclf --help)")
+    exit_code: int = importlib.import_module(f"cclf.commands.{name}").main(arguments[1:])
+    return exit_code
 
 
 if __name__ == "__main__":

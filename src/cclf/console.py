@@ -1,48 +1,79 @@
-"""Messages for a person, on standard error.
+"""Standard error, which takes messages for a person, and standard output, which takes results.
 
-A message never ends a run: where standard error is closed, full, or a pipe whose reader has left,
-the message is dropped.
+Neither can end a run: where a stream is closed, full, or a pipe whose reader has left, what is
+written to it is dropped. The command line reports results that were lost.
 """
 
 import contextlib
+import errno
+import os
 import sys
+from collections.abc import Iterator
+from typing import IO, Any, cast
 
 
 def say(text: str) -> None:
-    # With standard error closed, `print` would write to standard output instead.
-    if sys.stderr is not None:
-        # ValueError: the stream was closed in Python.
-        with contextlib.suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
+    print(text, file=message_stream(), flush=True)
 
 
 def warn(text: str) -> None:
     say(f"cclf: warning: {text}")
 
 
-class MessageStream:
-    """Standard error as it is now, for libraries that write to a stream; a write that fails is
-    dropped. It keeps the stream, because rich replaces `sys.stderr` while it draws."""
+def message_stream() -> IO[str]:
+    """Standard error as it is now. rich replaces `sys.stderr` while it draws."""
+    return cast(IO[str], TolerantStream(sys.stderr))
 
-    encoding = "utf-8"
 
-    def __init__(self) -> None:
-        self._stream = sys.stderr
+class TolerantStream:
+    """A stream whose failures are not raised: what cannot be written is dropped, and the first
+    error is in `error`. A reader that leaves, as `head` does, is no error."""
+
+    def __init__(self, stream: IO[str] | None):
+        self._stream = stream
+        self.error: OSError | None = None
+        self.usable = stream is not None
+        if stream is None:
+            self.error = OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
-        if self._stream is not None:
-            with contextlib.suppress(OSError, ValueError):
+        with self._tolerant():
+            if self._stream is not None:
                 self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        if self._stream is not None:
-            with contextlib.suppress(OSError, ValueError):
+        with self._tolerant():
+            if self._stream is not None:
                 self._stream.flush()
 
     def isatty(self) -> bool:
-        if self._stream is None:
-            return False
         with contextlib.suppress(OSError, ValueError):
-            return self._stream.isatty()
+            return self._stream is not None and self._stream.isatty()
         return False
+
+    @contextlib.contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:  # ValueError: the stream was closed in Python
+            self.usable = False
+            if isinstance(error, OSError) and error.errno != errno.EPIPE:
+                self.error = self.error or error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def open_standard_streams() -> None:
+    """Open the null device for each standard stream that is closed. Otherwise the next file that is
+    opened would take its number, and libraries would print into that file."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

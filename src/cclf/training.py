@@ -42,10 +42,10 @@ def trained(
 ) -> Generator[Outcome, None, None]:
     """Train these, which differ in task and seed alone, in one process."""
     device = devices.choose_device(configs[0].run.device)
-    configs = presets.settle(configs, out, device.type == "cuda")
-    devices.set_up(configs[0], device)
-    configs = _without_missing_extras(configs)
     try:
+        configs = presets.settle(configs, out, device.type == "cuda")
+        devices.set_up(configs[0], device)
+        configs = _without_missing_extras(configs)
         with contextlib.ExitStack() as held:
             found = {folder for config in configs if (folder := out / config.run_name()).exists()}
             accepted = _accepted(configs, out, found, held)

@@ -5,12 +5,15 @@ import dataclasses
 import inspect
 import textwrap
 from functools import cache, partial
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import (
     ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
     StructConstructorSpec,
     StructFieldSpec,
     StructTypeInfo,
@@ -43,7 +46,23 @@ def registry() -> ConstructorRegistry:
     may be None as `{None}|STR`."""
     rules = ConstructorRegistry()
     rules.struct_rule(_as_options)
+    rules.primitive_rule(_as_path)
     return rules
+
+
+def _as_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+    """`Path("")` would silently be the working directory."""
+    if info.type is not Path:
+        return None
+    return PrimitiveConstructorSpec(
+        1, "PATH", _path, lambda value: isinstance(value, Path), lambda path: [str(path)]
+    )
+
+
+def _path(words: list[str]) -> Path:
+    if not words[0]:
+        raise ValueError("the path is empty: name a file or folder, or . for the working directory")
+    return Path(words[0])
 
 
 def _as_options(info: StructTypeInfo) -> StructConstructorSpec | None:

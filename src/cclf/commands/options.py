@@ -44,7 +44,8 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
         words = [
             line for line in body if line.strip("╰─-╯") and not line.startswith("For full helptext")
         ]
-        raise ConfigError(f"{' '.join(words) or 'bad options'} (see: {prog} --help)") from None
+        line = " ".join(words).partition(" Argument helptext:")[0]
+        raise ConfigError(f"{line or 'bad options'} (see: {prog} --help)") from None
     named = getattr(filled, "run", None)
     return replace(filled, run=only_run(named)) if isinstance(named, Path) else filled
 

@@ -78,7 +78,7 @@ def hints(config: Config, folder: Path) -> list[str]:
 
 def _tell(outcome: "Outcome") -> None:
     if outcome.end == "done":
-        print(outcome.folder, flush=True)  # before what follows on standard error
+        print(outcome.folder, flush=True)
     elif outcome.error is None:
         say(outcome.line)
     else:

@@ -7,7 +7,6 @@ ending the game.
 """
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cclf.config import EnvConfig
+from cclf.console import message_stream
 from cclf.data.from_disk import refuse_unlike
 from cclf.data.types import EnvSpec, EnvStep
 from cclf.envs.atari_games import game_name
@@ -268,7 +268,7 @@ def _find_rom(name: str) -> tuple[str, Path]:
         )
     try:
         # it says where it looks when ALE_ROMS_DIR is set
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(message_stream()):
             path = roms.get_rom_path(rom)
     except OSError as error:
         raise ConfigError(

@@ -3,7 +3,6 @@ it on standard error."""
 
 import time
 from collections.abc import Callable, Iterable
-from typing import IO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -11,7 +10,7 @@ from rich.progress import Progress as Estimates
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from cclf.console import MessageStream, say
+from cclf.console import message_stream, say
 from cclf.runtime.pace import Pace
 
 WIDTH = 80  # columns of a line that stays
@@ -91,9 +90,9 @@ class Progress:
         self._steps = self._estimates.add_task("", start=False, total=total_env_steps)
         self._learned = self._estimates.add_task("", start=False, total=None)
         self._live: Live | None = None
-        stream = MessageStream()
+        stream = message_stream()
         if stream.isatty() and not quiet and not label:
-            console = Console(file=cast(IO[str], stream))
+            console = Console(file=stream)
             self._live = Live(get_renderable=self._row, console=console, auto_refresh=False)
             self._live.start()
 

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import IO, Any, cast
+from typing import Any
 
 from rich.progress import Progress as Estimates
 from rich.progress import TaskID
 
-from cclf.console import MessageStream, say
+from cclf.console import message_stream, say
 from cclf.runtime.progress import SILENT_SECONDS, SPEED_SECONDS, duration
 from cclf.study.sweep.plan import NOT_STARTED, Call, Outcome, RunStatus, progress, tally
 
@@ -26,12 +26,12 @@ class Screen:
         self._left = TimeLeft(calls, clock)
 
     def __enter__(self) -> "Screen":
-        stream = MessageStream()
+        stream = message_stream()
         if stream.isatty():
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=cast(IO[str], stream)), auto_refresh=False)
+            self._live = Live(console=Console(file=stream), auto_refresh=False)
             self._live.start()
         return self
 

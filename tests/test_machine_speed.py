@@ -1,0 +1,124 @@
+"""A slow and a fast machine write the same rows and the same weights for the same seeds."""
+
+import time
+
+import pytest
+
+from cclf.cli import main
+from cclf.envs import minigrid, toy
+from cclf.runtime import checkpoint, loop
+from rainbow_inputs import tiny_cclf
+from tiny_runs import differing, tables, tiny_config, tiny_options
+
+RUNS = {
+    "sac": tiny_config(),
+    "sac, evaluated in workers": tiny_config(eval_workers=2),
+    "drqv2": tiny_config("toy/reach-1d", "drq-v2+cclf", base="drqv2"),
+    "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", env_steps=256, eval_every_env_steps=128),
+    "rainbow": tiny_cclf(),
+    "rainbow, evaluated in workers": tiny_cclf(eval_workers=2),
+}
+DELAY_SECONDS = 0.002
+
+
+def slow(function):
+    def delayed(*args, **kwargs):
+        time.sleep(DELAY_SECONDS)
+        return function(*args, **kwargs)
+
+    return delayed
+
+
+def slow_environment(monkeypatch):
+    for env in (toy.Reach, toy.Catch, minigrid.GridWorlds):
+        monkeypatch.setattr(env, "step", slow(env.step))
+
+
+def slow_saving(monkeypatch):
+    monkeypatch.setattr(checkpoint, "write_synced", slow(checkpoint.write_synced))
+
+
+def slow_evaluation(monkeypatch):
+    """Answers of an evaluation come late: training goes on for many more steps."""
+    original, calls = loop.next_round, []
+
+    def next_round(rounds, patience_seconds):
+        calls.append(rounds)
+        late = len([call for call in calls if call is rounds]) > 12
+        return original(rounds, patience_seconds) if late or patience_seconds else None
+
+    monkeypatch.setattr(loop, "next_round", next_round)
+    monkeypatch.setattr(loop, "finish", slow(loop.finish))
+
+
+def immediate_evaluation(monkeypatch):
+    """An evaluation is over before training takes its next step."""
+    original = loop.next_round
+
+    def next_round(rounds, _):
+        while (result := original(rounds, 0.1)) is None:
+            pass
+        return result
+
+    monkeypatch.setattr(loop, "next_round", next_round)
+
+
+SPEEDS = {
+    "slow environment": slow_environment,
+    "slow saving": slow_saving,
+    "slow evaluation": slow_evaluation,
+    "immediate evaluation": immediate_evaluation,
+}
+
+
+def result(name, out):
+    config = RUNS[name]
+    assert main(["train", *tiny_options(config), "--out", str(out)]) == 0
+    folder = out / config.run_name()
+    return tables(folder), checkpoint.load(folder / "checkpoint")["learner"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Of undelayed runs, each trained when it is first asked for."""
+    known = {}
+
+    def result_of(name):
+        if name not in known:
+            known[name] = result(name, tmp_path_factory.mktemp("undelayed"))
+        return known[name]
+
+    return result_of
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name.startswith("rainbow,"))) for name in RUNS],
+)
+def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, results, name, speed):
+    expected_tables, expected_weights = results(name)
+    SPEEDS[speed](monkeypatch)
+    written, weights = result(name, tmp_path)
+    assert written == expected_tables
+    assert differing(weights, expected_weights) == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "trained_on"), [("slow evaluation", True), ("immediate evaluation", False)]
+)
+def test_delay_decides_whether_training_goes_on_during_an_evaluation(
+    tmp_path, monkeypatch, speed, trained_on
+):
+    """Otherwise the test above would compare equal schedules."""
+    steps_during_evaluation = []
+    original = loop.Training._step
+
+    def step(self, *words):
+        steps_during_evaluation.append(self.under_way is not None)
+        return original(self, *words)
+
+    monkeypatch.setattr(loop.Training, "_step", step)
+    SPEEDS[speed](monkeypatch)
+    result("sac, evaluated in workers", tmp_path)
+    assert (sum(steps_during_evaluation) > 12) == trained_on
