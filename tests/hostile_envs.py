@@ -1,6 +1,7 @@
 """Gymnasium environments that raise or answer wrongly, in a module that an id can name:
 `gym/hostile_envs:NAME-v0`."""
 
+import errno
 import sys
 
 import gymnasium
@@ -90,6 +91,24 @@ def leaves(answer):
     sys.exit(0)
 
 
+class Once:
+    def __init__(self, fault):
+        self.fault, self.struck = fault, False
+
+    def __call__(self, answer):
+        if self.struck:
+            return answer
+        self.struck = True
+        return self.fault(answer)
+
+
+def fails_in_worker(answer):
+    """A worker does not import torch."""
+    if "torch" not in sys.modules:
+        raise ValueError("boom")
+    return answer
+
+
 class UnprintableError(Exception):
     def __str__(self):
         raise RuntimeError("no words")
@@ -106,8 +125,18 @@ def register(name, place, fault, limit=20, **settings):
     )
 
 
+boom = throws(ValueError("boom"))
 register("Steady", "", None)
-register("Raise", "step", throws(ValueError("boom")), at_call=45)
-register("RaiseOnce", "step", throws(ValueError("boom")), at_call=45)
+register("Raise", "step", boom, at_call=45)
 register("Exit", "step", leaves, at_call=45)
-register("RaiseInGame", "step", throws(ValueError("boom")), at_call=45, action_space=Discrete(3))
+register("Full", "step", throws(OSError(errno.ENOSPC, "full")), at_call=45)
+register("Scalar", "step", sees(7.0), at_call=45)
+register("Early", "step", boom, at_call=5)
+register("RaiseInReset", "reset", boom, at_call=2)
+register("SteadyGame", "", None, action_space=Discrete(3))
+register("RaiseOnceInGame", "step", Once(boom), at_call=45, action_space=Discrete(3))
+# 30 steps of training, then two episodes
+register("RaiseInEvaluation", "step", boom, limit=40, at_call=35)
+register("RaiseInWorker", "step", fails_in_worker, at_call=1)
+register("Blind", "render", gives(None), at_call=1)
+register("Words", "", None, observation_space=Dict({"at": VECTOR, "mission": gymnasium.Space()}))

@@ -15,6 +15,7 @@ from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import let_threads_sleep
 from cclf.config import Config, Observe
 from cclf.console import say
+from cclf.envs.registry import refuse_unnamed
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def train(
     may also be the function itself, which must lie in a module. A callback gets numbers, and may
     raise `cclf.StopRun`.
     """
+    refuse_unnamed(task)
     if callable(changes.get("encoder")):
         changes["encoder"] = plugins.name_of("encoder", changes["encoder"])
     defaults = presets.resolve(

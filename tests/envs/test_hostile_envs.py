@@ -1,6 +1,7 @@
 """Whatever a user's Gymnasium environment raises or answers: one line that names it."""
 
 import errno
+import sys
 
 import numpy as np
 import pytest
@@ -9,13 +10,16 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple  # noqa: E402
 
+import cclf as package  # noqa: E402
 import hostile_envs  # noqa: E402
-from cclf.envs import gym  # noqa: E402
+from cclf.envs import gym, toy  # noqa: E402
 from cclf.envs.gym_game import GymnasiumGame  # noqa: E402
 from cclf.envs.gym_spaces import Controls  # noqa: E402
 from cclf.envs.gym_state import GymnasiumState  # noqa: E402
 from cclf.errors import ConfigError, WorkerError  # noqa: E402
 from hostile_envs import IMAGE, LAYERS, NAMED, gives, leaves, put, sees, throws  # noqa: E402
+from test_cli import assert_refused, cclf  # noqa: E402
+from tiny_runs import tables, tiny_config, tiny_options  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 NAME = "hostile/Row-v0"
@@ -272,3 +276,148 @@ def test_ordinary_actions_keep_every_bit_beside_those_as_wide_as_their_type(dtyp
         ordinary = (low[:1] + part * (high[:1] - low[:1])).astype(dtype)
         assert narrow(action[:1]) == ordinary
         assert both(action)[0] == ordinary
+
+
+# --- whole runs
+
+
+def trained(name, out, *words, base=None, observe="state", **changes):
+    """`cclf train` of an environment of `hostile_envs`, with a checkpoint at step 30."""
+    config = tiny_config(
+        f"gym/hostile_envs:{name}-v0",
+        "rad" if base != "rainbow" else "rainbow",
+        base=base,
+        observe=observe,
+        eval_episodes=1,
+        **changes,
+    )
+    return config, cclf("train", *tiny_options(config), "--out", out, *words)
+
+
+GOOD = "the last checkpoint is good: run the same command to go on"
+NOTHING = "nothing was saved yet: the same command begins again"
+RUNS = {
+    "it raises": ("Raise", "failed in step(): ValueError: boom", GOOD),
+    "it exits": ("Exit", "failed in step(): SystemExit: 0", GOOD),
+    "its disk is full": ("Full", "failed in step(): OSError: [Errno 28] full", GOOD),
+    "it answers wrongly": ("Scalar", "answered step() with an observation of shape ()", GOOD),
+    "before a checkpoint": ("Early", "failed in step(): ValueError: boom", NOTHING),
+    "in an evaluation": ("RaiseInEvaluation", "failed in step(): ValueError: boom", NOTHING),
+    "in reset": ("RaiseInReset", "failed in reset(): ValueError: boom", NOTHING),
+}
+
+
+@pytest.mark.parametrize("row", RUNS)
+def test_a_run_says_what_failed_and_how_to_go_on(row, tmp_path):
+    name, said, way_on = RUNS[row]
+    _, (code, out, err) = trained(name, tmp_path)
+    lines = err.splitlines()
+    assert (code, out) == (1, "")
+    begin = f"cclf: the environment hostile_envs:{name}-v0 "
+    (place,) = [place for place, line in enumerate(lines) if line.startswith(begin)]
+    assert said in lines[place]
+    assert lines[-1] == way_on
+    traced = lines[place + 1 : -1]
+    assert not traced or traced[0] == "Traceback (most recent call last):"
+    assert bool(traced) == ("failed" in said)
+
+
+def test_a_run_goes_on_from_its_checkpoint_once_its_environment_is_repaired(tmp_path, monkeypatch):
+    config, (code, _, err) = trained("Raise", tmp_path / "cut")
+    assert (code, err.splitlines()[-1]) == (1, GOOD)
+    monkeypatch.setitem(gymnasium.registry["Raise-v0"].kwargs, "fault", lambda answer: answer)
+    for out in ("cut", "whole"):
+        code, _, err = trained("Raise", tmp_path / out)[1]
+        assert code == 0, err
+        assert ("resuming at 30 env steps" in err) == (out == "cut")
+    cut, whole = (tables(tmp_path / out / config.run_name()) for out in ("cut", "whole"))
+    assert cut == whole
+
+
+def test_games_learned_together_fail_together(tmp_path):
+    """A turn that one of them could not end is not played again by the other."""
+    others = ("--with-tasks", "gym/hostile_envs:SteadyGame-v0")
+    game = {"base": "rainbow", "observe": "pixels"}
+    _, (code, _, err) = trained("RaiseOnceInGame", tmp_path, *others, **game)
+    line = "the environment hostile_envs:RaiseOnceInGame-v0 failed in step(): ValueError: boom"
+    assert code == 1
+    assert err.splitlines().count(f"cclf: {line}") == 2
+    assert err.splitlines().count(GOOD) == 2
+    code, _, err = trained("RaiseOnceInGame", tmp_path, *others, **game)[1]
+    assert code == 0, err
+    assert err.count("resuming at 30 env steps") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "way_on"),
+    [
+        ("Raise", ["--env-worker"], GOOD),
+        ("Exit", ["--env-worker"], GOOD),
+        ("RaiseInWorker", ["--eval-workers", "1"], GOOD),
+    ],
+)
+def test_in_a_worker_it_is_the_same_line(name, words, way_on, tmp_path):
+    _, (code, _, err) = trained(name, tmp_path, *words)
+    assert code == 1
+    error = "SystemExit: 0" if name == "Exit" else "ValueError: boom"
+    line = f"the environment hostile_envs:{name}-v0 failed in step(): {error}"
+    assert f"cclf: worker 0 of gym/hostile_envs:{name}-v0: {line}\nTraceback" in err
+    assert err.splitlines()[-1] == way_on
+
+
+def test_an_environment_of_another_suite_is_named_too(tmp_path, monkeypatch):
+    original = toy.Reach.step
+
+    def step(self, action):
+        if self.steps == 3:
+            sys.exit(0)
+        return original(self, action)
+
+    monkeypatch.setattr(toy.Reach, "step", step)
+    config = tiny_config()
+    code, _, err = cclf("train", *tiny_options(config), "--out", tmp_path)
+    assert code == 1
+    assert "cclf: the environment toy/reach-1d failed in step(): SystemExit: 0\nTraceback" in err
+
+
+# --- before a run
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("dmc/cartpole-swing", "did you mean dmc/cartpole-swingup"),
+        ("minigrid/FourRoom", "did you mean FourRooms"),
+        ("atari/Pongg", "did you mean atari/Pong"),
+        ("gym/Pendulm-v1", "did you mean Pendulum-v1"),
+        ("toy/rech", "did you mean toy/reach"),
+    ],
+)
+def test_a_dry_run_refuses_an_unknown_task(task, said):
+    assert_refused(cclf("train", task, "--dry-run"), said)
+    if not task.startswith(("minigrid/", "gym/")):
+        known = f"{task.partition('/')[0]}/{said.rpartition('/')[2]}"
+        assert_refused(cclf("train", known, "--with-tasks", task, "--dry-run"), said)
+
+
+def test_a_dry_run_refuses_an_environment_that_no_run_could_learn():
+    assert_refused(cclf("train", "gym/hostile_envs:Blind-v0", "--dry-run"), "renders no picture")
+    words = ("train", "gym/hostile_envs:Words-v0", "--observe", "state", "--dry-run")
+    assert_refused(cclf(*words), "observation['mission'] is Space", "register it with a wrapper")
+
+
+def test_minigrid_of_gymnasium_is_learned_from_pictures_and_its_own_suite_is_named():
+    pytest.importorskip("minigrid")
+    code, _, err = cclf("train", "gym/minigrid:MiniGrid-Empty-5x5-v0", "--dry-run")
+    assert (code, err) == (0, "")
+    assert gym.facts("minigrid:MiniGrid-Empty-5x5-v0").remark == (
+        "gives no images but Dict: learning from its rendered pictures, or learn "
+        "minigrid/Empty-5x5; imports the Python module minigrid"
+    )
+
+
+@pytest.mark.parametrize("task", [None, 5, ["toy/reach"], hostile_envs.Steady(), lambda: None])
+def test_train_from_python_refuses_what_is_no_name(task):
+    with pytest.raises(ConfigError, match=r"^task is .*, not a name such as toy/reach") as caught:
+        package.train(task)
+    assert ("'gym/MODULE:ID'" in str(caught.value)) == (callable(task) or hasattr(task, "step"))
