@@ -137,6 +137,8 @@ register("SteadyGame", "", None, action_space=Discrete(3))
 register("RaiseOnceInGame", "step", Once(boom), at_call=45, action_space=Discrete(3))
 # 30 steps of training, then two episodes
 register("RaiseInEvaluation", "step", boom, limit=40, at_call=35)
+# neither in 60 steps of training nor in two episodes of evaluation
+register("Late", "step", boom, limit=5, at_call=65)
 register("RaiseInWorker", "step", fails_in_worker, at_call=1)
 register("Blind", "render", gives(None), at_call=1)
 register("Words", "", None, observation_space=Dict({"at": VECTOR, "mission": gymnasium.Space()}))

@@ -37,7 +37,7 @@ def game():
     return GymnasiumGame(NAME, 16, 1, 1, 0)
 
 
-def played(make, place, fault, limit=None, **settings):
+def played(make, place, fault, limit=None, action=0.0, **settings):
     """Make, reset and step an environment with a fault; what its last step gave."""
     settings = {"at_call": 1 if place in ("make", "reset", "close") else 3} | settings
     gymnasium.register(
@@ -51,7 +51,7 @@ def played(make, place, fault, limit=None, **settings):
         env = make()
         env.reset()
         for _ in range(4):
-            step = env.step(0 if make is game else np.zeros(1, np.float32))
+            step = env.step(0 if make is game else np.full(1, action, np.float32))
         env.close()
         return step
     finally:
@@ -70,6 +70,7 @@ RAISED = {
     "OSError: [Errno 28] full": OSError(errno.ENOSPC, "full"),
     "KeyError: 'goal'": KeyError("goal"),
     "RecursionError: deep": RecursionError("deep"),
+    "ValueError: " + 288 * "x" + "...": ValueError(900 * "x"),
     "UnprintableError": hostile_envs.UnprintableError(),
 }
 
@@ -224,7 +225,8 @@ def test_a_wrapper_that_stumbles_over_a_wrong_answer_is_named_too():
 
 
 def test_an_environment_that_fails_to_close_costs_one_warning_line(capsys):
-    played(state, "close", throws(ValueError("no\nend")))
+    for _ in range(2):
+        played(state, "close", throws(ValueError("no\nend")))
     played(state, "close", leaves)
     assert capsys.readouterr().err.splitlines() == [
         f"cclf: warning: the environment {NAME} failed in close(): ValueError: no end",
@@ -242,6 +244,29 @@ def test_an_interrupt_passes_through():
 def test_actions_without_a_number_are_refused():
     with pytest.raises(ConfigError, match=r"has actions Box\(\[\], \[\], \(0,\), float32\)"):
         played(state, "", None, action_space=Box(-1.0, 1.0, (0,), np.float32))
+
+
+def test_an_action_that_is_not_finite_is_not_blamed_on_the_environment():
+    """The run itself finds the number that is not finite in its networks."""
+
+    def nan(answer):
+        return (np.full(3, NAN), NAN, *answer[2:])
+
+    step = played(state, "step", nan, action=NAN, at_call=1)
+    assert np.isnan([*step.frame, step.reward]).all()
+    with pytest.raises(WorkerError, match=r"boom; its action was array\(\[nan\]"):
+        played(state, "step", throws(ValueError("boom")), action=NAN, at_call=1)
+
+
+def test_a_grey_image_of_three_rows_is_an_image():
+    image = np.arange(24, dtype=np.uint8).reshape(3, 8)
+    assert np.array_equal(gym.picture_of(image), np.stack([image] * 3, -1))
+
+
+def test_a_renderer_that_is_not_installed_is_refused():
+    missing = gymnasium.error.DependencyNotInstalled("pygame is not installed")
+    with pytest.raises(ConfigError, match="cannot be rendered: pygame is not installed"):
+        played(pixels, "render", throws(missing), at_call=1)
 
 
 LIMITS = np.finfo(np.float32).max
@@ -303,6 +328,7 @@ RUNS = {
     "it answers wrongly": ("Scalar", "answered step() with an observation of shape ()", GOOD),
     "before a checkpoint": ("Early", "failed in step(): ValueError: boom", NOTHING),
     "in an evaluation": ("RaiseInEvaluation", "failed in step(): ValueError: boom", NOTHING),
+    "in the final evaluation": ("Late", "failed in step(): ValueError: boom", GOOD),
     "in reset": ("RaiseInReset", "failed in reset(): ValueError: boom", NOTHING),
 }
 
@@ -310,7 +336,8 @@ RUNS = {
 @pytest.mark.parametrize("row", RUNS)
 def test_a_run_says_what_failed_and_how_to_go_on(row, tmp_path):
     name, said, way_on = RUNS[row]
-    _, (code, out, err) = trained(name, tmp_path)
+    changes = {"final_eval_episodes": 20} if name == "Late" else {}
+    _, (code, out, err) = trained(name, tmp_path, **changes)
     lines = err.splitlines()
     assert (code, out) == (1, "")
     begin = f"cclf: the environment hostile_envs:{name}-v0 "
@@ -335,7 +362,7 @@ def test_a_run_goes_on_from_its_checkpoint_once_its_environment_is_repaired(tmp_
 
 
 def test_games_learned_together_fail_together(tmp_path):
-    """A turn that one of them could not end is not played again by the other."""
+    """A step that one of them could not end is not taken again by the other."""
     others = ("--with-tasks", "gym/hostile_envs:SteadyGame-v0")
     game = {"base": "rainbow", "observe": "pixels"}
     _, (code, _, err) = trained("RaiseOnceInGame", tmp_path, *others, **game)

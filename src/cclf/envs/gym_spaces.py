@@ -37,10 +37,11 @@ class Controls:
             self._width = space.high - space.low
         # of a Box as wide as its type, where the difference is inf or, of integers, negative
         self._overflows = ~np.isfinite(self._width) | (self._width < 0)
+        self._is_wide = bool(self._overflows.any())
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
         part = (np.clip(action, -1.0, 1.0).reshape(self._low.shape) + 1.0) * 0.5
-        if self._overflows.any():
+        if self._is_wide:
             return self._wide(part)
         control: np.ndarray = self._low + part * self._width
         return control.astype(self._low.dtype)

@@ -2,11 +2,14 @@
 
 import traceback
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, one_line
 from cclf.runtime.stop import SIGNALS
+
+MESSAGE_LENGTH = 300  # the traceback has all of it
 
 Answer = TypeVar("Answer")
 _EXIT_CODES_OF_SIGNALS = {128 + number for number in SIGNALS}
@@ -25,7 +28,9 @@ def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in _EXIT_CODES_OF_SIGNALS:
             raise  # of `Stop`: a second signal ends the process
-        line = f"the environment {name} failed in {method}(): {one_line(error)}"
+        said = one_line(error)
+        said = said if len(said) <= MESSAGE_LENGTH else f"{said[:MESSAGE_LENGTH]}..."
+        line = f"the environment {name} failed in {method}(): {said}"
         raise WorkerError(line, traceback.format_exc()) from error
 
 
@@ -34,7 +39,13 @@ def close(name: str, function: Callable[[], Any]) -> None:
     try:
         call(name, "close", function)
     except (ConfigError, WorkerError) as error:
-        warn(str(error))
+        _warn_once(str(error))
+
+
+@cache
+def _warn_once(line: str) -> None:
+    """A run closes several environments of a kind."""
+    warn(line)
 
 
 class NamedEnv:

@@ -86,8 +86,8 @@ class Tables:
 
     @contextmanager
     def _failing_for_good(self) -> Iterator[None]:
-        """A turn that one game could not end must not be played again by the others: all runs must
-        go on from checkpoints."""
+        """Replay holds the actions of a step that one game could not end, so no run may take it
+        again: all must go on from checkpoints."""
         if self._failed is not None:
             raise self._failed
         try:
