@@ -51,8 +51,11 @@ TEXT, PATH, WHOLE = "must be text", "must be a path", "must be a whole number"
 FUNCTION, BOOL = "must be a plain function of one argument", "must be true or false"
 NO_NAME = "is not the name of a file or folder"
 TRAIN = [
-    *(("task", wrong, TEXT) for wrong in (None, 5, [], b"toy/reach-1d", Path("toy/reach-1d"))),
-    *(("task", wrong, "register it with Gymnasium") for wrong in (Unprintable(), object())),
+    *(
+        ("task", wrong, "not a name such as toy/reach")
+        for wrong in (None, 5, [], b"toy/reach-1d", Path("toy/reach-1d"))
+    ),
+    *(("task", wrong, "not a name such as toy/reach") for wrong in (Unprintable(), object())),
     *(("method", wrong, TEXT) for wrong in (5, [], {}, Unprintable())),
     *(("base", wrong, TEXT) for wrong in (5, [], True)),
     *(("size", wrong, TEXT) for wrong in (5, [])),

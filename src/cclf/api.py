@@ -17,6 +17,7 @@ from cclf.bases.base import DEFAULT_PROFILE
 from cclf.commands.options import let_threads_sleep
 from cclf.config import Config, Observe
 from cclf.console import say
+from cclf.envs.registry import refuse_unnamed
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def train(
     raise `cclf.StopRun`. One run at a time trains in a process.
     """
     seed, changes = fields.plain(seed), {name: fields.plain(changes[name]) for name in changes}
-    _refuse_misfits(task, method=method, base=base, size=size)
+    refuse_unnamed(task)
+    for name, value in (("method", method), ("base", base), ("size", size)):
+        fields.refuse_misfit(name, value, str | None)
     fields.refuse_misfit("seed", seed, fields.Seed)
     fields.refuse_misfit("profile", profile, str)
     fields.refuse_misfit("observe", observe, Observe)
@@ -140,16 +143,6 @@ def _only_run_of_process() -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _refuse_misfits(task: Any, **names: Any) -> None:
-    if not isinstance(task, str):
-        raise ConfigError(
-            f"task={fields.shown(task)} must be text, e.g. 'toy/reach'; for an environment of your "
-            "own register it with Gymnasium and use 'gym/MODULE:ID'"
-        )
-    for name, value in names.items():
-        fields.refuse_misfit(name, value, str | None)
 
 
 def _refuse_callback(name: str, callback: Any) -> None:

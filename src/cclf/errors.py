@@ -13,8 +13,8 @@ class StopRun(ValueError):  # noqa: N818 (it is raised on purpose, as StopIterat
 
 
 class WorkerError(ValueError):
-    """An environment failed for good in its process: shown as one line and, below it, the details;
-    exit code 1."""
+    """An environment failed for good, here or in a process of its own: shown as one line and, below
+    it, the details, which end with a line break or are empty; exit code 1."""
 
     def __init__(self, line: str, details: str = ""):
         super().__init__(line)
@@ -27,7 +27,12 @@ def one_line(error: BaseException) -> str:
     >>> one_line(OSError("no such\\n  screen"))
     'OSError: no such screen'
     """
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        words = str(error).split()
+    except Exception:  # it cannot even be printed
+        words = []
+    name = type(error).__name__
+    return " ".join([f"{name}:", *words]) if words else name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

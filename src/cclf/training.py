@@ -316,7 +316,7 @@ def _concluded(folder: Path, conclude: Callable[[Path], bool]) -> Outcome:
     try:
         if conclude(folder):
             return Outcome(folder, "done")
-    except NonFiniteError as error:  # of this run alone
+    except (NonFiniteError, WorkerError) as error:  # of this run alone
         return Outcome(folder, "failed", error=error)
     line = "stopped in the final evaluation; run the same command to make it again"
     return Outcome(folder, "stopped", line)

@@ -58,6 +58,15 @@ def test_a_player_that_raises_ends_the_evaluation_with_its_words(make, tmp_path)
         finish(evaluators.rounds(("a", 2.0), [3]))
 
 
+def test_an_episode_that_raises_ends_the_evaluation_of_its_run_alone(make, tmp_path):
+    evaluators = make(partial(FaultyPlayer, "raise", tmp_path / "struck"), 1)
+    first, second = evaluators.rounds(("a", 1.0), [3]), evaluators.rounds(("b", 10.0), [6, 7])
+    assert next_round(first) is None
+    assert finish(second).returns == [60.0, 70.0]
+    with pytest.raises(WorkerError, match="the environment raised RuntimeError: a joint broke"):
+        finish(first)
+
+
 def test_an_evaluation_that_is_given_up_leaves_nothing_to_the_next(make):
     evaluators = make(FaultyPlayer, 1)
     rounds = evaluators.rounds(("a", 1.0), list(range(10, 30)))

@@ -1,6 +1,7 @@
 """Tables that refuse what cannot be compared, and keep what failed."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -266,11 +267,6 @@ def results_file(state: str = "done", without_state: bool = False) -> dict[str, 
             {"config.json": "{}", "eval.csv": "", "manifest.json": "{}"},
             "not a run folder of this version",
         ),
-        (
-            {"failed.json": '{"task": 1, "method": 2, "seed": 1, "profile": "x"}'},
-            "cannot tell from .*failed.json which run",
-        ),
-        ({"failed.json": "[" * 100_000}, "cannot read .*failed.json"),
         (results_file(state="\x1b[2J"), r"a.csv, line 2: .* not '\\x1b\[2J'"),
         (results_file(state="Done"), "one of done, failed, unfinished, not 'Done'"),
         (results_file(without_state=True), "not 'None'"),
@@ -284,6 +280,24 @@ def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="does not exist"):
         load.read(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"task": 1, "method": 2, "seed": 1, "profile": "x"}', "cannot tell from .* which run"),
+        ("[" * 100_000, "cannot read .*: RecursionError"),
+    ],
+)
+def test_mark_that_cannot_be_read_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    (tmp_path / "failed.json").write_text(text)
+    with pytest.raises(ConfigError, match="holds neither runs"):
+        load.read(tmp_path)
+    assert re.search(
+        f"cclf: warning: a failed run is not counted: {words}", capsys.readouterr().err
+    )
 
 
 def test_row_that_a_full_disk_tore_is_not_read(tmp_path: Path) -> None:

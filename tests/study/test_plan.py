@@ -9,6 +9,7 @@ import pytest
 from cclf import cli, presets
 from cclf.commands.sweep import plan
 from cclf.study import evaluations, load, paper_tables, verdict
+from cclf.study.evaluations import say_once
 from cclf.study.sweep.plan import (
     BAD_INPUT,
     DONE,
@@ -186,6 +187,7 @@ def test_results_of_a_failure_mark_that_cannot_be_read_warns_and_counts_the_othe
     path = call(runs).folder / FAILURE_MARK
     path.write_text(content)
     for command, out in (("results", "results"), ("report", "report.html")):
+        say_once.cache_clear()
         assert cli.main([command, str(runs), "--out", str(tmp_path / out)]) == 0
         error = capsys.readouterr().err
         assert error.count("cclf: warning: a failed run is not counted: cannot ") == 1

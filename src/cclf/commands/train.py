@@ -27,10 +27,15 @@ def main(arguments: list[str]) -> int:
     stop = Stop(STOPPING)
     stop.install()  # before all else: a signal that comes now is answered like any later one
     asked = train_config(arguments)
+    configs = all_configs(asked, arguments)
     if asked.dry_run:
+        from cclf.envs.make import refuse_unknown
+
+        for config in configs:
+            refuse_unknown(config)
         print(json.dumps(asked.config.to_dict(), indent=2))
         return EXIT_DONE
-    return run_training(all_configs(asked, arguments), asked.out, stop)
+    return run_training(configs, asked.out, stop)
 
 
 def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
@@ -46,9 +51,10 @@ def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+        full = error.filename if isinstance(error.filename, str) else out
         say(
-            f"cclf: the disk is full ({out}); the last checkpoint is good: make room, run the same "
-            "command"
+            f"cclf: the disk is full ({full}): free some space and run the same command; it goes on "
+            "from the last checkpoint, if there is one"
         )
         return EXIT_FAILED
     if len(outcomes) < len(configs):
@@ -84,6 +90,13 @@ def _tell(outcome: "Outcome") -> None:
     else:
         say(f"cclf: {outcome.error}")
         if isinstance(outcome.error, WorkerError):
-            say(
-                f"{outcome.error.details}the last checkpoint is good: run the same command to go on"
-            )
+            say(f"{outcome.error.details}{_way_on(outcome.folder)}")
+
+
+def _way_on(folder: Path) -> str:
+    """What the same command would do with a run that failed."""
+    from cclf.runtime.checkpoint import Checkpoints
+
+    if any(Checkpoints(folder / "checkpoint").steps().values()):
+        return "the last checkpoint is good: run the same command to go on"
+    return "nothing was saved yet: the same command begins again"

@@ -48,12 +48,7 @@ class DeepMindControl:
         suite = _import_suite()
         import mujoco
 
-        known = [f"dmc/{d}-{t}" for d, t in suite.ALL_TASKS]
-        if f"dmc/{domain}-{task}" not in known:
-            raise ConfigError(
-                f"unknown task 'dmc/{domain}-{task}'{nearest(f'dmc/{domain}-{task}', known)} (see: "
-                "cclf tasks)"
-            )
+        _refuse_unknown(suite, domain, task)
         self._mujoco = mujoco
         self._env = suite.load(domain, task, task_kwargs={"random": seed % 2**32})
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
@@ -260,6 +255,20 @@ def _float_arrays(model: Any) -> list[tuple[str, np.ndarray]]:
         for n, v in arrays
         if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.flags.writeable
     ]
+
+
+def refuse_unknown(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (all sizes can be drawn)
+    domain, _, task = name.partition("-")
+    _refuse_unknown(_import_suite(), domain, task)
+
+
+def _refuse_unknown(suite: Any, domain: str, task: str) -> None:
+    known = [f"dmc/{d}-{t}" for d, t in suite.ALL_TASKS]
+    if f"dmc/{domain}-{task}" not in known:
+        raise ConfigError(
+            f"unknown task 'dmc/{domain}-{task}'{nearest(f'dmc/{domain}-{task}', known)} (see: "
+            "cclf tasks)"
+        )
 
 
 def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> DeepMindControl:  # noqa: ARG001

@@ -2,39 +2,19 @@
 actions since are kept. This is how a stopped run goes on exactly."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cclf.console import warn
 from cclf.data.from_disk import refuse_unlike
-
-
-class Outcome(NamedTuple):
-    """Of one agent step."""
-
-    observation: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-
-
-def repeated(env: Any, control: Any, action_repeat: int) -> Outcome:
-    """One agent step: the same control until the repeats or the episode are over."""
-    reward = 0.0
-    for _ in range(action_repeat):
-        observation, step_reward, terminated, truncated, _ = env.step(control)
-        reward += float(step_reward)
-        if terminated or truncated:
-            break
-    return Outcome(observation, reward, bool(terminated), bool(truncated))
+from cclf.envs.gym_checked import CheckedEnv, Outcome
 
 
 class Episodes:
     def __init__(
         self,
-        env_id: str,
-        env: Any,
+        env: CheckedEnv,
         action_repeat: int,
         seed: int,
         no_actions: np.ndarray,
@@ -42,7 +22,7 @@ class Episodes:
     ):
         """`no_actions` has no row and the shape and type of those that will be; `control_of` makes
         of an action what the environment takes."""
-        self._id, self._env, self._repeat = env_id, env, action_repeat
+        self._env, self._repeat = env, action_repeat
         self._random = np.random.default_rng(seed)
         self._no_actions, self._control_of = no_actions, control_of
         self._episode_seed, self._actions = 0, list[Any]()
@@ -55,10 +35,10 @@ class Episodes:
             self._random = np.random.default_rng(seed)
         self._episode_seed, self._actions = int(self._random.integers(2**31)), []
         self._playing, self.over = True, False
-        return self._env.reset(seed=self._episode_seed)[0]
+        return self._env.reset(self._episode_seed)
 
     def step(self, action: Any) -> Outcome:
-        outcome = repeated(self._env, self._control_of(action), self._repeat)
+        outcome = self._env.repeat(self._control_of(action), self._repeat)
         self._actions.append(action)
         self.over = outcome.terminated or outcome.truncated
         return outcome
@@ -88,19 +68,19 @@ class Episodes:
         return not self._playing or self._played_again(is_last)
 
     def _played_again(self, is_last: Callable[[Any], bool]) -> bool:
-        observation, _ = self._env.reset(seed=self._episode_seed)
+        observation = self._env.reset(self._episode_seed)
         over = False
         for action in self._actions:
             if over:
                 break
-            observation, _, terminated, truncated = repeated(
-                self._env, self._control_of(action), self._repeat
+            observation, _, terminated, truncated = self._env.repeat(
+                self._control_of(action), self._repeat
             )
             over = terminated or truncated
         if over == self.over and is_last(observation):
             return True
         warn(
-            f"{self._id} cannot be brought back to where it was, since its seed "
+            f"{self._env.id} cannot be brought back to where it was, since its seed "
             "does not decide all: a new episode begins"
         )
         return False

@@ -15,16 +15,10 @@ import numpy as np
 
 from cclf.data.from_disk import refuse_unless
 from cclf.data.types import EnvSpec, EnvStep
-from cclf.envs.gym import (
-    agent_step_limit,
-    made,
-    picture_of,
-    play_of_actions,
-    rendered,
-    resized,
-    shows_images,
-)
+from cclf.envs.gym import picture_of, resized
+from cclf.envs.gym_checked import made
 from cclf.envs.gym_episode import Episodes
+from cclf.envs.gym_spaces import agent_step_limit, play_of_actions, shows_images
 from cclf.errors import ConfigError
 
 GREY = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green, blue: ITU-R BT.601
@@ -34,7 +28,7 @@ class GymnasiumGame:
     def __init__(
         self, env_id: str, frame_pixels: int, frame_stack: int, action_repeat: int, seed: int
     ):
-        self._id, self._env = env_id, made(env_id)
+        self._env = made(env_id)
         if play_of_actions(env_id, self._env) != "discrete":
             raise ConfigError(
                 f"{env_id} has actions {self._env.action_space}: Rainbow needs Discrete ones"
@@ -43,7 +37,7 @@ class GymnasiumGame:
         first_action, none = int(actions.start), np.zeros(0, np.int64)
         self._shows = shows_images(self._env)
         self._episodes = Episodes(
-            env_id, self._env, action_repeat, seed, none, lambda action: first_action + int(action)
+            self._env, action_repeat, seed, none, lambda action: first_action + int(action)
         )
         self.stack = np.zeros((frame_stack, frame_pixels, frame_pixels), np.uint8)
         self.raw_reward = 0.0
@@ -71,7 +65,7 @@ class GymnasiumGame:
         return EnvStep(frame, reward, terminated, truncated and not terminated)
 
     def picture(self) -> np.ndarray:
-        return rendered(self._id, self._env)
+        return self._env.render()
 
     def close(self) -> None:
         self._env.close()
@@ -85,7 +79,7 @@ class GymnasiumGame:
         self._episodes.check(state, own)
         refuse_unless(
             all(0 <= action < (self.spec.num_actions or 0) for action in state["actions"]),
-            f"env: it holds actions that {self._id} does not have",
+            f"env: it holds actions that {self._env.id} does not have",
         )
         self.raw_reward, self.stack = state["raw_reward"], np.array(state["stack"], np.uint8)
         return self._episodes.restored(
@@ -98,7 +92,7 @@ class GymnasiumGame:
 
     def _frame(self, observation: Any) -> np.ndarray:
         """(P, P), grey. A small picture is enlarged cell by cell: its edges stay sharp."""
-        image = picture_of(observation if self._shows else rendered(self._id, self._env))
+        image = picture_of(observation if self._shows else self._env.render())
         grey = np.rint(image @ GREY).astype(np.uint8)
         pixels = self.spec.frame_shape[1]
         height, width = grey.shape

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cclf.config import EnvConfig
 from cclf.data.from_disk import refuse_unless, refuse_unlike
 from cclf.data.types import VectorStep
 from cclf.envs.grid_checks import (
@@ -52,6 +53,7 @@ from cclf.envs.minigrid_rules import (
     rules,
     view_offsets,
 )
+from cclf.errors import ConfigError
 
 
 class GridWorlds:
@@ -261,3 +263,11 @@ def make(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWorlds:
         )
         raise ValueError(f"unknown MiniGrid task, got {name!r}; {hint}")
     return PackageWorlds(id_of[name], num_envs, seed)
+
+
+def refuse_unknown(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (a grid has one size)
+    """A single world is made in milliseconds."""
+    try:
+        make(name, 1, 0).close()
+    except (ValueError, ImportError) as error:
+        raise ConfigError(str(error)) from error

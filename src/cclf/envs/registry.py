@@ -65,6 +65,10 @@ class Suite:
     """`module:function` for tasks whose play only their environment knows; it takes the name and
     answers `TaskFacts`. It makes the environment, so it runs the code that a task names."""
 
+    check: str = ""
+    """`module:function` that refuses what no environment can be made of, for tasks that are not
+    among `tasks`; it takes (name, EnvConfig)."""
+
     @property
     def plays(self) -> frozenset[Play]:
         """What its tasks may be to a learner, as far as is known without making one."""
@@ -73,13 +77,13 @@ class Suite:
         return frozenset({self.play, *stated, *asked})
 
     def make(self, *arguments: Any) -> Any:
-        return self._call(self.maker, *arguments)
+        return self.call(self.maker, *arguments)
 
     def facts_of(self, name: str) -> TaskFacts:
-        facts: TaskFacts = self._call(self.facts, name)
+        facts: TaskFacts = self.call(self.facts, name)
         return facts
 
-    def _call(self, named: str, *arguments: Any) -> Any:
+    def call(self, named: str, *arguments: Any) -> Any:
         module, _, function = named.partition(":")
         try:
             maker = getattr(importlib.import_module(module), function)
@@ -115,6 +119,7 @@ _DMC = Suite(
     "dmc",
     play="continuous",
     maker="cclf.envs.dmc:make",
+    check="cclf.envs.dmc:refuse_unknown",
     package="dm_control",
     others="dmc/<domain>-<task>: any other task of the DeepMind Control suite",
     tasks=(
@@ -130,6 +135,7 @@ _MINIGRID = Suite(
     "minigrid",
     play="grid",
     maker="cclf.envs.minigrid:make",
+    check="cclf.envs.minigrid:refuse_unknown",
     package="minigrid",
     others="minigrid/<name>: any other MiniGrid environment, e.g. minigrid/FourRooms",
     env={"frame_pixels": 7, "crop_pixels": 7, "frame_stack": 1, "action_repeat": 1},
@@ -178,6 +184,7 @@ _ATARI = Suite(
     "atari",
     play="discrete",
     maker="cclf.envs.atari:make",
+    check="cclf.envs.atari:refuse_unknown",
     package="ale-py",
     others="atari/<game>: any other game of the Arcade Learning Environment, e.g. atari/SpaceInvaders",
     run={
@@ -199,6 +206,7 @@ _GYM = Suite(
     env={"action_repeat": 1},
     observes=("pixels", "state"),
     facts="cclf.envs.gym:facts",
+    check="cclf.envs.gym:refuse",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 
@@ -223,14 +231,27 @@ def _lacks(suite: Suite) -> str:
     for task in suite.tasks:
         if task.name != f"{suite.name}/{suite.spelling(task.name.partition('/')[2])}":
             return f"whose task {task.name!r} is not called {suite.name}/..."
-    for name, named in (("maker", suite.maker), ("facts", suite.facts or "none:none")):
-        if not all(named.partition(":")):
+    for name, named in (("maker", suite.maker), ("facts", suite.facts), ("check", suite.check)):
+        if (named or name == "maker") and not all(named.partition(":")):
             return f"whose {name} {named!r} is not module:function"
     return ""
 
 
 def known_tasks() -> dict[str, Task]:
     return {task.name: task for suite in suites().values() for task in suite.tasks}
+
+
+def refuse_unnamed(task: object) -> None:
+    """Of what a program gives as a task."""
+    if isinstance(task, str):
+        return
+    given = f"task is {type(task).__name__}, not a name such as toy/reach"
+    if hasattr(task, "step") or callable(task):
+        given += (
+            ": register the environment with Gymnasium in a module of yours, and give "
+            "'gym/MODULE:ID'"
+        )
+    raise ConfigError(given)
 
 
 def suite_of(task_name: str) -> Suite:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cclf.errors import WorkerError
 from cclf.runtime.evaluate import Evaluation, Rounds
+from cclf.runtime.worker_process import RAISED
 from cclf.runtime.workers import LOST, MAX_LOSSES, EnvWorkers, Make
 
 # the longest game of Atari takes half a minute on a free core, but players get what training leaves
@@ -20,6 +21,7 @@ class Episode:
     seed: int
     losses: int = 0
     result: float | None = None
+    error: Exception | None = None  # it cannot be played
 
 
 class Evaluators:
@@ -38,23 +40,30 @@ class Evaluators:
         try:
             while any(episode.result is None for episode in episodes):
                 self._move()
+                for episode in episodes:
+                    if episode.error is not None:
+                        raise episode.error
                 yield self._pool.busy()
         finally:  # given up: what was not begun yet is not wanted any more
             self._waiting = deque(episode for episode in self._waiting if episode not in episodes)
         return Evaluation([float(episode.result or 0.0) for episode in episodes], [])
 
     def _move(self) -> None:
-        for worker, command, value in self._pool.receive():
-            episode = self._playing.pop(worker)
-            if command != LOST:
+        for worker, command, value in self._pool.receive_all():
+            episode = self._playing.pop(worker, None)
+            if episode is None:
+                continue  # a second error of a worker that made no player
+            if command == RAISED:
+                episode.error = value
+            elif command != LOST:
                 episode.result = value
-                continue
-            episode.losses += 1
-            if episode.losses > MAX_LOSSES:
-                raise WorkerError(
-                    f"{value}; {episode.losses} times in one episode of an evaluation"
+            elif episode.losses == MAX_LOSSES:
+                episode.error = WorkerError(
+                    f"{value}; {episode.losses + 1} times in one episode of an evaluation"
                 )
-            self._waiting.appendleft(episode)
+            else:
+                episode.losses += 1
+                self._waiting.appendleft(episode)
         for worker in range(self._pool.size):
             if worker not in self._playing and self._waiting:
                 self._playing[worker] = episode = self._waiting.popleft()

@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cclf.data.types import Env
-from cclf.errors import ConfigError, one_line
+from cclf.errors import ConfigError, WorkerError, one_line
 
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 # what an empty message asks of the only environment of a worker; the answer is empty too
 RING = "ring"
+# instead of what was asked: it raised, and would do so again
+RAISED = "raised"
 
 
 class Answer(NamedTuple):
     env: int
-    command: str  # what was asked for, or LOST
-    value: Any  # what came of it; for LOST one line that says why
+    command: str  # what was asked for, RAISED or LOST
+    value: Any  # what came of it; for RAISED an error, for LOST one line that says why
 
 
 def received(pipe: Connection) -> tuple[Any, ...] | None:
@@ -33,13 +35,19 @@ def received(pipe: Connection) -> tuple[Any, ...] | None:
     return words
 
 
+def line_of(error: Exception) -> str:
+    """Our own errors say all themselves."""
+    own = isinstance(error, (ConfigError, WorkerError))
+    return " ".join(str(error).split()) if own else one_line(error)
+
+
 def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
     """A picture, or why there is none. Pictures are for people: no reason to end a run, whatever a
     renderer raises."""
     try:
         return draw()
     except Exception as error:
-        return one_line(error)
+        return line_of(error)
 
 
 def do(env: Any, command: str, arguments: Sequence[Any]) -> Any:
@@ -82,6 +90,7 @@ def carry_out(envs: dict[int, Env], env: int, command: str, arguments: Sequence[
             return Answer(env, command, None)
         return Answer(env, command, do(envs[env], command, arguments))
     except Exception as error:  # whatever it is, the parent reports it
-        bad_input = isinstance(error, ConfigError)
-        line = " ".join(str(error).split()) if bad_input else one_line(error)
-        return Answer(env, "raised", (bad_input, line, traceback.format_exc()))
+        own = isinstance(error, (ConfigError, WorkerError))
+        line = line_of(error) if own else f"the environment raised {line_of(error)}"
+        details = error.details if isinstance(error, WorkerError) else traceback.format_exc()
+        return Answer(env, RAISED, (isinstance(error, ConfigError), line, details))

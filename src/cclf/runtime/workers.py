@@ -29,7 +29,7 @@ import numpy as np
 from cclf.data.types import EnvSpec, EnvStep
 from cclf.errors import ConfigError, WorkerError
 from cclf.runtime import interpreter
-from cclf.runtime.worker_process import GRACE_SECONDS, RING, Answer, do, received
+from cclf.runtime.worker_process import GRACE_SECONDS, RAISED, RING, Answer, do, received
 
 TIMEOUT_SECONDS = 60.0  # for one answer
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
@@ -122,7 +122,15 @@ class EnvWorkers:
         self._workers[env % len(self._workers)].ring()
 
     def receive(self, patience_seconds: float = 0.0) -> list[Answer]:
-        """Raises WorkerError when an environment raised: it would do so again."""
+        """Raises the error of an environment that raised: it would do so again."""
+        answers = self.receive_all(patience_seconds)
+        for answer in answers:
+            if answer.command == RAISED:
+                raise answer.value
+        return answers
+
+    def receive_all(self, patience_seconds: float = 0.0) -> list[Answer]:
+        """The same with RAISED among the answers, for those that ask for several runs."""
         return [answer for worker in self._workers for answer in worker.receive(patience_seconds)]
 
     def busy(self) -> list[Connection]:
@@ -306,12 +314,16 @@ class _Worker:
                     time.monotonic(),
                     self.timeout_seconds + GRACE_SECONDS,
                 )
-                if answer.command == "raised":
+                if answer.command == RAISED:
                     bad_input, line, details = answer.value
-                    if bad_input:
-                        raise ConfigError(line)
-                    raise WorkerError(f"{self.name}: the environment raised {line}", details)
-                if self.unwanted:
+                    error = (
+                        ConfigError(line)
+                        if bad_input
+                        else WorkerError(f"{self.name}: {line}", details)
+                    )
+                    answers.append(Answer(answer.env, RAISED, error))
+                    self.unwanted = max(0, self.unwanted - 1)
+                elif self.unwanted:
                     self.unwanted -= 1
                 else:
                     answers.append(answer)

@@ -5,7 +5,8 @@ any size or as a run alone: see `GameRun`.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import IO, Any
 
@@ -33,7 +34,8 @@ class Tables:
     """
 
     def __init__(self, pool: EnvPool, sizes: Sequence[int], memory: IO[bytes], frame_stack: int):
-        self.pool, self._memory, self._lost = pool, memory, ""
+        self.pool, self._memory = pool, memory
+        self._failed: WorkerError | None = None
         bounds = list(pairwise(accumulate(sizes, initial=0)))
         self._seats = [slice(*bound) for bound in bounds]
         self._place = [
@@ -55,9 +57,10 @@ class Tables:
         """One action (S,) in each game; tables play at the same time. What came of it stands on
         the board until the next time."""
         self.board.actions[:] = actions
-        for table in range(len(self._seats)):
-            self.pool.ring(table)
-        self._answers(len(self._seats))
+        with self._failing_for_good():
+            for table in range(len(self._seats)):
+                self.pool.ring(table)
+            self._answers(len(self._seats))
         return self.board
 
     def game_state(self, game: int) -> dict[str, Any]:
@@ -76,23 +79,32 @@ class Tables:
         return [answers[table] for table in range(len(self._seats))]
 
     def _ask(self, calls: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
-        for table, (command, *arguments) in calls.items():
-            self.pool.send(table, command, *arguments)
-        return self._answers(len(calls))
+        with self._failing_for_good():
+            for table, (command, *arguments) in calls.items():
+                self.pool.send(table, command, *arguments)
+            return self._answers(len(calls))
+
+    @contextmanager
+    def _failing_for_good(self) -> Iterator[None]:
+        """Replay holds the actions of a step that one game could not end, so no run may take it
+        again: all must go on from checkpoints."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            yield
+        except WorkerError as error:
+            self._failed = error
+            raise
 
     def _answers(self, count: int) -> dict[int, Any]:
-        """Of as many tables, by table.
-
-        Games lost with their process cannot be brought back: all runs must go on from checkpoints.
-        """
+        """Of as many tables, by table. Games lost with their process cannot be brought back."""
         answers: dict[int, Any] = {}
-        while not self._lost and len(answers) < count:
+        while len(answers) < count:
             # one worker after another: all are needed
             for table, command, value in self.pool.receive(WAIT_SECONDS):
-                self._lost = self._lost or (value if command == LOST else "")
+                if command == LOST:
+                    raise WorkerError(value)
                 answers[table] = value
-        if self._lost:
-            raise WorkerError(self._lost)
         return answers
 
     def close(self) -> None:

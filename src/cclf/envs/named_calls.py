@@ -1,0 +1,74 @@
+"""Calls into the code of an environment: whatever it raises becomes one line that names it."""
+
+import traceback
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from cclf.console import warn
+from cclf.errors import ConfigError, WorkerError, one_line
+from cclf.runtime.stop import SIGNALS
+
+MESSAGE_LENGTH = 300  # the traceback has all of it
+
+Answer = TypeVar("Answer")
+_EXIT_CODES_OF_SIGNALS = {128 + number for number in SIGNALS}
+
+
+def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -> Answer:
+    """What `function` answers; `name` and `method` are what an error calls the two.
+
+    Not only exceptions are caught: `sys.exit()` in an environment would end a run in silence, and
+    StopIteration would end the generator that a run is.
+    """
+    try:
+        return function(*given)
+    except (KeyboardInterrupt, ConfigError, WorkerError):
+        raise
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in _EXIT_CODES_OF_SIGNALS:
+            raise  # of `Stop`: a second signal ends the process
+        said = one_line(error)
+        said = said if len(said) <= MESSAGE_LENGTH else f"{said[:MESSAGE_LENGTH]}..."
+        line = f"the environment {name} failed in {method}(): {said}"
+        raise WorkerError(line, traceback.format_exc()) from error
+
+
+def close(name: str, function: Callable[[], Any]) -> None:
+    """What an environment raises as it closes costs a warning: its work is done."""
+    try:
+        call(name, "close", function)
+    except (ConfigError, WorkerError) as error:
+        _warn_once(str(error))
+
+
+@cache
+def _warn_once(line: str) -> None:
+    """A run closes several environments of a kind."""
+    warn(line)
+
+
+class NamedEnv:
+    """An environment of any suite, or several grids as one, with errors that name it. All else is
+    the environment's own."""
+
+    def __init__(self, name: str, inner: Any):
+        self.name, self.inner = name, inner
+
+    def reset(self, *given: Any) -> Any:
+        return call(self.name, "reset", self.inner.reset, *given)
+
+    def step(self, *given: Any) -> Any:
+        return call(self.name, "step", self.inner.step, *given)
+
+    def picture(self, *given: Any) -> Any:
+        return call(self.name, "picture", self.inner.picture, *given)
+
+    def close(self) -> None:
+        close(self.name, self.inner.close)
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.inner, attribute)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.inner)

@@ -1,0 +1,144 @@
+"""Gymnasium environments that raise or answer wrongly, in a module that an id can name:
+`gym/hostile_envs:NAME-v0`."""
+
+import errno
+import sys
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+VECTOR = Box(-10.0, 10.0, (3,), np.float32)
+IMAGE = Box(0, 255, (8, 8, 3), np.uint8)
+LAYERS = Box(0, 1, (6, 6, 4), np.bool_)
+NAMED = Dict({"goal": Box(-1.0, 1.0, (2,)), "at": Discrete(3)})
+ACTIONS = Box(-1.0, 1.0, (1,), np.float32)
+
+
+class Steady(gymnasium.Env):
+    """One that does nothing wrong until its call number `at_call` of `place`: what `fault` makes of
+    the answer is answered from there on."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(
+        self,
+        render_mode=None,
+        place="",
+        fault=None,
+        at_call=4,
+        observation_space=VECTOR,
+        action_space=ACTIONS,
+    ):
+        self.render_mode, self.place, self.fault, self.at_call = render_mode, place, fault, at_call
+        self.observation_space, self.action_space = observation_space, action_space
+        self.calls, self.steps = 0, 0
+        self._answer("make", None)
+
+    def _answer(self, place, answer):
+        if place != self.place:
+            return answer
+        self.calls += 1
+        return self.fault(answer) if self.calls >= self.at_call else answer
+
+    def _observation(self):
+        self.observation_space.seed(self.steps)
+        return self.observation_space.sample()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        del options
+        self.steps = 0
+        return self._answer("reset", (self._observation(), {}))
+
+    def step(self, action):
+        del action
+        self.steps += 1
+        answer = self._observation(), float(self.steps), False, False, {}
+        return self._answer("step", answer)
+
+    def render(self):
+        return self._answer("render", np.full((12, 10, 3), self.steps % 255, np.uint8))
+
+    def close(self):
+        self._answer("close", None)
+
+
+def throws(error):
+    def fault(answer):
+        del answer
+        raise error
+
+    return fault
+
+
+def gives(value):
+    return lambda _: value
+
+
+def sees(value):
+    """Another observation, of a reset or of a step."""
+    return lambda answer: (value, *answer[1:])
+
+
+def put(place, value):
+    """Another value in a place of what a step answers."""
+    return lambda answer: (*answer[:place], value, *answer[place + 1 :])
+
+
+def leaves(answer):
+    del answer
+    sys.exit(0)
+
+
+class Once:
+    def __init__(self, fault):
+        self.fault, self.struck = fault, False
+
+    def __call__(self, answer):
+        if self.struck:
+            return answer
+        self.struck = True
+        return self.fault(answer)
+
+
+def fails_in_worker(answer):
+    """A worker does not import torch."""
+    if "torch" not in sys.modules:
+        raise ValueError("boom")
+    return answer
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def register(name, place, fault, limit=20, **settings):
+    settings |= {"place": place, "fault": fault}
+    gymnasium.register(
+        f"{name}-v0",
+        entry_point=Steady,
+        kwargs=settings,
+        max_episode_steps=limit,
+        disable_env_checker=True,
+    )
+
+
+boom = throws(ValueError("boom"))
+register("Steady", "", None)
+register("Raise", "step", boom, at_call=45)
+register("Exit", "step", leaves, at_call=45)
+register("Full", "step", throws(OSError(errno.ENOSPC, "full")), at_call=45)
+register("Scalar", "step", sees(7.0), at_call=45)
+register("Early", "step", boom, at_call=5)
+register("RaiseInReset", "reset", boom, at_call=2)
+register("SteadyGame", "", None, action_space=Discrete(3))
+register("RaiseOnceInGame", "step", Once(boom), at_call=45, action_space=Discrete(3))
+# 30 steps of training, then two episodes
+register("RaiseInEvaluation", "step", boom, limit=40, at_call=35)
+# neither in 60 steps of training nor in two episodes of evaluation
+register("Late", "step", boom, limit=5, at_call=65)
+register("RaiseInWorker", "step", fails_in_worker, at_call=1)
+register("Blind", "render", gives(None), at_call=1)
+register("Words", "", None, observation_space=Dict({"at": VECTOR, "mission": gymnasium.Space()}))
