@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from cclf.gallery.record import ShownSample
-from cclf.study import figures, learning, load
-from cclf.study.gallery_cards import percent, simple_sentence
-from cclf.study.inspect import curate
-from cclf.study.styles import RED, styles
+from cclf.analysis import figures, learning, load
+from cclf.analysis.styles import RED, styles
+from cclf.inspection.cards import percent, simple_sentence
+from cclf.inspection.load import curate
+from cclf.inspection.records import ShownSample
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "figures"

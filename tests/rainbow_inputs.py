@@ -8,15 +8,15 @@ import numpy as np
 import torch
 
 from cclf import presets
-from cclf.bases.rainbow.learner import (
+from cclf.algorithms.rainbow.learner import (
     game_workers,
     make_game_stack,
     make_learner,
     make_rainbow_stack,
 )
-from cclf.data.types import GameBatch
 from cclf.envs.make import make_env
-from cclf.runtime.seeding import derive
+from cclf.training.seeding import derive
+from cclf.types import GameBatch
 
 CPU = torch.device("cpu")
 SIZES = {

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.bases.drqv2.parts import Drqv2Noise
-from cclf.bases.drqv2.update import Drqv2
-from cclf.data.augment import Views
-from cclf.data.optimisers import Optimiser
-from cclf.data.types import Batch
+from cclf.algorithms.common.optimizers import Optimiser
+from cclf.algorithms.drqv2.drqv2 import Drqv2
+from cclf.algorithms.drqv2.parts import Drqv2Noise
+from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
+from cclf.types import Batch
 
 
 def shifts(agent: Drqv2, frames: Tensor, origins: Tensor) -> Tensor:

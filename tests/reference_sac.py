@@ -1,19 +1,19 @@
 """SAC's update in the plainest words: every image is encoded where its features are needed, in the
 paper's order.
 
-Slow, and read for its simplicity: tests hold the update that trains, `cclf.bases.sac.update`, to
+Slow, and read for its simplicity: tests hold the update that trains, `cclf.algorithms.sac.sac`, to
 it.
 """
 
 import torch
 from torch import Tensor
 
-from cclf.bases.sac.parts import SacNoise, actor_loss, critic_loss, q_target
-from cclf.bases.sac.update import Sac
-from cclf.data import augment
-from cclf.data.augment import Views
-from cclf.data.types import Batch, Metrics, UpdateResult
+from cclf.algorithms.sac.parts import SacNoise, actor_loss, critic_loss, q_target
+from cclf.algorithms.sac.sac import Sac
+from cclf.data import augmentations
+from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
+from cclf.types import Batch, Metrics, UpdateResult
 
 
 def update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
@@ -69,7 +69,7 @@ def views(sac: Sac, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
         one, other = (Views(state + spread * draws) for state, draws in pairs)
         return one, other
     now, following = (
-        augment.crop(frames, origins, sac.env.crop_pixels) for frames, origins in pairs
+        augmentations.crop(frames, origins, sac.env.crop_pixels) for frames, origins in pairs
     )
     return now, following
 

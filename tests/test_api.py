@@ -23,8 +23,8 @@ import cclf
 from cclf import build, cli, presets
 from cclf.config import Config
 from cclf.envs.make import make_env, make_grids
-from cclf.runtime.run_folder import read_checkpoint, read_config
-from cclf.runtime.seeding import derive
+from cclf.storage.run_folder import read_checkpoint, read_config
+from cclf.training.seeding import derive
 from tiny_runs import differing, tables, tiny_config, tiny_options
 
 ROOT = Path(__file__).parents[1]

@@ -156,7 +156,7 @@ def test_reset_takes_numbers_or_truth_values_of_rows(plain: cclf.Run) -> None:
 
 
 def test_a_state_that_is_not_finite_is_refused() -> None:
-    from cclf.runtime.frame_history import FrameHistory
+    from cclf.envs.frame_stack import FrameHistory
 
     history = FrameHistory((2,), 1, starts_blank=False, dtype="float32")
     for wrong in (float("nan"), float("inf"), 1e300):

@@ -24,14 +24,14 @@ LIGHT = {
     *("errors", "fields", "rules", "config", "plugins", "presets", "extras", "__init__"),
     *(
         "bases/__init__",
-        "bases/base",
-        "bases/registry",
+        "algorithms/base",
+        "algorithms/registry",
         "envs/__init__",
         "envs/registry",
         "envs/atari_games",
     ),
     *(f"bases/{base}/{part}" for base in BASES for part in ("__init__", "config", "methods")),
-    *("bases/rainbow/coefficients", "study/__init__", "study/paper_tables"),
+    *("algorithms/rainbow/coefficients", "study/__init__", "analysis/experiments"),
 }
 # Each layer and those that it may see beside itself and the light ones: imports point one way.
 MAY_SEE = {
@@ -55,7 +55,7 @@ MAY_SEE = {
     "__main__": {"cli"},
 }
 # Only this file may use a compiler or a graph.
-COMPILERS = {"runtime/compile"}
+COMPILERS = {"training/cuda_graphs"}
 
 
 @cache
@@ -132,9 +132,9 @@ def test_there_is_something_to_look_at():
         "config",
         "equations",
         "framework",
-        "bases/sac/update",
+        "algorithms/sac/sac",
         "envs/dmc",
-        "runtime/loop",
+        "training/loop",
         "build",
         "cli",
     } <= set(FILES)
@@ -212,12 +212,12 @@ def is_private(word):
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("study/")])
 def test_reports_need_neither_torch_nor_ray(name):
     needs_more = {
-        "study/sweep/cluster",
-        "study/export",
-        "study/share",
-        "study/inspect",
-        "study/reproduce",
-        "study/demo",
+        "sweep/ray_backend",
+        "export",
+        "analysis/share",
+        "inspection/load",
+        "analysis/reproduce",
+        "analysis/demo",
     }
     if name not in needs_more:
         assert not outer_imports(FILES[name]) & {"torch", "ray"}

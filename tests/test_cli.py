@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from cclf import build, presets
-from cclf.bases.base import PIECES
-from cclf.bases.registry import bases
-from cclf.bases.sac.methods import METHODS as SAC_METHODS
+from cclf.algorithms.base import PIECES
+from cclf.algorithms.registry import bases
+from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.cli import COMMANDS, main
 from cclf.commands import train as training
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint, run_folder
-from cclf.runtime.stop import Stop
-from cclf.training import Outcome
+from cclf.storage import checkpoint, run_folder
+from cclf.training.signals import Stop
+from cclf.training.trainer import Outcome
 from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
 
 EVAL_COLUMNS = {
@@ -331,7 +331,7 @@ def test_hints_name_the_folder_that_was_made(monkeypatch, capsys):
     it."""
     configs = [tiny_config(seed=1), tiny_config(seed=2)]
     monkeypatch.setattr(
-        "cclf.training.trained",
+        "cclf.training.trainer.trained",
         lambda configs, *_: (
             Outcome(Path(f"runs/bf16/seed-{config.seed}"), "done") for config in configs
         ),

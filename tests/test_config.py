@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cclf import fields, presets
-from cclf.bases.a2c.config import A2cConfig
-from cclf.bases.rainbow.config import RainbowConfig
-from cclf.bases.registry import bases
-from cclf.bases.sac.config import SacConfig
+from cclf.algorithms.a2c.config import A2cConfig
+from cclf.algorithms.rainbow.config import RainbowConfig
+from cclf.algorithms.registry import bases
+from cclf.algorithms.sac.config import SacConfig
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
 from cclf.errors import ConfigError
 

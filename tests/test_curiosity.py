@@ -14,11 +14,11 @@ from torch.func import vmap
 
 import cclf
 from cclf import build, curiosity
-from cclf.bases.base import CANDIDATES, CONTROLS
-from cclf.bases.registry import bases
+from cclf.algorithms.base import CANDIDATES, CONTROLS
+from cclf.algorithms.registry import bases
 from cclf.config import MethodConfig
 from cclf.curiosity import MEASURES
-from cclf.data.augment import Views
+from cclf.data.augmentations import Views
 from cclf.framework import Appraisal, Framework
 from cclf.rules import UNWEIGHTED_CONTRAST
 from tiny_runs import CPU, tiny_config

@@ -16,17 +16,17 @@ import torch
 
 import cclf
 from cclf import config, equations, presets
-from cclf.bases import registry as base_registry
-from cclf.bases.a2c.update import A2c
-from cclf.bases.base import PARTS
-from cclf.bases.drqv2.update import Drqv2
-from cclf.bases.rainbow.loss import Rainbow
-from cclf.bases.registry import find_base
-from cclf.bases.sac.update import Sac
+from cclf.algorithms import registry as base_registry
+from cclf.algorithms.a2c.a2c import A2c
+from cclf.algorithms.base import PARTS
+from cclf.algorithms.drqv2.drqv2 import Drqv2
+from cclf.algorithms.rainbow.rainbow import Rainbow
+from cclf.algorithms.registry import find_base
+from cclf.algorithms.sac.sac import Sac
+from cclf.analysis.evaluations import Row
 from cclf.commands.train import train_config
 from cclf.envs import registry as suite_registry
-from cclf.runtime.metrics import EVAL_COLUMNS
-from cclf.study.evaluations import Row
+from cclf.storage.tables import EVAL_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(cclf.__file__).parent
@@ -299,7 +299,7 @@ def test_what_trains_can_be_read_in_one_sitting():
     words = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(r"about (\d+) lines in all", words)
     assert said, "README must say: about N lines in all"
-    files = ("equations.py", "framework.py", "bases/sac/update.py", "bases/sac/parts.py")
+    files = ("equations.py", "framework.py", "algorithms/sac/sac.py", "algorithms/sac/parts.py")
     assert all(f"src/cclf/{name}" in words for name in files)
     total = sum(len((SOURCE / name).read_text().splitlines()) for name in files)
     assert abs(total - int(said.group(1))) <= 25, f"they have {total} lines"

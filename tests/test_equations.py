@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf import equations
-from cclf.bases.rainbow import equations as rainbow_equations
+from cclf.algorithms.rainbow import equations as rainbow_equations
 from golden_inputs import (
     ACTION_REPEAT,
     DTYPES,

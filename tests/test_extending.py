@@ -17,15 +17,15 @@ import pytest
 
 import cclf
 from cclf import build, cli, presets
-from cclf.bases.registry import bases
+from cclf.algorithms.registry import bases
+from cclf.analysis.load import run_name
 from cclf.config import EnvConfig
-from cclf.data.types import Game
 from cclf.envs import toy
 from cclf.envs.make import make_env, make_grids
 from cclf.envs.registry import suites
-from cclf.runtime.agent import plain_agent
-from cclf.runtime.run_folder import read_checkpoint
-from cclf.study.load import run_name
+from cclf.storage.run_folder import read_checkpoint
+from cclf.training.agent import plain_agent
+from cclf.types import Game
 from tiny_runs import CPU, tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parents[1]

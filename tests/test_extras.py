@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from cclf import build, extras
+from cclf.analysis import demo
+from cclf.benchmark import findings
 from cclf.envs.minigrid import GridWorlds
-from cclf.measure import findings
-from cclf.runtime import evaluate, loop
-from cclf.runtime.evaluate import finish
-from cclf.runtime.mirrors import open_mirrors
-from cclf.runtime.workers import EnvWorkers
-from cclf.study import demo
-from cclf.study.sweep.plan import call_of
+from cclf.storage.loggers import open_mirrors
+from cclf.sweep.plan import call_of
+from cclf.training import evaluation, loop
+from cclf.training.evaluation import finish
+from cclf.training.workers import EnvWorkers
 from faulty_envs import REACH
 from healthy_machine import healthy
 from test_cli import assert_refused, cclf, contents
@@ -133,7 +133,7 @@ def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
     pool = EnvWorkers([Unseen], 1, "toy")
     try:
         result = finish(
-            evaluate.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True)
+            evaluation.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True)
         )
     finally:
         pool.close()
@@ -197,7 +197,7 @@ def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(
     monkeypatch, capsys, pictures, why
 ):
     monkeypatch.setattr(demo, "_watch", lambda _: (pictures, "" if pictures else why))
-    monkeypatch.setattr(evaluate, "write_video", raising(BROKEN))
+    monkeypatch.setattr(evaluation, "write_video", raising(BROKEN))
     assert demo._episode(call_of(GRIDS, Path("runs"), ())) == (pictures, b"")
     error = capsys.readouterr().err
     assert error.startswith("cclf: warning: the page lacks pictures of the agent: ")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cclf import equations
 from cclf.config import MethodConfig
-from cclf.data.augment import Views, crop
+from cclf.data.augmentations import Views, crop
 from cclf.framework import Appraisal, Framework
 from golden_inputs import ACTION_REPEAT, DTYPES, GOLDEN, fixed_uniform, largest_error
 

@@ -14,18 +14,18 @@ import torch
 from PIL import Image
 
 from cclf import build, cli
-from cclf.bases import pixel_gallery
-from cclf.bases.a2c.networks import grid_windows
-from cclf.bases.rainbow.learner import make_rainbow, make_rainbow_stack
-from cclf.bases.registry import bases
-from cclf.bases.sac import gallery as gallery_sac
+from cclf.algorithms.a2c.networks import grid_windows
+from cclf.algorithms.common import pixel_inspection
+from cclf.algorithms.rainbow.learner import make_rainbow, make_rainbow_stack
+from cclf.algorithms.registry import bases
+from cclf.algorithms.sac import inspect as gallery_sac
 from cclf.envs.minigrid import picture
 from cclf.errors import ConfigError
-from cclf.gallery.samples import rarity
-from cclf.runtime import checkpoint, run_folder
-from cclf.runtime.seeding import Generators, derive
-from cclf.study import gallery_cards, gallery_page
-from cclf.study.inspect import curate
+from cclf.inspection import cards
+from cclf.inspection.load import curate
+from cclf.inspection.samples import rarity
+from cclf.storage import checkpoint, run_folder
+from cclf.training.seeding import Generators, derive
 from rainbow_inputs import tiny, tiny_cclf
 from tiny_runs import CPU, run, tiny_config
 
@@ -207,7 +207,7 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     for side, told in zip(("now", "next"), texts, strict=True):
         assert told == [
             "anchor",
-            *(gallery_cards.probability(belief) for belief in look[side]["beliefs"]),
+            *(cards.probability(belief) for belief in look[side]["beliefs"]),
         ]
     marked = tab.evaluate(
         "[...document.querySelectorAll('.glance')].map(g => g.querySelector('.views "
@@ -228,7 +228,7 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     ]
     sentence = tab.evaluate(f"{card}.querySelector('p').innerText")
     assert f"Step {look['step']} of its episode" in sentence
-    assert f"c = {gallery_cards.probability(look['now']['curiosity'])}" in sentence
+    assert f"c = {cards.probability(look['now']['curiosity'])}" in sentence
     assert f"from {look['priority'][0]:.4f} to {look['priority'][1]:.4f}" in sentence
     sources = tab.evaluate(f"[...{glance}[0].querySelectorAll('img')].map(i => i.src)")
     older, whole, anchor = (decoded(source) for source in sources[:3])
@@ -421,8 +421,8 @@ def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
     looks = [*(gallery := curate(runs["rainbow"], SAMPLES, CPU)).most, *gallery.least]
     assert {look.ended_between for look in looks} == {True, False}
     for look in looks:
-        assert "what came 3 steps later" in gallery_cards.looks("most", "most", [look])
-        assert ("ended within 3 steps" in gallery_cards.sentence(look)) == look.ended_between
+        assert "what came 3 steps later" in cards.looks("most", "most", [look])
+        assert ("ended within 3 steps" in cards.sentence(look)) == look.ended_between
     assert any("blank" in remark for remark in gallery.remarks)
     assert {"rarity", "age", "shift", "3-step return"} <= {
         measure.name for measure in gallery.measures
@@ -455,13 +455,13 @@ def test_only_what_acts_in_a_method_is_told(method, tmp_path):
     config = tiny_config("toy/reach-1d", method, env_steps=24, eval_every_env_steps=24)
     gallery = curate(trained(config, tmp_path), 8, CPU)
     look = gallery.most[0]
-    told = gallery_cards.sentence(look)
+    told = cards.sentence(look)
     assert (look.priority is not None, "priority" in told) == (config.method.prioritisation,) * 2
     assert (look.second_weight is not None, "Q loss" in told) == (config.method.regularisation,) * 2
     assert (look.bonus is not None, "bonus" in told) == (config.method.reward,) * 2
     assert (gallery.priorities is not None) == config.method.prioritisation
     assert len(look.now.views) == config.method.views
-    assert gallery_cards.looks("most", "most", gallery.most).count("<article") == len(gallery.most)
+    assert cards.looks("most", "most", gallery.most).count("<article") == len(gallery.most)
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
     generators = Generators(1, CPU, CPU)
     batch = replay.sample(8, generators["replay"])
     looks = gallery_sac.looks_of(sac)
-    views, first = pixel_gallery.appraise(looks, batch, generators, torch.tensor(60.0))
+    views, first = pixel_inspection.appraise(looks, batch, generators, torch.tensor(60.0))
     assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
     assert first.bonus.max() > 1e-5
     encoders = (sac.critic.encoder, sac.target.encoder)
@@ -668,7 +668,7 @@ def test_hostile_names_stay_text(tab, runs, tmp_path):
     config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
     (folder / "config.json").write_text(json.dumps(config.to_dict()))
     page = tmp_path / "page.html"
-    page.write_text(gallery_page.html(curate(folder, 8, CPU)))
+    page.write_text(page.html(curate(folder, 8, CPU)))
     tab.open(page, 1100)
     assert tab.problems == []
     assert tab.evaluate("window.hacked === undefined")

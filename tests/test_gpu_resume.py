@@ -3,7 +3,7 @@ same command, and ends with the files of an uninterrupted run."""
 
 import pytest
 
-from cclf.runtime.files import find_files
+from cclf.storage.atomic_files import find_files
 from test_kills import begun, everything, killed_after, start_program
 from tiny_runs import differing, rows
 

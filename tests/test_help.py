@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from cclf.bases.registry import bases
+from cclf.algorithms.registry import bases
 from cclf.cli import main
 from cclf.commands import COMMANDS, bench, completion
 from cclf.commands.option_help import sentences

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from cclf import build, fields, presets
-from cclf.bases.registry import bases
+from cclf.algorithms.registry import bases
 from cclf.config import Config, EnvConfig, MethodConfig
 from cclf.errors import ConfigError
 from cclf.presets import refuse_idle_options
 from cclf.rules import OF_METHOD
-from cclf.runtime.turns import whole
+from cclf.training.turns import whole
 from tiny_runs import CPU, flat, tiny_config
 
 RAINBOW_SIZES = {

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from cclf.cli import main
-from cclf.runtime import checkpoint
+from cclf.storage import checkpoint
 from rainbow_inputs import tiny_cclf
 from test_cli import cclf
 from tiny_runs import differing, rows, tiny_config, tiny_options

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cclf import build, presets
-from cclf.bases.rainbow.turn import RainbowLearner
-from cclf.bases.sac.methods import METHODS as SAC_METHODS
+from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.config import EnvConfig
 from cclf.envs.toy import CATCH_BALLS, STEP_LENGTH, make
 from tiny_runs import CPU, rows, run

@@ -6,7 +6,8 @@ import pytest
 
 from cclf.cli import main
 from cclf.envs import minigrid, toy
-from cclf.runtime import checkpoint, loop
+from cclf.storage import checkpoint
+from cclf.training import loop
 from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, tables, tiny_config, tiny_options
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.runtime import checkpoint, loop
-from cclf.runtime.agent import Agent
-from cclf.runtime.evaluate import Evaluation
-from cclf.runtime.failure import first_non_finite_of
-from cclf.runtime.learner import OffPolicyLearner
+from cclf.algorithms.common.off_policy import OffPolicyLearner
+from cclf.storage import checkpoint
+from cclf.storage.failure import first_non_finite_of
+from cclf.training import loop
+from cclf.training.agent import Agent
+from cclf.training.evaluation import Evaluation
 from test_cli import assert_refused, cclf
 from test_reliability import signalled
 from tiny_runs import differing, tables, tiny_config, tiny_options

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from cclf import cli
+from cclf.analysis import demo, evaluations, report, tabular
+from cclf.benchmark import cost
 from cclf.commands import reproduce
 from cclf.commands.train import train_config
-from cclf.data.types import EnvStep
 from cclf.errors import ConfigError
-from cclf.measure import cost
-from cclf.runtime import evaluate as evaluation
-from cclf.runtime import run_folder
-from cclf.runtime.workers import LocalEnvs
-from cclf.study import demo, evaluations, report, tabular
+from cclf.storage import run_folder
+from cclf.training import evaluation as evaluation
+from cclf.training.workers import LocalEnvs
+from cclf.types import EnvStep
 from tiny_rows import row, write_run
 from tiny_runs import CPU, run, tiny_config
 
@@ -197,7 +197,7 @@ def quick_studies(monkeypatch, results):
     monkeypatch.setattr(reproduce, "run_and_report", lambda *_: 0)
     monkeypatch.setattr(reproduce, "_print_forecast", lambda *_: None)
     monkeypatch.setattr(reproduce, "_print_verdicts", lambda *_: None)
-    monkeypatch.setattr("cclf.study.reproduce.measure", lambda *_: {})
+    monkeypatch.setattr("cclf.analysis.reproduce.measure", lambda *_: {})
     compose = report.compose
     monkeypatch.setattr(report, "compose", lambda _, *methods: compose(results, *methods))
 
@@ -328,7 +328,7 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
     from types import SimpleNamespace
 
     from cclf import build
-    from cclf.training import announcement
+    from cclf.training.trainer import announcement
 
     config = tiny_config()
     learner = build.make_learner(config, CPU)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from cclf import cli, presets
-from cclf.bases.base import PACKED_CHANNELS
+from cclf.algorithms.base import PACKED_CHANNELS
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.kernels.first_convolution import CHANNELS
-from cclf.study.sweep.plan import call_of, settled
+from cclf.sweep.plan import call_of, settled
 
 CARTPOLE = presets.resolve("dmc/cartpole-swingup", "cclf")
 

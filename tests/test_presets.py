@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.bases.base import CANDIDATES, CONTROLS, PIECES
-from cclf.bases.rainbow.methods import METHODS as RAINBOW_METHODS
-from cclf.bases.registry import bases
-from cclf.bases.sac.learner import make_sac
-from cclf.bases.sac.methods import METHODS as SAC_METHODS
+from cclf.algorithms.base import CANDIDATES, CONTROLS, PIECES
+from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
+from cclf.algorithms.registry import bases
+from cclf.algorithms.sac.learner import make_sac
+from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.commands.train import all_configs, train_config
 from cclf.config import MethodConfig
 from cclf.envs.registry import known_tasks

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cclf import __version__
+from cclf.analysis import load
 from cclf.errors import ConfigError
-from cclf.runtime import run_folder
-from cclf.runtime.run_folder import with_history
-from cclf.study import load
+from cclf.storage import run_folder
+from cclf.storage.run_folder import with_history
 from test_cli import cclf
 from tiny_rows import write_run
 from tiny_runs import tiny_config, tiny_options

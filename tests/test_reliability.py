@@ -13,14 +13,15 @@ import sys
 import pytest
 import torch
 
-from cclf import build, training
-from cclf.bases.a2c.update import A2c
-from cclf.runtime import checkpoint, files, loop
-from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
-from cclf.runtime.files import only_process
-from cclf.runtime.learner import OffPolicyLearner
-from cclf.runtime.metrics import CsvTable
-from cclf.runtime.workers import LocalEnvs
+from cclf import build
+from cclf.algorithms.a2c.a2c import A2c
+from cclf.algorithms.common.off_policy import OffPolicyLearner
+from cclf.storage import atomic_files, checkpoint
+from cclf.storage.atomic_files import only_process
+from cclf.storage.tables import CsvTable
+from cclf.training import loop, trainer
+from cclf.training.evaluation import EvaluationStoppedError, evaluate, finish
+from cclf.training.workers import LocalEnvs
 from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
@@ -57,7 +58,7 @@ def test_a_second_process_says_so_and_leaves(tmp_path):
     folder.mkdir(parents=True)
     script = f"""
 import pathlib, sys
-from cclf.runtime.files import only_process
+from cclf.storage.atomic_files import only_process
 with only_process(pathlib.Path({str(folder)!r})):
     print("held", flush=True)
     sys.stdin.read()
@@ -90,11 +91,11 @@ def test_the_lock_goes_with_its_holder(tmp_path):
 def test_a_worker_that_a_killed_run_left_half_born_is_waited_for(tmp_path, monkeypatch):
     """It holds the lock of its parent until it runs its own program: the same command, at once
     again, must not be refused."""
-    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 60.0)
+    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 60.0)
     holder = (tmp_path / "lock").open("a+")
     fcntl.flock(holder, fcntl.LOCK_EX)
     # it goes while it is waited for
-    monkeypatch.setattr(files.time, "sleep", lambda _: holder.close())
+    monkeypatch.setattr(atomic_files.time, "sleep", lambda _: holder.close())
     with only_process(tmp_path):
         assert holder.closed
 
@@ -118,7 +119,7 @@ def signalled(original, at_call):
 
 PHASES = {
     "before the first step": (build, "make_learners", 1, 0),
-    "the announcement": (training, "announcement", 1, 0),
+    "the announcement": (trainer, "announcement", 1, 0),
     "warm-up": (OffPolicyLearner, "act", 5, 5),
     "an update": (OffPolicyLearner, "update", 42, 42),
     "the first evaluation": (loop.Training, "_evaluate", 1, 30),
@@ -274,8 +275,8 @@ FULL = {
     "the index of a checkpoint": (checkpoint, "write_synced", 8, 30),
     "the rename": (os, "rename", 2, 30),
     "the first checkpoint": (checkpoint, "write_synced", 2, None),
-    "the first file": (files, "write_synced", 1, None),
-    "the config": (files, "write_synced", 2, None),
+    "the first file": (atomic_files, "write_synced", 1, None),
+    "the config": (atomic_files, "write_synced", 2, None),
     "a table": (os, "fsync", 7, None),
 }
 
@@ -365,21 +366,21 @@ def test_an_agent_can_be_evaluated_while_it_is_trained(tmp_path):
     config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
     folder = tmp_path / config.run_name()
     words = ["train", *tiny_options(config), "--out", str(tmp_path)]
-    training = subprocess.Popen(
+    trainer = subprocess.Popen(
         [sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.PIPE, text=True
     )
     try:
-        while checkpoint.load(folder / "checkpoint") is None and training.poll() is None:
+        while checkpoint.load(folder / "checkpoint") is None and trainer.poll() is None:
             pass
         moments = []
-        while training.poll() is None:
+        while trainer.poll() is None:
             code, out, err = cclf("evaluate", folder, "--episodes", "1", "--json")
             assert (code, err) == (0, "")
             moments.append(json.loads(out)["env_steps"])
     finally:
-        training.kill()
-        said = training.communicate()[1]
-    assert training.returncode == 0, said
+        trainer.kill()
+        said = trainer.communicate()[1]
+    assert trainer.returncode == 0, said
     assert len(moments) > 1
     assert moments == sorted(moments)
     assert {moment % 5 for moment in moments} == {0}

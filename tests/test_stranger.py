@@ -12,11 +12,11 @@ import pytest
 
 import cclf
 from cclf import cli, presets
-from cclf.runtime import interpreter
-from cclf.runtime.run_folder import read_config
-from cclf.study import load
-from cclf.study.sweep import child
-from cclf.study.sweep.plan import Job, call_of
+from cclf.analysis import load
+from cclf.storage.run_folder import read_config
+from cclf.sweep import child
+from cclf.sweep.plan import Job, call_of
+from cclf.training import subprocesses
 from tiny_runs import tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parent
@@ -164,13 +164,13 @@ def test_what_the_user_put_on_the_search_path_stays(
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", ["", str(here), str(other)])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", str(other)]))
-    assert interpreter.search_path() == [str(other)]
+    assert subprocesses.search_path() == [str(other)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", str(other)]))
-    assert interpreter.search_path() == [str(here), str(other)]
+    assert subprocesses.search_path() == [str(here), str(other)]
     monkeypatch.delenv("PYTHONPATH")
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)
-    assert interpreter.search_path() == [str(here), str(other)], (
+    assert subprocesses.search_path() == [str(here), str(other)], (
         "the folder of the script that runs"
     )
 
@@ -179,10 +179,10 @@ def test_there_is_one_way_to_start_python() -> None:
     """A new child interpreter goes through `interpreter`, or it would see the working directory."""
     found = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in SOURCE.rglob("*.py")}
     assert {name for name, text in found.items() if "sys.executable" in text} == {
-        "runtime/interpreter.py",
-        "study/sweep/child.py",
+        "training/subprocesses.py",
+        "sweep/child.py",
     }
-    assert re.findall(r".*sys\.executable.*", found["study/sweep/child.py"]) == [
+    assert re.findall(r".*sys\.executable.*", found["sweep/child.py"]) == [
         '    os.execv(sys.executable, interpreter.command("-m", "cclf.cli", "train", *arguments))'
     ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from cclf import cli, presets
 from cclf.config import Config
-from cclf.runtime.run_folder import read_config
+from cclf.storage.run_folder import read_config
 from tiny_runs import tables, tiny_config, tiny_options
 
 TINY = tiny_config(method="rad", seed=3, env_steps=30)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from cclf import presets
-from cclf.study.evaluations import Row
+from cclf.analysis.evaluations import Row
 
 TASK = "minigrid/DoorKey-6x6"
 EVAL_HEADER = "env_steps,agent_steps,updates,return_mean,return_std,episodes,wall_seconds,returns"

@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 
 from cclf import build, presets
-from cclf.runtime.loop import ActiveRun, run_together
-from cclf.runtime.metrics import RunLog
-from cclf.runtime.mirrors import open_mirrors
-from cclf.runtime.progress import Progress
-from cclf.runtime.stop import Stop
+from cclf.storage.loggers import open_mirrors
+from cclf.storage.tables import RunLog
+from cclf.training.loop import ActiveRun, run_together
+from cclf.training.progress import Progress
+from cclf.training.signals import Stop
 
 CPU = torch.device("cpu")
 _SIZES = {

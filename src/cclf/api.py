@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cclf import extras, fields, plugins, presets
-from cclf.bases.base import DEFAULT_PROFILE
+from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands.options import let_threads_sleep
 from cclf.config import Config, Observe
 from cclf.console import say
@@ -21,8 +21,8 @@ from cclf.envs.registry import refuse_unnamed
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cclf.runtime.callbacks import Evaluated, Step
     from cclf.trained_agent import TrainedAgent
+    from cclf.training.callbacks import Evaluated, Step
 
 Folder = str | os.PathLike[str]
 
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     def results(self, pandas: bool = False) -> Any:
         """Its evaluations as tidy rows, see `cclf.results`; none before the first."""
         _refuse_missing(pandas)
-        from cclf.study import load
+        from cclf.analysis import load
 
         return _tidy(load.read_runs(self.folder), pandas)
 
@@ -90,11 +90,11 @@ def train(
 
 def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run:
     let_threads_sleep()
-    from cclf.runtime.callbacks import CallbackError, Callbacks
-    from cclf.runtime.run_folder import read_config
-    from cclf.runtime.stop import STOPPING, Stop
-    from cclf.runtime.torch_settings import default_settings, restored_settings
-    from cclf.training import trained
+    from cclf.storage.run_folder import read_config
+    from cclf.training.callbacks import CallbackError, Callbacks
+    from cclf.training.signals import STOPPING, Stop
+    from cclf.training.torch_settings import default_settings, restored_settings
+    from cclf.training.trainer import trained
 
     stop, error = Stop(STOPPING), None
     with default_settings(), restored_settings(), stop.listening():
@@ -184,7 +184,7 @@ def results(path: Folder, pandas: bool = False) -> Any:
     list of dicts, one per evaluation, or with `pandas` a DataFrame."""
     folder = _path("path", path)
     _refuse_missing(pandas)
-    from cclf.study import load
+    from cclf.analysis import load
 
     return _tidy(load.read(folder), pandas)
 

@@ -10,23 +10,16 @@ from typing import Any
 
 import torch
 
-from cclf.bases.base import Base
-from cclf.bases.registry import find_base
+from cclf.algorithms.base import Base
+from cclf.algorithms.registry import find_base
 from cclf.config import Config
-from cclf.data.from_disk import refused_as
-from cclf.data.types import EnvSpec, Learner
 from cclf.envs.make import make_env, make_grids
 from cclf.envs.registry import play_of
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint
-from cclf.runtime.agent import Agent, plain_agent
-from cclf.runtime.evaluate import EvaluationStoppedError, Rounds
-from cclf.runtime.evaluators import Evaluators
-from cclf.runtime.failure import refuse_non_finite
-from cclf.runtime.known_rows import final_rows, write_final_facts
-from cclf.runtime.loop import Plan, Training
-from cclf.runtime.metrics import EVAL_COLUMNS, CsvTable
-from cclf.runtime.run_folder import (
+from cclf.storage import checkpoint
+from cclf.storage.failure import refuse_non_finite
+from cclf.storage.known_rows import final_rows, write_final_facts
+from cclf.storage.run_folder import (
     WEIGHTS,
     load_part,
     playable_config,
@@ -34,7 +27,14 @@ from cclf.runtime.run_folder import (
     read_config,
     read_weights,
 )
-from cclf.runtime.seeding import derive
+from cclf.storage.safe_loading import refused_as
+from cclf.storage.tables import EVAL_COLUMNS, CsvTable
+from cclf.training.agent import Agent, plain_agent
+from cclf.training.evaluation import EvaluationStoppedError, Rounds
+from cclf.training.evaluation_workers import Evaluators
+from cclf.training.loop import Plan, Training
+from cclf.training.seeding import derive
+from cclf.types import EnvSpec, Learner
 
 
 def base_of(config: Config) -> Base:
@@ -50,7 +50,7 @@ def maker(config: Config) -> Any:
 
 
 def room_of(config: Config) -> Any:
-    """The module of its base algorithm that learns; `cclf.bases.base` lists its functions."""
+    """The module of its base algorithm that learns; `cclf.algorithms.base` lists its functions."""
     base = base_of(config)
     room = base.part("learner")
     needed = {"make_learner": "make_learners", "make_algorithm": "make_agent"}

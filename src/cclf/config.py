@@ -2,7 +2,7 @@
 must never import torch.
 
 Here is what every run has. The settings of a base algorithm lie in its room,
-`cclf.bases.NAME.config`.
+`cclf.algorithms.NAME.config`.
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cclf import equations
 from cclf.config import MethodConfig
 from cclf.curiosity import MEASURES, draw_order
-from cclf.data.augment import Views
+from cclf.data.augmentations import Views
 
 Encode = Callable[[Tensor], Tensor]
 

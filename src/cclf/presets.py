@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from cclf.bases.base import (
+from cclf.algorithms.base import (
     AUGMENTATION_OF_STATE,
     DEFAULT_PROFILE,
     PIECES,
@@ -18,7 +18,7 @@ from cclf.bases.base import (
     Method,
     Overrides,
 )
-from cclf.bases.registry import bases, default_base, find_base
+from cclf.algorithms.registry import bases, default_base, find_base
 from cclf.config import Config, EnvConfig, MethodConfig, Observe, RunConfig
 from cclf.envs.registry import find_task, play_of, refuse_unseen, repeats_actions, suite_of
 from cclf.errors import ConfigError, nearest

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from cclf import build, fields
+from cclf.envs.frame_stack import FrameHistory
 from cclf.errors import ConfigError, one_line
-from cclf.runtime import devices
-from cclf.runtime.evaluate import Evaluation
-from cclf.runtime.frame_history import FrameHistory
-from cclf.runtime.run_folder import read_config
-from cclf.runtime.seeding import derive
-from cclf.runtime.torch_settings import default_settings
+from cclf.storage.run_folder import read_config
+from cclf.training import devices
+from cclf.training.evaluation import Evaluation
+from cclf.training.seeding import derive
+from cclf.training.torch_settings import default_settings
 
 
 class TrainedAgent:
@@ -78,7 +78,7 @@ class TrainedAgent:
         if self._history is None:
             raise ConfigError(
                 f"the base algorithm {self.config.base} does not say what its agent sees: give its "
-                "Agent a spec (see cclf.runtime.agent); it can be evaluated"
+                "Agent a spec (see cclf.training.agent); it can be evaluated"
             )
         return self._history
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from cclf import equations, presets
-from cclf.bases.a2c import learner, update
-from cclf.bases.a2c.methods import METHODS as A2C_METHODS
-from cclf.bases.a2c.networks import GridPolicy, grid_windows
-from cclf.bases.a2c.update import A2c, first_equal, generalised_advantage
-from cclf.data.types import Rollout
+from cclf.algorithms.a2c import a2c, learner
+from cclf.algorithms.a2c.a2c import A2c, first_equal, generalised_advantage
+from cclf.algorithms.a2c.networks import GridPolicy, grid_windows
+from cclf.algorithms.a2c.presets import METHODS as A2C_METHODS
 from cclf.framework import Framework
+from cclf.types import Rollout
 
 STEPS, ENVS, ACTIONS = 8, 4, 7
 MOMENT = torch.tensor(1000.0, dtype=torch.float64)
@@ -105,7 +105,7 @@ class Textbook:
 def test_a2c_is_the_textbook_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """In float64: RMSprop's first steps divide gradients by their own size, which in float32 makes
     rounding as large as the smallest of them."""
-    monkeypatch.setattr(update, "grid_windows", lambda o: grid_windows(o).astype(np.float64))
+    monkeypatch.setattr(a2c, "grid_windows", lambda o: grid_windows(o).astype(np.float64))
     ours = make_a2c()
     ours.networks.double()
     textbook = Textbook(ours.policy)

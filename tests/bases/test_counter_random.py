@@ -4,7 +4,7 @@ distribution."""
 import numpy as np
 import torch
 
-from cclf.bases.rainbow.counter_random import CounterRandom, integers, mix, normal
+from cclf.algorithms.rainbow.counter_random import CounterRandom, integers, mix, normal
 
 CPU = torch.device("cpu")
 

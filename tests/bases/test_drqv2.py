@@ -11,19 +11,19 @@ from torch import Tensor
 import drqv2_inputs as golden
 import reference_drqv2
 from cclf import build, presets
-from cclf.bases import pixel_gallery
-from cclf.bases.drqv2 import gallery, methods
-from cclf.bases.drqv2.equations import noise_std
-from cclf.bases.drqv2.learner import make_drqv2
-from cclf.bases.drqv2.parts import Drqv2Noise, compute_with
-from cclf.bases.drqv2.update import Drqv2
-from cclf.bases.registry import bases
+from cclf.algorithms.common import pixel_inspection
+from cclf.algorithms.drqv2 import inspect, presets
+from cclf.algorithms.drqv2.drqv2 import Drqv2
+from cclf.algorithms.drqv2.equations import noise_std
+from cclf.algorithms.drqv2.learner import make_drqv2
+from cclf.algorithms.drqv2.parts import Drqv2Noise, compute_with
+from cclf.algorithms.registry import bases
 from cclf.cli import main
 from cclf.data.replay import Replay
-from cclf.data.types import Batch
 from cclf.envs.registry import play_of
-from cclf.runtime import checkpoint, run_folder
-from cclf.runtime.seeding import Generators
+from cclf.storage import checkpoint, run_folder
+from cclf.training.seeding import Generators
+from cclf.types import Batch
 from tiny_runs import CPU, flat, run, tiny_config
 
 METHODS = list(bases()["drqv2"].methods)
@@ -318,10 +318,12 @@ def test_the_gallery_sees_what_an_update_sees(tmp_path):
     with run_folder.claimed_folder(config, tmp_path) as folder:
         run(config, folder)
     saved = checkpoint.load(folder / "checkpoint")["learner"]
-    agent, replay = gallery.load(config, saved, CPU)
+    agent, replay = inspect.load(config, saved, CPU)
     batch = replay.sample(BATCH, torch.Generator().manual_seed(0))
     now = torch.tensor(60.0, dtype=torch.float64)
-    _, shown = pixel_gallery.appraise(gallery.looks_of(agent), batch, Generators(1, CPU, CPU), now)
+    _, shown = pixel_inspection.appraise(
+        inspect.looks_of(agent), batch, Generators(1, CPU, CPU), now
+    )
     streams = Generators(1, CPU, CPU)
     noise = agent.draw_noise(BATCH, streams["augment"], streams["policy"])
     agent.networks.double()
@@ -369,7 +371,7 @@ def test_tasks_come_with_their_authors_settings(task, expected):
 
 
 def test_the_three_classes_hold_every_task_once():
-    names = [*methods.EASY, *methods.MEDIUM, *methods.HARD]
+    names = [*presets.EASY, *presets.MEDIUM, *presets.HARD]
     assert len(names) == len(set(names)) == 23
     assert all(play_of(f"dmc/{name}") == "continuous" for name in names)
     budgets = [presets.resolve(f"dmc/{n}", base_name="drqv2").run.env_steps for n in names]

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from cclf import build, presets
-from cclf.bases.rainbow.learner import make_rainbow_stack
-from cclf.bases.rainbow.schedule import GameSchedule
-from cclf.bases.rainbow.stack import compute_with
+from cclf.algorithms.rainbow.batched import compute_with
+from cclf.algorithms.rainbow.learner import make_rainbow_stack
+from cclf.algorithms.rainbow.schedule import GameSchedule
 from cclf.envs.make import make_env
-from cclf.runtime.checkpoint import Checkpoints
-from cclf.runtime.evaluate import EvaluationStoppedError, evaluate_games, finish
+from cclf.storage.checkpoint import Checkpoints
+from cclf.training.evaluation import EvaluationStoppedError, evaluate_games, finish
 from rainbow_inputs import CPU, game_stack, plain, tiny
 from tiny_runs import differing, run, tables
 

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from cclf.bases.a2c.networks import GridEncoder, grid_windows
-from cclf.bases.pixel_encoder import Convolutions, Head
-from cclf.bases.sac.networks import Actor, Critic, Encoder, PolicySample
+from cclf.algorithms.a2c.networks import GridEncoder, grid_windows
+from cclf.algorithms.common.pixel_encoder import Convolutions, Head
+from cclf.algorithms.sac.networks import Actor, Critic, Encoder, PolicySample
 
 FEATURES, ACTIONS, HIDDEN = 50, 2, 64
 

@@ -15,13 +15,13 @@ import torch
 import cclf
 import own_encoders
 from cclf import build, cli, plugins, presets
-from cclf.bases.own_encoder import OwnEncoder
+from cclf.algorithms.common.custom_encoder import OwnEncoder
+from cclf.analysis.load import run_name
 from cclf.commands.train import hints
 from cclf.config import Config
 from cclf.errors import ConfigError
-from cclf.runtime.run_folder import read_checkpoint
-from cclf.runtime.turns import whole
-from cclf.study.load import run_name
+from cclf.storage.run_folder import read_checkpoint
+from cclf.training.turns import whole
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options
 
 METHODS = {"sac": "cclf", "drqv2": "drq-v2+cclf"}

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.bases.rainbow.games import GameRun
-from cclf.bases.rainbow.learner import make_rainbow_run, make_rainbow_stack
-from cclf.bases.rainbow.methods import METHODS
-from cclf.bases.rainbow.turn import RainbowLearner
-from cclf.data.types import GameBatch
+from cclf.algorithms.rainbow.games import GameRun
+from cclf.algorithms.rainbow.learner import make_rainbow_run, make_rainbow_stack
+from cclf.algorithms.rainbow.presets import METHODS
+from cclf.algorithms.rainbow.turn import RainbowLearner
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError
-from cclf.runtime import machine
-from cclf.runtime.checkpoint import Checkpoints
+from cclf.storage import machine
+from cclf.storage.checkpoint import Checkpoints
+from cclf.types import GameBatch
 from rainbow_inputs import CPU, batch_of, game_stack, plain, stack_of_one, tiny
 from tiny_runs import differing, flat
 

@@ -9,17 +9,17 @@ import torch
 from torch.nn import functional as F
 
 from cclf import presets
-from cclf.bases.rainbow import equations as rainbow_equations
-from cclf.bases.rainbow.learner import make_rainbow
-from cclf.bases.rainbow.methods import METHODS as RAINBOW_METHODS
-from cclf.bases.rainbow.networks import (
+from cclf.algorithms.rainbow import equations as rainbow_equations
+from cclf.algorithms.rainbow.learner import make_rainbow
+from cclf.algorithms.rainbow.networks import (
     DuelingHead,
     GameEncoder,
     LayerNoise,
     NoisyLinear,
     Projection,
 )
-from cclf.data import augment
+from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
+from cclf.data import augmentations
 from cclf.envs.make import make_env
 from rainbow_inputs import batch_of, stack_of, tiny, update
 
@@ -658,8 +658,10 @@ def test_a_run_moves_between_stacks_of_any_size():
 def test_curls_augmentation_is_crop_pad_crop():
     images = torch.randint(0, 256, (6, 2, 84, 84), dtype=torch.uint8)
     uniform = torch.rand(3, 6, 2, 2, generator=torch.Generator().manual_seed(0))
-    rows, columns = (augment.crop_pad_crop_pixels(uniform[:, :, axis], 84, 84) for axis in (0, 1))
-    views = augment.take_pixels(images, rows, columns)
+    rows, columns = (
+        augmentations.crop_pad_crop_pixels(uniform[:, :, axis], 84, 84) for axis in (0, 1)
+    )
+    views = augmentations.take_pixels(images, rows, columns)
     offsets = (uniform * 5).long()
     for k in range(3):
         for b in range(6):
@@ -673,8 +675,8 @@ def test_curls_augmentation_is_crop_pad_crop():
 def test_drqs_augmentation_is_pad_crop():
     images = torch.randint(0, 256, (6, 2, 30, 30), dtype=torch.uint8)
     uniform = torch.rand(40, 6, 2, 1, generator=torch.Generator().manual_seed(0))
-    rows, columns = (augment.shift_pixels(uniform[:, :, axis], 30, 30) for axis in (0, 1))
-    views = augment.take_pixels(images, rows, columns)
+    rows, columns = (augmentations.shift_pixels(uniform[:, :, axis], 30, 30) for axis in (0, 1))
+    views = augmentations.take_pixels(images, rows, columns)
     padded = F.pad(images.float(), (4, 4, 4, 4), mode="replicate")
     offsets = (uniform[..., 0] * 9).long()
     for k, b in ((0, 0), (1, 5), (39, 3)):

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from cclf import presets
-from cclf.bases.rainbow import equations as rainbow_equations
-from cclf.bases.rainbow.learner import make_rainbow_stack
-from cclf.bases.rainbow.loss import RainbowNoise
-from cclf.bases.rainbow.networks import LayerNoise
-from cclf.bases.rainbow.replay import NStepReplay
-from cclf.bases.rainbow.stack import RainbowStack
-from cclf.data.types import GameBatch
+from cclf.algorithms.rainbow import equations as rainbow_equations
+from cclf.algorithms.rainbow.batched import RainbowStack
+from cclf.algorithms.rainbow.learner import make_rainbow_stack
+from cclf.algorithms.rainbow.networks import LayerNoise
+from cclf.algorithms.rainbow.rainbow import RainbowNoise
+from cclf.algorithms.rainbow.replay import NStepReplay
+from cclf.types import GameBatch
 from golden_inputs import fixed, fixed_integers, fixed_uniform, largest_error, summary
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "curl_rainbow.json").read_text())

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cclf import build, cli
-from cclf.bases.rainbow import bench as bench_rainbow
-from cclf.runtime import devices
-from cclf.runtime.seeding import derive
+from cclf.algorithms.rainbow import bench as bench_rainbow
+from cclf.training import devices
+from cclf.training.seeding import derive
 from rainbow_inputs import CPU, game_stack, tiny
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, tiny_options
@@ -102,7 +102,7 @@ def test_the_bench_reports_parity_before_speed():
 
 
 def test_the_benchs_parity_sees_a_difference(monkeypatch):
-    from cclf.bases.rainbow.stack import RainbowStack
+    from cclf.algorithms.rainbow.batched import RainbowStack
 
     inner = RainbowStack.update
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from cclf import build
-from cclf.bases.rainbow.games import GameStack
-from cclf.bases.rainbow.turn import RainbowLearner
-from cclf.runtime import checkpoint, files, loop
-from cclf.runtime.files import only_process
-from cclf.runtime.metrics import CsvTable
+from cclf.algorithms.rainbow.games import GameStack
+from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.storage import atomic_files, checkpoint
+from cclf.storage.atomic_files import only_process
+from cclf.storage.tables import CsvTable
+from cclf.training import loop
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
@@ -353,7 +354,7 @@ def test_a_stack_that_is_refused_for_one_run_changes_nothing_of_the_others(
     tmp_path, undisturbed, monkeypatch, why
 ):
     """Seed 1 stands a checkpoint ahead, so it would go back beside seed 2; seed 3 is new."""
-    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint").rewind(24)
     with REFUSED[why](folder(tmp_path, 2)):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.bases.a2c.networks import GridEncoder, grid_windows
-from cclf.bases.a2c.re3 import RunningSpread, StateEntropy
+from cclf.algorithms.a2c.networks import GridEncoder, grid_windows
+from cclf.algorithms.a2c.re3 import RunningSpread, StateEntropy
 
 
 def grids(*values: int) -> np.ndarray:

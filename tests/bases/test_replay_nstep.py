@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.bases.rainbow.replay import NStepReplay
+from cclf.algorithms.rainbow.replay import NStepReplay
 
 CPU = torch.device("cpu")
 STACK, N, DISCOUNT = 4, 3, 0.5

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 import golden_inputs as golden
 import reference_sac
 from cclf import equations
-from cclf.bases.sac import learner
-from cclf.bases.sac.methods import METHODS as SAC_METHODS
-from cclf.bases.sac.parts import SacNoise, actor_loss, compute_with, critic_loss
-from cclf.bases.sac.update import Sac
+from cclf.algorithms.sac import learner
+from cclf.algorithms.sac.parts import SacNoise, actor_loss, compute_with, critic_loss
+from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
+from cclf.algorithms.sac.sac import Sac
 from cclf.config import Config, Precision
 from cclf.data.replay import Replay
-from cclf.data.types import Batch, UpdateResult
 from cclf.presets import resolve
-from cclf.runtime.compile import compiled
+from cclf.training.cuda_graphs import compiled
+from cclf.types import Batch, UpdateResult
 from golden_inputs import GOLDEN, largest_error
 
 CPU = torch.device("cpu")

@@ -11,15 +11,15 @@ from test_sac import to_double as doubled
 from torch import nn
 
 import reference_sac
-from cclf.bases.sac import learner
-from cclf.bases.sac.methods import METHODS
-from cclf.bases.sac.parts import compute_with
-from cclf.bases.sac.sight import StateLayer
-from cclf.data.augment import noisy, noisy_pairs
-from cclf.data.types import EnvSpec
+from cclf.algorithms.sac import learner
+from cclf.algorithms.sac.observations import StateLayer
+from cclf.algorithms.sac.parts import compute_with
+from cclf.algorithms.sac.presets import METHODS
+from cclf.data.augmentations import noisy, noisy_pairs
 from cclf.errors import ConfigError
 from cclf.presets import refuse_idle_options, resolve, sizes_below
-from cclf.runtime.compile import compiled
+from cclf.training.cuda_graphs import compiled
+from cclf.types import EnvSpec
 
 NUMBERS = 3
 PENDULUM = "gym/Pendulum-v1"

@@ -12,11 +12,11 @@ import pytest
 import rainbow_inputs
 from cclf import build
 from cclf.errors import WorkerError
-from cclf.runtime import checkpoint
-from cclf.runtime.loop import ActiveRun, run_together
-from cclf.runtime.metrics import RunLog
-from cclf.runtime.progress import Progress
-from cclf.runtime.stop import Stop
+from cclf.storage import checkpoint
+from cclf.storage.tables import RunLog
+from cclf.training.loop import ActiveRun, run_together
+from cclf.training.progress import Progress
+from cclf.training.signals import Stop
 from rainbow_inputs import CPU, game_stack, tiny
 from tiny_runs import differing, rows, tables
 
@@ -150,7 +150,5 @@ def test_a_lost_table_ends_all_runs_of_its_stack(monkeypatch):
 
 
 def test_a_table_needs_no_torch():
-    program = (
-        "import sys, cclf.bases.rainbow.players, cclf.envs.make; sys.exit('torch' in sys.modules)"
-    )
+    program = "import sys, cclf.algorithms.rainbow.players, cclf.envs.make; sys.exit('torch' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program]) == 0

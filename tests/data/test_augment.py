@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cclf.data.augment import centre_origins, crop, draw_origins
+from cclf.data.augmentations import centre_origins, crop, draw_origins
 
 CPU = torch.device("cpu")
 

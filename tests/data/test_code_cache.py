@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cclf.data.code_cache import keep_cache, kept
+from cclf.kernels.compile_cache import keep_cache, kept
 
 NAME = "TORCHINDUCTOR_CACHE_DIR"
 

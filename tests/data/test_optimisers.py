@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cclf.data.optimisers import Move, Optimiser, adam, adam_step, descend, rmsprop
+from cclf.algorithms.common.optimizers import Move, Optimiser, adam, adam_step, descend, rmsprop
 
 SETTINGS = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-3}
 RMSPROP = {"lr": 1e-2, "alpha": 0.9, "eps": 1e-3}

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cclf import build
+from cclf.data.device_transfer import ToHost, to_device
 from cclf.data.replay import Replay
-from cclf.data.transfer import ToHost, to_device
 from rainbow_inputs import game_stack, tiny
 from tiny_runs import CPU, tiny_config
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from ale_py import roms
 
-from cclf.bases.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
+from cclf.algorithms.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
 from cclf.envs.atari import AtariGame, Shrink
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.errors import ConfigError
-from cclf.runtime import interpreter
-from cclf.runtime.checkpoint import Checkpoints
+from cclf.storage.checkpoint import Checkpoints
+from cclf.training import subprocesses
 
 # Sizes of the minimal action sets of ale-py 0.12.1; the other thirteen games use all 18 actions.
 NUM_ACTIONS = {
@@ -438,7 +438,7 @@ def test_every_game_starts_and_a_saved_one_goes_on_exactly_in_a_fresh_emulator(n
 RESUME = """
 import sys
 from pathlib import Path
-from cclf.runtime.checkpoint import Checkpoints
+from cclf.storage.checkpoint import Checkpoints
 from test_atari import future, training
 for folder in map(Path, sys.argv[1:]):
     env = training(folder.name, seed=99)
@@ -458,7 +458,7 @@ def test_a_saved_game_goes_on_exactly_in_another_process(tmp_path):
         Checkpoints(tmp_path / name).save(env.state_dict())
         expected.append(future(env, 200))
     command = [sys.executable, "-c", RESUME, *(str(tmp_path / name) for name in games)]
-    environment = interpreter.environment()  # where this module can be found
+    environment = subprocesses.environment()  # where this module can be found
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.stdout.split() == expected, done.stderr
 

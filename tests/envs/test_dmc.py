@@ -13,8 +13,8 @@ pytest.importorskip("dm_control")
 from cclf.envs import dmc
 from cclf.envs.dmc import make_dmc
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint
-from cclf.runtime.seeding import derive
+from cclf.storage import checkpoint
+from cclf.training.seeding import derive
 
 QUICK = ("cartpole-swingup", "reacher-easy", "cheetah-run")
 SLOW = ("finger-spin", "walker-walk", "ball_in_cup-catch")

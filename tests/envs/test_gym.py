@@ -10,7 +10,7 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from cclf.envs.gym import GymnasiumPixels  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumPixels  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 
 PIXELS = 24
@@ -223,7 +223,7 @@ def test_an_environment_that_cannot_be_made_is_refused():
 def test_drawing_asks_for_no_screen():
     """A process of its own: SDL complains once, and not through Python."""
     pytest.importorskip("pygame")
-    words = "from cclf.envs.gym import made; env = made('CartPole-v1'); env.reset(); env.render()"
+    words = "from cclf.envs.gymnasium_env import made; env = made('CartPole-v1'); env.reset(); env.render()"
     without_a_screen = {
         name: value
         for name, value in os.environ.items()

@@ -11,9 +11,9 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium")
 
 from cclf import build, presets  # noqa: E402
-from cclf.bases.rainbow.learner import make_rainbow  # noqa: E402
-from cclf.envs.gym import facts, picture_of  # noqa: E402
-from cclf.envs.gym_game import GymnasiumGame  # noqa: E402
+from cclf.algorithms.rainbow.learner import make_rainbow  # noqa: E402
+from cclf.envs.gymnasium_env import facts, picture_of  # noqa: E402
+from cclf.envs.gymnasium_game import GymnasiumGame  # noqa: E402
 from cclf.envs.registry import play_of, remark_on  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402

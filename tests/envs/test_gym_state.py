@@ -10,15 +10,18 @@ import torch
 gymnasium = pytest.importorskip("gymnasium")
 
 import cclf as package  # noqa: E402
-from cclf import build, presets  # noqa: E402
-from cclf.envs import gym  # noqa: E402
-from cclf.envs.gym_state import GymnasiumState  # noqa: E402
+from cclf import (  # noqa: E402
+    build,
+    doctor,
+    presets,
+)
+from cclf.analysis.load import run_name  # noqa: E402
+from cclf.envs import gymnasium_env  # noqa: E402
+from cclf.envs.gymnasium_state import GymnasiumState  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
-from cclf.measure import doctor  # noqa: E402
-from cclf.runtime.run_folder import read_checkpoint  # noqa: E402
-from cclf.runtime.workers import WorkerEnv  # noqa: E402
-from cclf.study.card import command  # noqa: E402
-from cclf.study.load import run_name  # noqa: E402
+from cclf.model_card import command  # noqa: E402
+from cclf.storage.run_folder import read_checkpoint  # noqa: E402
+from cclf.training.workers import WorkerEnv  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
 
@@ -154,21 +157,21 @@ def test_other_actions_are_refused(name):
 
 
 def test_the_first_line_of_a_run_says_what_is_learned_from():
-    facts = gym.facts("cclf-state/Named-v0")
+    facts = gymnasium_env.facts("cclf-state/Named-v0")
     assert facts.play == "continuous"
     assert facts.state_remark == "gives no images but Dict: learning from 3 numbers of state"
     assert facts.remark == (
         "gives no images but Dict: learning from its rendered pictures (--observe state: from its "
         "numbers)"
     )
-    assert "--observe" not in gym.facts("cclf-state/Choice-v0").remark, "Rainbow cannot"
-    assert "--observe" not in gym.facts("cclf-state/Growing-v0").remark
+    assert "--observe" not in gymnasium_env.facts("cclf-state/Choice-v0").remark, "Rainbow cannot"
+    assert "--observe" not in gymnasium_env.facts("cclf-state/Growing-v0").remark
 
 
 @pytest.mark.parametrize("name", ["Vector", "Silent"])
 def test_one_that_renders_nothing_is_learned_from_state_alone(name, tmp_path, recwarn):
     said = rf"cclf-state/{name}-v0 renders no picture .* --observe state --no-video"
-    pixels = gym.GymnasiumPixels(f"cclf-state/{name}-v0", 24, 1, 1)
+    pixels = gymnasium_env.GymnasiumPixels(f"cclf-state/{name}-v0", 24, 1, 1)
     with pytest.raises(ConfigError, match=said):
         pixels.reset()
     env = make(name)

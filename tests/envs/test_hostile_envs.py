@@ -12,10 +12,10 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple  #
 
 import cclf as package  # noqa: E402
 import hostile_envs  # noqa: E402
-from cclf.envs import gym, toy  # noqa: E402
-from cclf.envs.gym_game import GymnasiumGame  # noqa: E402
-from cclf.envs.gym_spaces import Controls  # noqa: E402
-from cclf.envs.gym_state import GymnasiumState  # noqa: E402
+from cclf.envs import gymnasium_env, toy  # noqa: E402
+from cclf.envs.gymnasium_game import GymnasiumGame  # noqa: E402
+from cclf.envs.gymnasium_spaces import Controls  # noqa: E402
+from cclf.envs.gymnasium_state import GymnasiumState  # noqa: E402
 from cclf.errors import ConfigError, WorkerError  # noqa: E402
 from hostile_envs import IMAGE, LAYERS, NAMED, gives, leaves, put, sees, throws  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
@@ -30,7 +30,7 @@ def state():
 
 
 def pixels():
-    return gym.GymnasiumPixels(NAME, 16, 1, 0)
+    return gymnasium_env.GymnasiumPixels(NAME, 16, 1, 0)
 
 
 def game():
@@ -260,7 +260,7 @@ def test_an_action_that_is_not_finite_is_not_blamed_on_the_environment():
 
 def test_a_grey_image_of_three_rows_is_an_image():
     image = np.arange(24, dtype=np.uint8).reshape(3, 8)
-    assert np.array_equal(gym.picture_of(image), np.stack([image] * 3, -1))
+    assert np.array_equal(gymnasium_env.picture_of(image), np.stack([image] * 3, -1))
 
 
 def test_a_renderer_that_is_not_installed_is_refused():
@@ -437,7 +437,7 @@ def test_minigrid_of_gymnasium_is_learned_from_pictures_and_its_own_suite_is_nam
     pytest.importorskip("minigrid")
     code, _, err = cclf("train", "gym/minigrid:MiniGrid-Empty-5x5-v0", "--dry-run")
     assert (code, err) == (0, "")
-    assert gym.facts("minigrid:MiniGrid-Empty-5x5-v0").remark == (
+    assert gymnasium_env.facts("minigrid:MiniGrid-Empty-5x5-v0").remark == (
         "gives no images but Dict: learning from its rendered pictures, or learn "
         "minigrid/Empty-5x5; imports the Python module minigrid"
     )

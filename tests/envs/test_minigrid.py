@@ -21,7 +21,7 @@ from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
 import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
 from cclf.envs.minigrid import GridWorlds, PackageWorlds, make  # noqa: E402
-from cclf.envs.minigrid_rules import (  # noqa: E402
+from cclf.envs.minigrid_rules import (
     DONE,
     EMPTY,
     ENCODING,

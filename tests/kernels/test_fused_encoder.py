@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cclf.data.augment import Crops
+from cclf.data.augmentations import Crops
 from cclf.kernels import first_convolution, fused_encoder, paired_convolutions
 
 HERE = Path(__file__).parent

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.data import augment
-from cclf.data.augment import Crops
+from cclf.data import augmentations
+from cclf.data.augmentations import Crops
 from cclf.kernels import (
     bf16_linear,
     first_convolution,
     fused_encoder,
+    gather_packed,
     paired_convolutions,
-    take_words,
     tiled_convolution,
 )
 from cclf.kernels.tiled_convolution import patches
@@ -347,20 +347,20 @@ def make_views(runs: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
     runs = make_views(3)
-    mapped = torch.func.vmap(take_words.take_words)
+    mapped = torch.func.vmap(gather_packed.take_words)
     for number, one in enumerate(zip(*runs, strict=True)):
-        plain = augment.take_pixels(*one)
+        plain = augmentations.take_pixels(*one)
         for words in (
-            take_words.take_words(*one),
-            take_words.of_runs(*runs)[number],
+            gather_packed.take_words(*one),
+            gather_packed.of_runs(*runs)[number],
             mapped(*runs)[number],
         ):
-            assert torch.equal(take_words.frames_of(words), plain)
+            assert torch.equal(gather_packed.frames_of(words), plain)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("runs", [1, 3, 60])
 def test_words_taken_on_a_gpu_are_the_same(runs: int) -> None:
     parts = make_views(runs)
-    plain = take_words.of_runs(*parts)
-    assert torch.equal(take_words.of_runs(*(part.cuda() for part in parts)).cpu(), plain)
+    plain = gather_packed.of_runs(*parts)
+    assert torch.equal(gather_packed.of_runs(*(part.cuda() for part in parts)).cpu(), plain)

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from cclf import build
+from cclf import build, doctor
+from cclf.benchmark import findings, probe
 from cclf.cli import main
-from cclf.measure import doctor, findings, probe
-from cclf.runtime import machine, run_folder
+from cclf.storage import machine, run_folder
 from healthy_machine import LLVMPIPE, egl, frames, healthy
 from tiny_runs import CPU, tiny_config
 
@@ -298,7 +298,7 @@ def test_missing_packages_are_lines_and_not_tracebacks(missing):
     script = f"""
 import sys
 from importlib import metadata
-from cclf.runtime import machine
+from cclf.training import machine
 class Missing:
     def find_spec(self, name, *_):
         if name in {missing!r}:

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint, frame_chunks
-from cclf.runtime.checkpoint import Checkpoints
+from cclf.storage import checkpoint, replay_chunks
+from cclf.storage.checkpoint import Checkpoints
 from tiny_runs import run, tiny_config
 
 STATE = {
@@ -258,7 +258,7 @@ def test_any_ring_comes_back_from_its_chunks(
     folder = tmp_path_factory.mktemp("ring") / "checkpoint"
     ring, random, store = Ring(slots), np.random.default_rng(0), Checkpoints(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_chunks, "CHUNK_FRAMES", chunk_frames)
+        patch.setattr(replay_chunks, "CHUNK_FRAMES", chunk_frames)
         for turn, count in enumerate(additions):
             before = ring.state()
             before["learner"]["replay"]["frames"] = before["learner"]["replay"]["frames"].clone()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cclf.bases.pixel_encoder import Convolutions
-from cclf.data import augment
+from cclf.algorithms.common.pixel_encoder import Convolutions
+from cclf.data import augmentations
 from cclf.kernels.paired_convolutions import paired_convolutions
-from cclf.runtime import compile as compiling
+from cclf.training import cuda_graphs as compiling
 
 
 def test_the_compiled_kernels_are_single_graphs() -> None:
@@ -26,8 +26,10 @@ def test_the_compiled_kernels_are_single_graphs() -> None:
         torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8),
         torch.randint(16, (5, 2, 2)),
     )
-    crop = torch.compile(augment.crop, backend="eager", fullgraph=True, dynamic=False)
-    assert torch.equal(crop(frames, origins, 84).inputs, augment.crop(frames, origins, 84).inputs)
+    crop = torch.compile(augmentations.crop, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(
+        crop(frames, origins, 84).inputs, augmentations.crop(frames, origins, 84).inputs
+    )
 
 
 def test_what_cannot_be_compiled_runs_plainly_with_one_line(
@@ -138,11 +140,11 @@ TRAIN_COMPILED = """
 import importlib, sys
 from pathlib import Path
 from torch._dynamo.utils import counters
-from cclf.runtime.compile import compiled
+from cclf.training.cuda_graphs import compiled
 from tiny_runs import run, tiny_config
 
 base, method, folder = sys.argv[1:]
-learner = importlib.import_module(f"cclf.bases.{base}.learner")
+learner = importlib.import_module(f"cclf.algorithms.{base}.learner")
 learner.compute_for = lambda config, device, compute_with: compute_with("bf16", compiled)
 sizes = {"precision": "bf16"}
 run(tiny_config("toy/reach-1d", method, base=base, algorithm=sizes, env_steps=24), Path(folder))

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint, checkpoint_files
+from cclf.storage import checkpoint, checkpoint_files
 from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, run, tables, tiny_config
 

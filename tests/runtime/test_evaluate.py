@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.data.types import EnvSpec, EnvStep, VectorStep
-from cclf.runtime.evaluate import (
+from cclf.training.evaluation import (
     Evaluation,
     _is_whole_mp4,
     evaluate,
@@ -13,7 +12,8 @@ from cclf.runtime.evaluate import (
     finish,
     write_video,
 )
-from cclf.runtime.workers import LocalEnvs
+from cclf.training.workers import LocalEnvs
+from cclf.types import EnvSpec, EnvStep, VectorStep
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
 

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from cclf import build
-from cclf.bases.rainbow.episode_player import EpisodePlayer
+from cclf.algorithms.rainbow.evaluation_worker import EpisodePlayer
 from cclf.envs.make import make_env
 from cclf.errors import WorkerError
-from cclf.runtime.evaluate import EvaluationStoppedError, finish, next_round
-from cclf.runtime.evaluators import Evaluators
+from cclf.training.evaluation import EvaluationStoppedError, finish, next_round
+from cclf.training.evaluation_workers import Evaluators
 from faulty_envs import FaultyPlayer
 from rainbow_inputs import tiny
 from tiny_runs import CPU

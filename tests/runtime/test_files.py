@@ -8,7 +8,7 @@ import pytest
 
 from cclf.commands import options
 from cclf.errors import ConfigError
-from cclf.runtime import files
+from cclf.storage import atomic_files
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def full_disk(monkeypatch):
 
 
 @pytest.mark.usefixtures("full_disk")
-@pytest.mark.parametrize("write", [files.write_output, files.replace_file])
+@pytest.mark.parametrize("write", [atomic_files.write_output, atomic_files.replace_file])
 def test_failed_write_keeps_the_old_file_and_names_it(tmp_path, write):
     path = tmp_path / "report.html"
     path.write_text("old")
@@ -39,14 +39,14 @@ def test_output_keeps_mode_and_follows_a_link(tmp_path):
     path.write_text("old")
     path.chmod(0o640)
     link.symlink_to(path)
-    files.write_output(link, "new ±")
+    atomic_files.write_output(link, "new ±")
     assert path.read_text(encoding="utf-8") == "new ±"
     assert link.is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_new_output_has_the_mode_of_any_new_file(tmp_path):
-    files.write_output(tmp_path / "ours", "")
+    atomic_files.write_output(tmp_path / "ours", "")
     (tmp_path / "theirs").write_text("")
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
 
@@ -56,7 +56,7 @@ def test_output_is_written_into_a_pipe(tmp_path):
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
     reader.start()
-    files.write_output(pipe, "content")
+    atomic_files.write_output(pipe, "content")
     reader.join()
     assert received == ["content"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -67,7 +67,7 @@ def test_output_of_a_writer_that_fails_stays_as_it_was(tmp_path):
     path.write_text("old")
 
     def write_half():
-        with files.output_file(path) as file:
+        with atomic_files.output_file(path) as file:
             assert file.suffix == ".mp4"
             file.write_text("half")
             raise ValueError("no more pictures")
@@ -80,14 +80,14 @@ def test_output_of_a_writer_that_fails_stays_as_it_was(tmp_path):
 
 @pytest.mark.parametrize("name", ["x" * 251 + ".svg", "ä" * 120 + ".svg"])
 def test_output_may_have_the_longest_name(tmp_path, name):
-    files.write_output(tmp_path / name, "new \ud800")
+    atomic_files.write_output(tmp_path / name, "new \ud800")
     assert (tmp_path / name).read_text() == "new ?"
     assert os.listdir(tmp_path) == [name]
 
 
 def test_output_that_leads_to_a_device_leaves_the_device(tmp_path):
     (tmp_path / "link").symlink_to("/dev/null")
-    files.write_output(tmp_path / "link", "new")
+    atomic_files.write_output(tmp_path / "link", "new")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     assert (tmp_path / "link").is_symlink()
 
@@ -95,7 +95,7 @@ def test_output_that_leads_to_a_device_leaves_the_device(tmp_path):
 def test_run_file_replaces_a_link_and_does_not_follow_it(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "failed.json").symlink_to(tmp_path / "precious")
-    files.replace_file(tmp_path / "failed.json", b"{}")
+    atomic_files.replace_file(tmp_path / "failed.json", b"{}")
     assert (tmp_path / "precious").read_text() == "mine"
     assert (tmp_path / "failed.json").read_text() == "{}"
 
@@ -123,7 +123,7 @@ def pruned(monkeypatch):
 def test_search_skips_what_disappears_and_what_holds_no_runs(tmp_path):
     make_runs(tmp_path, "a", "a/checkpoint", "a/failure", "b/pruned", "failure/c")
     (tmp_path / "d.csv").mkdir()
-    found = files.find_files(tmp_path, "config.json", "*.csv")
+    found = atomic_files.find_files(tmp_path, "config.json", "*.csv")
     assert [str(path.relative_to(tmp_path)) for path in found] == [
         "d.csv",  # a folder in a file's place, for the reader to refuse
         "a/config.json",

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from cclf import build, training
+from cclf import build
 from cclf.envs.make import make_env
-from cclf.runtime import checkpoint, loop
+from cclf.storage import checkpoint
+from cclf.training import loop, trainer
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
@@ -126,7 +127,7 @@ def test_it_is_refused_where_there_is_no_replay():
 
 
 def free_bytes(monkeypatch, free):
-    monkeypatch.setattr(training.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(trainer.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
 
 
 def test_a_disk_that_is_too_small_is_named_before_the_first_step(tmp_path, monkeypatch):

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.bases import pixel_learner
-from cclf.data.types import Advance
-from cclf.runtime import loop
-from cclf.runtime.evaluate import Evaluation
-from cclf.runtime.loop import ActiveRun, Plan, Training, run_together
-from cclf.runtime.metrics import RunLog
-from cclf.runtime.turns import take_turns
+from cclf.algorithms.common import pixel_learner
+from cclf.storage.tables import RunLog
+from cclf.training import loop
+from cclf.training.evaluation import Evaluation
+from cclf.training.loop import ActiveRun, Plan, Training, run_together
+from cclf.training.turns import take_turns
+from cclf.types import Advance
 from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
 
 

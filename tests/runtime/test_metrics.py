@@ -4,8 +4,8 @@ checkpoint."""
 import pytest
 import torch
 
-from cclf.runtime.metrics import CLOCK_COLUMNS, EVAL_COLUMNS, Averages, CsvTable, RunLog
-from cclf.runtime.mirrors import TensorBoard
+from cclf.storage.loggers import TensorBoard
+from cclf.storage.tables import CLOCK_COLUMNS, EVAL_COLUMNS, Averages, CsvTable, RunLog
 from tiny_runs import rows
 
 REQUIRED = (

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from cclf.errors import ConfigError
-from cclf.runtime import mirrors, trackers
-from cclf.runtime.metrics import RunLog
-from cclf.runtime.mirrors import hyperparameters, open_mirrors
+from cclf.storage import loggers, trackers
+from cclf.storage.loggers import hyperparameters, open_mirrors
+from cclf.storage.tables import RunLog
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, run, tables, tiny_config, tiny_options
 
@@ -312,7 +312,7 @@ def test_a_tensorboard_that_is_asked_for_later_shows_all_rows(tmp_path):
 def test_a_long_episode_of_large_pictures_stays_small():
     imageio = pytest.importorskip("imageio.v2")
     pictures = [np.full((600, 400, 3), n % 250, np.uint8) for n in range(1_000)]
-    read = imageio.mimread(io.BytesIO(mirrors.gif(pictures)), memtest=False)
+    read = imageio.mimread(io.BytesIO(loggers.gif(pictures)), memtest=False)
     assert len(read) <= 150
     assert read[0].shape[:2] == (200, 134)
 

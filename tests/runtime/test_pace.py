@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.runtime.pace import Pace
-from cclf.runtime.progress import Progress
-from cclf.training import what_helps
+from cclf.training.pace import Pace
+from cclf.training.progress import Progress
+from cclf.training.trainer import what_helps
 
 DAY = 86_400.0
 

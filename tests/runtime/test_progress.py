@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cclf.runtime.progress import LINES, WIDTH, Progress
+from cclf.training.progress import LINES, WIDTH, Progress
 
 
 class Clock:
@@ -86,7 +86,7 @@ def test_no_time_is_guessed_from_the_warm_up(clock, capsys):
     ],
 )
 def test_time_left_counts_days(seconds, shown, clock, capsys, monkeypatch):
-    monkeypatch.setattr("cclf.runtime.progress.SPEED_SECONDS", float("inf"))
+    monkeypatch.setattr("cclf.training.progress.SPEED_SECONDS", float("inf"))
     progress = Progress(97, 0, 0, clock=clock)
     for step in (1, 2, 3):
         progress.step(step, step)

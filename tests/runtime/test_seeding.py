@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cclf import build
-from cclf.runtime.seeding import STREAMS, Generators, derive, seeded_weights
+from cclf.training.seeding import STREAMS, Generators, derive, seeded_weights
 from tiny_runs import CPU, differing, run, tables, tiny_config
 
 words = st.one_of(st.integers(0, 2**40), st.text(max_size=8))

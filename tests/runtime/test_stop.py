@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from cclf.runtime import stop as stopping
-from cclf.runtime.stop import SIGNALS, Stop
+from cclf.training import signals as stopping
+from cclf.training.signals import SIGNALS, Stop
 
 
 @pytest.fixture

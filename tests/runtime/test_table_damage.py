@@ -12,15 +12,15 @@ import pytest
 import cclf as package
 from cclf import build
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint
-from cclf.runtime.known_rows import (
+from cclf.storage import checkpoint
+from cclf.storage.known_rows import (
     KnownRows,
     check_tables,
     kept_rows,
     read_final_facts,
     table_damage,
 )
-from cclf.runtime.metrics import CsvTable
+from cclf.storage.tables import CsvTable
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 

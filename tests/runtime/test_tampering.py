@@ -21,10 +21,10 @@ from safetensors.torch import save as tensors_to_bytes
 from cclf import build, cli
 from cclf.commands.train import run_training
 from cclf.errors import ConfigError
-from cclf.runtime import checkpoint, checkpoint_files, run_folder
-from cclf.runtime.failure import NonFiniteError
-from cclf.runtime.stop import Stop
-from cclf.study.inspect import curate
+from cclf.inspection.load import curate
+from cclf.storage import checkpoint, checkpoint_files, run_folder
+from cclf.storage.failure import NonFiniteError
+from cclf.training.signals import Stop
 from rainbow_inputs import tiny_cclf
 from tiny_runs import CPU, flat, run, tiny_config
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cclf
-from cclf.runtime.torch_settings import default_settings
+from cclf.training.torch_settings import default_settings
 from test_api import TINY, frames_of, same_end, train
 
 CONTEXTS = {

@@ -18,13 +18,14 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.bases import pixel_learner
-from cclf.bases.pixel_learner import eval_workers
+from cclf.algorithms.common import pixel_learner
+from cclf.algorithms.common.pixel_learner import eval_workers
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
-from cclf.runtime import checkpoint, loop
-from cclf.runtime.evaluate import EvaluationStoppedError, evaluate, finish
-from cclf.runtime.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv, shared_file
+from cclf.storage import checkpoint
+from cclf.training import loop
+from cclf.training.evaluation import EvaluationStoppedError, evaluate, finish
+from cclf.training.workers import LOST, EnvWorkers, LocalEnvs, WorkerEnv, shared_file
 from faulty_envs import REACH, Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
@@ -376,7 +377,7 @@ def test_no_worker_outlives_a_parent_that_is_killed():
     script = f"""
 import sys, time
 from functools import partial
-from cclf.runtime.workers import EnvWorkers
+from cclf.training.workers import EnvWorkers
 from faulty_envs import Faulty, REACH
 pool = EnvWorkers([partial(Faulty, fault, "step") for fault in ("none", "hang")], 2, "toy/faulty", timeout_seconds={SECONDS})
 found = []

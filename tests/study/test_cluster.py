@@ -17,13 +17,13 @@ import pytest
 from cclf import cli, presets
 from cclf.commands.sweep import plan
 from cclf.errors import ConfigError
-from cclf.runtime import files
-from cclf.runtime.stop import Stop
-from cclf.study.sweep import child, cluster
-from cclf.study.sweep.cluster import RayBackend
-from cclf.study.sweep.local import LocalBackend
-from cclf.study.sweep.loop import run_all
-from cclf.study.sweep.plan import BAD_INPUT, DONE, FAILED, STOPPED, Call, Job
+from cclf.storage import atomic_files
+from cclf.sweep import child, ray_backend
+from cclf.sweep.local import LocalBackend
+from cclf.sweep.plan import BAD_INPUT, DONE, FAILED, STOPPED, Call, Job
+from cclf.sweep.ray_backend import RayBackend
+from cclf.sweep.scheduler import run_all
+from cclf.training.signals import Stop
 from tiny_runs import tables
 
 ray = pytest.importorskip("ray")
@@ -108,17 +108,17 @@ def test_runs_on_ray_stopped_and_resumed_equal_runs_here(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("shared_files", ["detect", "no"])
 def test_a_node_that_dies_in_mid_sweep_changes_nothing(
-    tmp_path: Path, shared_files: cluster.SharedFiles
+    tmp_path: Path, shared_files: ray_backend.SharedFiles
 ) -> None:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": cluster.OBJECT_STORE_BYTES}
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": ray_backend.OBJECT_STORE_BYTES}
     machines = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
     doomed = machines.add_node(**node)
     backend = RayBackend(machines.address, shared_files=shared_files, copy_every_seconds=0.0)
     there = calls(tmp_path / "there", LONG, seeds=(1, 2, 3, 4))
-    begun: list[cluster.RayRun] = []
+    begun: list[ray_backend.RayRun] = []
 
     def two_are_at_work() -> bool:
         begun[:] = [
@@ -158,8 +158,8 @@ def test_a_wrong_address_is_refused_within_a_minute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray alone tried both for 13 minutes."""
-    assert cluster.CONNECT_SECONDS + cluster.ANSWER_SECONDS < 60
-    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.5)
+    assert ray_backend.CONNECT_SECONDS + ray_backend.ANSWER_SECONDS < 60
+    monkeypatch.setattr(ray_backend, "ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
             assert (
@@ -175,7 +175,7 @@ def test_a_wrong_address_is_refused_within_a_minute(
 
 LISTENING = """
 import os, sys
-from cclf.study.sweep.cluster import RayBackend
+from cclf.sweep.ray_backend import RayBackend
 
 def inodes(pid):
     try:
@@ -224,7 +224,7 @@ def test_ray_on_this_machine_listens_on_loopback_alone(tmp_path: Path) -> None:
 def test_another_version_on_a_node_is_refused(tmp_path: Path) -> None:
     [call] = calls(tmp_path, SHORT, seeds=(1,))
     with pytest.raises(ConfigError, match="install the same on both"):
-        cluster.RemoteRun(Job((call,))).sees(tmp_path, "0.0.0")
+        ray_backend.RemoteRun(Job((call,))).sees(tmp_path, "0.0.0")
 
 
 class NoNode:
@@ -251,24 +251,29 @@ class NoNode:
 
 def test_a_run_that_is_lost_again_and_again_fails(tmp_path: Path) -> None:
     nowhere = NoNode(ray.exceptions.ActorDiedError())
-    run = cluster.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
-    for _ in range(cluster.MAX_RESTARTS):
+    run = ray_backend.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    for _ in range(ray_backend.MAX_RESTARTS):
         assert run.poll()[0].exit_code is None
     [report] = run.poll()
-    assert (report.exit_code, nowhere.actors) == (cluster.EXIT_LOST, cluster.MAX_RESTARTS + 1)
+    assert (report.exit_code, nowhere.actors) == (
+        ray_backend.EXIT_LOST,
+        ray_backend.MAX_RESTARTS + 1,
+    )
     assert "lost 6 times" in report.last_line
 
 
 def test_what_is_lost_while_stopping_is_not_begun_again(tmp_path: Path) -> None:
     nowhere = NoNode(ray.exceptions.ActorDiedError())
-    run = cluster.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    run = ray_backend.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
     run._shared = True  # at work
     run.ask_to_stop()
     assert (run.poll()[0].exit_code, nowhere.actors) == (STOPPED, 1)
 
 
 def test_a_refusal_is_bad_input_and_no_failure_of_the_run(tmp_path: Path) -> None:
-    run = cluster.RayRun(NoNode(ConfigError("no")), Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    run = ray_backend.RayRun(
+        NoNode(ConfigError("no")), Job(tuple(calls(tmp_path, SHORT, seeds=(1,))))
+    )  # type: ignore[arg-type]
     assert run.poll()[0][2:4] == (BAD_INPUT, "no")
 
 
@@ -277,7 +282,7 @@ def test_full_disk_when_a_lost_run_is_begun_anew_is_one_line(
 ) -> None:
     nowhere = NoNode(ray.exceptions.ActorDiedError())
     nowhere.shared_files = "detect"
-    run = cluster.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
+    run = ray_backend.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
     error = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(Path, "touch", MagicMock(side_effect=error))
     why = f"the disk is full ({tmp_path}): free space there, then run the same command"
@@ -288,34 +293,34 @@ def test_full_disk_when_a_lost_run_is_begun_anew_is_one_line(
 def test_run_of_another_machine_holds_the_folder_that_its_files_are_copied_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     job = Job(tuple(calls(tmp_path, SHORT, seeds=(1, 2))))
     nowhere = NoNode(ConfigError())
     nowhere.shared_files = "no"
     nowhere.get = lambda _: {}  # type: ignore[method-assign]  # no file there
     nowhere.ray.get = nowhere.get
-    first, second = (cluster.RayRun(nowhere, job) for _ in range(2))  # type: ignore[arg-type]
+    first, second = (ray_backend.RayRun(nowhere, job) for _ in range(2))  # type: ignore[arg-type]
     assert first.poll()[0].exit_code is None
     exit_code, why = second.poll()[0][2:4]
     assert exit_code == BAD_INPUT
     assert f"process {os.getpid()} is training in {job.first.folder}" in why
     first._end(STOPPED, "")
     for folder in job.folders(tmp_path):
-        with files.only_process(folder):
+        with atomic_files.only_process(folder):
             pass
 
 
 def test_node_refuses_a_folder_in_which_another_process_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(cluster, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(ray_backend, "LOCK_SECONDS", 0.0)
     [call] = calls(tmp_path, SHORT, seeds=(1,))
     call.folder.mkdir(parents=True)
     (call.folder / child.LOG).write_text("of the run that trains")
-    actor = cluster.RemoteRun(Job((call,)))
+    actor = ray_backend.RemoteRun(Job((call,)))
     with (
-        files.only_process(call.folder),
+        atomic_files.only_process(call.folder),
         pytest.raises(ConfigError, match=f"process {os.getpid()} is training in"),
     ):
         actor.train(tmp_path)

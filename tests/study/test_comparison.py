@@ -12,14 +12,14 @@ import torch
 
 from browser import browser
 from cclf import build, cli
-from cclf.bases.rainbow import gallery as gallery_rainbow
-from cclf.bases.rainbow.learner import make_rainbow
+from cclf.algorithms.rainbow import inspect as gallery_rainbow
+from cclf.algorithms.rainbow.learner import make_rainbow
 from cclf.config import Config
-from cclf.gallery.record import About, Gallery, Measure
-from cclf.runtime import checkpoint, run_folder
-from cclf.runtime.seeding import Generators, derive
-from cclf.study.comparison import Comparison, facts, moved, places
-from cclf.study.inspect import compare, curate
+from cclf.inspection.comparison import Comparison, facts, moved, places
+from cclf.inspection.load import compare, curate
+from cclf.inspection.records import About, Gallery, Measure
+from cclf.storage import checkpoint, run_folder
+from cclf.training.seeding import Generators, derive
 from rainbow_inputs import tiny, tiny_cclf
 from tiny_runs import CPU, run, tiny_config
 

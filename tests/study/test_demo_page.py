@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from browser import Page
-from cclf.gallery.record import Gallery
-from cclf.runtime import run_folder
-from cclf.study import demo_page, gallery_cards, load
-from cclf.study.inspect import curate
+from cclf.analysis import demo_page, load
+from cclf.inspection import cards
+from cclf.inspection.load import curate
+from cclf.inspection.records import Gallery
+from cclf.storage import run_folder
 from tiny_rows import row
 from tiny_runs import CPU, run, tiny_config
 
@@ -79,7 +80,7 @@ def test_it_shows_what_was_curious_in_plain_words(tab: Page, path: Path, gallery
     assert len(cards) == len(ends)
     for card, look in zip(cards, ends, strict=True):
         assert f"Its next move: {look.action}." in card
-        assert f"It was {gallery_cards.percent(look.now.belief)} sure." in card
+        assert f"It was {cards.percent(look.now.belief)} sure." in card
     assert tab.evaluate("document.querySelectorAll('.look img').length") == 2 * len(ends)
     text = tab.evaluate("document.querySelector('main').innerText")  # without what is folded away
     assert not re.search(
@@ -104,8 +105,8 @@ def test_the_card_of_the_front_page_says_what_the_gallery_says(gallery: Gallery)
     front = runpy.run_path(str(path))
     look = gallery.most[0]
     drawn = " ".join(" ".join(text.get_text() for text in front["card"](look).texts).split())
-    assert f"{gallery_cards.percent(look.curiosity)} curious" in drawn
-    assert gallery_cards.simple_sentence(look) in drawn
+    assert f"{cards.percent(look.curiosity)} curious" in drawn
+    assert cards.simple_sentence(look) in drawn
     labels = [line.get_label() for line in front["curves"]().axes[0].lines]
     rows = load.read(path.parents[1] / "results" / "curiosity")
     seeds = {

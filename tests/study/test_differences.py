@@ -2,11 +2,11 @@
 
 import pytest
 
-from cclf.study import verdict
-from cclf.study.differences import across_table, differences_table
-from cclf.study.evaluations import Row
-from cclf.study.groups import aggregates, group_rows
-from cclf.study.tabular import Table
+from cclf.analysis import verdict
+from cclf.analysis.differences import across_table, differences_table
+from cclf.analysis.evaluations import Row
+from cclf.analysis.groups import aggregates, group_rows
+from cclf.analysis.tabular import Table
 from tiny_rows import runs_of
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.study import evaluations, load, markdown, report, report_files, statistics
+from cclf.analysis import evaluations, load, markdown, report, report_files, statistics
 
 ROOT = Path(__file__).parents[2]
 MARK = "\n<!-- table "

@@ -18,14 +18,14 @@ import torch
 from markdown_it import MarkdownIt
 from safetensors.torch import save
 
-from cclf import __version__, build, load
-from cclf.bases.a2c.networks import grid_windows
-from cclf.bases.sac import export as room
+from cclf import __version__, build, export, load, model_card
+from cclf.algorithms.a2c.networks import grid_windows
+from cclf.algorithms.sac import export as room
+from cclf.analysis import share
 from cclf.cli import main
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError
-from cclf.runtime import run_folder
-from cclf.study import card, export, share
+from cclf.storage import run_folder
 from rainbow_inputs import tiny
 from tiny_runs import CPU, run, tiny_config
 
@@ -279,21 +279,23 @@ def test_a_card_of_a_run_that_imports_a_module_says_so():
     config = CONFIGS["sac"]
     own = replace(config.algorithm, encoder="planted:small", conv_filters=32)
     with_encoder = replace(config, algorithm=own)
-    for text in map(card.to_load, (with_encoder, replace(config, task="gym/planted:Planted-v0"))):
+    for text in map(
+        model_card.to_load, (with_encoder, replace(config, task="gym/planted:Planted-v0"))
+    ):
         commands = re.findall("`cclf (evaluate|play|export) .( --trust-imports)?[` ]", text)
         assert [word for word, trust in commands if trust] == ["evaluate", "play", "export"]
         assert ", trust_imports=True" in text
         assert "imports the Python module `planted`, which is not in this folder" in text
         assert "no code" not in text
-    assert "`cclf train --from config.json --trust-imports`" in card.to_train(with_encoder)
-    plain = card.to_load(config) + card.to_train(config)
+    assert "`cclf train --from config.json --trust-imports`" in model_card.to_train(with_encoder)
+    plain = model_card.to_load(config) + model_card.to_train(config)
     assert "loading them runs no code" in " ".join(plain.split())
     assert not re.search("trust.imports", plain)
 
 
 def test_a_long_run_has_a_short_table():
-    rows = [card.Evaluated(step, step, np.zeros(2)) for step in range(125)]
-    some = card._some_of(rows)
+    rows = [model_card.Evaluated(step, step, np.zeros(2)) for step in range(125)]
+    some = model_card._some_of(rows)
     assert len(some) <= 12
     assert some[-1] is rows[-1]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.study import effects, figures, learning, load, page, styles
-from cclf.study.ends import ends
-from cclf.study.statistics import Interval
+from cclf.analysis import effects, figures, learning, load, page, styles
+from cclf.analysis.ends import ends
+from cclf.analysis.statistics import Interval
 from tiny_rows import TASK, row, runs_of
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -364,6 +364,6 @@ def test_a_page_asks_for_nothing_outside() -> None:
 
 
 def test_analysis_needs_no_torch() -> None:
-    modules = "cclf.study.report, cclf.study.published, cclf.study.verdict"
+    modules = "cclf.analysis.report, cclf.analysis.published, cclf.analysis.verdict"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cclf import cli
+from cclf.analysis import evaluations, load
+from cclf.analysis.evaluations import Clock, Row
 from cclf.errors import ConfigError
-from cclf.study import evaluations, load
-from cclf.study.evaluations import Clock, Row
 from tiny_rows import TASK, row, runs_of, write_run
 
 END = Clock("env_steps", 400_000)

@@ -14,12 +14,11 @@ import pytest
 from rich.console import Console
 
 from cclf import presets
-from cclf.runtime import machine
-from cclf.runtime.stop import SIGNALS, Stop
-from cclf.study.sweep import child
-from cclf.study.sweep.local import LocalBackend, visible_gpus
-from cclf.study.sweep.loop import run_all
-from cclf.study.sweep.plan import (
+from cclf.storage import machine
+from cclf.sweep import child
+from cclf.sweep.display import Screen, TimeLeft
+from cclf.sweep.local import LocalBackend, visible_gpus
+from cclf.sweep.plan import (
     DONE,
     FAILURE_MARK,
     PROCESS_BYTES,
@@ -31,7 +30,8 @@ from cclf.study.sweep.plan import (
     call_of,
     tally,
 )
-from cclf.study.sweep.screen import Screen, TimeLeft
+from cclf.sweep.scheduler import run_all
+from cclf.training.signals import SIGNALS, Stop
 
 # The signals that its sweep held back for it it takes as any program does.
 SLEEP = "import sys, time, signal; signal.pthread_sigmask(signal.SIG_SETMASK, []); print('asleep', flush=True); time.sleep(60)"

@@ -6,10 +6,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cclf import cli
+from cclf.analysis import load, markdown
+from cclf.analysis.page import Cell
+from cclf.analysis.tabular import Table
 from cclf.errors import ConfigError
-from cclf.study import load, markdown
-from cclf.study.page import Cell
-from cclf.study.tabular import Table
 from tiny_rows import runs_of
 
 PLACE = "before\n<!-- table a -->\nold\n<!-- end of table -->\nafter\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.study import evaluations, load, statistics, verdict
+from cclf.analysis import evaluations, load, statistics, verdict
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ("entropy-0.01", "entropy-0.001")

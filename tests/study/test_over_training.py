@@ -2,10 +2,10 @@
 
 import pytest
 
-from cclf.study.evaluations import Row
-from cclf.study.groups import group_rows
-from cclf.study.over_training import over_training_table
-from cclf.study.tabular import Table
+from cclf.analysis.evaluations import Row
+from cclf.analysis.groups import group_rows
+from cclf.analysis.over_training import over_training_table
+from cclf.analysis.tabular import Table
 from tiny_rows import TASK, row
 
 STEPS = range(50_000, 400_001, 50_000)  # eight evaluations

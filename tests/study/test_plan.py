@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cclf import cli, presets
+from cclf.analysis import evaluations, experiments, load, verdict
+from cclf.analysis.evaluations import say_once
 from cclf.commands.sweep import plan
-from cclf.study import evaluations, load, paper_tables, verdict
-from cclf.study.evaluations import say_once
-from cclf.study.sweep.plan import (
+from cclf.sweep.plan import (
     BAD_INPUT,
     DONE,
     FAILURE_MARK,
@@ -23,7 +23,7 @@ from cclf.study.sweep.plan import (
     jobs_of,
     mark,
 )
-from cclf.study.sweep.plan import progress as progress_of
+from cclf.sweep.plan import progress as progress_of
 from tiny_rows import write_run
 
 TASK = "minigrid/DoorKey-5x5"
@@ -310,22 +310,22 @@ def base_among(options: tuple[str, ...]) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in paper_tables.TABLES if paper_tables.TABLES[name]["paper"].tasks]
+    "name", [name for name in experiments.TABLES if experiments.TABLES[name]["paper"].tasks]
 )
 def test_the_tables_of_the_paper_hold_what_their_claims_speak_of(name: str) -> None:
-    table = paper_tables.TABLES[name]["paper"]
+    table = experiments.TABLES[name]["paper"]
     claims = verdict.claims(name)
     assert claims
     assert {task for claim in claims for task in claim.tasks} <= set(table.tasks)
     assert {method for claim in claims for method in claim.methods} <= set(table.methods)
-    for budget in paper_tables.TABLES[name].values():
+    for budget in experiments.TABLES[name].values():
         for task in budget.tasks:
             for method in budget.methods:
                 presets.resolve(task, method, base_name=base_among(budget.options))
 
 
 def test_the_ablation_has_all_fifteen_combinations() -> None:
-    assert len(set(paper_tables.TABLES["ablation"]["paper"].methods)) == 15
+    assert len(set(experiments.TABLES["ablation"]["paper"].methods)) == 15
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import cclf
 from cclf import cli
-from cclf.study import load
+from cclf.analysis import load
 from tiny_rows import runs_of
 
 SOURCE = Path(cclf.__file__).parent
@@ -28,7 +28,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 PLOTS = """
 import os, sys
 from cclf import cli
-from cclf.study import evaluations, figures, learning, load
+from cclf.analysis import evaluations, figures, learning, load
 assert "matplotlib" not in sys.modules
 results, *folders = sys.argv[1:]
 for folder in folders:
@@ -123,4 +123,4 @@ def test_one_module_imports_matplotlib() -> None:
         for path in SOURCE.rglob("*.py")
         if re.search(r"^\s*(import|from) matplotlib", path.read_text(), re.MULTILINE)
     }
-    assert found == {"study/plotting.py"}
+    assert found == {"analysis/plotting.py"}

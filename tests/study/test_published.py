@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from cclf import presets
-from cclf.bases.base import ABLATIONS
-from cclf.bases.sac.methods import METHODS as SAC_METHODS
+from cclf.algorithms.base import ABLATIONS
+from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
+from cclf.analysis import verdict
+from cclf.analysis.published import Published, published, rows_of, score_range
+from cclf.analysis.statistics import iqm, mean, median
 from cclf.envs.registry import known_tasks
-from cclf.study import verdict
-from cclf.study.published import Published, published, rows_of, score_range
-from cclf.study.statistics import iqm, mean, median
 
 FILES = (
     "dmc",

@@ -9,9 +9,9 @@ import pytest
 
 from browser import Page
 from cclf import cli
+from cclf.analysis import load, page, report
+from cclf.analysis.page import Cell
 from cclf.errors import ConfigError
-from cclf.study import load, page, report
-from cclf.study.page import Cell
 from tiny_rows import TASK, row, runs_of, write_run
 
 CARTPOLE = "dmc/cartpole-swingup"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from cclf import cli, presets
+from cclf.analysis import experiments, load, reproduce, verdict
+from cclf.analysis.reproduce import Speed, decidable, forecast, seconds_left, wall_seconds
+from cclf.benchmark import cost
 from cclf.commands.sweep import plan
-from cclf.measure import cost
-from cclf.runtime.stop import Stop
-from cclf.study import load, paper_tables, reproduce, verdict
-from cclf.study.reproduce import Speed, decidable, forecast, seconds_left, wall_seconds
-from cclf.study.sweep.plan import Call, call_of
+from cclf.sweep.plan import Call, call_of
+from cclf.training.signals import Stop
 
 RESULTS = Path(__file__).parents[2] / "results" / "minigrid"
 SPEED = Speed(
@@ -97,8 +97,8 @@ def test_a_forecast_counts_finished_runs_and_adds_the_others(tmp_path: Path) -> 
 
 
 def test_only_what_a_budget_runs_is_judged(tmp_path: Path) -> None:
-    def names(budget: paper_tables.Budget, **run: int) -> set[str]:
-        table = paper_tables.find_table("minigrid", budget)
+    def names(budget: experiments.Budget, **run: int) -> set[str]:
+        table = experiments.find_table("minigrid", budget)
         extra = [
             *table.options,
             *(
@@ -142,9 +142,9 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
         "--no-tensorboard",
     )
     monkeypatch.setitem(
-        paper_tables.TABLES["minigrid"],
+        experiments.TABLES["minigrid"],
         "small",
-        paper_tables.Experiment("tiny", (task,), ("a2c",), (1,), tiny),
+        experiments.Experiment("tiny", (task,), ("a2c",), (1,), tiny),
     )
     monkeypatch.setattr(
         reproduce, "measure", lambda calls, _: {reproduce.kind_of(c): SPEED for c in calls}

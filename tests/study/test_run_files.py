@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cclf.errors import ConfigError
-from cclf.study.sweep import run_files
-from cclf.study.sweep.run_files import ARRIVING, RunFiles, copy
+from cclf.sweep import run_files
+from cclf.sweep.run_files import ARRIVING, RunFiles, copy
 
 
 def fill(folder: Path, files: dict[str, str]) -> None:

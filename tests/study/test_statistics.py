@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.study import statistics
-from cclf.study.statistics import mean_interval, steps_to_threshold
+from cclf.analysis import statistics
+from cclf.analysis.statistics import mean_interval, steps_to_threshold
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "rliable.json").read_text())
 X, Y = np.array(GOLDEN["x"]), np.array(GOLDEN["y"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cclf import cli
+from cclf.analysis import demo
+from cclf.analysis.load import read_runs
 from cclf.commands.options import EXIT_STOPPED
 from cclf.commands.sweep import plan
-from cclf.study import demo
-from cclf.study.load import read_runs
 from tiny_runs import tiny_config, tiny_options
 
 TINY = [
@@ -222,7 +222,7 @@ def test_the_loop_benchmark_counts_the_steps_of_all_runs(
 def test_views_that_are_all_the_chosen_one_leave_nothing_to_choose() -> None:
     import torch
 
-    from cclf.bases.sac.parity import _nothing_to_choose
+    from cclf.algorithms.sac.parity import _nothing_to_choose
 
     origins = torch.arange(12).view(3, 2, 2)  # three views of two samples
     held = _nothing_to_choose(origins, torch.tensor([2, 1]))

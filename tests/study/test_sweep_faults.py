@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from cclf import cli, presets
-from cclf.runtime import files
-from cclf.runtime.stop import Stop
-from cclf.study.sweep import child, loop
-from cclf.study.sweep.child import LOG, Child, last_message
-from cclf.study.sweep.local import LocalBackend
-from cclf.study.sweep.plan import (
+from cclf.storage import atomic_files
+from cclf.sweep import child, scheduler
+from cclf.sweep.child import LOG, Child, last_message
+from cclf.sweep.local import LocalBackend
+from cclf.sweep.plan import (
     BAD_INPUT,
     DONE,
     FAILED,
@@ -31,11 +30,12 @@ from cclf.study.sweep.plan import (
     call_of,
     progress,
 )
+from cclf.training.signals import Stop
 
 POPEN = subprocess.Popen
 HOLDS_ITS_FOLDER = """
 import pathlib, sys, time
-from cclf.runtime.files import only_process
+from cclf.storage.atomic_files import only_process
 with only_process(pathlib.Path(sys.argv[1])):
     print("first line", flush=True)
     print("   500/2,500  10.59 ± 0            2.1    -  left -", flush=True)
@@ -57,7 +57,7 @@ def becomes(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> N
 
 
 def sweep(*runs: Call) -> list[Outcome]:
-    return loop.run_all(runs, LocalBackend(jobs=1, gpus=()), Stop())
+    return scheduler.run_all(runs, LocalBackend(jobs=1, gpus=()), Stop())
 
 
 def full(*_: Any, **__: Any) -> None:
@@ -73,7 +73,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 def test_second_sweep_on_a_folder_is_refused_and_leaves_the_log_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.1)
     run = call(tmp_path)
     becomes(monkeypatch, HOLDS_ITS_FOLDER, str(run.folder))
     first = Child(Job((run,)), tmp_path, {})
@@ -99,7 +99,7 @@ def test_folder_of_a_run_is_held_before_its_process_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that does not know of the lock yet, as an interpreter that is still importing."""
-    monkeypatch.setattr(files, "LOCK_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     becomes(monkeypatch, "import time; time.sleep(60)")
     run = call(tmp_path)
     first = Child(Job((run,)), tmp_path, {})
@@ -108,7 +108,7 @@ def test_folder_of_a_run_is_held_before_its_process_has_started(
     finally:
         first.process.kill()
         first.process.wait()
-    with files.only_process(run.folder):
+    with atomic_files.only_process(run.folder):
         pass
 
 
@@ -179,7 +179,7 @@ def test_last_message_is_the_reason_and_no_row_of_progress(text: str, message: s
 
 
 def test_progress_of_a_real_run_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
-    from cclf.runtime.progress import Progress
+    from cclf.training.progress import Progress
 
     for label in ("", "toy/catch seed 1: "):
         rows = Progress(2_500, 0, 0, label=label)
@@ -213,7 +213,7 @@ def test_full_disk_when_a_failure_is_marked_is_one_line_and_leaves_no_part_of_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     becomes(monkeypatch, "raise SystemExit(1)")
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(atomic_files.os, "fsync", full)
     runs = [call(tmp_path, seed) for seed in (1, 2)]
     for outcome in sweep(*runs):
         why = f"without a message; the disk is full ({tmp_path}): free space there, then run the same command"
@@ -226,7 +226,7 @@ def test_disk_too_full_to_start_runs_is_one_line_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     becomes(monkeypatch, "")
-    monkeypatch.setattr(files, "open_file", full)
+    monkeypatch.setattr(atomic_files, "open_file", full)
     outcomes = sweep(*(call(tmp_path, seed) for seed in (1, 2)))
     assert [outcome.exit_code for outcome in outcomes] == [FAILED] * 2
     assert {outcome.last_line for outcome in outcomes} == {

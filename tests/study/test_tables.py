@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cclf.study import steps, tables
-from cclf.study.evaluations import Clock, Row
-from cclf.study.groups import Group, aggregates, clocks_of, group_rows, in_order
-from cclf.study.page import Cell
-from cclf.study.tabular import Table, write_latex
+from cclf.analysis import steps, tables
+from cclf.analysis.evaluations import Clock, Row
+from cclf.analysis.groups import Group, aggregates, clocks_of, group_rows, in_order
+from cclf.analysis.page import Cell
+from cclf.analysis.tabular import Table, write_latex
 from tiny_rows import TASK, row, runs_of
 
 EMPTY = "minigrid/Empty-16x16"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from cclf.analysis import load, verdict
+from cclf.analysis.evaluations import Clock, Row
+from cclf.analysis.verdict import Claim, Verdict, judge
 from cclf.errors import ConfigError
-from cclf.study import load, verdict
-from cclf.study.evaluations import Clock, Row
-from cclf.study.verdict import Claim, Verdict, judge
 from tiny_rows import TASK, row, runs_of
 
 HIGH, LOW = [0.9, 0.91, 0.92, 0.93, 0.94], [0.4, 0.45, 0.5, 0.55, 0.6]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from cclf.bases.registry import bases, find_base
+from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
 from cclf.config import Precision
 from cclf.errors import ConfigError, nearest
@@ -141,34 +141,34 @@ def _show(report: dict[str, Any], as_json: bool, where: str, figure: str, unit: 
 
 def _minigrid(arguments: list[str]) -> int:
     options = parse(BenchMinigrid, "cclf bench minigrid", arguments)
-    from cclf.measure import whole_runs
+    from cclf.benchmark import training_speed
 
     processes = options.processes or os.cpu_count() or 1
-    report = whole_runs.minigrid(options.task, options.methods, processes, options.seconds)
+    report = training_speed.minigrid(options.task, options.methods, processes, options.seconds)
     unit = f"frames/s of {processes} processes"
     return _show(report, options.json, f"{options.task}, ", "frames_per_second", unit)
 
 
 def _update(arguments: list[str]) -> int:
     options = parse(BenchUpdate, "cclf bench update", arguments)
-    from cclf.measure import bench
+    from cclf.benchmark import updates
 
-    configs = bench.configs_of(options.task, options.base, options.methods, options.precision)
+    configs = updates.configs_of(options.task, options.base, options.methods, options.precision)
     if options.deterministic:
         configs = [
             replace(config, run=replace(config.run, deterministic=True)) for config in configs
         ]
-    report = bench.update(configs, options.device, options.pairs)
+    report = updates.update(configs, options.device, options.pairs)
     return _show(report, options.json, f"{options.task}, ", "median_ms", "ms per update")
 
 
 def _loop(arguments: list[str]) -> int:
     options = parse(BenchLoop, "cclf bench loop", arguments)
-    from cclf.measure import bench, whole_runs
+    from cclf.benchmark import training_speed, updates
 
     methods = (options.method,) if options.method else ()
-    configs = bench.configs_of(options.task, options.base, methods, options.precision)
-    report = whole_runs.loop(
+    configs = updates.configs_of(options.task, options.base, methods, options.precision)
+    report = training_speed.loop(
         configs[0], options.device, options.seeds, options.seconds, options.env_worker
     )
     return _show(
@@ -188,8 +188,8 @@ def _of_base(name: str, arguments: list[str]) -> int:
 def _parity(arguments: list[str]) -> int:
     options = parse(BenchParity, "cclf bench parity", arguments)
     from cclf import build
-    from cclf.runtime import devices
-    from cclf.runtime.run_folder import playable_config
+    from cclf.storage.run_folder import playable_config
+    from cclf.training import devices
 
     config = playable_config(options.run, options.trust_imports)
     device = devices.choose_device(options.device)

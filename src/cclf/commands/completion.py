@@ -16,15 +16,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import tyro
 
 from cclf import fields, presets
-from cclf.bases.base import Base
-from cclf.bases.registry import bases, find_base
+from cclf.algorithms.base import Base
+from cclf.algorithms.registry import bases, find_base
+from cclf.analysis import experiments
 from cclf.commands import COMMANDS, bench
 from cclf.commands.options import EXIT_DONE, parse
 from cclf.commands.train_options import train_options
 from cclf.config import Curiosity
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
-from cclf.study import paper_tables
 
 SCRIPTS = {
     "bash": """\
@@ -190,7 +190,7 @@ def _waiting(rest: list[str], found: dict[str, Option]) -> str | None:
 def _positional(command: str, rest: list[str]) -> Iterable[str]:
     if command == "train":
         return () if any(word in known_tasks() for word in rest) else known_tasks()
-    return {"reproduce": (*paper_tables.TABLES, "cost"), "completion": SCRIPTS}.get(command, ())
+    return {"reproduce": (*experiments.TABLES, "cost"), "completion": SCRIPTS}.get(command, ())
 
 
 def _values(option: str, kind: Any, base: Base | None) -> Iterable[str]:
@@ -204,7 +204,7 @@ def _values(option: str, kind: Any, base: Base | None) -> Iterable[str]:
         "base": bases,
         "profile": lambda: dict.fromkeys(name for room in rooms for name in room.profiles),
         "size": lambda: dict.fromkeys(name for room in rooms for name in room.sizes),
-        "table": lambda: paper_tables.TABLES,
+        "table": lambda: experiments.TABLES,
         "curiosity": lambda: get_args(Curiosity),
         "device": lambda: ("auto", "cpu", "cuda"),
     }

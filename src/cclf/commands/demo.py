@@ -20,8 +20,8 @@ class Demo:
 def main(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
     extras.refuse_missing("the page of cclf demo", ("plots", "video", "minigrid"))
-    from cclf.runtime.stop import Stop
-    from cclf.study import demo as demonstration
+    from cclf.analysis import demo as demonstration
+    from cclf.training.signals import Stop
 
     check_output(options.out / demonstration.PAGE)
     stop = Stop()

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     options = parse(Doctor, "cclf doctor", arguments)
     if not 0 <= options.stress <= 256:
         raise ConfigError(f"--stress {options.stress} must be 0 to 256 processes")
-    from cclf.measure import doctor
+    from cclf import doctor
 
     if options.base is not None and options.task is None:
         raise ConfigError(f"--base {options.base} forecasts nothing alone: name a --task")

@@ -33,8 +33,8 @@ class Evaluate:
 def main(arguments: list[str]) -> int:
     options = parse(Evaluate, "cclf evaluate", arguments)
     from cclf import build
-    from cclf.runtime import devices
-    from cclf.runtime.seeding import derive
+    from cclf.training import devices
+    from cclf.training.seeding import derive
 
     agent, _, env_steps = build.load_agent(
         options.run,

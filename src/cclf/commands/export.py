@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         return _share(options.run, options.out or Path("agent"), options.trust_imports)
     out = options.out or Path("policy.pt")
     check_output(out)
-    from cclf.study import export as exports
+    from cclf import export as exports
 
     with writing(out):
         done = exports.export(options.run, out, trust_imports=options.trust_imports)
@@ -58,7 +58,7 @@ def _share(run: Path, out: Path, trust_imports: bool) -> int:
             f"--card writes a folder, not the file {out}: remove --card, or name a folder"
         )
     check_output(out, is_folder=True)
-    from cclf.study import share
+    from cclf.analysis import share
 
     with writing(out):
         files = share.write(run, out, trust_imports)

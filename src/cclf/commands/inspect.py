@@ -42,10 +42,11 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
     measures = _two_measures(options.curiosity) if options.curiosity else None
     extras.refuse_missing("the page of cclf inspect", ("plots",))
-    from cclf.runtime import devices, run_folder
-    from cclf.runtime.files import write_output
-    from cclf.study import comparison, gallery_page
-    from cclf.study.inspect import compare, curate
+    from cclf.inspection import comparison, page
+    from cclf.inspection.load import compare, curate
+    from cclf.storage import run_folder
+    from cclf.storage.atomic_files import write_output
+    from cclf.training import devices
 
     extras.refuse_missing(
         "the page of cclf inspect", extras.to_draw(run_folder.read_config(options.run).task)
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
     looked = (options.run, options.samples, devices.choose_device(options.device))
     if measures is None:
         gallery = curate(*looked, options.trust_imports)
-        text, facts = gallery_page.html(gallery), gallery_page.facts(gallery)
+        text, facts = page.html(gallery), page.facts(gallery)
     else:
         compared = compare(*looked, measures, options.trust_imports)
         text, facts = comparison.html(compared), comparison.facts(compared)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cclf import presets
-from cclf.bases.base import Base
-from cclf.bases.registry import bases, find_base
+from cclf.algorithms.base import Base
+from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import EXIT_DONE, parse
 from cclf.envs.registry import suites
 

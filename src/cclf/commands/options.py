@@ -54,7 +54,9 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
 
 def only_run(folder: Path) -> Path:
     """A run folder: `folder` itself, or the only one anywhere under it."""
-    from cclf.runtime.files import find_files  # imports numpy, which some commands do without
+    from cclf.storage.atomic_files import (
+        find_files,  # imports numpy, which some commands do without
+    )
 
     if (folder / "config.json").exists():
         return folder

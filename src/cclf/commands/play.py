@@ -42,10 +42,11 @@ def main(arguments: list[str]) -> int:
     extras.refuse_missing("cclf play", ("video",))
     check_output(options.out)
     from cclf import build
-    from cclf.runtime import devices, run_folder
-    from cclf.runtime.evaluate import write_video
-    from cclf.runtime.files import output_file
-    from cclf.runtime.seeding import derive
+    from cclf.storage import run_folder
+    from cclf.storage.atomic_files import output_file
+    from cclf.training import devices
+    from cclf.training.evaluation import write_video
+    from cclf.training.seeding import derive
 
     extras.refuse_missing("cclf play", extras.to_draw(run_folder.read_config(options.run).task))
     device = devices.choose_device(options.device)

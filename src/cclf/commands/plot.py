@@ -11,7 +11,7 @@ from cclf.commands.options import EXIT_DONE, check_output, parse, writing
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cclf.study.evaluations import Row
+    from cclf.analysis.evaluations import Row
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Plot:
 def main(arguments: list[str]) -> int:
     options = parse(Plot, "cclf plot", arguments)
     extras.refuse_missing("cclf plot", ("plots",))
-    from cclf.study import evaluations, figures, learning, load
+    from cclf.analysis import evaluations, figures, learning, load
 
     check_output(options.out)
     if not options.results:
@@ -86,8 +86,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _scores(rows: "list[Row]", options: Plot) -> Any:
-    from cclf.study import figures
-    from cclf.study.ends import ends
+    from cclf.analysis import figures
+    from cclf.analysis.ends import ends
 
     if options.less or options.published:
         raise ConfigError("--scores draws where runs ended: leave --less and --published out")
@@ -103,9 +103,9 @@ def _scores(rows: "list[Row]", options: Plot) -> Any:
 
 
 def _differences(rows: "list[Row]", method: str, rival: str) -> Any:
-    from cclf.study import figures
-    from cclf.study.effects import FEWEST, effects
-    from cclf.study.styles import styles
+    from cclf.analysis import figures
+    from cclf.analysis.effects import FEWEST, effects
+    from cclf.analysis.styles import styles
 
     if method == rival:
         raise ConfigError(f"--less {rival}: a method less itself is 0; name another in --methods")

@@ -35,7 +35,7 @@ class Report:
 def main(arguments: list[str]) -> int:
     options = parse(Report, "cclf report", arguments)
     extras.refuse_missing("cclf report", ("plots",))
-    from cclf.study import report, report_files
+    from cclf.analysis import report, report_files
 
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")

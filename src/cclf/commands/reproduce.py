@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from cclf import extras
-from cclf.bases.base import DEFAULT_PROFILE
+from cclf.algorithms.base import DEFAULT_PROFILE
+from cclf.analysis import experiments
 from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, check_output, parse, print_table, writing
 from cclf.commands.sweep import Where, plan, run_and_report, split, sweeping
 from cclf.config import Precision
 from cclf.errors import ConfigError
-from cclf.study import paper_tables
 
 if TYPE_CHECKING:
-    from cclf.study.reproduce import Kind, Speed
-    from cclf.study.sweep.plan import Call
-    from cclf.study.verdict import Verdict
+    from cclf.analysis.reproduce import Kind, Speed
+    from cclf.analysis.verdict import Verdict
+    from cclf.sweep.plan import Call
 
 PAGE = "report.html"
 
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
         return _reproduce_cost(
             options.budget, options.dry_run, options.out or Path("runs") / "reproduce-cost", extra
         )
-    table = paper_tables.find_table(options.table, options.budget, also=("cost",))
+    table = experiments.find_table(options.table, options.budget, also=("cost",))
     profile = "" if options.profile == DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
     calls = plan(
@@ -77,8 +77,8 @@ def main(arguments: list[str]) -> int:
         [*table.options, *extra],
     )
     check_output(out / PAGE)
-    from cclf.study import reproduce as reproduction
-    from cclf.study.sweep.plan import is_finished, jobs_of, settled
+    from cclf.analysis import reproduce as reproduction
+    from cclf.sweep.plan import is_finished, jobs_of, settled
 
     with sweeping(options.where) as (backend, stop):
         calls = settled(calls, backend.computes_on_gpus)
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
     if exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, calls, out)
-    from cclf.study import report, report_files
+    from cclf.analysis import report, report_files
 
     composed = report.compose(out)
     with writing(out):
@@ -117,7 +117,7 @@ def _refuse_all_but(options: Any, used: tuple[str, ...]) -> None:
 
 
 def _print_forecast(calls: "list[Call]", speeds: "dict[Kind, Speed]", places: int) -> None:
-    from cclf.study import reproduce as reproduction
+    from cclf.analysis import reproduce as reproduction
 
     found = reproduction.forecast(calls, speeds, places)
     if found.lines:
@@ -170,8 +170,8 @@ def hours(seconds: float) -> str:
 
 
 def _print_verdicts(name: str, calls: "list[Call]", out: Path) -> None:
-    from cclf.study import load, verdict
-    from cclf.study import reproduce as reproduction
+    from cclf.analysis import load, verdict
+    from cclf.analysis import reproduce as reproduction
 
     judged = reproduction.verdicts(name, calls, load.read(out))
     _print_judged([(claim.text, found) for claim, found in judged])
@@ -182,11 +182,11 @@ def _print_verdicts(name: str, calls: "list[Call]", out: Path) -> None:
 
 def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> int:
     """Minutes at most, so nothing of it is resumed."""
-    from cclf.measure import cost
-    from cclf.runtime import devices
-    from cclf.runtime.files import write_output
-    from cclf.runtime.provenance import origin
-    from cclf.study import figures
+    from cclf.analysis import figures
+    from cclf.benchmark import cost
+    from cclf.storage.atomic_files import write_output
+    from cclf.storage.provenance import origin
+    from cclf.training import devices
 
     precision = parse(CostOptions, "cclf reproduce cost --", extra).precision
     numbers, picture = out / "cost.json", out / "cost.svg"

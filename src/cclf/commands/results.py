@@ -22,7 +22,7 @@ class Results:
 
 def main(arguments: list[str]) -> int:
     options = parse(Results, "cclf results", arguments)
-    from cclf.study import load
+    from cclf.analysis import load
 
     check_output(options.out, is_folder=True)
     rows = load.beside_known(load.read_all(options.runs), options.out)

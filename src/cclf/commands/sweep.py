@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cclf.bases.base import DEFAULT_PROFILE
+from cclf.algorithms.base import DEFAULT_PROFILE
+from cclf.analysis import experiments
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_output, parse
 from cclf.commands.train_options import train_config
 from cclf.config import Config
 from cclf.console import say
 from cclf.errors import ConfigError
-from cclf.study import paper_tables
 
 if TYPE_CHECKING:
-    from cclf.runtime.stop import Stop
-    from cclf.study.sweep.cluster import RayBackend
-    from cclf.study.sweep.local import LocalBackend
-    from cclf.study.sweep.plan import Call, Outcome
+    from cclf.sweep.local import LocalBackend
+    from cclf.sweep.plan import Call, Outcome
+    from cclf.sweep.ray_backend import RayBackend
+    from cclf.training.signals import Stop
 
 
 MOST_RUNS_PER_GPU = 1_000
@@ -106,9 +106,9 @@ class Sweep:
 def main(arguments: list[str]) -> int:
     words, extra = split(arguments)
     options = parse(Sweep, "cclf sweep", words)
-    table = paper_tables.Experiment("", (), (), (1, 2, 3, 4, 5))
+    table = experiments.Experiment("", (), (), (1, 2, 3, 4, 5))
     if options.table is not None:
-        table = paper_tables.find_table(options.table, "paper")
+        table = experiments.find_table(options.table, "paper")
     tasks, methods = options.tasks or table.tasks, options.methods or table.methods
     if not tasks or not methods:
         raise ConfigError(
@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
         [*table.options, *extra],
     )
     check_output(options.out, is_folder=True)
-    from cclf.study.sweep.plan import settled
+    from cclf.sweep.plan import settled
 
     with sweeping(options.where) as (backend, stop):
         calls = settled(calls, backend.computes_on_gpus)
@@ -173,7 +173,7 @@ def plan(
 ) -> "list[Call]":
     """The runs, the longest first: no core idles at the end. Bad names and options end it here,
     before anything runs."""
-    from cclf.study.sweep.plan import call_of
+    from cclf.sweep.plan import call_of
 
     methods, profiles, seeds = tuple(methods), tuple(profiles), tuple(seeds)
     calls, forecasts = [], dict[str, int]()
@@ -205,7 +205,7 @@ def _replay_bytes(config: Config) -> int:
 @contextlib.contextmanager
 def sweeping(where: Where) -> "Iterator[tuple[LocalBackend | RayBackend, Stop]]":
     """The machines, and signals that reach all runs on them."""
-    from cclf.runtime.stop import Stop
+    from cclf.training.signals import Stop
 
     with contextlib.closing(_backend(where)) as backend:
         stop = Stop()
@@ -215,10 +215,10 @@ def sweeping(where: Where) -> "Iterator[tuple[LocalBackend | RayBackend, Stop]]"
 
 def _backend(where: Where) -> "LocalBackend | RayBackend":
     if where.backend == "ray":
-        from cclf.study.sweep.cluster import RayBackend
+        from cclf.sweep.ray_backend import RayBackend
 
         return RayBackend(where.address, where.jobs, where.runs_per_gpu, where.shared_files)
-    from cclf.study.sweep.local import LocalBackend
+    from cclf.sweep.local import LocalBackend
 
     return LocalBackend(where.jobs, where.runs_per_gpu)
 
@@ -226,8 +226,8 @@ def _backend(where: Where) -> "LocalBackend | RayBackend":
 def run_and_report(
     calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where
 ) -> int:
-    from cclf.study.sweep.loop import run_all
-    from cclf.study.sweep.plan import is_finished, tally
+    from cclf.sweep.plan import is_finished, tally
+    from cclf.sweep.scheduler import run_all
 
     backend.refuse_unfit([call for call in calls if not is_finished(call)])
     outcomes: list[Outcome] = run_all(

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cclf.bases.registry import find_base
+from cclf.algorithms.registry import find_base
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from cclf.commands.train_options import all_configs, train_config
 from cclf.config import Config
@@ -15,14 +15,14 @@ from cclf.console import say
 from cclf.errors import WorkerError
 
 if TYPE_CHECKING:
-    from cclf.runtime.stop import Stop
-    from cclf.training import Outcome
+    from cclf.training.signals import Stop
+    from cclf.training.trainer import Outcome
 
 _EXIT_CODES = {"done": EXIT_DONE, "stopped": EXIT_STOPPED, "failed": EXIT_FAILED}
 
 
 def main(arguments: list[str]) -> int:
-    from cclf.runtime.stop import STOPPING, Stop
+    from cclf.training.signals import STOPPING, Stop
 
     stop = Stop(STOPPING)
     stop.install()  # before all else: a signal that comes now is answered like any later one
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
     """Train these, which differ in task and seed alone, in one process, and say how each ended."""
-    from cclf.training import trained
+    from cclf.training.trainer import trained
 
     outcomes = []
     try:
@@ -95,7 +95,7 @@ def _tell(outcome: "Outcome") -> None:
 
 def _way_on(folder: Path) -> str:
     """What the same command would do with a run that failed."""
-    from cclf.runtime.checkpoint import Checkpoints
+    from cclf.storage.checkpoint import Checkpoints
 
     if any(Checkpoints(folder / "checkpoint").steps().values()):
         return "the last checkpoint is good: run the same command to go on"

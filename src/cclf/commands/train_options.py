@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from cclf import presets
-from cclf.bases.base import DEFAULT_PROFILE, Base
-from cclf.bases.registry import bases, find_base
+from cclf.algorithms.base import DEFAULT_PROFILE, Base
+from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import parse
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
 from cclf.envs.registry import find_task, play_of
@@ -211,7 +211,7 @@ def _preset(arguments: list[str], known: argparse.Namespace) -> Config:
 
 def _from_file(arguments: list[str], known: argparse.Namespace) -> Config:
     """The same from a file. It names all that decides which other options there are."""
-    from cclf.runtime.run_folder import trainable_config
+    from cclf.storage.run_folder import trainable_config
 
     names = ("method", "base", "profile", "size", "observe")
     also = [f"--{name}" for name in names if getattr(known, name)]

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.data.from_disk import refuse_other_lengths, refuse_unless
-from cclf.data.transfer import to_device
-from cclf.data.types import Batch
+from cclf.data.device_transfer import to_device
+from cclf.storage.safe_loading import refuse_other_lengths, refuse_unless
+from cclf.types import Batch
 
 
 def slots_needed(

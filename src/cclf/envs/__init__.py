@@ -1,1 +1,1 @@
-"""Environments: each file adapts one suite to the protocols of `cclf.data.types`."""
+"""Environments: each file adapts one suite to the protocols of `cclf.types`."""

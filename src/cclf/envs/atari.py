@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from cclf.config import EnvConfig
 from cclf.console import message_stream
-from cclf.data.from_disk import refuse_unlike
-from cclf.data.types import EnvSpec, EnvStep
 from cclf.envs.atari_games import game_name
 from cclf.errors import ConfigError, nearest
+from cclf.storage.safe_loading import refuse_unlike
+from cclf.types import EnvSpec, EnvStep
 
 Bytes = NDArray[np.uint8]
 NOOP = 0  # the emulator's number for pressing nothing

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from cclf.config import EnvConfig
-from cclf.data.from_disk import refuse_unless, refuse_unlike
-from cclf.data.types import EnvSpec, EnvStep
 from cclf.errors import ConfigError, nearest
-from cclf.runtime.machine import GL_HELP
+from cclf.storage.machine import GL_HELP
+from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.types import EnvSpec, EnvStep
 
 CAMERAS = {"quadruped": 2}  # by domain, the others 0: as DrQ-v2 sees them
 PICTURE_PIXELS = 256

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cclf.config import EnvConfig
-from cclf.data.from_disk import refuse_unless, refuse_unlike
-from cclf.data.types import VectorStep
 from cclf.envs.grid_checks import (
     check_positive,
     check_same_worlds,
@@ -54,6 +52,8 @@ from cclf.envs.minigrid_rules import (
     view_offsets,
 )
 from cclf.errors import ConfigError
+from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.types import VectorStep
 
 
 class GridWorlds:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cclf.data.types import VectorStep
 from cclf.envs.grid_checks import (
     check_positive,
     check_same_worlds,
@@ -16,6 +15,7 @@ from cclf.envs.grid_checks import (
     spaced_seeds,
 )
 from cclf.envs.minigrid_rules import AGENT_VIEW_X, AGENT_VIEW_Y
+from cclf.types import VectorStep
 
 
 class PackageWorlds:

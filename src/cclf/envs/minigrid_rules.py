@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cclf.data.from_disk import refuse_unless
+from cclf.storage.safe_loading import refuse_unless
 
 Ints = NDArray[np.int64]
 DrawInteger = Callable[[int, int], int]  # (low, high) -> an integer in [low, high)

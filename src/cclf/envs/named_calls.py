@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, one_line
-from cclf.runtime.stop import SIGNALS
+from cclf.training.signals import SIGNALS
 
 MESSAGE_LENGTH = 300  # the traceback has all of it
 

@@ -200,13 +200,13 @@ _ATARI = Suite(
 _GYM = Suite(
     "gym",
     play="continuous",
-    maker="cclf.envs.gym:make",
+    maker="cclf.envs.gymnasium_env:make",
     package="gymnasium",
     others="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state",
     env={"action_repeat": 1},
     observes=("pixels", "state"),
-    facts="cclf.envs.gym:facts",
-    check="cclf.envs.gym:refuse",
+    facts="cclf.envs.gymnasium_env:facts",
+    check="cclf.envs.gymnasium_env:refuse",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 

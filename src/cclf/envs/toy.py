@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from cclf.config import EnvConfig
-from cclf.data.from_disk import refuse_unless, refuse_unlike
-from cclf.data.types import EnvSpec, EnvStep
 from cclf.errors import ConfigError
+from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.types import EnvSpec, EnvStep
 
 EPISODE_STEPS = 25
 STEP_LENGTH = 0.3

@@ -1,4 +1,4 @@
-"""Fast ways to compute what `bases/pixel_encoder.py` and `equations.py` define.
+"""Fast ways to compute what `algorithms/common/pixel_encoder.py` and `equations.py` define.
 
 Each file holds a kernel beside its plain reference."""
 

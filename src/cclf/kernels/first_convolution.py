@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-from cclf.data.augment import Crops, repeated_border
+from cclf.data.augmentations import Crops, repeated_border
 from cclf.kernels import triton_kernels
 
 CHANNELS = 16  # of a packed pixel

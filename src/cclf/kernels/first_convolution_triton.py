@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cclf.data.augment import Crops
+from cclf.data.augmentations import Crops
 from cclf.kernels.first_convolution import CHANNELS, TAPS
 
 PIXELS, GRADIENT_PIXELS = 256, 128  # results that a kernel makes or reads at a time

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.console import say
-from cclf.data.augment import Crops
-from cclf.data.code_cache import kept
+from cclf.data.augmentations import Crops
+from cclf.kernels.compile_cache import kept
 from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS, prepare_weight
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.data.augment import Crops, whole
+from cclf.data.augmentations import Crops, whole
 from cclf.kernels import first_convolution, fused_encoder, triton_kernels
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.fused_encoder import Layers

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cclf.kernels import runs_first, triton_kernels
-from cclf.kernels.take_words import frames_of
+from cclf.kernels.gather_packed import frames_of
 
 
 def patches(x: Tensor, side: int, stride: int) -> Tensor:

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cclf.kernels.take_words import FRAMES
+from cclf.kernels.gather_packed import FRAMES
 from cclf.kernels.tiled_convolution import result_shape
 
 PLACES, GRADIENT_PLACES = 128, 32  # patches that a kernel makes or reads at a time

@@ -1,0 +1,18 @@
+"""Advantage actor-critic on MiniGrid, with RE3 where asked for."""
+
+from cclf.algorithms.a2c.config import A2cConfig
+from cclf.algorithms.a2c.presets import DEFAULTS, METHODS, PROFILES, of_task, profile_label
+from cclf.algorithms.base import Base
+
+BASE = Base(
+    name="a2c",
+    package=__name__,
+    plays=("grid",),
+    settings=A2cConfig,
+    methods=METHODS,
+    profiles=PROFILES,
+    defaults=DEFAULTS,
+    of_task=of_task,
+    profile_label=profile_label,
+    renamed_settings={"re3_running_mean_slip": "re3_running_mean_bug"},
+)

@@ -1,0 +1,48 @@
+"""A2C's policy for other programs, and what it answers on a short rollout by the run's own code."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cclf.algorithms.a2c.a2c import A2c
+from cclf.algorithms.a2c.networks import GRID_WINDOWS, grid_windows
+from cclf.config import Config
+from cclf.types import Answers, MakeGrids
+
+
+class GridLogits(nn.Module):
+    """A2C's action logits (B, A) for uint8 grids (B, 7, 7, 3)."""
+
+    windows: Tensor
+
+    def __init__(self, a2c: A2c):
+        super().__init__()
+        self.encoder, self.actor = a2c.policy.encoder, a2c.policy.actor
+        self.register_buffer("windows", torch.from_numpy(GRID_WINDOWS).flatten(), persistent=False)
+
+    def forward(self, grids: Tensor) -> Tensor:
+        windows = (
+            grids.flatten(1)
+            .index_select(1, self.windows)
+            .to(torch.float32)
+            .view(-1, *GRID_WINDOWS.shape)
+        )
+        logits: Tensor = self.actor(self.encoder(windows))
+        return logits
+
+
+def answers(policy: A2c, config: Config, make_grids: MakeGrids, seed: int, steps: int) -> Answers:
+    random, worlds = np.random.default_rng(seed), make_grids(config, 1, seed)
+    observation, seen = worlds.reset([seed]), []
+    for _ in range(steps):
+        seen.append(observation[0].astype(np.uint8))
+        observation = worlds.step(
+            policy.act(observation, random.random((1, worlds.num_actions)))
+        ).observation
+    worlds.close()
+    observations = np.stack(seen)
+    with torch.inference_mode():
+        logits = policy.policy.actor(
+            policy.policy.encoder(torch.from_numpy(grid_windows(observations)))
+        ).numpy()
+    return Answers(GridLogits(policy).eval(), observations, logits, "logits")

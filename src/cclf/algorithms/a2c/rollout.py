@@ -1,0 +1,99 @@
+"""How data flows on-policy: a rollout in all environments, then one update on it."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from cclf.algorithms.a2c.a2c import A2c
+from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.training.turns import whole
+from cclf.types import Advance, Rollout, Turn, VectorEnv
+
+
+class RolloutLearner:
+    """One turn is a rollout of T steps in N environments, and one update on it."""
+
+    def __init__(
+        self, env: VectorEnv, algorithm: A2c, random: np.random.Generator, rollout_steps: int
+    ):
+        self.env, self.algorithm, self.random, self.rollout_steps = (
+            env,
+            algorithm,
+            random,
+            rollout_steps,
+        )
+        self.metric_names = algorithm.metric_names
+        self.updates = 0
+        self.observation: np.ndarray | None = None
+        self.episode_returns = np.zeros(env.num_envs)
+
+    def advance(self, env_steps: int) -> Advance:
+        return whole(self.turn(env_steps))
+
+    def turn(self, env_steps: int) -> Turn:
+        rollout, finished = self.collect()
+        yield
+        moment = torch.tensor(float(env_steps), dtype=torch.float64)
+        order = None
+        if self.algorithm.needs_order:
+            order = torch.from_numpy(self.random.permutation(rollout.action.size))
+        metrics = self.algorithm.update(rollout, moment, order)
+        self.updates += 1
+        return Advance(rollout.action.size, metrics, finished)
+
+    def collect(self) -> tuple[Rollout, list[float]]:
+        """T steps in each environment, and the returns of the episodes that ended there."""
+        steps, envs = self.rollout_steps, self.env.num_envs
+        now = self.env.reset() if self.observation is None else self.observation
+        uniform = self.random.random((steps, envs, self.env.num_actions))
+        observation = np.empty((steps + 1, *now.shape), now.dtype)
+        action = np.empty((steps, envs), np.int64)
+        reward, ended = np.empty((steps, envs), np.float32), np.empty((steps, envs), bool)
+        finished: list[float] = []
+        for t in range(steps):
+            observation[t] = now
+            action[t] = self.algorithm.act(now, uniform[t])
+            now, reward[t], terminated, truncated = self.env.step(action[t])
+            np.logical_or(terminated, truncated, out=ended[t])
+            self.episode_returns += reward[t]
+            if ended[t].any():
+                finished += self.episode_returns[ended[t]].tolist()
+                self.episode_returns[ended[t]] = 0.0
+        observation[steps] = self.observation = now
+        return Rollout(observation, action, reward, ended), finished
+
+    def slow_metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "env": self.env.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "random": self.random.bit_generator.state,
+            "updates": self.updates,
+            "observation": self.observation,
+            "episode_returns": self.episode_returns,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        seen = state["observation"]
+        begun = state["env"]["started"]
+        refuse_unless(
+            begun is (seen is not None),
+            "observation and env disagree whether a first episode has begun",
+        )
+        if seen is not None:
+            refuse_unlike(
+                np.zeros((self.env.num_envs, *self.env.observation_shape), np.uint8),
+                seen,
+                "observation",
+            )
+        self.env.load_state_dict(state["env"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.random.bit_generator.state = state["random"]
+        self.updates = state["updates"]
+        self.observation, self.episode_returns = state["observation"], state["episode_returns"]

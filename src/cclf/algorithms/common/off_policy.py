@@ -1,0 +1,159 @@
+"""How data flows from an environment through replay to an off-policy algorithm, whichever that
+is."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cclf.data.device_transfer import ToHost, to_device
+from cclf.data.replay import Replay
+from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
+from cclf.training.seeding import Generators
+from cclf.training.turns import whole
+from cclf.types import Advance, Batch, Env, EnvStep, Metrics, OffPolicyAlgorithm, RemoteEnv, Turn
+
+
+class OffPolicyLearner:
+    """One turn is one agent step in the released code's order: act, update on replay without the
+    step under way, see what came of it. (The paper's Algorithm 1 stores that step before it
+    samples.)
+
+    Since the update shares no data with the step under way, the two may overlap without changing
+    anything.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        algorithm: OffPolicyAlgorithm,
+        replay: Replay,
+        generators: Generators,
+        batch_size: int,
+        warmup_agent_steps: int,
+        graph_cycle: int | None = None,
+        update_every_agent_steps: int = 1,
+    ):
+        """With `graph_cycle` an update runs in that many CUDA graphs."""
+        self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
+        self.device = generators["policy"].device
+        self._moment = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._run_update = self._draw_and_update
+        acting = generators["act"]
+        self._collect: Callable[[Tensor], Tensor] = partial(
+            algorithm.collection_action,
+            env_steps=self._moment,
+            augment_generator=acting,
+            policy_generator=acting,
+        )
+        if graph_cycle is not None:
+            self._collect = GraphedPolicy(self._collect, [acting])
+            streams = [generators[name] for name in ("replay", "augment", "policy")]
+            self._run_update = GraphedUpdate(
+                self._draw_and_update, graph_cycle, algorithm.count_updates, streams
+            )
+        self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
+        self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
+        self.update_every_agent_steps = update_every_agent_steps
+        self.agent_steps = 0
+        self.updates = 0
+        self.in_episode = False
+        self.episode_return = 0.0
+
+    def advance(self, env_steps: int) -> Advance:
+        return whole(self.turn(env_steps))
+
+    def turn(self, env_steps: int) -> Turn:
+        if not self.in_episode:
+            self.replay.begin_episode(self.env.reset())
+            self.in_episode, self.episode_return = True, 0.0
+        chosen = self.act(env_steps)
+        # a GPU works in order: actions of all runs first, so that no environment waits for another
+        # run's update
+        yield
+        # before the action is waited for: a GPU goes on with it while the environment steps
+        updates_now = self.agent_steps % self.update_every_agent_steps == 0
+        metrics = self.update(env_steps) if updates_now else None
+        yield
+        action = chosen.numpy()
+        if isinstance(self.env, RemoteEnv):
+            answer = self.env.begin_step(action)
+            yield
+            step = answer()
+        else:
+            step = self.env.step(action)
+        self.observe(action, step)
+        finished = [] if self.in_episode else [self.episode_return]
+        return Advance(1, metrics, finished)
+
+    @property
+    def warming_up(self) -> bool:
+        return self.agent_steps < self.warmup_agent_steps
+
+    def act(self, env_steps: int) -> ToHost:
+        # time reaches a graph as a tensor: a number would be frozen in it
+        self._moment.fill_(env_steps)
+        generator = self.generators["act"]
+        if self.warming_up:
+            uniform = torch.rand(
+                self.env.spec.action_dim, generator=generator, device=generator.device
+            )
+            return ToHost(uniform * 2.0 - 1.0)
+        observation = to_device(self.replay.observation(), generator.device)
+        return ToHost(self._collect(observation)[0])
+
+    def update(self, env_steps: int) -> Metrics | None:
+        if self.warming_up:
+            return None
+        self._moment.fill_(env_steps)
+        metrics = self._run_update()
+        self.updates += 1
+        return metrics
+
+    def draw(self) -> tuple[Batch, Any]:
+        """What an update learns from: a batch where replay keeps it, and every random number."""
+        generators = self.generators
+        batch = self.replay.sample(self.batch_size, generators["replay"])
+        return batch, self.algorithm.draw_noise(
+            self.batch_size, generators["augment"], generators["policy"]
+        )
+
+    def _draw_and_update(self) -> Metrics:
+        batch, noise = self.draw()
+        metrics, priority = self.algorithm.update(batch.to(self.device), noise, self._moment)
+        if priority is not None:
+            self.replay.set_priorities(batch.slot, priority.to(batch.slot.device))
+        return metrics
+
+    def observe(self, action: np.ndarray, step: EnvStep) -> None:
+        self.replay.add(action, step.reward, step.terminated, step.frame)
+        self.agent_steps += 1
+        self.episode_return += step.reward
+        self.in_episode = not (step.terminated or step.truncated)
+
+    def slow_metrics(self) -> dict[str, float]:
+        """Statistics over the whole replay, for the log only."""
+        return {"priority_entropy_share": self.replay.priority_entropy_share()}
+
+    def close(self) -> None:
+        self.env.close()
+
+    _PARTS = ("env", "algorithm", "replay", "generators")
+    _COUNTERS = ("agent_steps", "updates", "in_episode", "episode_return")
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {name: getattr(self, name).state_dict() for name in self._PARTS}
+        return parts | {name: getattr(self, name) for name in self._COUNTERS}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self._COUNTERS:
+            setattr(self, name, state[name])
+        for name in self._PARTS[1:]:
+            getattr(self, name).load_state_dict(state[name])
+        # an environment that cannot be saved or brought back: the cut-off episode is left as it is,
+        # a new one begins
+        if not state["env"] or self.env.load_state_dict(state["env"]) is False:
+            self.in_episode = False

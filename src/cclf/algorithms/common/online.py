@@ -1,0 +1,83 @@
+"""How data flows where nothing is kept: act, step, learn from that one transition."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cclf.storage.safe_loading import refuse_unless
+from cclf.types import Advance, Game, Metrics, Stateful, Turn
+
+
+class Transition(NamedTuple):
+    observation: Tensor  # (F, H, W) uint8
+    action: int
+    reward: float
+    next_observation: Tensor  # (F, H, W) uint8
+    terminated: bool  # a time limit does not count: what would have followed is worth something
+
+
+class OnlineAlgorithm(Stateful, Protocol):
+    """Discrete actions, one transition at a time. `random` is all the chance it may use."""
+
+    metric_names: tuple[str, ...]
+
+    def act(self, observation: Tensor, random: np.random.Generator) -> int: ...
+    def update(self, transition: Transition) -> Metrics: ...
+
+
+class OnlineLearner:
+    """One turn is one agent step and one update on it."""
+
+    def __init__(self, game: Game, algorithm: OnlineAlgorithm, random: np.random.Generator):
+        self.env, self.algorithm, self.random = game, algorithm, random
+        self.metric_names = algorithm.metric_names
+        self.updates = 0
+        self.in_episode = False
+        self.game_return = 0.0
+
+    def turn(self, env_steps: int) -> Turn:  # noqa: ARG002 (nothing here decays)
+        if not self.in_episode:
+            self.env.reset()
+        observation = self._look()
+        action = self.algorithm.act(observation, self.random)
+        yield
+        step = self.env.step(action)
+        self.in_episode = not (step.terminated or step.truncated)
+        seen = Transition(observation, action, step.reward, self._look(), step.terminated)
+        metrics = self.algorithm.update(seen)
+        self.updates += 1
+        self.game_return += self.env.raw_reward
+        finished = []
+        if self.env.game_over or step.truncated:
+            finished, self.game_return = [self.game_return], 0.0
+        return Advance(1, metrics, finished)
+
+    def _look(self) -> Tensor:
+        # A copy: the game may write its next frame into the same memory.
+        return torch.from_numpy(self.env.stack.copy())
+
+    def slow_metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "env": self.env.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "random": self.random.bit_generator.state,
+            "updates": self.updates,
+            "in_episode": self.in_episode,
+            "game_return": self.game_return,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        refuse_unless(state["updates"] >= 0, f"updates is {state['updates']}")
+        self.env.load_state_dict(state["env"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.random.bit_generator.state = state["random"]
+        self.updates, self.in_episode = state["updates"], state["in_episode"]
+        self.game_return = state["game_return"]

@@ -1,0 +1,232 @@
+"""The settings of data-efficient Rainbow (van Hasselt et al., 2019), as CURL's code runs it; see
+docs/atari.md."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from cclf.algorithms.base import refuse_unknown, refuse_workers
+from cclf.config import Config, Precision, check_fields
+from cclf.errors import ConfigError
+from cclf.fields import Count, CountOrZero, Positive, Range, Share, Size, ZeroOrMore
+from cclf.rules import OF_GRIDS_ALONE, Rule, Values, all_of, any_of, needs, needs_off, unless, where
+
+_td_priorities = all_of(needs_off("prioritisation"), where("base_replay", "td-error"))
+_uneven_replay = any_of(
+    needs("prioritisation"),
+    all_of(where("base_replay", "td-error"), unless("priority_exponent", 0.0)),
+)
+_importance_weights = all_of(needs("importance_sampling"), _uneven_replay)
+_sees_views = any_of(needs("contrastive"), where("q_observations", "views"))
+
+
+def _coefficients_differ(values: Values) -> str:
+    same = values["cclf_coefficient"] == values["curl_coefficient"]
+    return (
+        f"cclf_coefficient={values['cclf_coefficient']}, which curl_coefficient equals"
+        if same
+        else ""
+    )
+
+
+RULES: dict[str, Rule] = {  # when options act; one without a rule always does
+    "negatives": OF_GRIDS_ALONE,
+    "augmentation": _sees_views,
+    "q_observations": unless("augmentation", "none"),
+    "intensity_scale": all_of(unless("augmentation", "none"), _sees_views),
+    "base_replay": needs_off("prioritisation"),
+    "priority_exponent": _td_priorities,
+    "importance_sampling": _uneven_replay,
+    "importance_beta": _importance_weights,
+    "importance_beta_agent_steps": all_of(_importance_weights, unless("importance_beta", 1.0)),
+    "warmup_policy": all_of(
+        lambda values: (
+            ""
+            if values["epsilon_decay_agent_steps"] == 0
+            else "epsilon that starts at 1, which is uniform already"
+        ),
+        unless("epsilon_train", 1.0),
+    ),
+    "epsilon_decay_agent_steps": unless("epsilon_train", 1.0),
+    # A target that is copied after every update, and has no noise of its own, chooses as the online
+    # network does.
+    "double_q": any_of(
+        unless("target_every_agent_steps", 1), unless("updates_per_agent_step", 1), needs("noisy")
+    ),
+    "noisy_sigma": needs("noisy"),
+    "atoms": needs("distributional"),
+    "value_max": needs("distributional"),
+    "key_ema_rate": needs("contrastive"),
+    "logit_scale": needs("contrastive"),
+    "contrastive_hidden_dim": needs("contrastive"),
+    "contrastive_dim": needs("contrastive"),
+    "contrastive_list": all_of(needs("contrastive"), _coefficients_differ),
+    "cclf_coefficient": all_of(needs("contrastive"), where("contrastive_list", "cclf")),
+    "curl_coefficient": all_of(needs("contrastive"), where("contrastive_list", "curl")),
+    "contrastive_joins_td": all_of(
+        needs("contrastive"),
+        any_of(all_of(_td_priorities, unless("priority_exponent", 0.0)), _importance_weights),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class RainbowConfig:
+    """Data-efficient Rainbow on Atari (van Hasselt et al., 2019), as CURL's code runs it; see
+    docs/atari.md."""
+
+    base: ClassVar[str] = "rainbow"
+    rules: ClassVar[Mapping[str, Rule]] = RULES
+
+    batch_size: Size = 32
+    """Transitions in each update."""
+    learn_start_agent_steps: Count = 1_600
+    """The first update follows this agent step."""
+    warmup_policy: Literal["noisy-net", "uniform"] = "noisy-net"
+    """Before the first update: the untrained network (CURL's code), or uniform random actions (the
+    CCLF paper)."""
+    updates_per_agent_step: Size = 1
+    """Updates after each agent step."""
+    replay_capacity_transitions: Count = 100_000
+    """Transitions that the replay keeps; the oldest leave first."""
+    replay_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where its frames are kept; auto: on the GPU where they fit."""
+    discount: Share = 0.99
+    """Of rewards to come, per agent step."""
+    n_steps: Size = 20
+    """Rewards in a return before the value of what follows."""
+    n_step_bug: bool = False
+    """Keep CURL's bug: no bootstrap either where the step after the n-th ended the episode."""
+    base_replay: Literal["td-error", "uniform"] = "td-error"
+    """How replay is drawn where curiosity does not prioritise it."""
+    priority_exponent: Share = 0.5
+    """Of TD-error priorities; curiosity enters as it is."""
+    importance_sampling: bool = False
+    """Weigh each sample by (N P)^-beta over the largest of the batch: Rainbow's, beside its
+    TD-error priorities."""
+    importance_beta: Share = 0.4
+    """Beta of the importance weights at the start of learning."""
+    importance_beta_agent_steps: Count = 98_400
+    """Agent steps after the start of learning in which beta rises to 1."""
+    learning_rate: Positive = 1e-4
+    """Of Adam, for all parameters."""
+    adam_epsilon: Positive = 1.5e-4
+    """Epsilon of Adam."""
+    max_gradient_norm: Positive = 10.0
+    """Larger gradients are scaled down to this norm."""
+    target_every_agent_steps: Count = 2_000
+    """Agent steps between two copies into the target network."""
+    key_ema_rate: Share = 0.001
+    """Of the momentum network that encodes keys."""
+    convolutions: Literal["data-efficient", "nature"] = "data-efficient"
+    """Which encoder: two layers (data-efficient Rainbow), or three (DQN's in Nature)."""
+    hidden_dim: Size = 256
+    """Width of the hidden layers of the value heads."""
+    distributional: bool = True
+    """C51 with cross-entropy, or plain Q values with a Huber loss."""
+    atoms: Annotated[int, Range(2, 10_000)] = 51
+    """Atoms of C51's distribution."""
+    value_max: Positive = 10.0
+    """The support of C51 is [-value_max, value_max]."""
+    noisy: bool = True
+    """Explore by noisy layers."""
+    noisy_sigma: ZeroOrMore = 0.1
+    """Scale of their noise at the start."""
+    dueling: bool = True
+    """Split Q into value and advantage."""
+    double_q: bool = True
+    """Choose the next action by the online network, value it by the target."""
+    epsilon_train: Share = 0.0
+    """Share of random actions in training."""
+    epsilon_decay_agent_steps: CountOrZero = 0
+    """Agent steps after the start of learning in which epsilon falls from 1 to `epsilon_train`; 0
+    starts there."""
+    epsilon_eval: Share = 0.001
+    """Share of random actions in evaluation."""
+    q_observations: Literal["views", "original"] = "views"
+    """What the Q loss and its target see: the augmented views (CCLF, DrQ) or the frames as they are
+    (Rainbow, CURL)."""
+    intensity_scale: ZeroOrMore = 0.0
+    """Multiply each view by 1 + scale * N, N standard normal within two deviations: DrQ has
+    0.05."""
+    contrastive_list: Literal["cclf", "curl"] = "cclf"
+    """Whose table of coefficients per game is used; the two papers disagree, see docs/atari.md."""
+    cclf_coefficient: ZeroOrMore = 1e-4
+    """Weight of the contrastive loss by the list of the CCLF paper."""
+    curl_coefficient: ZeroOrMore = 1.0
+    """Weight of the contrastive loss by the list of CURL."""
+    contrastive_hidden_dim: Size = 256
+    """Width of the hidden layer of the contrastive head."""
+    contrastive_dim: Size = 128
+    """Numbers that queries and keys are compared by."""
+    logit_scale: Positive = 0.1
+    """Inside the softmax of belief and contrastive loss."""
+    precision: Literal["auto", "fp32", "tf32"] = "auto"
+    """Of matrix products; tf32 rounds their factors to 11 bits, sums in float32, and needs a
+    GPU. auto: tf32 on a GPU, else fp32."""
+    contrastive_joins_td: bool = False
+    """CURL's code adds the contrastive loss to each sample's own: importance weights scale it, TD
+    priorities contain it."""
+
+    @property
+    def contrastive_coefficient(self) -> float:
+        return self.cclf_coefficient if self.contrastive_list == "cclf" else self.curl_coefficient
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.learn_start_agent_steps <= self.n_steps:
+            raise ConfigError(
+                f"learn_start_agent_steps={self.learn_start_agent_steps} clashes with "
+                f"n_steps={self.n_steps}: "
+                "no transition has its n steps yet; learn later"
+            )
+
+    def check(self, config: Config) -> None:
+        """Refuse what does not go together with the rest of a run."""
+        refuse_workers(config.run, "Rainbow", ("env_worker",))
+        refuse_unknown(
+            config.method,
+            "Rainbow",
+            augmentations=("crop-pad-crop", "shift", "none"),
+            selections=("all", "curiosity"),
+        )
+        if config.env.crop_pixels != config.env.frame_pixels:
+            raise ConfigError(
+                f"crop_pixels={config.env.crop_pixels} clashes with "
+                f"frame_pixels={config.env.frame_pixels}: "
+                "Rainbow's augmentations keep the size of a frame"
+            )
+        least = {"data-efficient": 25, "nature": 36}[self.convolutions]
+        if config.env.frame_pixels < least:
+            raise ConfigError(
+                f"convolutions={self.convolutions} clashes with "
+                f"frame_pixels={config.env.frame_pixels}: use {least} or more"
+            )
+        if config.method.augmentation == "none" and config.method.contrastive:
+            raise ConfigError(
+                "augmentation=none clashes with contrastive=True: two views would be the same; use "
+                "crop-pad-crop"
+            )
+        if config.method.augmentation == "none" and self.intensity_scale:
+            raise ConfigError(
+                f"intensity_scale={self.intensity_scale} clashes with augmentation=none: it would "
+                "do nothing"
+            )
+        pieces = [
+            name
+            for name in ("prioritisation", "regularisation", "reward")
+            if getattr(config.method, name)
+        ]
+        pieces += ["selection"] if config.method.selection != "all" else []
+        if self.q_observations == "original" and (pieces or config.method.views > 1):
+            other = pieces[0] if pieces else f"views={config.method.views}"
+            raise ConfigError(
+                f"q_observations=original clashes with {other}: Q would learn from none of the "
+                "views; use q_observations=views"
+            )
+
+    def fast_precision(self, config: Config) -> Precision:  # noqa: ARG002 (of every run)
+        return "tf32"
+
+    def updates_at(self, agent_steps: int) -> int:
+        return max(0, agent_steps - self.learn_start_agent_steps + 1) * self.updates_per_agent_step

@@ -1,0 +1,151 @@
+"""The methods of the paper on Rainbow, its two profiles and what it sets for a task."""
+
+from dataclasses import replace
+
+from cclf.algorithms.base import (
+    ABLATIONS,
+    CONTROLS,
+    Defaults,
+    Method,
+    Overrides,
+    by_curiosity,
+    by_name,
+    with_pieces,
+)
+from cclf.algorithms.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
+
+DEFAULTS = Defaults(
+    env={"frame_pixels": 84, "crop_pixels": 84, "frame_stack": 4, "action_repeat": 4},
+    method={
+        "augmentation": "crop-pad-crop",
+        "bonus_temperature": 2e-4,
+        "bonus_maxima": "of-curiosity",
+    },
+)
+
+_PLAIN = with_pieces()
+_CCLF = Method("cclf", "all four pieces", {})
+# On Rainbow the contrastive loss may stand beside a Q loss that never sees an augmented frame:
+# CURL's does.
+_NOTHING = _PLAIN | {"augmentation": "none", "views": 1, "contrastive": False}
+_ONE_VIEW = _PLAIN | {"views": 1, "contrastive": False}
+_WEIGHED: Overrides = {"importance_sampling": True}
+_ORIGINAL: Overrides = _WEIGHED | {"q_observations": "original"}
+_CURL: Overrides = _ORIGINAL | {"contrastive_list": "curl", "contrastive_joins_td": True}
+# DrQ's Atari agent and the "Efficient DQN" under it (Kostrikov et al., 2020; values of Dopamine's
+# DrQ.gin).
+_EFFICIENT_DQN: Overrides = {
+    "n_steps": 10,
+    "base_replay": "uniform",
+    "target_every_agent_steps": 1,
+    "convolutions": "nature",
+    "hidden_dim": 512,
+    "distributional": False,
+    "noisy": False,
+    "epsilon_train": 0.1,
+    "epsilon_decay_agent_steps": 5_000,
+    "epsilon_eval": 0.05,
+    "q_observations": "original",
+}
+_DRQ: Overrides = _EFFICIENT_DQN | {"q_observations": "views", "intensity_scale": 0.05}
+# Overtrained Rainbow (Kielak, 2020; values of Dopamine's OTRainbow.gin): eight updates a step.
+_OTRAINBOW: Overrides = _ORIGINAL | {
+    "n_steps": 3,
+    "learn_start_agent_steps": 20_000,
+    "warmup_policy": "uniform",
+    "updates_per_agent_step": 8,
+    "importance_beta": 0.5,
+    "importance_beta_agent_steps": 10**9,  # it stays at 0.5
+    "learning_rate": 6.25e-5,
+    "target_every_agent_steps": 500,
+    "convolutions": "nature",
+    "hidden_dim": 512,
+    "noisy": False,
+    "dueling": False,
+    "double_q": False,
+    "epsilon_train": 0.01,
+    "epsilon_decay_agent_steps": 50_000,
+}
+
+
+def _on_rainbow(method: Method) -> Method:
+    """Curiosity's priorities carry no importance weights; without that piece replay is Rainbow's
+    own, with them."""
+    return replace(
+        method, settings={} if method.overrides.get("prioritisation", True) else _WEIGHED
+    )
+
+
+METHODS = by_name(
+    Method("rainbow", "data-efficient Rainbow", _NOTHING, _ORIGINAL),
+    Method("rainbow-uniform", "the same with uniform replay", _NOTHING,
+           {"q_observations": "original", "base_replay": "uniform"}),
+    Method("rainbow-shift-1", "control: Rainbow learning Q from one augmented view", _ONE_VIEW, _WEIGHED),
+    Method("rainbow-shift-2", "control: from two, evenly averaged", _PLAIN | {"contrastive": False}, _WEIGHED),
+    Method("otrainbow", "overtrained Rainbow: eight updates a step", _NOTHING, _OTRAINBOW),
+    Method("efficient-dqn", "DrQ's base agent: double dueling DQN on the original frames", _NOTHING, _EFFICIENT_DQN),
+    Method("drq", "the same on shifted frames of random intensity", _ONE_VIEW | {"augmentation": "shift"}, _DRQ),
+    Method("drq-epsilon", "DrQ with the epsilons of Rainbow's evaluations", _ONE_VIEW | {"augmentation": "shift"},
+           _DRQ | {"epsilon_train": 0.01, "epsilon_eval": 0.001}),
+    Method("curl", "Rainbow with a contrastive loss on two augmented views", _PLAIN | {"views": 1}, _CURL),
+    Method("curl-cclf-list", "control: CURL with the CCLF paper's coefficients", _PLAIN | {"views": 1},
+           _CURL | {"contrastive_list": "cclf"}),
+    _CCLF,
+    Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
+    *(_on_rainbow(method) for method in ABLATIONS),
+    *by_curiosity(_CCLF, *CONTROLS, "ranks", "debiased", "cancelled"),
+)  # fmt: skip
+
+# CCLF on Rainbow was never released: here "released" is CURL's Rainbow, with the pieces of the
+# released SAC code.
+PROFILES = {
+    "released": Defaults(
+        settings={"warmup_policy": "noisy-net"}, method={"contrastive_reduction": "weighted-mean"}
+    ),
+    "paper": Defaults(
+        settings={"warmup_policy": "uniform"}, method={"contrastive_reduction": "sum"}
+    ),
+}
+
+_CATCH: Overrides = {
+    "learn_start_agent_steps": 200,
+    "replay_capacity_transitions": 5_000,
+    "n_steps": 4,
+    "importance_beta_agent_steps": 1_800,
+    "learning_rate": 1e-3,
+    "target_every_agent_steps": 100,
+    "hidden_dim": 64,
+    "value_max": 3.0,
+    "contrastive_hidden_dim": 64,
+    "contrastive_dim": 32,
+    "cclf_coefficient": 1.0,
+}
+
+# Pictures of 84 pixels would hide their last nine rows and columns from the data-efficient network
+# (`GameEncoder.visible_pixels`), and a Gymnasium environment may show what counts there. 100 is the
+# least side of which both networks see all. Rewards are not clipped: up to 1 a step fit the
+# support.
+_GYM = Defaults(env={"frame_pixels": 100, "crop_pixels": 100}, settings={"value_max": 100.0})
+
+# Half the frame and half the width; measured in docs/performance.md.
+SIZES = {
+    "small": Defaults(env={"frame_pixels": 50, "crop_pixels": 50}, settings={"hidden_dim": 128})
+}
+
+
+def of_task(task: str) -> Defaults:
+    """CURL's code and the CCLF paper have tables of contrastive coefficients that disagree; a
+    method names the one it uses."""
+    if task == "toy/catch":
+        return Defaults(settings=_CATCH)
+    if task.startswith("gym/"):
+        return _GYM
+    game = task.partition("/")[2]
+    if game not in CCLF_COEFFICIENTS:
+        return Defaults()
+    return Defaults(
+        settings={
+            "curl_coefficient": CURL_COEFFICIENTS[game],
+            "cclf_coefficient": CCLF_COEFFICIENTS[game],
+        }
+    )

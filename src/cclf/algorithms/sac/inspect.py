@@ -1,0 +1,75 @@
+"""What `cclf inspect` shows of SAC on pixels."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclf.algorithms.common import pixel_inspection
+from cclf.algorithms.common.pixel_inspection import Looks
+from cclf.algorithms.sac.learner import make_sac
+from cclf.algorithms.sac.parts import q_target
+from cclf.algorithms.sac.sac import Sac
+from cclf.config import Config
+from cclf.data.augmentations import centre_origins, crop
+from cclf.data.replay import Replay
+from cclf.errors import ConfigError
+from cclf.inspection.records import About, Gallery
+from cclf.inspection.samples import without_curiosity
+from cclf.storage.safe_loading import refuse_unlike
+from cclf.types import Batch, MakeEnv
+
+
+def gallery(
+    about: About,
+    config: Config,
+    learner: dict[str, Any],
+    samples: int,
+    env_steps: Tensor,
+    make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
+) -> Gallery:
+    if config.env.observe != "pixels":
+        raise ConfigError(
+            f"{config.task} was learned with observe={config.env.observe}: the gallery shows "
+            "pictures of what an agent saw, and there are none"
+        )
+    sac, replay = load(config, learner, env_steps.device)
+    return pixel_inspection.gallery(about, config, looks_of(sac), replay, samples, env_steps)
+
+
+def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Sac, Replay]:
+    make = partial(make_sac, device=device)
+    sac, replay = pixel_inspection.load(config, learner, make)
+    saved = learner["algorithm"]["log_temperature"]  # no network, and part of the target
+    refuse_unlike(sac.log_temperature.detach(), saved, "log_temperature")
+    sac.log_temperature.data.copy_(saved)
+    return sac, replay
+
+
+def looks_of(sac: Sac) -> Looks:
+    return Looks(
+        framework=sac.framework,
+        draw_noise=sac.draw_noise,
+        frames=lambda frames: frames,
+        view_pixels=sac.env.crop_pixels,
+        encode_query=sac.critic.encoder,
+        encode_key=sac.target.encoder,
+        views_name="crops",
+        td_error=partial(td_error, sac),
+    )
+
+
+def td_error(sac: Sac, batch: Batch, noise: Tensor, _: Tensor) -> Tensor:
+    """On the crops that evaluation sees; the clock changes nothing here."""
+    pixels = sac.env.crop_pixels
+    size = (len(batch.reward), sac.env.frame_pixels, pixels)
+    origins = centre_origins(1, *size, batch.reward.device)
+    seen, following = (
+        crop(frames, origins, pixels).inputs[0]
+        for frames in (batch.observation, batch.next_observation)
+    )
+    alone, encoder = without_curiosity(seen, following, batch.reward), sac.critic.encoder
+    features = ([encoder.convolutions(following)], sac.target.encoder(following))
+    target = q_target(sac, alone, batch, *features, noise[None])
+    return pixel_inspection.distance_to(target, sac.critic.values(encoder(seen), batch.action))

@@ -1,0 +1,101 @@
+"""Networks for SAC from pixels: the encoder of SAC-AE and CURL, a tanh-Gaussian actor, twin
+Q-functions."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cclf.algorithms.common.custom_encoder import OwnEncoder
+from cclf.algorithms.common.pixel_encoder import Head, mlp
+from cclf.algorithms.sac.observations import Rows, Trunk
+
+
+def initialise(module: nn.Module) -> None:
+    """Orthogonal linear layers, delta-orthogonal convolutions (Xiao et al., 2018), zero biases."""
+    if isinstance(module, nn.Linear):
+        nn.init.orthogonal_(module.weight)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Conv2d):
+        centre = module.kernel_size[0] // 2
+        nn.init.zeros_(module.weight)
+        nn.init.orthogonal_(
+            module.weight.data[:, :, centre, centre], gain=nn.init.calculate_gain("relu")
+        )
+        assert module.bias is not None, "convolutions here have a bias"
+        nn.init.zeros_(module.bias)
+
+
+class Encoder(nn.Module):
+    """Pixels, or state, to features z."""
+
+    def __init__(self, convolutions: Trunk, feature_dim: int, tanh: bool):
+        super().__init__()
+        self.convolutions = convolutions
+        self.head = Head(convolutions.out_dim, feature_dim, tanh)
+
+    def forward(self, images: Tensor | Rows) -> Tensor:
+        z: Tensor = self.head(self.convolutions(images))
+        return z
+
+
+class Critic(nn.Module):
+    """Twin Q-functions on one encoder."""
+
+    def __init__(self, encoder: Encoder, feature_dim: int, action_dim: int, hidden_dim: int):
+        super().__init__()
+        self.encoder = encoder
+        self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
+        self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
+        own = isinstance(encoder.convolutions, OwnEncoder)  # which begins as it was made
+        for part in (encoder.head if own else encoder, self.q1, self.q2):
+            part.apply(initialise)
+
+    def values(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Q1 and Q2 of features (B, D) and actions (B, A), each (B,)."""
+        inputs = torch.cat([z, action], dim=1)
+        return self.q1(inputs).squeeze(1), self.q2(inputs).squeeze(1)
+
+
+class PolicySample(NamedTuple):
+    mean_action: Tensor  # (B, A)
+    action: Tensor  # (B, A)
+    log_prob: Tensor  # (B,)
+    entropy: Tensor  # (B,)  of the Gaussian before the tanh
+
+
+class Actor(nn.Module):
+    """Tanh-Gaussian policy. It owns its encoder's head; the convolutions are the critic's and learn
+    nothing from it."""
+
+    def __init__(
+        self,
+        head: Head,
+        feature_dim: int,
+        action_dim: int,
+        hidden_dim: int,
+        log_std_min: float,
+        log_std_max: float,
+    ):
+        super().__init__()
+        self.head = head
+        self.trunk = mlp(feature_dim, hidden_dim, 2 * action_dim)
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+        self.apply(initialise)
+
+    def forward(self, conv_features: Tensor, noise: Tensor) -> PolicySample:
+        """The action for detached convolution features, with standard normal `noise` (B, A)."""
+        return self.policy(self.head(conv_features), noise)
+
+    def policy(self, features: Tensor, noise: Tensor) -> PolicySample:
+        mean, raw = self.trunk(features).chunk(2, dim=1)
+        log_std = self.log_std_min + 0.5 * (self.log_std_max - self.log_std_min) * (
+            torch.tanh(raw) + 1.0
+        )
+        action = torch.tanh(mean + noise * log_std.exp())
+        gaussian = (-0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
+        # 1e-6 keeps the logarithm finite where the tanh saturates.
+        log_prob = gaussian - torch.log(torch.relu(1.0 - action**2) + 1e-6).sum(1)
+        entropy = (log_std + 0.5 * (1.0 + math.log(2.0 * math.pi))).sum(1)
+        return PolicySample(torch.tanh(mean), action, log_prob, entropy)

@@ -1,0 +1,112 @@
+"""The methods of the paper on SAC, its two profiles and what it sets for a task."""
+
+from cclf.algorithms.base import (
+    ABLATIONS,
+    CANDIDATES,
+    CONTROLS,
+    Defaults,
+    Method,
+    Overrides,
+    by_curiosity,
+    by_name,
+    with_pieces,
+)
+
+_PLAIN = with_pieces()
+_CCLF = Method("cclf", "all four pieces", {})
+METHODS = by_name(
+    Method(
+        "sac-pixel",
+        "SAC on the centre crop, no augmentation",
+        _PLAIN | {"augmentation": "centre-crop", "views": 1, "contrastive": False},
+    ),
+    Method("rad", "SAC on one random crop", _PLAIN | {"views": 1, "contrastive": False}),
+    Method(
+        "curl", "one crop, and a second as the key of a contrastive loss", _PLAIN | {"views": 1}
+    ),
+    Method(
+        "drq",
+        "two crops, evenly averaged in loss and target, Eq. (1)(2)",
+        _PLAIN | {"contrastive": False},
+    ),
+    Method(
+        "drq-5",
+        "the same with five crops, [K, M] = [5, 5]",
+        _PLAIN | {"views": 5, "contrastive": False},
+    ),
+    Method("curl+", "DrQ with the contrastive loss, [K, M] = [2, 2]", _PLAIN),
+    Method(
+        "curl++", "the same with [K, M] = [5, 5], all five in the losses", _PLAIN | {"views": 5}
+    ),
+    Method(
+        "select",
+        "two of five crops by least pixel overlap, Eq. (4)",
+        _PLAIN | {"views": 5, "selection": "overlap"},
+    ),
+    Method("select+", "two of five crops by curiosity, Eq. (5)", with_pieces("selection")),
+    _CCLF,
+    *ABLATIONS,
+    *by_curiosity(_CCLF, *CONTROLS, *CANDIDATES),
+)
+
+# Each disagreement between the paper and the released code is one field; see docs/deviations.md.
+PROFILES = {
+    "released": Defaults(
+        settings={
+            "encoder_tanh": False,
+            "contrastive_encoder_steps": 2,
+            "contrastive_learning_rate": 1e-3,
+            "last_crop_offset": False,
+            "collection_view": "centre-crop",
+        },
+        method={"contrastive_reduction": "weighted-mean", "bonus_maxima": "of-paid-bonus"},
+    ),
+    "paper": Defaults(
+        settings={
+            "encoder_tanh": True,
+            "contrastive_encoder_steps": 1,
+            "last_crop_offset": True,
+            "collection_view": "random-crop",
+        },
+        method={"contrastive_reduction": "sum", "bonus_maxima": "of-curiosity"},
+    ),
+}
+
+_TOY: Overrides = {
+    "batch_size": 64,
+    "hidden_dim": 128,
+    "warmup_agent_steps": 200,
+    "replay_capacity_transitions": 10_000,
+    "temperature_learning_rate": 1e-3,
+}
+
+# From state, as SAC is usually run there: narrow networks, one frame, the target after each update.
+# It is no setting of the paper; measured in docs/performance.md.
+OBSERVING = {
+    "state": Defaults(
+        env={"frame_stack": 1},
+        settings={
+            "batch_size": 256,
+            "hidden_dim": 256,
+            "temperature_learning_rate": 1e-3,
+            "temperature_beta1": 0.9,
+        },
+    )
+}
+
+# Half the frame, a quarter of the width, an eighth of the batch; measured in docs/performance.md.
+SIZES = {
+    "small": Defaults(
+        env={"frame_pixels": 50, "crop_pixels": 42},
+        settings={"batch_size": 64, "conv_filters": 16, "hidden_dim": 256},
+    )
+}
+
+
+def of_task(task: str) -> Defaults:
+    if task.startswith("toy/"):
+        return Defaults(settings=_TOY)
+    # the paper trains belief and encoder at the same rate; the released profile at its own
+    if task == "dmc/cheetah-run":
+        return Defaults(settings={"learning_rate": 2e-4, "contrastive_learning_rate": 2e-4})
+    return Defaults()

@@ -1,0 +1,186 @@
+"""The paper's tables and figures as runs: which methods on which tasks, how long, with how many
+seeds.
+
+`paper` is the size of the paper's own experiment; `small` the least that can decide some of its
+claims, hence five seeds. The tables named after curiosity are not the paper's: CCLF against its
+controls, twelve seeds and more where a run takes a minute or two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cclf.algorithms.base import ABLATIONS, CONTROLS, PIECES
+from cclf.envs.registry import known_tasks
+from cclf.errors import ConfigError, nearest
+
+Budget = Literal["small", "paper"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    summary: str
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    options: tuple[str, ...] = ()
+    """Further words of each `cclf train`."""
+
+
+def _seeds(count: int) -> tuple[int, ...]:
+    return tuple(range(1, count + 1))
+
+
+_DMC_TASKS = tuple(name for name in known_tasks() if name.startswith("dmc/"))
+_ATARI_TASKS = tuple(name for name in known_tasks() if name.startswith("atari/"))
+_ATARI_SMALL = tuple(f"atari/{game}" for game in ("Alien", "Freeway", "Krull", "RoadRunner"))
+_ATARI_METHODS = ("rainbow", "otrainbow", "efficient-dqn", "curl", "drq", "cclf")
+_CONTROL_METHODS = ("sac-pixel", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
+_GRID_METHODS = ("a2c", "re3", "cclf", "re3+cclf")
+_COMBINATIONS = (*(method.name for method in ABLATIONS), "cclf")
+_REMOVE_ONE = tuple(name for name in _COMBINATIONS if name.count("+") == len(PIECES) - 2)
+_CONTROLLED = ("cclf", *(f"cclf-{control}" for control in CONTROLS))
+_FAST = ("--no-video", "--no-tensorboard")
+_ON_TOY = ("--env-steps", "1500", "--eval-every-env-steps", "100", *_FAST)
+_ON_DRQV2 = (
+    *("--base", "drqv2", "--env-steps", "200000", "--eval-every-env-steps", "100000"),
+    *_FAST,
+)
+
+TABLES: dict[str, dict[Budget, Experiment]] = {
+    "table1": {
+        "small": Experiment(
+            "DeepMind Control at 100K: one task, all baselines",
+            ("dmc/cartpole-swingup",),
+            _CONTROL_METHODS,
+            _seeds(5),
+            ("--env-steps", "100000", *_FAST),
+        ),
+        "paper": Experiment(
+            "DeepMind Control at 100K and 500K, all baselines",
+            _DMC_TASKS,
+            _CONTROL_METHODS,
+            _seeds(6),
+            ("--env-steps", "500000", *_FAST),
+        ),
+    },
+    "ablation": {
+        "small": Experiment(
+            "cartpole-swingup at 100K: CCLF and CCLF without each of its four pieces",
+            ("dmc/cartpole-swingup",),
+            (*_REMOVE_ONE, "cclf"),
+            _seeds(5),
+            ("--env-steps", "100000", *_FAST),
+        ),
+        "paper": Experiment(
+            "cartpole-swingup at 100K and 500K: all 15 combinations of the four pieces",
+            ("dmc/cartpole-swingup",),
+            _COMBINATIONS,
+            _seeds(6),
+            ("--env-steps", "500000", *_FAST),
+        ),
+    },
+    "minigrid": {
+        "small": Experiment(
+            "MiniGrid: the two tasks of 400K steps",
+            ("minigrid/Empty-16x16", "minigrid/DoorKey-6x6"),
+            _GRID_METHODS,
+            _seeds(5),
+            ("--eval-every-env-steps", "25600", "--log-every-agent-steps", "12800", *_FAST),
+        ),
+        "paper": Experiment(
+            "MiniGrid: all three tasks, evaluated as often as the paper does",
+            ("minigrid/Empty-16x16", "minigrid/DoorKey-6x6", "minigrid/DoorKey-8x8"),
+            _GRID_METHODS,
+            _seeds(5),
+            _FAST,
+        ),
+    },
+    "atari": {
+        "small": Experiment(
+            "four games at 100K agent steps",
+            _ATARI_SMALL,
+            ("curl", "drq", "cclf"),
+            _seeds(5),
+            _FAST,
+        ),
+        "paper": Experiment(
+            "26 games at 100K agent steps", _ATARI_TASKS, _ATARI_METHODS, _seeds(4), _FAST
+        ),
+    },
+    "curiosity": {
+        "small": Experiment(
+            "DoorKey-6x6: CCLF, and CCLF with its curiosity shuffled or even",
+            ("minigrid/DoorKey-6x6",),
+            _CONTROLLED,
+            _seeds(20),
+            ("--eval-every-env-steps", "12800", "--log-every-agent-steps", "12800", *_FAST),
+        ),
+        "paper": Experiment(
+            "the same on DoorKey-6x6, cartpole-swingup and 26 games",
+            ("minigrid/DoorKey-6x6", "dmc/cartpole-swingup", *_ATARI_TASKS),
+            _CONTROLLED,
+            _seeds(6),
+            _FAST,
+        ),
+    },
+    "curiosity-toy": {
+        "small": Experiment(
+            "toy/reach from pixels, on a CPU: CCLF, and CCLF with its curiosity shuffled",
+            ("toy/reach",),
+            ("cclf", "cclf-shuffled"),
+            _seeds(12),
+            _ON_TOY,
+        ),
+        "paper": Experiment(
+            "the same with even curiosity, and CURL and DrQ beside them",
+            ("toy/reach",),
+            ("curl", "drq", *_CONTROLLED),
+            _seeds(20),
+            _ON_TOY,
+        ),
+    },
+    "curiosity-re3": {
+        "small": Experiment(
+            "DoorKey-8x8: CCLF on RE3, and the contrastive loss on RE3 without any curiosity",
+            ("minigrid/DoorKey-8x8",),
+            ("re3+curl", "re3+cclf"),
+            _seeds(5),
+            ("--eval-every-env-steps", "76800", *_FAST),
+        ),
+        "paper": Experiment(
+            "the same with shuffled and even curiosity beside them",
+            ("minigrid/DoorKey-8x8",),
+            ("re3+curl", "re3+cclf", *(f"re3+cclf-{control}" for control in CONTROLS)),
+            _seeds(20),
+            ("--eval-every-env-steps", "76800", *_FAST),
+        ),
+    },
+    "curiosity-drqv2": {
+        "small": Experiment(
+            "pendulum-swingup: CCLF on DrQ-v2, and the same with its curiosity shuffled",
+            ("dmc/pendulum-swingup",),
+            ("drq-v2+cclf", "drq-v2+cclf-shuffled"),
+            _seeds(5),
+            _ON_DRQV2,
+        ),
+        "paper": Experiment(
+            "the same, with even curiosity and plain DrQ-v2 beside them",
+            ("dmc/pendulum-swingup",),
+            ("drq-v2", "drq-v2+cclf", "drq-v2+cclf-shuffled", "drq-v2+cclf-even"),
+            _seeds(10),
+            _ON_DRQV2,
+        ),
+    },
+}
+
+
+def find_table(name: str, budget: Budget, also: Sequence[str] = ()) -> Experiment:
+    """`also` are names that the command takes though they are no table of runs; its error lists
+    them."""
+    if name not in TABLES:
+        known = (*TABLES, *also)
+        raise ConfigError(
+            f"unknown table {name!r}{nearest(name, known)}: use one of {', '.join(known)}"
+        )
+    return TABLES[name][budget]

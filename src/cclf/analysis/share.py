@@ -1,0 +1,95 @@
+"""A trained agent as a folder to share: its weights as safetensors, its config and its card.
+`cclf.load`, `evaluate` and `play` take such a folder as they take a run folder."""
+
+import contextlib
+import os
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as tensors_to_bytes
+
+from cclf import __version__, build, model_card
+from cclf.errors import ConfigError
+from cclf.storage.atomic_files import write_output
+from cclf.storage.run_folder import WEIGHTS, read_config, read_weights
+from cclf.storage.safe_loading import TENSOR_BYTES, read_file, refused_as
+
+CARD, VIDEO = "README.md", "replay.mp4"  # names that hubs know
+CPU = torch.device("cpu")
+
+
+def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
+    """Write the agent of a run folder to the folder `out`, which is new, empty, or written by this
+    function before; the weights are read back and must be those of the run, otherwise nothing is
+    left."""
+    _refuse_other_folder(out)
+    evaluations = model_card.evaluations_of(folder)
+    if not evaluations:
+        raise ConfigError(f"{folder} has no evaluation yet: a card says what an agent reached")
+    agent, _, env_steps = build.load_agent(folder, CPU, 1, trust_imports=trust_imports)
+    with closing(agent):
+        weights = _weights(agent.policy, folder)
+    header = {"format": "pt", "cclf": __version__, "env_steps": str(env_steps)}
+    files: dict[str, str | bytes] = {
+        "config.json": read_file(folder / "config.json"),
+        CARD: model_card.text(folder, read_config(folder), env_steps, evaluations),
+        WEIGHTS: tensors_to_bytes(weights, metadata=header),
+    }
+    videos = sorted(folder.glob("episode-*.mp4"), key=lambda path: (len(path.name), path))
+    if videos:
+        with refused_as(f"cannot read {videos[-1]}"):
+            files[VIDEO] = read_file(videos[-1], TENSOR_BYTES)
+    is_new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=out, prefix=".card-") as begun:
+            made = Path(begun)
+            for name, content in files.items():
+                write_output(made / name, content)
+            _refuse_other_weights(made, weights, trust_imports)
+            for name in files:
+                os.replace(made / name, out / name)
+    except BaseException as error:
+        if is_new:
+            with contextlib.suppress(OSError):
+                out.rmdir()
+        if isinstance(error, OSError):  # it names a file that is gone
+            raise OSError(error.errno, error.strerror or str(error), str(out)) from error
+        raise
+    return [out / name for name in sorted(files)]
+
+
+def _refuse_other_folder(out: Path) -> None:
+    """A folder that has files of others, such as a project with a README.md of its own."""
+    if (out / "checkpoint").exists():
+        raise ConfigError(f"cannot write {out}: it is a run folder; name another one")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    try:
+        read_weights(out)
+    except ConfigError as error:
+        raise ConfigError(
+            f"cannot write {out}: it holds files that are not of an exported agent; name a new or "
+            "an empty folder"
+        ) from error
+
+
+def _weights(policy: Any, folder: Path) -> dict[str, torch.Tensor]:
+    """What an evaluation takes a copy of, on the CPU."""
+    state = build.networks_of(policy).state_dict()
+    if not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise ConfigError(f"the base algorithm of {folder} keeps more than tensors: no card of it")
+    return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
+
+
+def _refuse_other_weights(
+    made: Path, weights: dict[str, torch.Tensor], trust_imports: bool
+) -> None:
+    agent, _, _ = build.load_agent(made, CPU, 1, trust_imports=trust_imports)
+    with closing(agent):
+        found = _weights(agent.policy, made)
+    if not all(torch.equal(found[name], value) for name, value in weights.items()):
+        raise ConfigError("the written weights are not those of the run: nothing is left")

@@ -1,0 +1,230 @@
+"""Estimates with intervals. The unit is a run: a seed of a method on a task. Scores are matrices,
+runs x tasks.
+
+An estimator takes (..., runs, tasks) and gives (...), so that the same line works on the scores and
+on all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
+2021): runs are redrawn within each task, tasks are kept. Few runs give intervals that are too
+narrow; `cclf.analysis.verdict` says how many it asks for. One run gives none: where a method has one
+run on each of several tasks, tasks are redrawn instead, the same for all methods (`over`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Estimator = Callable[[np.ndarray], np.ndarray]  # (..., runs, tasks) -> (...)
+RESAMPLES = 2_000
+
+
+class Interval(NamedTuple):
+    estimate: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def mean(scores: np.ndarray) -> np.ndarray:
+    """Mean over tasks of the mean over runs.
+
+    >>> float(mean(np.array([[1.0, 10.0], [3.0, 30.0]])))  # (2 + 20) / 2
+    11.0
+    """
+    return np.asarray(scores.mean(axis=(-2, -1)))
+
+
+def std(scores: np.ndarray) -> np.ndarray:
+    """Spread over runs (n - 1 in the denominator), averaged over tasks; for one task the ± of the
+    paper's tables.
+
+    >>> float(std(np.array([[1.0], [3.0], [5.0]])))  # sqrt((4 + 0 + 4) / 2)
+    2.0
+    """
+    runs = scores.shape[-2]
+    return np.asarray(scores.std(axis=-2, ddof=min(1, runs - 1)).mean(axis=-1))
+
+
+def median(scores: np.ndarray) -> np.ndarray:
+    """Median over tasks of the mean over runs.
+
+    >>> float(median(np.array([[1.0, 10.0, 0.0], [3.0, 30.0, 0.0]])))  # of 2, 20 and 0
+    2.0
+    """
+    return np.asarray(np.median(scores.mean(axis=-2), axis=-1))
+
+
+def iqm(scores: np.ndarray) -> np.ndarray:
+    """Interquartile mean: the mean of the middle half of all runs of all tasks.
+
+    >>> float(iqm(np.array([[0.0, 4.0], [1.0, 5.0], [2.0, 6.0], [3.0, 100.0]])))  # of 0..6 and 100 the middle: 2, 3, 4, 5
+    3.5
+    """
+    ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
+    cut = int(0.25 * ordered.shape[-1])
+    return np.asarray(ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1))
+
+
+def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
+    """How far runs stay below `target` on average; what lies above it earns nothing.
+
+    >>> float(optimality_gap(np.array([[0.5, 3.0], [1.0, 0.0]])))  # 0.5, 0, 0 and 1 are missing
+    0.375
+    """
+    return np.asarray(target - np.minimum(scores, target).mean(axis=(-2, -1)))
+
+
+def better_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Probability of improvement: how often a run of x beats a run of y on the same task; a tie is
+    half a win. Mean over tasks.
+
+    >>> float(better_share(np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])))  # 1<2, 1<3, 3>2, 3=3
+    0.375
+    """
+    shares = []
+    for task in range(x.shape[-1]):  # one at a time: all pairs of runs at once are many
+        ours, theirs = x[..., :, None, task], y[..., None, :, task]
+        shares.append(((ours > theirs) + 0.5 * (ours == theirs)).mean(axis=(-2, -1)))
+    return np.asarray(np.mean(shares, axis=0))
+
+
+def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
+    """(resamples, runs, tasks): the runs of each task drawn anew with replacement, each task by
+    itself."""
+    drawn = random.integers(0, len(scores), (resamples, *scores.shape))
+    return np.take_along_axis(scores[None], drawn, axis=1)
+
+
+def over(samples: Sequence[np.ndarray]) -> str:
+    """What intervals of these methods' scores are made over: "runs", "tasks" where a method has one
+    run, whose spread nobody knows, or "" where there is nothing to redraw.
+
+    >>> over([np.zeros((5, 2))]), over([np.zeros((5, 2)), np.zeros((1, 2))]), over([np.zeros((1, 1))])
+    ('runs', 'tasks', '')
+    """
+    if all(len(scores) > 1 for scores in samples):
+        return "runs"
+    return "tasks" if samples[0].shape[1] > 1 else ""
+
+
+def _redraw(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
+    """(resamples, runs, tasks) of each method; runs are redrawn apart from the other methods',
+    tasks together with them."""
+    random = np.random.default_rng(seed)
+    if over(samples) == "tasks":
+        drawn = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
+        return [scores[:, drawn].swapaxes(0, 1) for scores in samples]
+    return [resample(scores, resamples, random) for scores in samples]
+
+
+def interval(
+    scores: np.ndarray, estimator: Estimator, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """An estimator's value with its 95 % interval.
+
+    >>> interval(np.array([[2.0], [2.0]]), mean)
+    Interval(estimate=array(2.), low=array(2.), high=array(2.))
+    """
+    return compare([scores], lambda parts: estimator(parts[0]), resamples, seed)
+
+
+def compare(
+    samples: Sequence[np.ndarray],
+    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """A statistic of several methods' scores with its 95 % interval.
+
+    Where a resample gives no number (0 / 0) the interval is as wide as it could have made it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        draws = statistic(_redraw(samples, resamples, seed))
+        estimate = statistic(samples)
+    return percentiles(estimate, draws)
+
+
+def percentiles(estimate: np.ndarray, draws: np.ndarray) -> Interval:
+    """The 2.5 % and 97.5 % points of draws along their first axis: draws themselves, so that
+    infinity is one, too."""
+    ends = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
+    low, high = (
+        np.quantile(values, q, axis=0, method="inverted_cdf")
+        for values, q in zip(ends, (0.025, 0.975), strict=True)
+    )
+    return Interval(estimate, np.asarray(low), np.asarray(high))
+
+
+def mean_interval(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """Mean over the first axis (runs) with its 95 % interval, for each column of curves: a run is
+    redrawn as a whole.
+
+    >>> mean_interval(np.array([[1.0], [1.0], [1.0]]))
+    Interval(estimate=array([1.]), low=array([1.]), high=array([1.]))
+    """
+    random = np.random.default_rng(seed)
+    draws = values[random.integers(0, len(values), (resamples, len(values)))].mean(axis=1)
+    return percentiles(values.mean(axis=0), draws)
+
+
+def performance_profile(
+    scores: np.ndarray, thresholds: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """The share of runs above each threshold, with its band.
+
+    >>> performance_profile(np.array([[0.2, 0.9], [0.4, 0.9]]), np.array([0.0, 0.3, 0.9])).estimate
+    array([1.  , 0.75, 0.  ])
+    """
+    (draws,) = _redraw([scores], resamples, seed)
+    shares = [
+        np.stack([(part > threshold).mean(axis=(-2, -1)) for threshold in thresholds], axis=-1)
+        for part in (scores, draws)
+    ]
+    return percentiles(*shares)
+
+
+def probability_of_improvement(
+    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """`better_share` of x over y with its 95 % interval.
+
+    >>> probability_of_improvement(np.array([[3.0]]), np.array([[2.0]])).estimate
+    array(1.)
+    """
+    return compare([x, y], lambda parts: better_share(parts[0], parts[1]), resamples, seed)
+
+
+def ratio_of_means(
+    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Mean of x over mean of y with its 95 % interval; seeds are not paired, since a seed means
+    nothing across methods.
+
+    >>> float(ratio_of_means(np.array([[3.0], [5.0]]), np.array([[2.0], [2.0]])).estimate)
+    2.0
+    """
+    return compare([x, y], lambda parts: mean(parts[0]) / mean(parts[1]), resamples, seed)
+
+
+def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:
+    """The first clock reading at which a curve reaches `threshold`; infinity where it never does.
+
+    >>> steps_to_threshold(np.array([10, 20, 30]), np.array([0.1, 0.95, 0.2]), 0.9)
+    20.0
+    """
+    reached = np.flatnonzero(returns >= threshold)
+    return float(env_steps[reached[0]]) if len(reached) else float("inf")
+
+
+def rate_interval(hits: int, total: int) -> Interval:
+    """A share of runs (failed, solved) with Wilson's 95 % interval, which is honest where none or
+    all did.
+
+    With z = 1.96:  (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n).  None of 5: up to 3.84 / 8.84 = 0.434.
+
+    >>> [round(float(value), 3) for value in rate_interval(0, 5)]
+    [0.0, 0.0, 0.434]
+    """
+    z, share = 1.959964, hits / total
+    centre = share + z**2 / (2 * total)
+    reach = z * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
+    low, high = ((centre + sign * reach) / (1 + z**2 / total) for sign in (-1, 1))
+    return Interval(np.asarray(share), np.asarray(max(0.0, low)), np.asarray(min(1.0, high)))

@@ -1,0 +1,217 @@
+"""`cclf reproduce cost`: what an update of each method takes in time and memory, beside what the
+paper says of it.
+
+The paper compares "model sizes during training", which grow with the number of views, and training
+hours. Here size is parameters plus what an update keeps for its gradients (counted, the same on
+every machine), and time is that of updates alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cclf import presets
+from cclf.analysis import published, statistics
+from cclf.analysis.verdict import Judgement, Verdict
+from cclf.config import Config, Precision
+
+if TYPE_CHECKING:
+    import torch
+
+    from cclf.algorithms.common.off_policy import OffPolicyLearner
+
+TASK = "dmc/cartpole-swingup"
+METHODS = ("drq", "drq[3,3]", "drq-5", "curl", "curl+", "curl++", "cclf")
+PUBLISHED_AS = {"drq[5,5]": "drq-5"}  # the paper's name -> ours, where they differ
+PAPER_BATCH_SIZE = 512  # for which sizes are given, whatever batch is timed
+WARMUP_PAIRS = 4  # CUDA graphs are captured in the third
+_RANDOM_AGENT_STEPS = 100  # whose frames the updates see
+
+
+class CostClaim(NamedTuple):
+    """The ratio a / b of a quantity is at most `limit`; at least, where b is the cheaper one that a
+    is warned of."""
+
+    text: str
+    quantity: str
+    method: str
+    rival: str
+    limit: float
+    at_most: bool = True
+
+
+class Cost(NamedTuple):
+    parameters: int
+    kept_bytes: int  # for gradients, by one update at the paper's batch size
+    milliseconds: np.ndarray  # (turns,) per update, means of a pair
+    parity: dict[str, float]  # of the update that was timed with the plain one in float32
+
+
+def claims() -> list[CostClaim]:
+    """The paper's, and two that it makes in words."""
+    found = []
+    for row in published.published("cost"):
+        method, rival = (PUBLISHED_AS.get(name, name) for name in row.method.split(" / "))
+        at_most = method == "cclf"
+        kind = "training time" if row.quantity == "training-time-ratio" else "model size"
+        bound = "at most" if at_most else "at least"
+        text = f"{kind}: {method} takes {bound} {row.mean:g} times {rival}'s"
+        found.append(CostClaim(text, row.quantity, method, rival, row.mean, at_most))
+    found.append(
+        CostClaim(
+            "model size: cclf does not exceed drq[3,3]", "model-size-ratio", "cclf", "drq[3,3]", 1.0
+        )
+    )
+    found.append(
+        CostClaim(
+            "training time: cclf is no dearer than drq-5",
+            "training-time-ratio",
+            "cclf",
+            "drq-5",
+            1.0,
+        )
+    )
+    return found
+
+
+def config_of(name: str, batch_size: int, device: str, precision: Precision = "fp32") -> Config:
+    """A method, or one with a number of views that no method has: drq[3,3].
+
+    >>> config_of("drq[3,3]", 512, "cpu").method.views
+    3
+    """
+    method, _, views = name.partition("[")
+    config = presets.resolve(TASK, method)
+    algorithm = config.algorithm
+    if views:
+        config = replace(config, method=replace(config.method, views=int(views.partition(",")[0])))
+    algorithm = replace(
+        algorithm,
+        batch_size=batch_size,
+        warmup_agent_steps=_RANDOM_AGENT_STEPS,
+        precision=precision,
+    )
+    run = replace(
+        config.run, env_steps=2 * _RANDOM_AGENT_STEPS * config.env.action_repeat, device=device
+    )
+    return replace(config, algorithm=algorithm, run=run)
+
+
+def measure(
+    names: Sequence[str],
+    device_name: str,
+    batch_size: int,
+    pairs: int,
+    precision: Precision = "fp32",
+) -> dict[str, Cost]:
+    """All methods in turns, so that a machine that is slow for a while is slow for each of them."""
+    import torch
+
+    from cclf.benchmark.parity import step_parity
+    from cclf.benchmark.updates import time_pairs
+    from cclf.training import devices
+
+    device = devices.choose_device(device_name)
+    torch.set_num_threads(1)
+    learners = {name: _learner(name, batch_size, device, precision) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(WARMUP_PAIRS + pairs):
+        for name, learner in learners.items():
+            times[name] += time_pairs(learner, 1, device)
+    costs = {}
+    for name, learner in learners.items():
+        parameters = sum(parameter.numel() for parameter in learner.algorithm.networks.parameters())  # type: ignore[attr-defined]
+        parity = step_parity(config_of(name, batch_size, str(device), precision), learner)
+        costs[name] = Cost(
+            parameters, _kept_bytes(name), np.array(times[name][WARMUP_PAIRS:]), parity
+        )
+        learner.close()
+    return costs
+
+
+def _learner(
+    name: str, batch_size: int, device: "torch.device", precision: Precision = "fp32"
+) -> "OffPolicyLearner":
+    """Ready to update, on frames of random play."""
+    from cclf import build
+    from cclf.training import devices
+
+    config = config_of(name, batch_size, str(device), precision)
+    devices.set_precision(config, device)
+    learner: OffPolicyLearner = build.make_learner(config, device)
+    while learner.warming_up:
+        learner.advance(0)
+    return learner
+
+
+def _kept_bytes(name: str) -> int:
+    """Bytes that the larger of two successive updates keeps for its gradients; counted on the CPU,
+    where nothing is fused."""
+    import torch
+
+    small = 4  # what is kept for a batch grows with its size
+    learner = _learner(name, small, torch.device("cpu"))
+    weights = {p.untyped_storage().data_ptr() for p in learner.algorithm.networks.parameters()}  # type: ignore[attr-defined]
+    sizes = []
+    for _ in range(2):
+        storages: dict[int, torch.UntypedStorage] = {}
+
+        def keep(
+            tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage] = storages
+        ) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                storages[storage.data_ptr()] = storage  # held, so that no address is used twice
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            learner.update(0)
+        sizes.append(sum(storage.nbytes() for storage in storages.values()))
+    learner.close()
+    return max(sizes) * PAPER_BATCH_SIZE // small
+
+
+def judge(claim: CostClaim, costs: dict[str, Cost]) -> Verdict:
+    """Held where the whole interval keeps the limit, did not hold where none of it does. Sizes are
+    exact."""
+    ours, theirs = costs[claim.method], costs[claim.rival]
+    if claim.quantity == "model-size-ratio":
+        estimate = low = high = size_bytes(ours) / size_bytes(theirs)
+    else:
+        # of one turn, in which the machine was as busy for both
+        ratios = (ours.milliseconds / theirs.milliseconds)[:, None]
+        interval = statistics.compare(
+            [ratios], lambda parts: np.asarray(np.median(parts[0], axis=(-2, -1)))
+        )
+        estimate, low, high = (float(value) for value in interval)
+    keeps, breaks = (
+        (high <= claim.limit, low > claim.limit)
+        if claim.at_most
+        else (low >= claim.limit, high < claim.limit)
+    )
+    state: Judgement = "held" if keeps else "did not hold" if breaks else "undecided"
+    return Verdict(state, f"{estimate:.3g} [{low:.3g}, {high:.3g}]", estimate, low, high, 1)
+
+
+def milliseconds(cost: Cost) -> float:
+    return float(np.median(cost.milliseconds))
+
+
+def size_bytes(cost: Cost) -> int:
+    return 4 * cost.parameters + cost.kept_bytes
+
+
+def document(costs: dict[str, Cost]) -> dict[str, Any]:
+    """The figures by method, for a file."""
+    return {
+        name: {
+            "parameters": found.parameters,
+            "kept_bytes": found.kept_bytes,
+            "median_ms": milliseconds(found),
+            "milliseconds": [round(value, 4) for value in found.milliseconds.tolist()],
+            "parity": found.parity,
+        }
+        for name, found in costs.items()
+    }

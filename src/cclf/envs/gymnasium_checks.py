@@ -1,0 +1,225 @@
+"""A user's Gymnasium environment as this package calls it: every error names it, and every answer
+is checked before it is used. PyTorch and numpy would broadcast, cast or fail much later."""
+
+import os
+import warnings
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cclf.config import Observe
+from cclf.envs.gymnasium_spaces import (
+    FLOAT32_MAX,
+    check_of,
+    kind_of,
+    refuse_no_space,
+    said,
+    shows_images,
+)
+from cclf.envs.named_calls import call, close
+from cclf.errors import ConfigError, WorkerError, nearest
+
+
+class Outcome(NamedTuple):
+    """Of one agent step."""
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+class CheckedEnv:
+    """What it calls an observation is what is learned from: of `state` one vector of float32, of
+    pixels the image. Where a rendered picture takes the place of the observation, that is not
+    looked at."""
+
+    def __init__(self, env_id: str, env: Any, observe: Observe = "pixels"):
+        self.id, self._env, self.spec = env_id, env, env.spec
+        self.action_space = call(env_id, "action_space", getattr, env, "action_space")
+        self.observation_space = call(
+            env_id, "observation_space", getattr, env, "observation_space"
+        )
+        refuse_no_space(env_id, "the action space", self.action_space)
+        refuse_no_space(env_id, "the observation space", self.observation_space)
+        self._as_vector = observe == "state"
+        self._as_image = observe == "pixels" and shows_images(self)
+        self._check = check_of(self.observation_space)
+        self._has_rendered = False
+
+    @property
+    def unwrapped(self) -> Any:
+        return self._env.unwrapped
+
+    def reset(self, seed: int | None = None) -> Any:
+        """The first observation."""
+        return call(self.id, "reset", self._reset, seed)
+
+    def _reset(self, seed: int | None) -> Any:
+        answer = self._env.reset(seed=seed)
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+            raise self._wrong("reset", f"{kind_of(answer)}, not observation and info")
+        observation, info = answer
+        if not isinstance(info, dict):
+            raise self._wrong("reset", f"a pair of which the second, info, is {kind_of(info)}")
+        return self._read("reset", observation)
+
+    def repeat(self, control: Any, times: int) -> Outcome:
+        """One agent step: the same control until the repeats or the episode are over."""
+        try:
+            return call(self.id, "step", self._repeat, control, times)
+        except WorkerError as error:
+            if np.isfinite(control).all():
+                raise
+            raise WorkerError(f"{error}; its action was {said(control)}", error.details) from error
+
+    def _repeat(self, control: Any, times: int) -> Outcome:
+        total = 0.0
+        for _ in range(times):
+            answer = self._env.step(control)
+            if not isinstance(answer, (tuple, list)) or len(answer) != 5:
+                raise self._wrong(
+                    "step",
+                    f"{kind_of(answer)}, not observation, reward, terminated, truncated, info",
+                )
+            observation, reward, terminated, truncated, _ = answer
+            number, ends, cuts = one_number(reward), one_number(terminated), one_number(truncated)
+            if number is None:
+                raise self._wrong("step", f"the reward {said(reward)}: use one number")
+            if ends is None:
+                raise self._wrong("step", f"terminated={said(terminated)}: use True or False")
+            if cuts is None:
+                raise self._wrong("step", f"truncated={said(truncated)}: use True or False")
+            total += number
+            if ends or cuts:
+                break
+        # nan fails every comparison
+        if not abs(total) <= FLOAT32_MAX and _is_finite(control):
+            raise self._wrong("step", f"the reward {total}: use a finite number of float32")
+        return Outcome(self._read("step", observation, control), total, bool(ends), bool(cuts))
+
+    def _read(self, method: str, observation: Any, control: Any = 0) -> Any:
+        if not (self._as_vector or self._as_image):
+            return observation
+        wrong = self._check(observation)
+        if wrong:
+            raise self._wrong(method, wrong)
+        if self._as_image:
+            return np.asarray(observation, self.observation_space.dtype)
+        from gymnasium import spaces
+
+        with np.errstate(over="ignore"):
+            flat: Any = spaces.flatten(self.observation_space, observation)
+            vector = np.array(flat, np.float32).reshape(-1)
+        # After an action that is not finite the networks are to blame, which the run finds itself.
+        if not np.isfinite(vector).all() and _is_finite(control):
+            place = int(np.flatnonzero(~np.isfinite(vector))[0])
+            number = np.ravel(flat)[place]
+            raise self._wrong(
+                method, f"an observation that is not finite in float32: number {place} is {number}"
+            )
+        return vector
+
+    def render(self) -> np.ndarray:
+        """Its picture, (H, W, C), (3, H, W) or (H, W), uint8."""
+        return call(self.id, "render", self._render)
+
+    def _render(self) -> np.ndarray:
+        import gymnasium
+
+        try:
+            rendered = self._env.render()
+        except NotImplementedError:
+            rendered = None
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ConfigError(f"{self.id} cannot be rendered: {error}") from error
+        if rendered is None and not self._has_rendered:
+            raise ConfigError(
+                f"{self.id} renders no picture with render_mode='rgb_array': it can be learned by "
+                "--observe state --no-video alone, where actions are continuous"
+            )
+        if rendered is None:
+            raise self._wrong("render", f"{kind_of(rendered)}, not a picture")
+        picture = np.asarray(rendered)
+        wrong = _wrong_of_picture(picture)
+        if wrong:
+            raise self._wrong("render", f"a picture of {wrong}")
+        self._has_rendered = True
+        return picture.astype(np.uint8, copy=False)
+
+    def close(self) -> None:
+        close(self.id, self._env.close)
+
+    def _wrong(self, method: str, what: str) -> WorkerError:
+        return WorkerError(f"the environment {self.id} answered {method}() with {what}")
+
+
+def one_number(value: Any) -> float | None:
+    """Of a number, a truth value or an array that holds one; None of all else."""
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, (str, bytes)):
+        return None
+    given = np.asarray(value)
+    return float(given.item()) if given.size == 1 and given.dtype.kind in "biuf" else None
+
+
+def _is_finite(control: Any) -> bool:
+    return bool(np.isfinite(control).all())
+
+
+def _wrong_of_picture(picture: np.ndarray) -> str:
+    shape, kind = picture.shape, picture.dtype.kind
+    is_picture = len(shape) == 2 or (len(shape) == 3 and (shape[0] == 3 or shape[-1] != 2))
+    if 0 in shape or not is_picture:
+        return f"shape {shape}: use (height, width, 3)"
+    if picture.dtype == np.uint8:
+        return ""
+    if kind not in "iuf":
+        return f"{picture.dtype}: use uint8"
+    least, most = picture.min(), picture.max()
+    # numbers from 0 to 1 would all become black
+    from_0_to_1 = kind == "f" and 0.0 < most <= 1.0
+    if least >= 0 and most <= 255 and not from_0_to_1:
+        return ""
+    return f"{picture.dtype} from {least} to {most}: use uint8 from 0 to 255"
+
+
+def made(env_id: str, observe: Observe = "pixels") -> CheckedEnv:
+    """The environment, with whatever wrappers it is registered with."""
+    # pygame, which many of them draw with, would look for a screen and complain; the user's wins
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    try:
+        import gymnasium
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "gym tasks need the package gymnasium: pip install 'cclf[gym]'"
+        ) from error
+    return CheckedEnv(env_id, call(env_id, "make", _made, gymnasium, env_id), observe)
+
+
+def _made(gymnasium: Any, env_id: str) -> Any:
+    try:
+        return _rendering_if_it_can(gymnasium.make, env_id)
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ConfigError(
+            f"unknown Gymnasium environment {env_id!r}{nearest(env_id, gymnasium.registry)}"
+        ) from error
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
+        ) from error
+
+
+def _rendering_if_it_can(make: Any, env_id: str) -> Any:
+    """One that cannot render is made too: its observations may be all that is asked for."""
+    with warnings.catch_warnings():
+        # said again, with what to do, where a picture is asked for
+        warnings.filterwarnings("ignore", ".*render_mode='rgb_array' that is not in the possible")
+        try:
+            return make(env_id, render_mode="rgb_array")
+        except TypeError as error:
+            if "'render_mode'" not in str(error):
+                raise
+            return make(env_id)

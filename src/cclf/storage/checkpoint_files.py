@@ -1,0 +1,93 @@
+"""The files of a run's checkpoints, and whether they are as they were written. Nothing here needs
+torch, so that commands which only read tables stay quick."""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from cclf.errors import ConfigError
+from cclf.storage.safe_loading import MISFITS, TENSOR_BYTES, read_file, refuse_unless, refused_as
+
+OWN_FILES = ("state.json", "tensors.safetensors")
+
+
+def serials(folder: Path) -> list[int]:
+    """The checkpoints in `folder`, the oldest first.
+
+    Nothing was saved only where there is no such folder. A link that leads nowhere or a file in its
+    place is refused: the run would begin again and lose what it wrote.
+    """
+    advice = "restore that folder, or delete what is there to train from the beginning"
+    with refused_as(f"cannot read the checkpoints in {folder}", advice):
+        try:
+            os.lstat(folder)
+        # The latter where there is no run folder either.
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError as error:
+            raise ValueError("it is a link that leads nowhere") from error
+        return sorted(int(name) for name in names if re.fullmatch(r"[0-9]{8}", name))
+
+
+def checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def index_text(checksums: dict[str, str]) -> bytes:
+    """The one text that lists these checksums: any other byte in the file shows."""
+    own = checksum(json.dumps(checksums, sort_keys=True).encode())
+    return json.dumps(
+        {"sha256": checksums, "sha256_of_this": own}, sort_keys=True, indent=1
+    ).encode()
+
+
+def read_index(own: Path) -> dict[str, str]:
+    """The checksums of all files of the checkpoint in the folder `own`, by name."""
+    index = read_file(own / "index.json")
+    checksums: dict[str, str] = json.loads(index)["sha256"]
+    refuse_unless(index == index_text(checksums), "index.json is not as it was written")
+    return checksums
+
+
+def read_checked(own: Path, name: str, checksums: dict[str, str]) -> bytes:
+    """A file of the checkpoint in the folder `own`: one of its own, or `frames/NAME`, which it
+    shares with others."""
+    path = own / name if name in OWN_FILES else own.parent / "frames" / Path(name).name
+    refuse_unless(path.is_file(), f"{name} is missing")
+    data = read_file(path, TENSOR_BYTES)
+    if checksum(data) != checksums.get(name):
+        raise ValueError(f"{name} has another checksum than its index says")
+    return data
+
+
+def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
+    """What the newest good checkpoint in `folder` knows of its run's tables; empty where nothing
+    was saved, or by an earlier version.
+
+    Its index and state.json are checked, and all of its files only where it must be `whole`. A run
+    may go on there meanwhile.
+    """
+    while True:
+        known = serials(folder)
+        for serial in reversed(known):
+            own = folder / f"{serial:08d}"
+            try:
+                checksums = read_index(own)
+                state = json.loads(read_checked(own, "state.json", checksums))
+                for name in checksums if whole else ():
+                    read_checked(own, name, checksums)
+                return dict(state.get("tables", {}))
+            except PermissionError:
+                raise  # not damaged
+            except (OSError, *MISFITS):
+                continue
+        if serials(folder) == known:  # otherwise the run pruned them while they were read
+            break
+    if known:
+        raise ConfigError(f"no checkpoint in {folder} is good")
+    return {}

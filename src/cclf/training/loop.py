@@ -1,0 +1,365 @@
+"""The training loop. It names no algorithm, no method and no suite."""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cclf.errors import ConfigError, WorkerError, one_line
+from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
+from cclf.storage.failure import NonFiniteError, first_non_finite_of, refuse_non_finite
+from cclf.storage.known_rows import KnownRows
+from cclf.storage.safe_loading import refuse_unless, refuse_unlike, refused_as
+from cclf.storage.tables import Averages, RunLog
+from cclf.training.callbacks import NOBODY, Callbacks, Evaluated, Step
+from cclf.training.evaluation import (
+    Evaluation,
+    EvaluationStoppedError,
+    Rounds,
+    finish,
+    next_round,
+    write_video,
+)
+from cclf.training.progress import Progress
+from cclf.training.signals import Stop
+from cclf.training.turns import take_turns
+from cclf.types import Learner
+
+# (env_steps, record) -> the evaluation of the agent as it is now
+Evaluate = Callable[[int, bool], Rounds]
+PATIENCE_SECONDS = 0.01  # with workers, where a run has to wait for them
+STOP_GRACE_SECONDS = 5.0  # for evaluations under way when a stop is asked for
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When to do what. Budgets are environment steps."""
+
+    env_steps: int
+    action_repeat: int
+    eval_every_env_steps: int
+    log_every_agent_steps: int
+    video: bool
+    evaluate_beside_training: bool = False
+    keep_replay: bool = True  # on disk, when all is done
+
+
+class UnderWay(NamedTuple):
+    """An evaluation that has begun, and when."""
+
+    rounds: Rounds
+    clocks: dict[str, Any]
+    wall_seconds: float
+
+
+class Training:
+    """One run: a learner, its evaluation, and everything the loop counts. All of it is in
+    `state_dict`."""
+
+    def __init__(self, plan: Plan, learner: Learner, evaluate: Evaluate, folder: Path):
+        self.plan, self.learner, self.evaluate, self.folder = plan, learner, evaluate, folder
+        self.checkpoints = Checkpoints(folder / "checkpoint")
+        self.agent_steps = 0
+        self.episodes = 0
+        self.finished_returns: list[float] = []
+        self.averages = Averages()
+        self.wall_seconds = 0.0
+        # when this process began, less the seconds that earlier ones took
+        self._started: float | None = None
+        # True in a checkpoint when the evaluation of its moment was not over: whoever goes on from
+        # there makes it again.
+        self.evaluation_due = False
+        self.under_way: UnderWay | None = None
+        self.saved_env_steps = 0
+        # for callbacks, since they were told last
+        self._has_stepped = False
+        self._evaluations: list[Evaluated] = []
+        self._replay_lost = False  # what is loaded of it stands for frames that were not kept
+        # of the tables, by the checkpoint that this run goes on from
+        self.known_rows: dict[str, KnownRows] = {}
+
+    @property
+    def env_steps(self) -> int:
+        return self.agent_steps * self.plan.action_repeat
+
+    @property
+    def finished(self) -> bool:
+        return self.env_steps >= self.plan.env_steps and not self.evaluation_due
+
+    def turn(self, log: RunLog, progress: Progress, stop: Stop) -> Generator[None, None, None]:
+        """One turn of the learner, and what is due after it. It yields where other runs can go on
+        meanwhile."""
+        self._started = (
+            time.monotonic() - self.wall_seconds if self._started is None else self._started
+        )
+        if not self.evaluation_due:
+            yield from self._step(log, progress)
+        if self.under_way is not None:
+            result = next_round(
+                self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0
+            )
+            if result is not None:
+                self._write_eval_row(self.under_way, result, log, progress)
+                if self.finished:
+                    self._save(log)
+        if self.evaluation_due and self.under_way is None:
+            self._evaluate(log, progress, stop)
+
+    def leave(self, log: RunLog, progress: Progress, deadline: float) -> None:
+        """Save on the way out; an evaluation under way may go on until then."""
+        if self._finish_evaluation(log, progress, lambda: time.monotonic() > deadline):
+            self._save(log)  # otherwise the checkpoint of the moment it began at stays the newest
+
+    def tell(self, callbacks: Callbacks) -> bool:
+        """Hand over what is new since the last time; whether a stop is asked for."""
+        step = Step(**self._clocks(), episodes=self.episodes) if self._has_stepped else None
+        self._has_stepped = False
+        evaluations, self._evaluations = self._evaluations, []
+        return callbacks.tell(step, evaluations)
+
+    def _step(self, log: RunLog, progress: Progress) -> Generator[None, None, None]:
+        before = self.agent_steps
+        yield from self._advance()
+        if _crossed(before, self.agent_steps, self.plan.log_every_agent_steps):
+            self._write_train_row(log, progress)
+        progress.step(self.env_steps, self.learner.updates)
+        self._has_stepped = True
+        evaluations_crossed = _crossed(
+            before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps
+        )
+        self.evaluation_due = evaluations_crossed or self.env_steps >= self.plan.env_steps
+
+    def _save(self, log: RunLog) -> None:
+        self.wall_seconds = self._seconds()
+        self._check_finite()  # so that going on from the last checkpoint is always a way out
+        log.sync()  # a checkpoint must never be ahead of the rows that led to it
+        tables = {name: rows._asdict() for name, rows in log.known().items()}
+        wanted = self.plan.keep_replay or self.env_steps < self.plan.env_steps
+        kept = wanted and not self._replay_lost
+        facts = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
+        self.checkpoints.save(self.state_dict() | facts, kept)
+        self.saved_env_steps = self.env_steps
+
+    def _seconds(self) -> float:
+        return self.wall_seconds if self._started is None else time.monotonic() - self._started
+
+    def _advance(self) -> Generator[None, None, None]:
+        agent_steps, metrics, finished_returns = yield from self.learner.turn(self.env_steps)
+        self.agent_steps += agent_steps
+        self.episodes += len(finished_returns)
+        self.finished_returns += finished_returns
+        if metrics is not None:
+            self.averages.add(metrics)
+
+    def _clocks(self) -> dict[str, Any]:
+        return {
+            "env_steps": self.env_steps,
+            "agent_steps": self.agent_steps,
+            "updates": self.learner.updates,
+        }
+
+    def _write_train_row(self, log: RunLog, progress: Progress) -> None:
+        row = self._clocks() | {"episodes": self.episodes}
+        if self.finished_returns:
+            row["episode_return"] = sum(self.finished_returns) / len(self.finished_returns)
+            progress.training_return(row["episode_return"])
+            self.finished_returns.clear()
+        row |= self.averages.take() | self.learner.slow_metrics()
+        log.write("train", row)
+        # here, where the values are on the host anyway: per update it would stall a GPU
+        refuse_non_finite(self.folder, row)
+
+    def _check_finite(self) -> None:
+        """Of what was measured since the last row, then of all that was learned."""
+        averages = self.averages.state_dict()
+        losses_first = dict(
+            sorted(averages.items(), key=lambda item: not item[0].endswith("_loss"))
+        )
+        found = first_non_finite_of(losses_first) or first_non_finite_of(self.state_dict())
+        if found is not None:
+            refuse_non_finite(self.folder, self._clocks() | dict([found]))
+
+    def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> None:
+        """Begin what is due. Beside training the checkpoint comes first and the row when it is
+        over, else the row at once."""
+        self.wall_seconds = self._seconds()
+        # before it is played: an environment may raise on an action that is no number
+        self._check_finite()
+        last = self.env_steps >= self.plan.env_steps
+        rounds = self.evaluate(self.env_steps, self.plan.video and last)
+        self.under_way = UnderWay(rounds, self._clocks(), self.wall_seconds)
+        if self.plan.evaluate_beside_training:
+            self._save(log)
+            self.evaluation_due = last  # nothing is left to go on with
+        elif self._finish_evaluation(log, progress, lambda: stop.requested):
+            self._save(log)
+        else:
+            self.under_way = None  # it leaves no trace
+
+    def _finish_evaluation(
+        self, log: RunLog, progress: Progress, stopped: Callable[[], bool]
+    ) -> bool:
+        """Whether none is under way any more."""
+        if self.under_way is not None:
+            try:
+                self._write_eval_row(
+                    self.under_way, finish(self.under_way.rounds, stopped), log, progress
+                )
+            except EvaluationStoppedError:
+                return False
+        return True
+
+    def _write_eval_row(
+        self, over: UnderWay, result: Evaluation, log: RunLog, progress: Progress
+    ) -> None:
+        self.under_way = None
+        if over.clocks["env_steps"] == self.env_steps:
+            self.evaluation_due = False
+        row = {
+            "return_mean": result.mean,
+            "return_std": result.std,
+            "episodes": len(result.returns),
+            "wall_seconds": round(over.wall_seconds, 3),
+            "returns": " ".join(f"{value:.8g}" for value in result.returns),
+        }
+        # first: the table holds returns that can be compared
+        refuse_non_finite(self.folder, over.clocks | row)
+        log.write("eval", over.clocks | row)
+        progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
+        self._evaluations.append(
+            Evaluated(
+                **over.clocks,
+                return_mean=result.mean,
+                return_std=result.std,
+                returns=tuple(result.returns),
+            )
+        )
+        if result.no_pictures:
+            progress.say(
+                f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}"
+            )
+        if result.pictures:
+            path = self.folder / f"episode-{over.clocks['env_steps']}.mp4"
+            if self._write_video(path, result, progress):
+                log.show_video(path, result.pictures, over.clocks["env_steps"])
+
+    def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> bool:
+        """Whatever a library raises here: a run that is trained must not fail for want of a
+        picture."""
+        try:
+            write_video(str(path), result.pictures)
+        except Exception as error:
+            path.unlink(missing_ok=True)  # what was begun of it
+            progress.say(f"cclf: warning: no video: {one_line(error)}")
+            return False
+        return True
+
+    _COUNTERS = ("agent_steps", "episodes", "finished_returns", "wall_seconds", "evaluation_due")
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {name: getattr(self, name).state_dict() for name in ("learner", "averages")}
+        return parts | {name: getattr(self, name) for name in self._COUNTERS}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # and perhaps tables, which older checkpoints do not have, and that replay was not kept
+        parts = {*self._COUNTERS, "learner", "averages"}
+        known = state.keys() - {"tables", REPLAY_KEPT}
+        refuse_unless(known == parts, f"it holds the parts {sorted(state)}")
+        for name in self._COUNTERS:
+            refuse_unlike(getattr(self, name), state[name], name)
+            setattr(self, name, state[name])
+        refuse_unlike([0.0], self.finished_returns, "finished_returns")
+        self.known_rows = {
+            name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()
+        }  # older ones have none
+        if self.finished:
+            # nothing is left to do, and a smaller budget than was run may have no room for the
+            # replay
+            return
+        self._replay_lost = not state.get(REPLAY_KEPT, True)
+        if self._replay_lost and self.env_steps < self.plan.env_steps:
+            raise ConfigError(
+                f"{self.folder} ended at {self.env_steps:,} env steps and kept no replay "
+                "(--no-keep-replay), so it cannot go on: use another --out"
+            )
+        refuse_unlike(self.learner.state_dict(), state["learner"], "learner")
+        learned_steps = state["learner"].get("agent_steps", self.agent_steps)
+        refuse_unless(
+            learned_steps == self.agent_steps,
+            f"agent_steps is {self.agent_steps} and {learned_steps}",
+        )
+        for name in ("learner", "averages"):
+            getattr(self, name).load_state_dict(state[name])
+
+    def resume(self, agent_steps: int | None = None) -> bool:
+        """Go on from the newest good checkpoint of the folder, or the one of `agent_steps`; whether
+        there is one."""
+        saved = self.checkpoints.load(agent_steps=agent_steps)
+        if saved is None:
+            return False
+        with refused_as(
+            f"the checkpoint in {self.folder} does not fit this run", "use another --out"
+        ):
+            self.load_state_dict(saved)
+        return True
+
+
+class ActiveRun(NamedTuple):
+    """A training with its files and its line in the terminal."""
+
+    training: Training
+    log: RunLog
+    progress: Progress
+
+
+def run_together(
+    runs: Sequence[ActiveRun], stop: Stop, callbacks: Callbacks = NOBODY
+) -> dict[int, NonFiniteError | WorkerError]:
+    """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end
+    is saved.
+
+    Turns are taken part by part of each: environments step while a GPU computes updates, and those
+    with a process of their own (`--env-worker`) step at the same time. A run whose numbers are no
+    longer finite or whose environments fail for good leaves and the others go on; which left, by
+    place, is returned. `callbacks` hear of each turn when it is over and, where it was due, saved.
+    """
+    failed: dict[int, NonFiniteError | WorkerError] = {}
+
+    def going_on() -> list[int]:
+        return [
+            place
+            for place, run in enumerate(runs)
+            if not run.training.finished and place not in failed
+        ]
+
+    def tell(places: Sequence[int]) -> None:
+        for place in places:
+            if place not in failed and runs[place].training.tell(callbacks):
+                stop.requested = True
+
+    while not stop.requested and (places := going_on()):
+        # Evaluations that are due first: the next step of a stacked run moves all of its stack, the
+        # weights to be evaluated too.
+        moving = [place for place in places if runs[place].training.evaluation_due] or places
+        errors = take_turns(
+            [
+                runs[place].training.turn(runs[place].log, runs[place].progress, stop)
+                for place in moving
+            ]
+        )
+        failed |= {moving[number]: error for number, error in errors.items()}
+        tell(moving)
+    deadline = time.monotonic() + STOP_GRACE_SECONDS
+    for place in going_on():
+        try:
+            runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
+        except (NonFiniteError, WorkerError) as error:
+            failed[place] = error
+        tell([place])
+    return failed
+
+
+def _crossed(before: int, now: int, every: int) -> bool:
+    """Whether a multiple of `every` lies in (before, now]."""
+    return now // every != before // every
