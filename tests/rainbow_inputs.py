@@ -9,10 +9,10 @@ import torch
 
 from cclf import presets
 from cclf.algorithms.rainbow.learner import (
-    game_workers,
     make_game_stack,
     make_learner,
     make_rainbow_stack,
+    num_game_workers,
 )
 from cclf.envs.make import make_env
 from cclf.training.seeding import derive
@@ -61,7 +61,7 @@ def tiny(method="cclf", seed=1, task="toy/catch", env=None, **algorithm):
 def game_stack(configs, device=CPU, games=None):
     """Learners of these runs, in this process; on their own games unless others are given."""
     own = [partial(make_env, config, derive(config.seed, "env")) for config in configs]
-    workers = 0 if games else game_workers(len(configs), device)
+    workers = 0 if games else num_game_workers(len(configs), device)
     return make_game_stack(configs, device, games or own, workers)
 
 

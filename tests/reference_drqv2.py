@@ -5,15 +5,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.algorithms.common.optimizers import Optimiser
-from cclf.algorithms.drqv2.drqv2 import Drqv2
+from cclf.algorithms.common.optimizers import Optimizer
+from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.drqv2.parts import Drqv2Noise
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
 from cclf.types import Batch
 
 
-def shifts(agent: Drqv2, frames: Tensor, origins: Tensor) -> Tensor:
+def shifts(agent: DrQv2, frames: Tensor, origins: Tensor) -> Tensor:
     """(K, B, C, H, W) as float64 pixels 0..255: edges repeated outwards, then cut."""
     pad, side = agent.settings.shift_pixels, frames.shape[-1]
     padded = F.pad(frames.double(), (pad,) * 4, mode="replicate")
@@ -26,7 +26,7 @@ def shifts(agent: Drqv2, frames: Tensor, origins: Tensor) -> Tensor:
     return cut
 
 
-def encode(agent: Drqv2, views: Tensor) -> Tensor:
+def encode(agent: DrQv2, views: Tensor) -> Tensor:
     """Features (B, H) of views (B, C, H, W): pixels in [-0.5, 0.5] through every convolution."""
     x = views / 255.0 - 0.5
     for number, layer in enumerate(agent.encoder.layers):
@@ -34,7 +34,7 @@ def encode(agent: Drqv2, views: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def appraise(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> Appraisal:
+def appraise(agent: DrQv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> Appraisal:
     now = shifts(agent, batch.observation, noise.origins)
     following = shifts(agent, batch.next_observation, noise.next_origins)
     pixels = agent.env.frame_pixels
@@ -49,7 +49,7 @@ def appraise(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -
     )
 
 
-def act(agent: Drqv2, features: Tensor, noise: Tensor, std: float) -> Tensor:
+def act(agent: DrQv2, features: Tensor, noise: Tensor, std: float) -> Tensor:
     clip = agent.settings.update_noise_clip
     mean = agent.actor(features)
     action = mean + (std * noise).clamp(-clip, clip)
@@ -57,7 +57,7 @@ def act(agent: Drqv2, features: Tensor, noise: Tensor, std: float) -> Tensor:
     return mean + (inside - mean).detach()
 
 
-def update(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> dict[str, Tensor]:
+def update(agent: DrQv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> dict[str, Tensor]:
     settings, method = agent.settings, agent.method
     share = min(1.0, float(env_steps) / agent.env.action_repeat / settings.noise_agent_steps)
     std = settings.first_noise_std + share * (settings.last_noise_std - settings.first_noise_std)
@@ -101,6 +101,6 @@ def update(agent: Drqv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> 
     return found if priority is None else found | {"priority": priority}
 
 
-def step(optimiser: Optimiser, loss: Tensor) -> None:
+def step(optimiser: Optimizer, loss: Tensor) -> None:
     parameters = optimiser.parameters
     optimiser.step(parameters, torch.autograd.grad(loss, parameters))

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.sac.parts import SacNoise, actor_loss, critic_loss, q_target
-from cclf.algorithms.sac.sac import Sac
+from cclf.algorithms.sac.sac import SAC
 from cclf.data import augmentations
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
 from cclf.types import Batch, Metrics, UpdateResult
 
 
-def update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
+def update(sac: SAC, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
     """Appraise, critic, actor and temperature, target, contrastive."""
     encoder, target_encoder = sac.critic.encoder, sac.target.encoder
     appraisal = appraise(sac, batch, noise, env_steps)
     priority = sac.framework.priority(batch.priority, appraisal)
     metrics: Metrics = {"reward_mean": batch.reward.mean()}
-    metrics |= sac.framework.metrics(appraisal, sac.method.drawn_views)
+    metrics |= sac.framework.metrics(appraisal, sac.method.num_augmented_views)
     metrics |= {} if priority is None else {"priority_mean": priority.mean()}
 
     with torch.no_grad():
@@ -60,7 +60,7 @@ def update(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Update
     return UpdateResult(metrics, priority)
 
 
-def views(sac: Sac, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
+def views(sac: SAC, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
     """K crops of each o_t and of each o_(t+1), as pixels; or state with noise."""
     pairs = ((batch.observation, noise.origins), (batch.next_observation, noise.next_origins))
     if sac.env.observe == "state":
@@ -74,14 +74,14 @@ def views(sac: Sac, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
     return now, following
 
 
-def appraise(sac: Sac, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraisal:
+def appraise(sac: SAC, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraisal:
     encoders = (sac.critic.encoder, sac.target.encoder)
     return sac.framework.appraise(
         *views(sac, batch, noise), batch.reward, env_steps, *encoders, noise.order
     )
 
 
-def descend(sac: Sac, loss: Tensor, *names: str) -> None:
+def descend(sac: SAC, loss: Tensor, *names: str) -> None:
     """One backward for all; then each optimiser steps with the gradients of its own parameters."""
     owned = {name: sac.optimisers[name].parameters for name in names}
     parameters = list(dict.fromkeys(one for some in owned.values() for one in some))
@@ -91,7 +91,7 @@ def descend(sac: Sac, loss: Tensor, *names: str) -> None:
 
 
 @torch.no_grad()
-def move_target(sac: Sac) -> None:
+def move_target(sac: SAC) -> None:
     for name, rate in (("q1", "q_ema_rate"), ("q2", "q_ema_rate"), ("encoder", "encoder_ema_rate")):
         pairs = zip(
             getattr(sac.target, name).parameters(),

@@ -24,8 +24,8 @@ from cclf.commands import train as training
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint, run_folder
-from cclf.training.signals import Stop
-from cclf.training.trainer import Outcome
+from cclf.training.signals import StopSignal
+from cclf.training.trainer import RunResult
 from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
 
 EVAL_COLUMNS = {
@@ -331,14 +331,14 @@ def test_hints_name_the_folder_that_was_made(monkeypatch, capsys):
     it."""
     configs = [tiny_config(seed=1), tiny_config(seed=2)]
     monkeypatch.setattr(
-        "cclf.training.trainer.trained",
+        "cclf.training.trainer.train_runs",
         lambda configs, *_: (
-            Outcome(Path(f"runs/bf16/seed-{config.seed}"), "done") for config in configs
+            RunResult(Path(f"runs/bf16/seed-{config.seed}"), "done") for config in configs
         ),
     )
-    assert training.run_training(configs[:1], Path("runs"), Stop()) == 0
+    assert training.run_training(configs[:1], Path("runs"), StopSignal()) == 0
     assert capsys.readouterr().err.startswith("next: cclf evaluate runs/bf16/seed-1\n")
-    assert training.run_training(configs, Path("runs"), Stop()) == 0
+    assert training.run_training(configs, Path("runs"), StopSignal()) == 0
     assert capsys.readouterr().err == "next: cclf report runs\n"
 
 

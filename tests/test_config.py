@@ -143,7 +143,7 @@ def test_options_of_two_groups_that_clash_are_both_named(make, names):
 
 
 KINDS = (EnvConfig, MethodConfig, SacConfig, A2cConfig, RainbowConfig, RunConfig)
-FIELDS = [(kind, name) for kind in KINDS for name in fields.types_of(kind)]
+FIELDS = [(kind, name) for kind in KINDS for name in fields.field_types(kind)]
 
 
 def bad_values(kind) -> list[object]:
@@ -170,7 +170,7 @@ def bad_values(kind) -> list[object]:
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
 def test_every_field_refuses_what_it_cannot_hold_by_its_name(kind, name):
-    for bad in bad_values(fields.types_of(kind)[name]):
+    for bad in bad_values(fields.field_types(kind)[name]):
         with pytest.raises(ConfigError, match=f"^{name}="):
             kind(**{name: bad})
 
@@ -182,8 +182,8 @@ def test_every_number_has_a_range(kind, name):
     """A field that may hold any number at all is one that nobody thought about."""
     if isinstance(getattr(kind, name), bool):
         return
-    parts = get_args(fields.types_of(kind)[name])
-    is_choice = get_origin(fields.types_of(kind)[name]) is Literal
+    parts = get_args(fields.field_types(kind)[name])
+    is_choice = get_origin(fields.field_types(kind)[name]) is Literal
     assert is_choice or any(isinstance(part, fields.Range) for part in parts)
 
 

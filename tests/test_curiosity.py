@@ -17,10 +17,10 @@ from cclf import build, curiosity
 from cclf.algorithms.base import CANDIDATES, CONTROLS
 from cclf.algorithms.registry import bases
 from cclf.config import MethodConfig
-from cclf.curiosity import MEASURES
+from cclf.curiosity import CURIOSITY_MEASURES
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal, Framework
-from cclf.rules import UNWEIGHTED_CONTRAST
+from cclf.rules import MEASURES_WITHOUT_CONTRASTIVE_WEIGHT
 from tiny_runs import CPU, tiny_config
 
 VIEWS, BATCH, FEATURES = 4, 6, 3
@@ -93,7 +93,7 @@ def test_shuffling_without_an_order_says_what_is_missing() -> None:
         appraised(framework_of("shuffled"))
 
 
-@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "shuffled"])
+@pytest.mark.parametrize("measure", [name for name in CURIOSITY_MEASURES if name != "shuffled"])
 def test_no_other_measure_asks_for_an_order_or_reads_one(measure: str) -> None:
     framework = framework_of(measure)
     stream = torch.Generator().manual_seed(1)
@@ -138,7 +138,7 @@ def test_ranks_by_hand() -> None:
     # mean 0.625, variance (0.180625 + 2 0.005625 + 0.075625) / 4 = 0.066875
     sigma = math.sqrt(0.066875)
     close(
-        curiosity.pay_above_mean(c, c[:, None]),
+        curiosity.bonus_from_zscore(c, c[:, None]),
         [0.0, 0.075 / sigma, 0.075 / sigma, 0.275 / sigma],
     )
     close(curiosity.rank(torch.tensor([0.4])), [0.0])
@@ -146,8 +146,8 @@ def test_ranks_by_hand() -> None:
 
 def test_a_bonus_by_rank_counts_two_deviations_and_no_more() -> None:
     c = torch.tensor([0.0] * 99 + [1.0])
-    assert curiosity.pay_above_mean(c, c[:, None]).max() == 2.0
-    assert not curiosity.pay_above_mean(torch.full((5,), 0.3), c[:5, None]).any()
+    assert curiosity.bonus_from_zscore(c, c[:, None]).max() == 2.0
+    assert not curiosity.bonus_from_zscore(torch.full((5,), 0.3), c[:5, None]).any()
 
 
 def test_ranks_reach_every_use_and_leave_the_contrastive_loss_unweighted() -> None:
@@ -168,7 +168,7 @@ def test_ranks_reach_every_use_and_leave_the_contrastive_loss_unweighted() -> No
 
 def beliefs_of(measure: str, query: list[list[float]], keys: list[list[float]]) -> Tensor:
     features = (torch.tensor(query), torch.tensor([keys]))
-    return MEASURES[measure].beliefs(*features, torch.eye(len(query[0])), None)[0]
+    return CURIOSITY_MEASURES[measure].beliefs(*features, torch.eye(len(query[0])), None)[0]
 
 
 def test_the_debiased_belief_by_hand() -> None:
@@ -222,14 +222,14 @@ def test_the_bonus_of_particles_pays_distance_and_nothing_else_changes() -> None
 def test_particles_pay_the_rare_and_twelve_neighbours_count() -> None:
     features = torch.zeros(30, 2)
     features[0] = torch.tensor([3.0, 4.0])
-    pay = curiosity.pay_distance(torch.zeros(30), features)
+    pay = curiosity.bonus_from_knn_distance(torch.zeros(30), features)
     assert (pay[1:] == 0.0).all()  # their twelve nearest are copies
     assert pay[0] == pytest.approx(30.0)  # all of a mean of 1
-    assert not curiosity.pay_distance(torch.zeros(5), torch.ones(5, 2)).any()
-    assert curiosity.pay_distance(torch.zeros(1), torch.ones(1, 2)).isfinite().all()
+    assert not curiosity.bonus_from_knn_distance(torch.zeros(5), torch.ones(5, 2)).any()
+    assert curiosity.bonus_from_knn_distance(torch.zeros(1), torch.ones(1, 2)).isfinite().all()
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("measure", CURIOSITY_MEASURES)
 def test_every_measure_maps_over_runs_and_is_one_graph(measure: str) -> None:
     framework = framework_of(measure)
     now, following = ([views_of(seed).inputs for seed in pair] for pair in ((1, 3), (2, 4)))
@@ -257,14 +257,16 @@ def test_every_measure_maps_over_runs_and_is_one_graph(measure: str) -> None:
 
 def test_every_choice_of_the_option_is_a_measure() -> None:
     choices = get_args(get_type_hints(MethodConfig)["curiosity"])
-    assert set(choices) == set(MEASURES)
+    assert set(choices) == set(CURIOSITY_MEASURES)
     assert next(f.default for f in fields(MethodConfig) if f.name == "curiosity") == "belief"
-    assert set(CONTROLS | CANDIDATES) == set(MEASURES) - {"belief"}
+    assert set(CONTROLS | CANDIDATES) == set(CURIOSITY_MEASURES) - {"belief"}
 
 
 def test_the_rules_know_which_measures_leave_the_contrastive_loss_alone() -> None:
-    unweighted = {name for name, measure in MEASURES.items() if measure.contrast is curiosity.ones}
-    assert unweighted == set(UNWEIGHTED_CONTRAST)
+    unweighted = {
+        name for name, measure in CURIOSITY_MEASURES.items() if measure.contrast is curiosity.ones
+    }
+    assert unweighted == set(MEASURES_WITHOUT_CONTRASTIVE_WEIGHT)
 
 
 @pytest.mark.parametrize("base", bases())
@@ -293,5 +295,5 @@ def test_no_base_names_a_measure_where_it_learns(base: str) -> None:
             node.value for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }  # fmt: skip
-        assert not words & (set(MEASURES) - {"belief"}), path.name
+        assert not words & (set(CURIOSITY_MEASURES) - {"belief"}), path.name
         assert "MEASURES" not in path.read_text(), path.name

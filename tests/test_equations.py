@@ -57,7 +57,7 @@ def test_drq_loss_by_hand() -> None:
     # Over the views: (1+9)/2 = 5 and (4+1)/2 = 2.5; over the batch: (5 + 2.5)/2 = 3.75.
     q = torch.tensor([[2.0, 0.0], [4.0, 3.0]], dtype=torch.float64)
     target = double(1.0, 2.0)
-    close(equations.q_loss(q, target, equations.even_weights(2, like=target)), 3.75)
+    close(equations.q_loss(q, target, equations.uniform_weights(2, like=target)), 3.75)
 
 
 def test_drq_target_by_hand() -> None:
@@ -69,7 +69,7 @@ def test_drq_target_by_hand() -> None:
     log_prob = torch.tensor([[-2.0, 1.0], [4.0, 1.0]], dtype=torch.float64)
     values = equations.soft_value(q1, q2, log_prob, torch.tensor(0.5, dtype=torch.float64))
     close(values[:, 0], [4.0, -1.0])
-    even = equations.even_weights(2, like=values[0])
+    even = equations.uniform_weights(2, like=values[0])
     target = equations.q_target(
         double(1.0, -2.0), double(0.0, 0.0), double(1.0, 0.0), 0.9, values, even
     )
@@ -78,7 +78,7 @@ def test_drq_target_by_hand() -> None:
 
 @given(q=tensors(BATCH), target=tensors(BATCH), views=st.integers(1, 6))
 def test_copies_of_one_view_cost_what_one_view_costs(q: Tensor, target: Tensor, views: int) -> None:
-    even = equations.even_weights(views, like=q)
+    even = equations.uniform_weights(views, like=q)
     close(equations.q_loss(q.expand(views, -1), target, even), F.mse_loss(q, target))
 
 
@@ -86,7 +86,8 @@ def test_copies_of_one_view_cost_what_one_view_costs(q: Tensor, target: Tensor, 
 def test_drq_loss_is_the_mean_of_the_one_view_losses(q: Tensor, target: Tensor) -> None:
     single = [F.mse_loss(q[view], target) for view in range(VIEWS)]
     close(
-        equations.q_loss(q, target, equations.even_weights(VIEWS, like=target)), sum(single) / VIEWS
+        equations.q_loss(q, target, equations.uniform_weights(VIEWS, like=target)),
+        sum(single) / VIEWS,
     )
 
 
@@ -107,7 +108,7 @@ def test_target_of_equal_values_ignores_the_weights_and_adds_the_bonus_undiscoun
 def test_target_of_a_terminated_transition_holds_no_bootstrap(
     values: Tensor, reward: Tensor, bonus: Tensor
 ) -> None:
-    even = equations.even_weights(VIEWS, like=reward)
+    even = equations.uniform_weights(VIEWS, like=reward)
     assert torch.equal(
         equations.q_target(reward, bonus, torch.zeros(BATCH), 0.99, values, even), reward + bonus
     )
@@ -346,7 +347,7 @@ def test_regularised_loss_and_target_by_hand() -> None:
 def test_weights_of_the_views_sum_to_one(curiosity: Tensor, views: int) -> None:
     for weights in (
         equations.curiosity_weights(curiosity),
-        equations.even_weights(views, like=curiosity),
+        equations.uniform_weights(views, like=curiosity),
     ):
         assert (weights >= 0.0).all()
         close(weights.sum(0), torch.ones(BATCH))
@@ -354,7 +355,7 @@ def test_weights_of_the_views_sum_to_one(curiosity: Tensor, views: int) -> None:
 
 def test_even_curiosity_gives_even_weights() -> None:
     half = torch.full((BATCH,), 0.5)
-    assert torch.equal(equations.curiosity_weights(half), equations.even_weights(2, like=half))
+    assert torch.equal(equations.curiosity_weights(half), equations.uniform_weights(2, like=half))
 
 
 @given(q=tensors(2, BATCH), target=tensors(BATCH))

@@ -394,7 +394,7 @@ def test_every_command_of_the_page_works_with_a_foreign_suite(site: Path, tmp_pa
 BASE = FILES["base/q_table/__init__.py"]
 SUITE = FILES["suite/corridor/__init__.py"]
 BAD = {
-    "no Base": ("bases", "BASE = 3\n", "no Base but 3"),
+    "no Base": ("bases", "BASE = 3\n", "no BaseAlgorithm but 3"),
     "a name that is taken": (
         "bases",
         BASE.replace('"q-table"', '"sac"'),
@@ -562,7 +562,7 @@ def test_a_base_that_plays_grids_and_games_gets_the_environments_of_its_task(her
     files = {"q_table/__init__.py": BASE.replace('("discrete",)', '("grid", "discrete")')}
     install(here, "their-package", "[cclf.bases]\nx = q_table:BASE\n", files)
     made = {
-        task: build.maker(presets.resolve(task, base_name="q-table"))
+        task: build.env_factory(presets.resolve(task, base_name="q-table"))
         for task in ("toy/catch", "minigrid/DoorKey-6x6")
     }
     assert made == {"toy/catch": make_env, "minigrid/DoorKey-6x6": make_grids}

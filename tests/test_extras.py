@@ -10,11 +10,11 @@ import pytest
 from cclf import build, extras
 from cclf.analysis import demo
 from cclf.benchmark import findings
-from cclf.envs.minigrid import GridWorlds
-from cclf.storage.loggers import open_mirrors
+from cclf.envs.minigrid import VectorMiniGrid
+from cclf.storage.loggers import make_loggers
 from cclf.sweep.plan import call_of
 from cclf.training import evaluation, loop
-from cclf.training.evaluation import finish
+from cclf.training.evaluation import wait_for_evaluation
 from cclf.training.workers import EnvWorkers
 from faulty_envs import REACH
 from healthy_machine import healthy
@@ -87,7 +87,11 @@ BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'"
 
 @pytest.mark.parametrize(
     ("config", "owner", "name"),
-    [(SAC, loop, "write_video"), (SAC, type(REACH()), "picture"), (GRIDS, GridWorlds, "render")],
+    [
+        (SAC, loop, "write_video"),
+        (SAC, type(REACH()), "picture"),
+        (GRIDS, VectorMiniGrid, "render"),
+    ],
 )
 def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(
     tmp_path, monkeypatch, config, owner, name
@@ -132,7 +136,7 @@ def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
     policy = build.make_learner(SAC, CPU).algorithm
     pool = EnvWorkers([Unseen], 1, "toy")
     try:
-        result = finish(
+        result = wait_for_evaluation(
             evaluation.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True)
         )
     finally:
@@ -178,7 +182,7 @@ def trained(tmp_path_factory):
 
 def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
-    lacking = extras.missing(("video", "plots", "tensorboard"))
+    lacking = extras.missing_packages(("video", "plots", "tensorboard"))
     finding = next(
         found for found in findings.judge(healthy(missing_extras=lacking)) if found.name == "extras"
     )
@@ -213,5 +217,5 @@ def test_the_demos_page_is_written_without_a_gallery_that_cannot_be_made(capsys)
 
 def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):
     hide(monkeypatch, "torch.utils.tensorboard")
-    assert open_mirrors(tiny_config(tensorboard=True), tmp_path, 0, False) == []
+    assert make_loggers(tiny_config(tensorboard=True), tmp_path, 0, False) == []
     assert capsys.readouterr().err.startswith("cclf: warning: no TensorBoard: ")

@@ -19,9 +19,11 @@ STEPS = torch.tensor(0.0)
 ZERO = torch.zeros(BATCH)
 
 
-def make_framework(feature_dim: int = BATCH, learned_views: int = 2, **overrides: Any) -> Framework:
+def make_framework(
+    feature_dim: int = BATCH, num_loss_views: int = 2, **overrides: Any
+) -> Framework:
     """CCLF with W = 1, so that a logit is the inner product of query and key."""
-    views = {"views": learned_views} if overrides.get("selection") == "all" else {}
+    views = {"views": num_loss_views} if overrides.get("selection") == "all" else {}
     framework = Framework(feature_dim, MethodConfig(**overrides | views))
     framework.bilinear.data.copy_(torch.eye(feature_dim))
     return framework
@@ -124,7 +126,7 @@ def test_all_takes_the_first_views_evenly_and_the_second_as_key(learned: int, dr
         Views(NEXT.inputs[:drawn], NEXT.origins[:drawn]),
     )
     appraisal = appraise(
-        plain(learned_views=learned), views, next_views, encode_query=refuse, encode_key=refuse
+        plain(num_loss_views=learned), views, next_views, encode_query=refuse, encode_key=refuse
     )
     assert torch.equal(appraisal.views, NOW.inputs[:learned])
     assert torch.equal(appraisal.next_views, NEXT.inputs[:learned])

@@ -22,6 +22,7 @@ from cclf.algorithms.sac import inspect as gallery_sac
 from cclf.envs.minigrid import picture
 from cclf.errors import ConfigError
 from cclf.inspection import cards
+from cclf.inspection import page as inspection_page
 from cclf.inspection.load import curate
 from cclf.inspection.samples import rarity
 from cclf.storage import checkpoint, run_folder
@@ -41,7 +42,7 @@ SAMPLES = 64
 
 
 def trained(config, out):
-    with run_folder.claimed_folder(config, out) as folder:
+    with run_folder.create_run_folder(config, out) as folder:
         run(config, folder)
     return folder
 
@@ -480,7 +481,7 @@ def test_only_what_acts_in_a_method_is_told(method, tmp_path):
 )
 def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
     config = tiny(method) if task == "toy/catch" else tiny_config(task, method)
-    with run_folder.claimed_folder(config, tmp_path) as folder:
+    with run_folder.create_run_folder(config, tmp_path) as folder:
         pass
     assert cli.main(["inspect", str(folder), "--out", str(tmp_path / "x.html")]) == 2
     error = capsys.readouterr().err
@@ -490,7 +491,7 @@ def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
 
 
 def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
-    with run_folder.claimed_folder(SAC, tmp_path) as untrained:
+    with run_folder.create_run_folder(SAC, tmp_path) as untrained:
         pass
     page = str(tmp_path / "x.html")
     for arguments, words in (
@@ -510,7 +511,7 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
         assert "pip install 'cclf[plots]'" in capsys.readouterr().err
     nowhere = replace(bases()["sac"], package="cclf.data")
     monkeypatch.setattr(build, "find_base", lambda _: nowhere)
-    with pytest.raises(ConfigError, match="sac has no gallery"):
+    with pytest.raises(ConfigError, match="sac has no inspect"):
         curate(runs["sac"], 8, CPU)
 
 
@@ -518,7 +519,7 @@ def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
     for config, name in ((SAC, "sac"), (A2C, "a2c"), (RAINBOW, "rainbow")):
         out = runs[name].parents[3]
         before = contents(runs[name])
-        with run_folder.claimed_folder(config, out):  # as training holds it
+        with run_folder.create_run_folder(config, out):  # as training holds it
             one = curate(runs[name], 8, CPU)
         two = curate(runs[name], 8, CPU)
         assert contents(runs[name]) == before
@@ -563,7 +564,7 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
         maximum.fill_(1e-5)
     generators = Generators(1, CPU, CPU)
     batch = replay.sample(8, generators["replay"])
-    looks = gallery_sac.looks_of(sac)
+    looks = gallery_sac.inspection_adapter(sac)
     views, first = pixel_inspection.appraise(looks, batch, generators, torch.tensor(60.0))
     assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
     assert first.bonus.max() > 1e-5
@@ -668,7 +669,7 @@ def test_hostile_names_stay_text(tab, runs, tmp_path):
     config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
     (folder / "config.json").write_text(json.dumps(config.to_dict()))
     page = tmp_path / "page.html"
-    page.write_text(page.html(curate(folder, 8, CPU)))
+    page.write_text(inspection_page.html(curate(folder, 8, CPU)))
     tab.open(page, 1100)
     assert tab.problems == []
     assert tab.evaluate("window.hacked === undefined")

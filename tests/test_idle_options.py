@@ -15,9 +15,9 @@ from cclf import build, fields, presets
 from cclf.algorithms.registry import bases
 from cclf.config import Config, EnvConfig, MethodConfig
 from cclf.errors import ConfigError
-from cclf.presets import refuse_idle_options
-from cclf.rules import OF_METHOD
-from cclf.training.turns import whole
+from cclf.presets import reject_inactive_options
+from cclf.rules import METHOD_RULES
+from cclf.training.turns import run_to_end
 from tiny_runs import CPU, flat, tiny_config
 
 RAINBOW_SIZES = {
@@ -99,7 +99,7 @@ def changes(base: str, method: str) -> list[tuple[str, str, object]]:
     return [
         (group, name, value)
         for group, kind in groups.items()
-        for name, of_type in fields.types_of(kind).items()
+        for name, of_type in fields.field_types(kind).items()
         # where it computes; the other refuses a CPU by itself
         if name not in ("replay_device", "precision")
         for value in other_values(name, of_type, getattr(getattr(config, group), name))
@@ -119,7 +119,7 @@ def left_behind(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
     learner = build.make_learner(config, CPU)
     agent_steps, seen = 0, hashlib.sha256()
     while agent_steps < AGENT_STEPS[config.base]:
-        advance = whole(learner.turn(agent_steps * config.env.action_repeat))
+        advance = run_to_end(learner.turn(agent_steps * config.env.action_repeat))
         agent_steps += advance.agent_steps
         seen.update(repr(advance.finished_returns).encode())
     for name, leaf in sorted(flat(learner.state_dict()).items()):
@@ -149,7 +149,7 @@ def same_run(one: Config, other: Config) -> bool:
 def refused(config: Config, group: str, name: str, value: object) -> str:
     try:
         asked = changed(config, group, name, value)
-        refuse_idle_options(asked, config)
+        reject_inactive_options(asked, config)
     except ConfigError as error:
         return str(error)
     return ""
@@ -298,13 +298,13 @@ def test_the_refusal_names_both(task, method, group, option, value, other):
     defaults = presets.resolve(task, method)
     pattern = rf"^{option}={value} clashes with .*{re.escape(other)}.*: it would do nothing"
     with pytest.raises(ConfigError, match=pattern):
-        refuse_idle_options(changed(defaults, group, option, value), defaults)
+        reject_inactive_options(changed(defaults, group, option, value), defaults)
 
 
 def test_the_two_lists_of_coefficients_may_be_exchanged_where_they_differ():
     defaults = presets.resolve("atari/Pong", "cclf")
-    assert not defaults.clash("contrastive_list")
-    refuse_idle_options(changed(defaults, "algorithm", "contrastive_list", "curl"), defaults)
+    assert not defaults.why_inactive("contrastive_list")
+    reject_inactive_options(changed(defaults, "algorithm", "contrastive_list", "curl"), defaults)
 
 
 def test_rules_name_options_that_exist():
@@ -312,6 +312,6 @@ def test_rules_name_options_that_exist():
         known = {
             name
             for kind in (EnvConfig, MethodConfig, base.settings)
-            for name in fields.types_of(kind)
+            for name in fields.field_types(kind)
         }
-        assert set(base.settings.rules) | set(OF_METHOD) <= known
+        assert set(base.settings.rules) | set(METHOD_RULES) <= known

@@ -31,37 +31,37 @@ def slow(function):
 
 
 def slow_environment(monkeypatch):
-    for env in (toy.Reach, toy.Catch, minigrid.GridWorlds):
+    for env in (toy.Reach, toy.Catch, minigrid.VectorMiniGrid):
         monkeypatch.setattr(env, "step", slow(env.step))
 
 
 def slow_saving(monkeypatch):
-    monkeypatch.setattr(checkpoint, "write_synced", slow(checkpoint.write_synced))
+    monkeypatch.setattr(checkpoint, "fsync_write", slow(checkpoint.fsync_write))
 
 
 def slow_evaluation(monkeypatch):
     """Answers of an evaluation come late: training goes on for many more steps."""
-    original, calls = loop.next_round, []
+    original, calls = loop.poll, []
 
     def next_round(rounds, patience_seconds):
         calls.append(rounds)
         late = len([call for call in calls if call is rounds]) > 12
         return original(rounds, patience_seconds) if late or patience_seconds else None
 
-    monkeypatch.setattr(loop, "next_round", next_round)
-    monkeypatch.setattr(loop, "finish", slow(loop.finish))
+    monkeypatch.setattr(loop, "poll", next_round)
+    monkeypatch.setattr(loop, "wait_for_evaluation", slow(loop.wait_for_evaluation))
 
 
 def immediate_evaluation(monkeypatch):
     """An evaluation is over before training takes its next step."""
-    original = loop.next_round
+    original = loop.poll
 
     def next_round(rounds, _):
         while (result := original(rounds, 0.1)) is None:
             pass
         return result
 
-    monkeypatch.setattr(loop, "next_round", next_round)
+    monkeypatch.setattr(loop, "poll", next_round)
 
 
 SPEEDS = {
@@ -113,13 +113,13 @@ def test_delay_decides_whether_training_goes_on_during_an_evaluation(
 ):
     """Otherwise the test above would compare equal schedules."""
     steps_during_evaluation = []
-    original = loop.Training._step
+    original = loop.TrainingRun._step
 
     def step(self, *words):
         steps_during_evaluation.append(self.under_way is not None)
         return original(self, *words)
 
-    monkeypatch.setattr(loop.Training, "_step", step)
+    monkeypatch.setattr(loop.TrainingRun, "_step", step)
     SPEEDS[speed](monkeypatch)
     result("sac, evaluated in workers", tmp_path)
     assert (sum(steps_during_evaluation) > 12) == trained_on

@@ -156,7 +156,8 @@ def endless(original):
 # the spread of returns that are no numbers
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
 @pytest.mark.parametrize(
-    ("owner", "name", "table"), [(loop, "finish", "eval.csv"), (Agent, "evaluate", "final.csv")]
+    ("owner", "name", "table"),
+    [(loop, "wait_for_evaluation", "eval.csv"), (Agent, "evaluate", "final.csv")],
 )
 def test_a_return_that_is_no_number_is_a_failure_and_no_row(
     tmp_path, undisturbed, monkeypatch, owner, name, table
@@ -196,9 +197,11 @@ def test_what_counts_as_a_number_of_a_state():
 def test_the_check_is_made_for_evaluations_and_checkpoints_never_per_update(tmp_path, monkeypatch):
     """It waits for a GPU, so 40 updates must not ask for it 40 times."""
     calls = []
-    original = loop.Training._check_finite
+    original = loop.TrainingRun._check_finite
     monkeypatch.setattr(
-        loop.Training, "_check_finite", lambda self: calls.append(self.env_steps) or original(self)
+        loop.TrainingRun,
+        "_check_finite",
+        lambda self: calls.append(self.env_steps) or original(self),
     )
     assert train(tmp_path)[0] == 0
     assert calls == [30, 30, 60, 60], "before each evaluation, and before its checkpoint"

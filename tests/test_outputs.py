@@ -27,7 +27,7 @@ from tiny_runs import CPU, run, tiny_config
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     config = tiny_config(env_steps=30)
-    with run_folder.claimed_folder(config, tmp_path_factory.mktemp("runs")) as folder:
+    with run_folder.create_run_folder(config, tmp_path_factory.mktemp("runs")) as folder:
         run(config, folder)
     return folder
 
@@ -316,7 +316,9 @@ class Still:
 
 def test_a_long_evaluation_episode_says_so_once(monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "LONG_EPISODE_AGENT_STEPS", 10)
-    result = evaluation.finish(evaluation.evaluate(LocalEnvs([Endless()]), Still(), [1], 1, CPU))
+    result = evaluation.wait_for_evaluation(
+        evaluation.evaluate(LocalEnvs([Endless()]), Still(), [1], 1, CPU)
+    )
     assert result.returns == [30.0]
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -328,13 +330,13 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
     from types import SimpleNamespace
 
     from cclf import build
-    from cclf.training.trainer import announcement
+    from cclf.training.trainer import run_summary
 
     config = tiny_config()
     learner = build.make_learner(config, CPU)
-    assert "time limit" not in "\n".join(announcement(config, learner, CPU))
+    assert "time limit" not in "\n".join(run_summary(config, learner, CPU))
     learner.env = SimpleNamespace(spec=learner.env.spec._replace(max_episode_agent_steps=None))
-    assert "toy/reach-1d has no time limit" in "\n".join(announcement(config, learner, CPU))
+    assert "toy/reach-1d has no time limit" in "\n".join(run_summary(config, learner, CPU))
 
 
 # --- cells

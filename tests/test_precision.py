@@ -67,7 +67,7 @@ def test_a_run_that_was_begun_goes_on_in_its_own(
     for precision in begun:
         (tmp_path / in_precision(CARTPOLE, precision).run_name()).mkdir(parents=True)
     asked = [CARTPOLE, presets.resolve("dmc/cartpole-swingup", "cclf", seed=2)]
-    found = presets.settle(asked, tmp_path, gpu)
+    found = presets.resolve_precision(asked, tmp_path, gpu)
     assert [config.algorithm.precision for config in found] == [goes_on] * 2
 
 

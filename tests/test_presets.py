@@ -129,12 +129,12 @@ def test_the_methods_of_the_paper(name):
     config = presets.resolve("dmc/cartpole-swingup", name).method
     facts = (
         config.augmentation,
-        config.drawn_views,
-        config.learned_views,
+        config.num_augmented_views,
+        config.num_loss_views,
         config.selection,
         config.contrastive,
     )
-    assert (*facts, presets.pieces_of(SAC_METHODS[name], bases()["sac"])) == METHODS[name]
+    assert (*facts, presets.active_pieces(SAC_METHODS[name], bases()["sac"])) == METHODS[name]
     assert (config.prioritisation, config.regularisation, config.reward) == (name == "cclf",) * 3
 
 
@@ -157,7 +157,7 @@ def test_fourteen_ablations_and_cclf_are_all_subsets_of_the_four_pieces():
         frozenset(PIECES)
     }
     found = [
-        frozenset(presets.pieces_of(SAC_METHODS[name], bases()["sac"]))
+        frozenset(presets.active_pieces(SAC_METHODS[name], bases()["sac"]))
         for name in (*ablations, "cclf")
     ]
     assert len(set(found)) == len(found) == 15
@@ -175,7 +175,7 @@ def test_an_ablation_is_cclf_less_the_pieces_it_does_not_name(name):
         without |= {"selection": "all", "views": 2}  # two random crops
     assert config == replace(cclf, **without)
     assert config.contrastive
-    assert config.learned_views == 2
+    assert config.num_loss_views == 2
 
 
 def test_select_plus_is_the_selection_ablation():
@@ -203,7 +203,7 @@ DISAGREEMENTS = {
 @pytest.mark.parametrize("task", DMC_TASKS)
 def test_the_profiles_differ_in_the_listed_fields_alone(task):
     paper, released = (
-        presets.resolve(task, "cclf", profile=profile).learning_values()
+        presets.resolve(task, "cclf", profile=profile).hashed_fields()
         for profile in ("paper", "released")
     )
     differing = {key: (paper[key], released[key]) for key in paper if paper[key] != released[key]}
@@ -237,7 +237,7 @@ def test_differences_are_those_from_the_default_method_of_the_same_base(base):
 
 @pytest.mark.parametrize("task", known_tasks())
 def test_every_task_resolves_with_every_method_of_its_base(task):
-    base = presets.base_of(task).name
+    base = presets.select_algorithm(task).name
     for method in bases()[base].methods:
         for profile in bases()[base].profiles:
             config = presets.resolve(task, method, seed=3, profile=profile)
@@ -359,8 +359,8 @@ def test_the_rainbow_methods(name):
     method, rainbow = config.method, config.algorithm
     facts = (
         method.augmentation,
-        method.drawn_views,
-        method.learned_views,
+        method.num_augmented_views,
+        method.num_loss_views,
         method.contrastive,
         method.prioritisation,
     )
@@ -374,7 +374,7 @@ def test_the_rainbow_methods(name):
 
 def test_the_fifteen_combinations_stand_on_rainbow_too():
     base = bases()["rainbow"]
-    found = {frozenset(presets.pieces_of(method, base)) for method in base.methods.values()}
+    found = {frozenset(presets.active_pieces(method, base)) for method in base.methods.values()}
     assert found == subsets(PIECES, 1) | {frozenset()}
 
 
@@ -428,7 +428,7 @@ def test_contrastive_coefficients_per_game_and_list(game, curl, cclf):
 
 def test_the_profiles_of_rainbow_differ_in_two_fields():
     paper, released = (
-        presets.resolve("atari/Pong", profile=profile).learning_values()
+        presets.resolve("atari/Pong", profile=profile).hashed_fields()
         for profile in ("paper", "released")
     )
     differing = {key: (paper[key], released[key]) for key in paper if paper[key] != released[key]}
@@ -479,7 +479,7 @@ def test_a_run_of_version_0_1_is_still_read(task, old, new):
 def test_a_size_is_smaller_in_every_field_that_it_changes(task, base):
     whole = presets.resolve(task, base_name=base)
     small = presets.resolve(task, base_name=base, size="small")
-    before, after = whole.learning_values(), small.learning_values()
+    before, after = whole.hashed_fields(), small.hashed_fields()
     changed = {name for name in before if before[name] != after[name]}
     assert {"env.frame_pixels", "algorithm.hidden_dim"} <= changed
     assert all(after[name] < before[name] for name in changed)

@@ -11,7 +11,7 @@ from cclf import __version__
 from cclf.analysis import load
 from cclf.errors import ConfigError
 from cclf.storage import run_folder
-from cclf.storage.run_folder import with_history
+from cclf.storage.run_folder import append_history
 from test_cli import cclf
 from tiny_rows import write_run
 from tiny_runs import tiny_config, tiny_options
@@ -97,7 +97,7 @@ HISTORY = {
     ],
 )
 def test_history_says_what_changed_and_when(before, now, env_steps, commits):
-    facts = with_history(before, now, env_steps)
+    facts = append_history(before, now, env_steps)
     entries = [{"from_env_steps": 0, **facts}, *facts.get("history", [])]
     assert [(entry["from_env_steps"], entry["commit"]) for entry in entries] == commits
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.algorithms.a2c.a2c import A2c
+from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.storage import atomic_files, checkpoint
-from cclf.storage.atomic_files import only_process
+from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
 from cclf.training import loop, trainer
-from cclf.training.evaluation import EvaluationStoppedError, evaluate, finish
+from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_evaluation
 from cclf.training.workers import LocalEnvs
 from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
@@ -58,8 +58,8 @@ def test_a_second_process_says_so_and_leaves(tmp_path):
     folder.mkdir(parents=True)
     script = f"""
 import pathlib, sys
-from cclf.storage.atomic_files import only_process
-with only_process(pathlib.Path({str(folder)!r})):
+from cclf.storage.atomic_files import folder_lock
+with folder_lock(pathlib.Path({str(folder)!r})):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -81,9 +81,9 @@ with only_process(pathlib.Path({str(folder)!r})):
 def test_the_lock_goes_with_its_holder(tmp_path):
     for _ in range(2):
         with (
-            only_process(tmp_path),
+            folder_lock(tmp_path),
             pytest.raises(ValueError, match=f"process {os.getpid()}"),
-            only_process(tmp_path),
+            folder_lock(tmp_path),
         ):
             pass
 
@@ -96,7 +96,7 @@ def test_a_worker_that_a_killed_run_left_half_born_is_waited_for(tmp_path, monke
     fcntl.flock(holder, fcntl.LOCK_EX)
     # it goes while it is waited for
     monkeypatch.setattr(atomic_files.time, "sleep", lambda _: holder.close())
-    with only_process(tmp_path):
+    with folder_lock(tmp_path):
         assert holder.closed
 
 
@@ -119,11 +119,11 @@ def signalled(original, at_call):
 
 PHASES = {
     "before the first step": (build, "make_learners", 1, 0),
-    "the announcement": (trainer, "announcement", 1, 0),
+    "the announcement": (trainer, "run_summary", 1, 0),
     "warm-up": (OffPolicyLearner, "act", 5, 5),
     "an update": (OffPolicyLearner, "update", 42, 42),
-    "the first evaluation": (loop.Training, "_evaluate", 1, 30),
-    "the last evaluation": (loop.Training, "_evaluate", 2, 60),
+    "the first evaluation": (loop.TrainingRun, "_evaluate", 1, 30),
+    "the last evaluation": (loop.TrainingRun, "_evaluate", 2, 60),
     "a checkpoint": (checkpoint, "index_text", 1, 30),
 }
 
@@ -151,7 +151,7 @@ def test_an_evaluation_stops_within_a_step():
     env, policy = REACH(), build.make_learner(CONFIG, CPU).algorithm
     asked = []
     with pytest.raises(EvaluationStoppedError):
-        finish(
+        wait_for_evaluation(
             evaluate(LocalEnvs([env]), policy, [1, 2], CONFIG.env.frame_stack, CPU),
             lambda: asked.append(1) or len(asked) == 4,
         )
@@ -163,7 +163,7 @@ def test_a_kill_after_a_repeated_evaluation_leaves_no_row_twice(tmp_path, undist
     resumes."""
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_evaluate", signalled(loop.Training._evaluate, 1))
+        patch.setattr(loop.TrainingRun, "_evaluate", signalled(loop.TrainingRun._evaluate, 1))
         assert train(tmp_path)[0] == 75
 
     class Killed(BaseException):
@@ -239,9 +239,9 @@ def test_a_failure_before_the_first_checkpoint_and_in_a2c(tmp_path, monkeypatch)
     config = tiny_config(
         "minigrid/Empty-16x16", "re3+cclf", env_steps=320, eval_every_env_steps=1_000
     )
-    original = A2c.update
+    original = A2C.update
     monkeypatch.setattr(
-        A2c, "update", lambda *args: original(*args) | {"value_loss": torch.tensor(float("inf"))}
+        A2C, "update", lambda *args: original(*args) | {"value_loss": torch.tensor(float("inf"))}
     )
     code, _, err = train(tmp_path, config)
     assert code == 1
@@ -271,12 +271,12 @@ def full_from(original, at_call):
 
 FULL = {
     "a row": (CsvTable, "write", 6, 30),
-    "the files of a checkpoint": (checkpoint, "write_synced", 6, 30),
-    "the index of a checkpoint": (checkpoint, "write_synced", 8, 30),
+    "the files of a checkpoint": (checkpoint, "fsync_write", 6, 30),
+    "the index of a checkpoint": (checkpoint, "fsync_write", 8, 30),
     "the rename": (os, "rename", 2, 30),
-    "the first checkpoint": (checkpoint, "write_synced", 2, None),
-    "the first file": (atomic_files, "write_synced", 1, None),
-    "the config": (atomic_files, "write_synced", 2, None),
+    "the first checkpoint": (checkpoint, "fsync_write", 2, None),
+    "the first file": (atomic_files, "fsync_write", 1, None),
+    "the config": (atomic_files, "fsync_write", 2, None),
     "a table": (os, "fsync", 7, None),
 }
 

@@ -164,26 +164,26 @@ def test_what_the_user_put_on_the_search_path_stays(
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", ["", str(here), str(other)])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", str(other)]))
-    assert subprocesses.search_path() == [str(other)]
+    assert subprocesses.child_sys_path() == [str(other)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", str(other)]))
-    assert subprocesses.search_path() == [str(here), str(other)]
+    assert subprocesses.child_sys_path() == [str(here), str(other)]
     monkeypatch.delenv("PYTHONPATH")
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)
-    assert subprocesses.search_path() == [str(here), str(other)], (
+    assert subprocesses.child_sys_path() == [str(here), str(other)], (
         "the folder of the script that runs"
     )
 
 
 def test_there_is_one_way_to_start_python() -> None:
-    """A new child interpreter goes through `interpreter`, or it would see the working directory."""
+    """A new child interpreter goes through `subprocesses`, or it would see the working directory."""
     found = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in SOURCE.rglob("*.py")}
     assert {name for name, text in found.items() if "sys.executable" in text} == {
         "training/subprocesses.py",
         "sweep/child.py",
     }
     assert re.findall(r".*sys\.executable.*", found["sweep/child.py"]) == [
-        '    os.execv(sys.executable, interpreter.command("-m", "cclf.cli", "train", *arguments))'
+        '    os.execv(sys.executable, subprocesses.python_command("-m", "cclf.cli", "train", *arguments))'
     ]
 
 

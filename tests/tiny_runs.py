@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 
 from cclf import build, presets
-from cclf.storage.loggers import open_mirrors
+from cclf.storage.loggers import make_loggers
 from cclf.storage.tables import RunLog
-from cclf.training.loop import ActiveRun, run_together
+from cclf.training.loop import ActiveRun, train_loop
 from cclf.training.progress import Progress
-from cclf.training.signals import Stop
+from cclf.training.signals import StopSignal
 
 CPU = torch.device("cpu")
 _SIZES = {
@@ -61,7 +61,9 @@ def tiny_config(
 ):
     """The preset with its sizes cut down; further keywords go to `run`."""
     config = presets.resolve(task, method, seed=seed, base_name=base, observe=observe)
-    sizes = {name: size for name, size in _SIZES[config.base].items() if not config.clash(name)}
+    sizes = {
+        name: size for name, size in _SIZES[config.base].items() if not config.why_inactive(name)
+    }
     sizes |= algorithm or {}
     return replace(
         config,
@@ -92,7 +94,7 @@ def tiny_options(config):
     return words
 
 
-class StopAt(Stop):
+class StopAt(StopSignal):
     """A stop that asks for itself once the run has reached `env_steps`."""
 
     def __init__(self, env_steps=None):
@@ -121,9 +123,9 @@ def run(config, folder, stop_at=None, prepare=lambda _: None):
     training.resume()
     stop = StopAt(stop_at)
     moment = training.env_steps, training.evaluation_due
-    log = RunLog(folder, learner.metric_names, open_mirrors(config, folder, *moment), *moment)
+    log = RunLog(folder, learner.metric_names, make_loggers(config, folder, *moment), *moment)
     progress = QuietProgress(config.run.env_steps, training.env_steps, stop)
-    for error in run_together([ActiveRun(training, log, progress)], stop).values():
+    for error in train_loop([ActiveRun(training, log, progress)], stop).values():
         raise error
     log.close()
     agent.close()

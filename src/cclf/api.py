@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cclf import extras, fields, plugins, presets
 from cclf.algorithms.base import DEFAULT_PROFILE
-from cclf.commands.options import let_threads_sleep
-from cclf.config import Config, Observe
+from cclf.commands.options import limit_openmp_spinning
+from cclf.config import Config, ObservationType
 from cclf.console import say
 from cclf.envs.registry import refuse_unnamed
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
     from cclf.trained_agent import TrainedAgent
-    from cclf.training.callbacks import Evaluated, Step
+    from cclf.training.callbacks import EvaluationInfo, StepInfo
 
-Folder = str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
 
 
 class Run(NamedTuple):
@@ -39,7 +39,7 @@ class Run(NamedTuple):
         _refuse_missing(pandas)
         from cclf.analysis import load
 
-        return _tidy(load.read_runs(self.folder), pandas)
+        return _to_records(load.read_runs(self.folder), pandas)
 
     def agent(self, device: str = "auto") -> "TrainedAgent":
         """As it was saved last."""
@@ -56,10 +56,10 @@ def train(
     seed: int = 1,
     profile: str = DEFAULT_PROFILE,
     size: str | None = None,
-    observe: Observe = "pixels",
-    out: Folder = "runs",
-    on_step: "Callable[[Step], Any] | None" = None,
-    on_evaluation: "Callable[[Evaluated], Any] | None" = None,
+    observe: ObservationType = "pixels",
+    out: PathLike = "runs",
+    on_step: "Callable[[StepInfo], Any] | None" = None,
+    on_evaluation: "Callable[[EvaluationInfo], Any] | None" = None,
     **changes: Any,
 ) -> Run:
     """Train an agent as `cclf train` does, in the same run folder. The same call again goes on.
@@ -74,13 +74,13 @@ def train(
         fields.refuse_misfit(name, value, str | None)
     fields.refuse_misfit("seed", seed, fields.Seed)
     fields.refuse_misfit("profile", profile, str)
-    fields.refuse_misfit("observe", observe, Observe)
+    fields.refuse_misfit("observe", observe, ObservationType)
     folder = _path("out", out).absolute()  # a callback may change the working directory
     for name, callback in (("on_step", on_step), ("on_evaluation", on_evaluation)):
         _refuse_callback(name, callback)
     with _only_run_of_process():
         if callable(changes.get("encoder")):
-            changes["encoder"] = plugins.name_of("encoder", changes["encoder"])
+            changes["encoder"] = plugins.qualified_name("encoder", changes["encoder"])
         defaults = presets.resolve(
             task, method, seed=seed, profile=profile, base_name=base, size=size, observe=observe
         )
@@ -89,16 +89,16 @@ def train(
 
 
 def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run:
-    let_threads_sleep()
+    limit_openmp_spinning()
     from cclf.storage.run_folder import read_config
     from cclf.training.callbacks import CallbackError, Callbacks
-    from cclf.training.signals import STOPPING, Stop
+    from cclf.training.signals import STOP_MESSAGE, StopSignal
     from cclf.training.torch_settings import default_settings, restored_settings
-    from cclf.training.trainer import trained
+    from cclf.training.trainer import train_runs
 
-    stop, error = Stop(STOPPING), None
+    stop, error = StopSignal(STOP_MESSAGE), None
     with default_settings(), restored_settings(), stop.listening():
-        runs = trained([config], out, stop, Callbacks(on_step, on_evaluation))
+        runs = train_runs([config], out, stop, Callbacks(on_step, on_evaluation))
         with contextlib.closing(runs):
             try:
                 outcome = next(runs)
@@ -162,7 +162,7 @@ def _path(name: str, path: Any) -> Path:
 
 
 def load(
-    run: Folder, *, device: str = "auto", seed: int = 0, trust_imports: bool = False
+    run: PathLike, *, device: str = "auto", seed: int = 0, trust_imports: bool = False
 ) -> "TrainedAgent":
     """The trained agent of a run folder. `seed`: of actions that are sampled (A2C).
 
@@ -173,29 +173,29 @@ def load(
     fields.refuse_misfit("device", device, str)
     fields.refuse_misfit("seed", seed, fields.Seed)
     fields.refuse_misfit("trust_imports", trust_imports, bool)
-    let_threads_sleep()
+    limit_openmp_spinning()
     from cclf.trained_agent import TrainedAgent
 
     return TrainedAgent(folder, device, seed, trust_imports)
 
 
-def results(path: Folder, pandas: bool = False) -> Any:
+def results(path: PathLike, pandas: bool = False) -> Any:
     """The evaluations of all runs under a folder, or of results files that `cclf results` wrote: a
     list of dicts, one per evaluation, or with `pandas` a DataFrame."""
     folder = _path("path", path)
     _refuse_missing(pandas)
     from cclf.analysis import load
 
-    return _tidy(load.read(folder), pandas)
+    return _to_records(load.read(folder), pandas)
 
 
 def _refuse_missing(pandas: Any) -> None:
     fields.refuse_misfit("pandas", pandas, bool)
     if pandas:
-        extras.refuse_missing("pandas=True", ["pandas"])
+        extras.require_extras("pandas=True", ["pandas"])
 
 
-def _tidy(rows: Any, pandas: bool) -> Any:
+def _to_records(rows: Any, pandas: bool) -> Any:
     tidy = [row._asdict() for row in rows]
     if not pandas:
         return tidy

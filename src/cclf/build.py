@@ -10,46 +10,46 @@ from typing import Any
 
 import torch
 
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import find_base
 from cclf.config import Config
 from cclf.envs.make import make_env, make_grids
-from cclf.envs.registry import play_of
+from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
-from cclf.storage.failure import refuse_non_finite
+from cclf.storage.failure import check_finite
 from cclf.storage.known_rows import final_rows, write_final_facts
 from cclf.storage.run_folder import (
     WEIGHTS,
-    load_part,
-    playable_config,
+    load_config_for_playing,
+    load_submodule,
     read_checkpoint,
     read_config,
     read_weights,
 )
-from cclf.storage.safe_loading import refused_as
+from cclf.storage.safe_loading import data_error_context
 from cclf.storage.tables import EVAL_COLUMNS, CsvTable
 from cclf.training.agent import Agent, plain_agent
-from cclf.training.evaluation import EvaluationStoppedError, Rounds
-from cclf.training.evaluation_workers import Evaluators
-from cclf.training.loop import Plan, Training
+from cclf.training.evaluation import EvaluationSteps, EvaluationStoppedError
+from cclf.training.evaluation_workers import EvaluationWorkers
+from cclf.training.loop import Schedule, TrainingRun
 from cclf.training.seeding import derive
 from cclf.types import EnvSpec, Learner
 
 
-def base_of(config: Config) -> Base:
+def base_of(config: Config) -> BaseAlgorithm:
     return find_base(config.base)
 
 
-def maker(config: Config) -> Any:
+def env_factory(config: Config) -> Any:
     """How its environments are made: one by one, or several grid worlds as one."""
     plays = base_of(config).plays
     # Only of a base that plays other tasks too is the task asked, which may not be known here.
-    grids = "grid" in plays and (len(plays) == 1 or play_of(config.task) == "grid")
+    grids = "grid" in plays and (len(plays) == 1 or task_kind(config.task) == "grid")
     return make_grids if grids else make_env
 
 
-def room_of(config: Config) -> Any:
+def learner_module(config: Config) -> Any:
     """The module of its base algorithm that learns; `cclf.algorithms.base` lists its functions."""
     base = base_of(config)
     room = base.part("learner")
@@ -69,7 +69,7 @@ def make_learners(
 ) -> list[Any]:
     """Of runs that take turns in one process and differ in task and seed alone; `make` may make
     other environments."""
-    room, make = room_of(configs[0]), make or maker(configs[0])
+    room, make = learner_module(configs[0]), make or env_factory(configs[0])
     if not hasattr(room, "make_learners"):
         return [room.make_learner(config, device, make) for config in configs]
     learners: list[Any] = room.make_learners(
@@ -84,39 +84,41 @@ def make_learner(config: Config, device: torch.device, make: Any = None) -> Any:
 
 def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> Any:
     """The algorithm of a run alone, as its learner has it."""
-    return room_of(config).make_algorithm(config, spec, device)
+    return learner_module(config).make_algorithm(config, spec, device)
 
 
 def make_agent(
-    config: Config, device: torch.device, runs: int = 1, evaluators: Evaluators | None = None
+    config: Config, device: torch.device, runs: int = 1, evaluators: EvaluationWorkers | None = None
 ) -> Agent:
     """`runs`: how many share this machine's cores, and perhaps `evaluators`."""
-    room = room_of(config)
+    room = learner_module(config)
     if hasattr(room, "make_agent"):
-        agent: Agent = room.make_agent(config, device, maker(config), runs, evaluators)
+        agent: Agent = room.make_agent(config, device, env_factory(config), runs, evaluators)
         return agent
-    env = maker(config)(config, 0, True)
+    env = env_factory(config)(config, 0, True)
     algorithm = room.make_algorithm(config, env.spec, device)
     return plain_agent(env, algorithm, config.env.frame_stack, device)
 
 
-def make_evaluators(config: Config, device: torch.device, runs: int) -> Evaluators | None:
+def make_evaluators(config: Config, device: torch.device, runs: int) -> EvaluationWorkers | None:
     """Processes that play evaluation episodes of all `runs`, where the base algorithm has such."""
-    room = room_of(config)
+    room = learner_module(config)
     if not hasattr(room, "make_evaluators"):
         return None
-    evaluators: Evaluators | None = room.make_evaluators(config, device, maker(config), runs)
+    evaluators: EvaluationWorkers | None = room.make_evaluators(
+        config, device, env_factory(config), runs
+    )
     return evaluators
 
 
-def evaluates_beside_training(
-    config: Config, device: torch.device, runs: int, evaluators: Evaluators | None
+def evaluates_asynchronously(
+    config: Config, device: torch.device, runs: int, evaluators: EvaluationWorkers | None
 ) -> bool:
     """Whether training goes on while an evaluation is under way."""
-    room = room_of(config)
-    if not hasattr(room, "evaluates_beside_training"):
+    room = learner_module(config)
+    if not hasattr(room, "evaluates_asynchronously"):
         return evaluators is not None
-    beside: bool = room.evaluates_beside_training(config, device, runs, evaluators)
+    beside: bool = room.evaluates_asynchronously(config, device, runs, evaluators)
     return beside
 
 
@@ -126,15 +128,17 @@ def make_training(
     device: torch.device,
     runs: int = 1,
     learner: Learner | None = None,
-    evaluators: Evaluators | None = None,
-) -> tuple[Training, Any, Agent]:
+    evaluators: EvaluationWorkers | None = None,
+) -> tuple[TrainingRun, Any, Agent]:
     """One of `runs` in this process, with a learner of its own unless it is given one."""
     made: Any = learner or make_learner(config, device)
     agent = make_agent(config, device, runs, evaluators)
 
-    def evaluate_now(env_steps: int, record: bool) -> Rounds:
+    def evaluate_now(env_steps: int, record: bool) -> EvaluationSteps:
         # As they are now, while training goes on.
-        networks_of(agent.policy).load_state_dict(networks_of(made.algorithm).state_dict())
+        evaluation_networks(agent.policy).load_state_dict(
+            evaluation_networks(made.algorithm).state_dict()
+        )
         # Seeds depend on the moment and the episode alone: another schedule evaluates the same
         # episodes at the same moment.
         seeds = [
@@ -143,40 +147,40 @@ def make_training(
         ]
         return agent.rounds(seeds, record)
 
-    plan = Plan(
+    plan = Schedule(
         env_steps=config.run.env_steps,
         action_repeat=config.env.action_repeat,
         eval_every_env_steps=config.run.eval_every_env_steps,
         log_every_agent_steps=config.run.log_every_agent_steps,
         video=config.run.video,
-        evaluate_beside_training=evaluates_beside_training(config, device, runs, evaluators),
+        evaluate_beside_training=evaluates_asynchronously(config, device, runs, evaluators),
         keep_replay=config.run.keep_replay,
     )
-    return Training(plan, made, evaluate_now, folder), made, agent
+    return TrainingRun(plan, made, evaluate_now, folder), made, agent
 
 
-def networks_of(algorithm: Any) -> Any:
+def evaluation_networks(algorithm: Any) -> Any:
     """What evaluation takes a copy of: the networks, or all of an algorithm that names none."""
     return getattr(algorithm, "networks", algorithm)
 
 
-def replay_forecast(config: Config, spec: EnvSpec | None = None) -> tuple[int, int]:
+def replay_size(config: Config, spec: EnvSpec | None = None) -> tuple[int, int]:
     """Transitions the replay of a run can ever hold, and their bytes.
 
     Without `spec` an environment is made to ask for it.
     """
-    if not base_of(config).keeps_replay:
+    if not base_of(config).uses_replay:
         return 0, 0
     if spec is None:
-        with closing(maker(config)(config, 0)) as env:
+        with closing(env_factory(config)(config, 0)) as env:
             spec = env.spec
-    forecast: tuple[int, int] = room_of(config).replay_forecast(config, spec)
+    forecast: tuple[int, int] = learner_module(config).replay_size(config, spec)
     return forecast
 
 
-def replay_bytes_on_disk(config: Config, spec: EnvSpec) -> int:
+def checkpoint_size(config: Config, spec: EnvSpec) -> int:
     """What the replay of a run takes in its checkpoints; a little more once its ring comes round."""
-    transitions, size = replay_forecast(config, spec)
+    transitions, size = replay_size(config, spec)
     run, kept = config.run, config.planned_agent_steps
     if not run.keep_replay:  # the last evaluation before the end
         evaluations = (run.env_steps - 1) // run.eval_every_env_steps
@@ -184,13 +188,15 @@ def replay_bytes_on_disk(config: Config, spec: EnvSpec) -> int:
     return size * min(kept, transitions) // max(transitions, 1)
 
 
-def resume_points(configs: Sequence[Config], out: Path) -> list[int | None]:
+def common_checkpoint_steps(configs: Sequence[Config], out: Path) -> list[int | None]:
     """The agent steps from which runs that take turns in one process go on; None is the newest
     there is."""
-    if len(configs) == 1 or not base_of(configs[0]).learns_tasks_together:
+    if len(configs) == 1 or not base_of(configs[0]).batches_runs:
         return [None] * len(configs)
     return [
-        *checkpoint.resume_points([out / config.run_name() / "checkpoint" for config in configs])
+        *checkpoint.common_checkpoint_steps(
+            [out / config.run_name() / "checkpoint" for config in configs]
+        )
     ]
 
 
@@ -198,12 +204,12 @@ def load_agent(
     folder: Path,
     device: torch.device,
     episodes: int,
-    evaluators: Evaluators | None = None,
+    evaluators: EvaluationWorkers | None = None,
     trust_imports: bool = False,
 ) -> tuple[Agent, Config, int]:
     """The trained agent of a run folder, its config, and the environment steps it has seen;
     evaluates `episodes` at a time. Also of a folder that holds its weights alone."""
-    config = playable_config(folder, trust_imports)
+    config = load_config_for_playing(folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     shared = (folder / WEIGHTS).exists() and not os.path.lexists(folder / "checkpoint")
     if shared:
@@ -211,12 +217,12 @@ def load_agent(
     else:
         saved = read_checkpoint(folder, frames=False)
         state, env_steps = saved["learner"], saved["agent_steps"] * config.env.action_repeat
-    with ExitStack() as made, refused_as(f"cannot make the agent of {folder}"):
+    with ExitStack() as made, data_error_context(f"cannot make the agent of {folder}"):
         agent = made.enter_context(closing(make_agent(config, device, evaluators=evaluators)))
         if shared:
-            load_part(networks_of(agent.policy), state, "networks")
+            load_submodule(evaluation_networks(agent.policy), state, "networks")
         else:
-            load_part(agent.policy, state["algorithm"], "algorithm")
+            load_submodule(agent.policy, state["algorithm"], "algorithm")
         made.pop_all()
     return agent, config, env_steps
 
@@ -225,7 +231,7 @@ def final_evaluation(
     folder: Path,
     device: torch.device,
     stopped: Callable[[], bool],
-    evaluators: Evaluators | None = None,
+    evaluators: EvaluationWorkers | None = None,
 ) -> bool:
     """The last word on a finished run: its final agent in many episodes, a row of final.csv.
     Whether that is there now.
@@ -260,7 +266,7 @@ def final_evaluation(
         "wall_seconds": round(time.monotonic() - started, 3),
         "returns": " ".join(f"{value:.8g}" for value in result.returns),
     }
-    refuse_non_finite(folder, row)
+    check_finite(folder, row)
     with closing(CsvTable(folder / "final.csv", EVAL_COLUMNS, env_steps - 1)) as table:
         table.write(row)
         table.sync()

@@ -15,9 +15,9 @@ from typing import TextIO, cast
 
 from cclf import __version__
 from cclf.commands import COMMANDS
-from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, let_threads_sleep
+from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, limit_openmp_spinning
 from cclf.console import TolerantStream, open_standard_streams, say
-from cclf.errors import ConfigError, WorkerError, nearest
+from cclf.errors import ConfigError, WorkerError, did_you_mean
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -91,7 +91,7 @@ def _exit_code(arguments: list[str]) -> int:
 
 
 def _run_command(arguments: list[str]) -> int:
-    let_threads_sleep()
+    limit_openmp_spinning()
     # No interpreter that we or a library start finds modules in the working directory, which may be
     # a run folder.
     os.environ["PYTHONSAFEPATH"] = "1"
@@ -103,7 +103,9 @@ def _run_command(arguments: list[str]) -> int:
         return EXIT_DONE
     name = arguments[0]
     if name not in COMMANDS:
-        raise ConfigError(f"unknown command {name!r}{nearest(name, COMMANDS)} (see: cclf --help)")
+        raise ConfigError(
+            f"unknown command {name!r}{did_you_mean(name, COMMANDS)} (see: cclf --help)"
+        )
     exit_code: int = importlib.import_module(f"cclf.commands.{name}").main(arguments[1:])
     return exit_code
 

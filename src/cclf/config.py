@@ -14,26 +14,30 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from cclf import fields
 from cclf.errors import ConfigError
-from cclf.fields import Count, Range, Seed, Share, Size, ZeroOrMore
-from cclf.rules import OF_METHOD, Rule
+from cclf.fields import Fraction, PositiveInt, Range, Seed, StepCount, ZeroOrMore
+from cclf.rules import METHOD_RULES, Rule
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Curiosity = Literal["belief", "shuffled", "even", "ranks", "debiased", "cancelled", "particles"]
 # What an environment is to a learner: pixels with continuous or discrete actions, or grids stepped
 # as one.
-Play = Literal["continuous", "discrete", "grid"]
-Observe = Literal["pixels", "state"]
+TaskKind = Literal["continuous", "discrete", "grid"]
+ObservationType = Literal["pixels", "state"]
 
 
 # Options that are younger than the first runs, with the value that those ran by. Names leave it out,
 # so that older folders are found again.
-_AS_BEFORE = {"method.curiosity": "belief", "env.observe": "pixels", "algorithm.encoder": ""}
+_OMITTED_FROM_HASH = {
+    "method.curiosity": "belief",
+    "env.observe": "pixels",
+    "algorithm.encoder": "",
+}
 
 
-def check_fields(config: Any) -> None:
+def validate_fields(config: Any) -> None:
     """Every field holds a value of its type and range: what a command line gives, and what a file
     says."""
-    for name, kind in fields.types_of(config.__class__).items():
+    for name, kind in fields.field_types(config.__class__).items():
         fields.refuse_misfit(name, getattr(config, name), kind)
 
 
@@ -41,20 +45,20 @@ def check_fields(config: Any) -> None:
 class EnvConfig:
     """What the agent sees and does."""
 
-    observe: Observe = "pixels"
+    observe: ObservationType = "pixels"
     """pixels: frames, rendered where the environment gives none. state: the numbers that it gives
     as its observation (`gym/` tasks by SAC)."""
-    frame_pixels: Size = 100
+    frame_pixels: PositiveInt = 100
     """Side of the square frame that the environment renders and the replay stores."""
-    crop_pixels: Size = 84
+    crop_pixels: PositiveInt = 84
     """Side of the crops that the networks see."""
-    frame_stack: Size = 3
+    frame_stack: PositiveInt = 3
     """Consecutive frames in one observation."""
-    action_repeat: Size = 4
+    action_repeat: PositiveInt = 4
     """Environment steps per agent step."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
         if self.crop_pixels > self.frame_pixels:
             raise ConfigError(
                 f"crop_pixels={self.crop_pixels} clashes with frame_pixels={self.frame_pixels}: "
@@ -84,7 +88,7 @@ class MethodConfig:
     """Weight Q loss, target and contrastive loss by curiosity, Eq. (7) and (8)."""
     reward: bool = True
     """Pay curiosity as an intrinsic reward, Eq. (9)."""
-    priority_momentum: Share = 0.99
+    priority_momentum: Fraction = 0.99
     """Share of the old priority that stays, Eq. (6)."""
     bonus_temperature: ZeroOrMore = 0.2
     """Scale of the intrinsic reward before it decays, Eq. (9)."""
@@ -105,7 +109,7 @@ class MethodConfig:
     permutation over the batch and its batch mean; or a candidate."""
 
     @property
-    def learned_views(self) -> int:
+    def num_loss_views(self) -> int:
         """Views that enter the losses."""
         return self.views if self.selection == "all" else 2
 
@@ -119,13 +123,13 @@ class MethodConfig:
         )
 
     @property
-    def drawn_views(self) -> int:
+    def num_augmented_views(self) -> int:
         """Views made of each observation; with a single learned view the contrastive loss needs one
         more, its key."""
         return max(self.views, 2) if self.contrastive else self.views
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
         pieces = [
             name for name in ("prioritisation", "regularisation", "reward") if getattr(self, name)
         ]
@@ -172,11 +176,11 @@ class RunConfig:
     """How long, where, and what is written. Nothing here changes what is learned, except
     `env_steps`, which says when to stop."""
 
-    env_steps: Count = 100_000
+    env_steps: StepCount = 100_000
     """The budget, in environment steps (agent steps x action repeat)."""
-    eval_every_env_steps: Count = 10_000
+    eval_every_env_steps: StepCount = 10_000
     """Environment steps between two evaluations."""
-    eval_episodes: Size = 10
+    eval_episodes: PositiveInt = 10
     """Episodes of each evaluation."""
     eval_workers: Annotated[int, Range(0, 256)] | None = None
     """Processes that play evaluation episodes while training goes on. With 0 this process plays
@@ -191,7 +195,7 @@ class RunConfig:
     inspect` looks into it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""
     final_eval_episodes: Annotated[int, Range(0, 100_000)] = 0
     """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
-    log_every_agent_steps: Count = 100
+    log_every_agent_steps: StepCount = 100
     """Agent steps between two rows of train.csv."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
@@ -217,14 +221,14 @@ class RunConfig:
     runs are always deterministic."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
 
 
 class Settings(Protocol):
     """What the settings of a base algorithm are beside its own numbers: a frozen dataclass of its
     room. One that learns from more than pixels says so in a further name, `observes`:
     ClassVar[tuple[Observe, ...]]. One that takes a network as MODULE:FUNCTION calls that field
-    `encoder`; one whose field `precision` may be `auto` has a method `fast_precision`, see
+    `encoder`; one whose field `precision` may be `auto` has a method `preferred_gpu_precision`, see
     `Config.settled`."""
 
     base: ClassVar[str]
@@ -251,7 +255,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
         able = getattr(self.algorithm, "observes", ("pixels",))
         if self.env.observe not in able:
             raise ConfigError(
@@ -291,7 +295,7 @@ class Config:
         fast and good enough for this run, else float32."""
         if getattr(self.algorithm, "precision", None) != "auto":
             return self
-        precision = self.algorithm.fast_precision(self) if gpu else "fp32"
+        precision = self.algorithm.preferred_gpu_precision(self) if gpu else "fp32"
         return dataclasses.replace(
             self, algorithm=dataclasses.replace(self.algorithm, precision=precision)
         )
@@ -299,7 +303,7 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         return {"task": self.task, "base": self.base} | dataclasses.asdict(self)
 
-    def learning_values(self) -> dict[str, Any]:
+    def hashed_fields(self) -> dict[str, Any]:
         """The flat part of the config that decides what is learned: it names the run folder and
         guards a resume. A precision that is left open is float32 here, see `settled`."""
         flat = {
@@ -318,14 +322,14 @@ class Config:
             flat["algorithm.precision"] = "fp32"
         return flat
 
-    def clash(self, option: str) -> str:
+    def why_inactive(self, option: str) -> str:
         """What keeps an option from acting in this run, to be read after `clashes with`; empty
         where it acts."""
-        rules = OF_METHOD | dict(self.algorithm.rules)
+        rules = METHOD_RULES | dict(self.algorithm.rules)
         if option not in rules:
             return ""
         return rules[option](
-            {name.rpartition(".")[2]: value for name, value in self.learning_values().items()}
+            {name.rpartition(".")[2]: value for name, value in self.hashed_fields().items()}
         )
 
     def run_name(self) -> str:
@@ -333,9 +337,9 @@ class Config:
         clock."""
         acting = {
             name: value
-            for name, value in self.learning_values().items()
-            if not self.clash(name.rpartition(".")[2])
-            and not (name in _AS_BEFORE and value == _AS_BEFORE[name])
+            for name, value in self.hashed_fields().items()
+            if not self.why_inactive(name.rpartition(".")[2])
+            and not (name in _OMITTED_FROM_HASH and value == _OMITTED_FROM_HASH[name])
         }
         digest = hashlib.sha256(json.dumps(acting, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.task}/{self.method_name}/seed-{self.seed}-{digest}"

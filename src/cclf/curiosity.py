@@ -2,8 +2,8 @@
 it, and candidates that measure something else.
 
 Curiosity is used four times: to choose a view (5), to weight losses (7), (8), to draw from replay
-(6) and to pay a bonus (9). A `Measure` says how beliefs come about and what each use makes of
-them. `MEASURES` names them as `MethodConfig.curiosity` does; a base algorithm knows none of them.
+(6) and to pay a bonus (9). A `CuriosityMeasure` says how beliefs come about and what each use makes of
+them. `CURIOSITY_MEASURES` names them as `MethodConfig.curiosity` does; a base algorithm knows none of them.
 
 Letters as in `cclf.equations`: B batch, K views, D features; c is curiosity, 1 - belief. No
 measure has a state: what needs a scale takes that of its batch.
@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from cclf import equations
 
-RANK_SPREAD = 0.5  # kappa: weights of views by rank lie within 1/2 -+ kappa / 2
-RANK_SHARE = 0.5  # eta: the share of a priority that its rank decides
-LARGEST_SCORE = 2.0  # standard deviations above the mean that a bonus by rank counts
-POSITIVE_SHARE = 0.1  # tau+: of the other keys, the share thought to show the same
+RANK_WEIGHT_RANGE = 0.5  # kappa: weights of views by rank lie within 1/2 -+ kappa / 2
+RANK_PRIORITY_FRACTION = 0.5  # eta: the share of a priority that its rank decides
+MAX_ZSCORE = 2.0  # standard deviations above the mean that a bonus by rank counts
+POSITIVE_PRIOR = 0.1  # tau+: of the other keys, the share thought to show the same
 TEMPERATURE = 0.1  # t: of the debiased estimate, over cosines; at 0.5 beliefs hardly differ
-ROUNDING = 1e-3  # logits of copies of one observation may differ by this much
-NEIGHBOURS = 12
+LOGIT_TOLERANCE = 1e-3  # logits of copies of one observation may differ by this much
+NUM_NEIGHBORS = 12
 
 
 # How beliefs (K-1, B) come about, from queries (B, D), keys (K-1, B, D) and W (D, D). `same` is
@@ -67,12 +67,12 @@ def debiased_belief(
     shares = (cosines / TEMPERATURE).exp()  # (K-1, B, B)
     own = shares.diagonal(dim1=-2, dim2=-1)
     others = query.shape[0] - 1
-    rest = shares.sum(-1) - own - POSITIVE_SHARE * others * own
+    rest = shares.sum(-1) - own - POSITIVE_PRIOR * others * own
     least = torch.full_like(own, -1.0 / TEMPERATURE).exp() * others
-    return own / (own + torch.maximum(rest / (1.0 - POSITIVE_SHARE), least))
+    return own / (own + torch.maximum(rest / (1.0 - POSITIVE_PRIOR), least))
 
 
-def cancelled_belief(
+def belief_without_duplicates(
     query: Tensor,
     keys: Tensor,
     bilinear: Tensor,
@@ -81,21 +81,21 @@ def cancelled_belief(
     """Eq. (3) without keys at least as similar as the own: copies, and what is taken for one.
 
     >>> same = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    >>> cancelled_belief(same, same[None], torch.eye(2), None)
+    >>> belief_without_duplicates(same, same[None], torch.eye(2), None)
     tensor([[0.5761, 0.7311, 0.7311]])
     """
     logits = equations.similarity_logits(query, keys, bilinear)
     own = logits.diagonal(dim1=-2, dim2=-1)[..., None]
     number = torch.arange(logits.shape[-1], device=logits.device)
     others = number[:, None] != number
-    kept = logits.masked_fill((logits >= own - ROUNDING) & others, -torch.inf)
+    kept = logits.masked_fill((logits >= own - LOGIT_TOLERANCE) & others, -torch.inf)
     return equations.log_belief(kept).exp()
 
 
 # What becomes of them before any use. `order` (B,) is a permutation of the batch.
 
 
-def as_they_are(beliefs: Tensor, order: Tensor | None) -> Tensor:  # noqa: ARG001
+def unpermuted(beliefs: Tensor, order: Tensor | None) -> Tensor:  # noqa: ARG001
     return beliefs
 
 
@@ -111,11 +111,11 @@ def shuffled(beliefs: Tensor, order: Tensor | None) -> Tensor:
     return beliefs[:, order]
 
 
-def even(beliefs: Tensor, order: Tensor | None) -> Tensor:  # noqa: ARG001
+def batch_mean(beliefs: Tensor, order: Tensor | None) -> Tensor:  # noqa: ARG001
     """A control: every belief becomes the batch mean of the least beliefs, so that curiosity keeps
     its level and loses its spread. No view is preferred: the first after the anchor is chosen.
 
-    >>> even(torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.1, 0.7]]), None)
+    >>> batch_mean(torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.1, 0.7]]), None)
     tensor([[0.1667, 0.1667, 0.1667],
             [0.1667, 0.1667, 0.1667]])
     """
@@ -150,7 +150,7 @@ def rank_weight(curiosity: Tensor) -> Tensor:
     >>> rank_weight(torch.tensor([0.0, 0.99, 0.995]))
     tensor([0.2500, 0.5000, 0.7500])
     """
-    return 0.5 + RANK_SPREAD * (rank(curiosity) - 0.5)
+    return 0.5 + RANK_WEIGHT_RANGE * (rank(curiosity) - 0.5)
 
 
 def rank_priority(curiosity: Tensor) -> Tensor:
@@ -159,71 +159,73 @@ def rank_priority(curiosity: Tensor) -> Tensor:
     >>> rank_priority(torch.tensor([0.0, 0.99, 0.995]))
     tensor([0.5000, 0.7500, 1.0000])
     """
-    return 1.0 - RANK_SHARE + RANK_SHARE * rank(curiosity)
+    return 1.0 - RANK_PRIORITY_FRACTION + RANK_PRIORITY_FRACTION * rank(curiosity)
 
 
 # For what the bonus (9) pays (B,), by curiosity (B,) and the features of the anchors (B, D).
 
 
-def pay_curiosity(curiosity: Tensor, query: Tensor) -> Tensor:  # noqa: ARG001
+def bonus_from_curiosity(curiosity: Tensor, query: Tensor) -> Tensor:  # noqa: ARG001
     return curiosity
 
 
-def pay_above_mean(curiosity: Tensor, query: Tensor) -> Tensor:  # noqa: ARG001
+def bonus_from_zscore(curiosity: Tensor, query: Tensor) -> Tensor:  # noqa: ARG001
     """clip((c - mu) / sigma, 0, 2), by mean and standard deviation of the batch.
 
-    >>> pay_above_mean(torch.tensor([0.5, 0.5, 0.5, 0.9]), torch.zeros(4, 1))
+    >>> bonus_from_zscore(torch.tensor([0.5, 0.5, 0.5, 0.9]), torch.zeros(4, 1))
     tensor([0.0000, 0.0000, 0.0000, 1.7321])
     """
     above = curiosity - curiosity.mean()
-    return (above / (above**2).mean().sqrt().clamp_min(1e-6)).clamp(0.0, LARGEST_SCORE)
+    return (above / (above**2).mean().sqrt().clamp_min(1e-6)).clamp(0.0, MAX_ZSCORE)
 
 
-def pay_distance(curiosity: Tensor, query: Tensor) -> Tensor:  # noqa: ARG001
+def bonus_from_knn_distance(curiosity: Tensor, query: Tensor) -> Tensor:  # noqa: ARG001
     """log(1 + d) over its batch mean, d the mean distance to the 12 nearest others in the space of
     the belief: a particle estimate of entropy (Liu and Abbeel, 2021), which rises with rarity.
 
     Three alike and one at distance 4: with three neighbours each, d is (4/3, 4/3, 4/3, 4).
 
-    >>> pay_distance(torch.zeros(4), torch.tensor([[0.0], [0.0], [0.0], [4.0]]))
+    >>> bonus_from_knn_distance(torch.zeros(4), torch.tensor([[0.0], [0.0], [0.0], [4.0]]))
     tensor([0.8164, 0.8164, 0.8164, 1.5508])
     """
     # differences and not products: copies lie at distance 0, without rounding
     exact = "donot_use_mm_for_euclid_dist"
     distances = torch.cdist(query, query, compute_mode=exact)
-    nearest = distances.topk(min(NEIGHBOURS + 1, len(query)), largest=False).values
+    nearest = distances.topk(min(NUM_NEIGHBORS + 1, len(query)), largest=False).values
     # the nearest of all is the sample itself
     score = torch.log1p(nearest.sum(1) / max(1, nearest.shape[1] - 1))
     return score / score.mean().clamp_min(1e-6)
 
 
-def draw_order(batch: int, generator: torch.Generator) -> Tensor:
+def sample_permutation(batch: int, generator: torch.Generator) -> Tensor:
     """A permutation (B,). Numbers are sorted and not drawn in order: a CUDA graph can hold that.
 
-    >>> draw_order(4, torch.Generator().manual_seed(1)).sort().values
+    >>> sample_permutation(4, torch.Generator().manual_seed(1)).sort().values
     tensor([0, 1, 2, 3])
     """
     return torch.rand(batch, generator=generator, device=generator.device).argsort()
 
 
-class Measure(NamedTuple):
+class CuriosityMeasure(NamedTuple):
     """The paper's curiosity unless told otherwise."""
 
     beliefs: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] = belief
-    arranged: Callable[[Tensor, Tensor | None], Tensor] = as_they_are
+    arranged: Callable[[Tensor, Tensor | None], Tensor] = unpermuted
     weight: Callable[[Tensor], Tensor] = unchanged  # of the second view, Eq. (7)
     contrast: Callable[[Tensor], Tensor] = unchanged  # of a sample in Eq. (8)
     priority: Callable[[Tensor], Tensor] = unchanged  # Eq. (6)
-    pay: Callable[[Tensor, Tensor], Tensor] = pay_curiosity  # Eq. (9)
-    needs_order: bool = False
+    pay: Callable[[Tensor, Tensor], Tensor] = bonus_from_curiosity  # Eq. (9)
+    needs_permutation: bool = False
 
 
-MEASURES = {
-    "belief": Measure(),
-    "shuffled": Measure(arranged=shuffled, needs_order=True),
-    "even": Measure(arranged=even),
-    "ranks": Measure(weight=rank_weight, contrast=ones, priority=rank_priority, pay=pay_above_mean),
-    "debiased": Measure(debiased_belief, contrast=ones),
-    "cancelled": Measure(cancelled_belief, contrast=ones),
-    "particles": Measure(pay=pay_distance),
+CURIOSITY_MEASURES = {
+    "belief": CuriosityMeasure(),
+    "shuffled": CuriosityMeasure(arranged=shuffled, needs_permutation=True),
+    "even": CuriosityMeasure(arranged=batch_mean),
+    "ranks": CuriosityMeasure(
+        weight=rank_weight, contrast=ones, priority=rank_priority, pay=bonus_from_zscore
+    ),
+    "debiased": CuriosityMeasure(debiased_belief, contrast=ones),
+    "cancelled": CuriosityMeasure(belief_without_duplicates, contrast=ones),
+    "particles": CuriosityMeasure(pay=bonus_from_knn_distance),
 }

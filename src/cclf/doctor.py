@@ -13,10 +13,10 @@ from pathlib import Path
 from cclf import extras, presets
 from cclf.benchmark import probe
 from cclf.benchmark.findings import PROBLEMS, Facts, Finding, judge
-from cclf.config import Config, Observe
+from cclf.config import Config, ObservationType
 from cclf.envs.atari_games import ATARI_GAMES
-from cclf.envs.registry import play_of, suite_of
-from cclf.errors import ConfigError, one_line
+from cclf.envs.registry import suite_of, task_kind
+from cclf.errors import ConfigError, short_error
 from cclf.storage import machine
 
 STRESS_SECONDS = 3.0
@@ -27,7 +27,7 @@ def examine(
     task: str | None,
     stress_processes: int,
     base_name: str | None = None,
-    observe: Observe = "pixels",
+    observe: ObservationType = "pixels",
 ) -> Facts:
     """Everything the doctor knows, as one JSON-like document; `findings` say what it means."""
     # a bad name ends it here, before the slow part
@@ -35,7 +35,7 @@ def examine(
     if task is not None:
         config = presets.resolve(task, base_name=base_name, observe=observe)
     facts: Facts = {
-        **machine.facts(),
+        **machine.machine_info(),
         "torch": machine.torch_facts(),
         "gpus": machine.gpus(),
         "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -44,7 +44,9 @@ def examine(
             "library": machine.has_library("libEGL_nvidia.so.0"),
             "vendor_file": _text(machine.nvidia_egl_vendor_file()),
         },
-        "missing_extras": extras.missing(("video", "plots", "tensorboard", "export", "ray")),
+        "missing_extras": extras.missing_packages(
+            ("video", "plots", "tensorboard", "export", "ray")
+        ),
         "usable_processors": machine.usable_processors(),
         "memory_free_bytes": machine.available_memory_bytes(),
         "disk_free_bytes": shutil.disk_usage(".").free,
@@ -83,7 +85,7 @@ def emulator(facts: Facts) -> Facts | None:
 
         env = AtariGame("Pong", 0, clip_reward=True, life_loss_terminates=True)
     except (ConfigError, ImportError, OSError) as error:
-        return answer | {"error": one_line(error)}
+        return answer | {"error": short_error(error)}
     env.reset()
     milliseconds = []
     for _ in range(ATARI_STEPS):
@@ -113,10 +115,10 @@ def forecast(config: Config, facts: Facts) -> Facts:
     from cclf import build
     from cclf.envs.make import make_grids
 
-    if play_of(config.task) == "grid":
+    if task_kind(config.task) == "grid":
         make_grids(config, 1, 0).close()  # refuses an unknown name
     else:
-        answer["replay_transitions"], answer["replay_bytes"] = build.replay_forecast(config)
+        answer["replay_transitions"], answer["replay_bytes"] = build.replay_size(config)
     # A checkpoint holds the replay and is written beside the one before.
     return answer | {"disk_bytes": 2 * answer["replay_bytes"]}
 

@@ -19,10 +19,10 @@ def soft_value(q1: Tensor, q2: Tensor, log_prob: Tensor, temperature: Tensor) ->
     return torch.min(q1, q2) - temperature * log_prob
 
 
-def even_weights(views: int, like: Tensor) -> Tensor:
+def uniform_weights(views: int, like: Tensor) -> Tensor:
     """The weights 1/M of Eq. (1) and 1/K of Eq. (2), shape (V, B).
 
-    >>> even_weights(2, torch.zeros(3))
+    >>> uniform_weights(2, torch.zeros(3))
     tensor([[0.5000, 0.5000, 0.5000],
             [0.5000, 0.5000, 0.5000]])
     """
@@ -79,7 +79,7 @@ def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
     return (query @ bilinear) @ keys.mT
 
 
-def log_matches(logits: Tensor, same: Tensor | None = None) -> Tensor:
+def log_match_probabilities(logits: Tensor, same: Tensor | None = None) -> Tensor:
     """The softmax of Eq. (3) before its diagonal is taken, (..., B, B): log-probability that each
     query belongs to each key.
 
@@ -87,7 +87,7 @@ def log_matches(logits: Tensor, same: Tensor | None = None) -> Tensor:
     one over their number. `same` (B,), the first sample with the same observation, counts each
     distinct key once instead: not the paper's, a variant.
 
-    >>> log_matches(torch.tensor([[0.0, 0.0], [0.0, 1.0986]])).exp()
+    >>> log_match_probabilities(torch.tensor([[0.0, 0.0], [0.0, 1.0986]])).exp()
     tensor([[0.5000, 0.5000],
             [0.2500, 0.7500]])
     """
@@ -105,7 +105,7 @@ def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
     >>> log_belief(torch.zeros(4, 4), same=torch.tensor([0, 1, 0, 0])).exp()
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
-    matches = log_matches(logits, same)
+    matches = log_match_probabilities(logits, same)
     if same is None:
         return matches.diagonal(dim1=-2, dim2=-1)
     return matches.gather(-1, same[:, None].expand(*matches.shape[:-1], 1)).squeeze(-1)

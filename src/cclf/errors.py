@@ -21,10 +21,10 @@ class WorkerError(ValueError):
         self.details = details
 
 
-def one_line(error: BaseException) -> str:
+def short_error(error: BaseException) -> str:
     """Of what libraries raise.
 
-    >>> one_line(OSError("no such\\n  screen"))
+    >>> short_error(OSError("no such\\n  screen"))
     'OSError: no such screen'
     """
     try:
@@ -35,10 +35,10 @@ def one_line(error: BaseException) -> str:
     return " ".join([f"{name}:", *words]) if words else name
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing.
 
-    >>> nearest("ccfl", ["cclf", "drq"]), nearest("xyz", ["cclf"])
+    >>> did_you_mean("ccfl", ["cclf", "drq"]), did_you_mean("xyz", ["cclf"])
     ('; did you mean cclf?', '')
     """
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

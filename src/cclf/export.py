@@ -20,12 +20,12 @@ from torch import nn
 from cclf import __version__, build
 from cclf.build import load_agent
 from cclf.config import Config
-from cclf.envs.registry import play_of
+from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import output_file
-from cclf.storage.safe_loading import refused_as
+from cclf.storage.safe_loading import data_error_context
 from cclf.training.seeding import derive
-from cclf.types import Answers
+from cclf.types import ExportedPolicy
 
 TOLERANCE = 1e-4
 CHECKED_AGENT_STEPS = 24
@@ -74,7 +74,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
         else ""
     )
     with output_file(out) as temporary:
-        with refused_as(f"cannot write {out}", of_own):
+        with data_error_context(f"cannot write {out}", of_own):
             write(policy, observations[:2], metadata, temporary)
             found = read(temporary)
             # One by one as well as together: a graph that has frozen its batch size must not pass.
@@ -89,11 +89,13 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     return Exported(out, difference, len(observations), metadata)
 
 
-def answers_of(policy: Any, config: Config, seed: int) -> Answers:
+def answers_of(policy: Any, config: Config, seed: int) -> ExportedPolicy:
     """The policy as a module, observations of a short rollout, and what it answers to them, by the
     run's own code."""
     room = build.base_of(config).part("export")
-    found: Answers = room.answers(policy, config, build.maker(config), seed, CHECKED_AGENT_STEPS)
+    found: ExportedPolicy = room.export_policy(
+        policy, config, build.env_factory(config), seed, CHECKED_AGENT_STEPS
+    )
     return found
 
 
@@ -101,7 +103,7 @@ def describe(
     config: Config, env_steps: int, observations: np.ndarray, answers: np.ndarray, answer: str
 ) -> dict[str, Any]:
     """What a program must know to use the file."""
-    on_grids = play_of(config.task) == "grid"
+    on_grids = task_kind(config.task) == "grid"
     of_pixels = {
         "frame_pixels": config.env.frame_pixels,
         "crop_pixels": config.env.crop_pixels,

@@ -20,7 +20,7 @@ MODULES = {
 }
 
 
-def missing(extras: Iterable[str]) -> dict[str, list[str]]:
+def missing_packages(extras: Iterable[str]) -> dict[str, list[str]]:
     """Of these extras those that are not whole, with the modules they lack. Nothing is imported."""
     lacking = {
         extra: [module for module in MODULES[extra] if not _is_installed(module)]
@@ -29,23 +29,23 @@ def missing(extras: Iterable[str]) -> dict[str, list[str]]:
     return {extra: modules for extra, modules in lacking.items() if modules}
 
 
-def refuse_missing(purpose: str, extras: Iterable[str]) -> None:
-    lacking = missing(extras)
+def require_extras(purpose: str, extras: Iterable[str]) -> None:
+    lacking = missing_packages(extras)
     if lacking:
-        raise ConfigError(f"{purpose} needs {said(lacking)}")
+        raise ConfigError(f"{purpose} needs {install_hint(lacking)}")
 
 
-def said(lacking: dict[str, list[str]]) -> str:
+def install_hint(lacking: dict[str, list[str]]) -> str:
     """What is missing, and how to get it, for the end of a line.
 
-    >>> said({"video": ["imageio_ffmpeg"], "plots": ["matplotlib"]})
+    >>> install_hint({"video": ["imageio_ffmpeg"], "plots": ["matplotlib"]})
     "imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
     """
     modules = [module for names in lacking.values() for module in names]
     return f"{', '.join(modules)}: pip install 'cclf[{','.join(lacking)}]'"
 
 
-def to_draw(task: str) -> tuple[str, ...]:
+def rendering_extras(task: str) -> tuple[str, ...]:
     """What pictures of a task take beyond what playing it takes: MiniGrid's own rules are here, its
     drawing is not."""
     return ("minigrid",) if task.startswith("minigrid/") else ()

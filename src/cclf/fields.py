@@ -51,29 +51,29 @@ class Range(NamedTuple):
 
 # Upper ends keep numbers inside what PyTorch and a disk can count; a size that only lacks memory is
 # refused where it is known.
-Count = Annotated[int, Range(1, 10**12)]  # of steps, updates, transitions
-CountOrZero = Annotated[int, Range(0, 10**12)]
-Size = Annotated[int, Range(1, 100_000)]  # of a batch, a layer, an axis
+StepCount = Annotated[int, Range(1, 10**12)]  # of steps, updates, transitions
+StepCountOrZero = Annotated[int, Range(0, 10**12)]
+PositiveInt = Annotated[int, Range(1, 100_000)]  # of a batch, a layer, an axis
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Episodes = Annotated[int, Range(1, 100_000)]  # of one command
-Share = Annotated[float, Range(0, 1)]
-ShareBelowOne = Annotated[float, Range(0, 1, without_most=True)]
+Fraction = Annotated[float, Range(0, 1)]
+FractionBelowOne = Annotated[float, Range(0, 1, without_most=True)]
 Positive = Annotated[float, Range(0, without_least=True)]
 ZeroOrMore = Annotated[float, Range(0)]
 
 
 @cache
-def types_of(config: type) -> dict[str, Any]:
+def field_types(config: type) -> dict[str, Any]:
     """The fields of a dataclass with their types, ranges included."""
     hints = get_type_hints(config, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(config)}
 
 
-def complaint(value: Any, kind: Any) -> str:
+def type_error(value: Any, kind: Any) -> str:
     """What is wrong with `value` as a field of this type, to be read after `name=value`; empty
     where nothing is.
 
-    >>> complaint(1.5, Share), complaint(True, Count), complaint(64, Size)
+    >>> type_error(1.5, Fraction), type_error(True, StepCount), type_error(64, PositiveInt)
     ('must lie in [0, 1]', 'must be a whole number', '')
     """
     origin = get_origin(kind)
@@ -81,16 +81,16 @@ def complaint(value: Any, kind: Any) -> str:
         base, *rules = get_args(kind)
         ranges = [rule for rule in rules if isinstance(rule, Range)]
         broken = [
-            str(each) for each in ranges if not complaint(value, base) and not each.admits(value)
+            str(each) for each in ranges if not type_error(value, base) and not each.admits(value)
         ]
-        return complaint(value, base) or "".join(broken[:1])
+        return type_error(value, base) or "".join(broken[:1])
     if origin is Literal:
         choices = get_args(kind)
         fits = any(type(value) is type(choice) and value == choice for choice in choices)
         return "" if fits else f"must be one of {', '.join(map(str, choices))}"
     if origin in (Union, UnionType):
         complaints = [
-            complaint(value, each)
+            type_error(value, each)
             for each in get_args(kind)
             if each is not NoneType or value is None
         ]
@@ -108,7 +108,7 @@ def complaint(value: Any, kind: Any) -> str:
 
 
 def refuse_misfit(name: str, value: Any, kind: Any) -> None:
-    wrong = complaint(value, kind)
+    wrong = type_error(value, kind)
     if wrong:
         raise ConfigError(f"{name}={shown(value)} {wrong}")
 
@@ -117,7 +117,7 @@ def refuse_options(options: Any) -> None:
     """The numbers of a command line, a dataclass: each in its range, and of an option that takes
     several values at least one, where the command itself has some."""
     for field in dataclasses.fields(options):
-        value, kind = getattr(options, field.name), types_of(options.__class__)[field.name]
+        value, kind = getattr(options, field.name), field_types(options.__class__)[field.name]
         option = f"--{field.name.replace('_', '-')}"
         if value == () and field.default not in ((), dataclasses.MISSING):
             raise ConfigError(f"{option} needs at least one value")
@@ -130,7 +130,7 @@ def refuse_options(options: Any) -> None:
 
 def _out_of_range(value: Any, kind: Any) -> str:
     has_range = get_origin(kind) is Annotated and any(isinstance(a, Range) for a in get_args(kind))
-    return complaint(value, kind) if has_range else ""
+    return type_error(value, kind) if has_range else ""
 
 
 def shown(value: Any) -> str:

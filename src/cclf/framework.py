@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cclf import equations
 from cclf.config import MethodConfig
-from cclf.curiosity import MEASURES, draw_order
+from cclf.curiosity import CURIOSITY_MEASURES, sample_permutation
 from cclf.data.augmentations import Views
 
 Encode = Callable[[Tensor], Tensor]
@@ -33,7 +33,7 @@ class Appraisal(NamedTuple):
     bonus: Tensor  # (B,)  intrinsic reward
     chosen: Tensor  # (B,)  number of the chosen view of o_t, 1..K-1
     next_chosen: Tensor  # (B,)  and of o_(t+1)
-    paid_for: Tensor  # (B,)  what the bonus is proportional to, (c + c') / 2 in the paper
+    bonus_signal: Tensor  # (B,)  what the bonus is proportional to, (c + c') / 2 in the paper
     key: Tensor | None = None  # (B, D)  features of `key_view`, where curiosity asked for them
 
 
@@ -60,10 +60,10 @@ class Framework(nn.Module):
         self.register_buffer("reward_max", torch.tensor(start))
         self.register_buffer("bonus_max", torch.tensor(start))
         self.method, self.logit_scale = method, logit_scale
-        self.learned_views, self.selection = method.learned_views, method.selection
+        self.num_loss_views, self.selection = method.num_loss_views, method.selection
         self.needs_curiosity = method.needs_curiosity
-        self.measure = MEASURES[method.curiosity]
-        self.needs_order = method.needs_curiosity and self.measure.needs_order
+        self.measure = CURIOSITY_MEASURES[method.curiosity]
+        self.needs_permutation = method.needs_curiosity and self.measure.needs_permutation
 
     @torch.no_grad()
     def appraise(
@@ -77,15 +77,19 @@ class Framework(nn.Module):
         order: Tensor | None = None,
     ) -> Appraisal:
         """Curiosity (3), selection (4)(5), weights (7) and bonus (9) for a batch; `env_steps` is
-        the t of Eq. (9), `order` (B,) a permutation where `needs_order`."""
+        the t of Eq. (9), `order` (B,) a permutation where `needs_permutation`."""
         encode = (encode_query, encode_key)
-        chosen, curiosity, pay, keys = self._choose(views, reward, *encode, order)
-        next_chosen, next_curiosity, next_pay, _ = self._choose(next_views, reward, *encode, order)
-        key_view = _take(views.inputs, chosen) if views.inputs.shape[0] > 1 else views.inputs[0]
+        chosen, curiosity, pay, keys = self._select_view(views, reward, *encode, order)
+        next_chosen, next_curiosity, next_pay, _ = self._select_view(
+            next_views, reward, *encode, order
+        )
+        key_view = (
+            _gather_views(views.inputs, chosen) if views.inputs.shape[0] > 1 else views.inputs[0]
+        )
         return Appraisal(
-            views=self._learned(views.inputs, chosen),
+            views=self._loss_views(views.inputs, chosen),
             weights=self._weights(curiosity),
-            next_views=self._learned(next_views.inputs, next_chosen),
+            next_views=self._loss_views(next_views.inputs, next_chosen),
             next_weights=self._weights(next_curiosity),
             key_view=key_view,
             curiosity=curiosity,
@@ -93,13 +97,13 @@ class Framework(nn.Module):
             bonus=self._bonus(pay, next_pay, reward, env_steps),
             chosen=chosen,
             next_chosen=next_chosen,
-            paid_for=(pay + next_pay) / 2.0,
-            key=None if keys is None else _take(keys, chosen - 1),
+            bonus_signal=(pay + next_pay) / 2.0,
+            key=None if keys is None else _gather_views(keys, chosen - 1),
         )
 
     def draw_order(self, batch: int, generator: torch.Generator) -> Tensor | None:
         """A permutation of the batch where `appraise` needs one; else nothing is drawn."""
-        return draw_order(batch, generator) if self.needs_order else None
+        return sample_permutation(batch, generator) if self.needs_permutation else None
 
     @torch.no_grad()
     def matches(self, views: Views, encode_query: Encode, encode_key: Encode) -> Tensor:
@@ -110,7 +114,7 @@ class Framework(nn.Module):
         for.
         """
         query, keys, same = self._features(views, encode_query, encode_key)
-        return equations.log_matches(
+        return equations.log_match_probabilities(
             equations.similarity_logits(query, keys, self.bilinear), same
         ).exp()
 
@@ -124,7 +128,7 @@ class Framework(nn.Module):
         weights = contrast(curiosity)
         return equations.contrastive_loss(logits, weights, self.method.contrastive_reduction, same)
 
-    def metrics(self, appraisal: Appraisal, drawn_views: int) -> dict[str, Tensor]:
+    def metrics(self, appraisal: Appraisal, num_augmented_views: int) -> dict[str, Tensor]:
         """What a log says of an appraisal; of the shares of chosen views the first four."""
         metrics = {
             "bonus_mean": appraisal.bonus.mean(),
@@ -142,7 +146,7 @@ class Framework(nn.Module):
                 "second_view_weight": appraisal.weights[1].mean(),
             }
         if self.selection != "all":
-            numbers = range(1, min(drawn_views, 5))
+            numbers = range(1, min(num_augmented_views, 5))
             places = torch.arange(1, numbers.stop, device=appraisal.chosen.device)[:, None]
             shares = (appraisal.chosen == places).to(appraisal.curiosity.dtype).mean(1)
             metrics |= {f"chosen_view_{n}": share for n, share in zip(numbers, shares, strict=True)}
@@ -166,7 +170,7 @@ class Framework(nn.Module):
         same = views.same if self.method.negatives == "distinct" else None
         return query * self.logit_scale, keys, same
 
-    def _choose(
+    def _select_view(
         self,
         views: Views,
         reward: Tensor,
@@ -199,15 +203,15 @@ class Framework(nn.Module):
             pay = self.measure.pay(curiosity, query)
         return chosen + 1, curiosity, pay, keys
 
-    def _learned(self, images: Tensor, chosen: Tensor) -> Tensor:
+    def _loss_views(self, images: Tensor, chosen: Tensor) -> Tensor:
         if self.selection == "all":
-            return images[: self.learned_views]
-        return torch.stack([images[0], _take(images, chosen)])
+            return images[: self.num_loss_views]
+        return torch.stack([images[0], _gather_views(images, chosen)])
 
     def _weights(self, curiosity: Tensor) -> Tensor:
-        if self.method.regularisation and self.learned_views == 2:
+        if self.method.regularisation and self.num_loss_views == 2:
             return equations.curiosity_weights(self.measure.weight(curiosity))
-        return equations.even_weights(self.learned_views, like=curiosity)
+        return equations.uniform_weights(self.num_loss_views, like=curiosity)
 
     def _bonus(self, pay: Tensor, next_pay: Tensor, reward: Tensor, env_steps: Tensor) -> Tensor:
         if not self.method.reward:
@@ -226,6 +230,6 @@ class Framework(nn.Module):
         return bonus
 
 
-def _take(images: Tensor, chosen: Tensor) -> Tensor:
+def _gather_views(images: Tensor, chosen: Tensor) -> Tensor:
     """View number `chosen[b]` of each sample: (K, B, ...) and (B,) to (B, ...)."""
     return images[chosen, torch.arange(images.shape[1], device=images.device)]

@@ -19,8 +19,8 @@ from cclf.analysis.evaluations import refuse_odd_names
 from cclf.analysis.markdown import escaped
 from cclf.analysis.statistics import mean_interval
 from cclf.config import Config
-from cclf.envs.registry import play_of
-from cclf.storage.safe_loading import read_text, refused_as
+from cclf.envs.registry import task_kind
+from cclf.storage.safe_loading import data_error_context, read_text
 
 _MOST_EVALUATIONS = 12  # of a card's table
 _WIDTH = 80  # of a command
@@ -41,7 +41,7 @@ def evaluations_of(folder: Path) -> list[Evaluated]:
     for name in ("eval.csv", "final.csv"):
         path = folder / name
         if path.exists():
-            with refused_as(f"cannot read {path}"):
+            with data_error_context(f"cannot read {path}"):
                 for row in csv.DictReader(read_text(path).splitlines()):
                     returns = (row.get("returns") or row["return_mean"]).split()
                     moment = int(row["env_steps"])
@@ -70,7 +70,7 @@ def command(config: Config) -> list[str]:
         for field in fields(getattr(config, group)):
             value = getattr(getattr(config, group), field.name)
             same = value == getattr(getattr(preset, group), field.name)
-            if same or field.name in _LOCAL or config.clash(field.name):
+            if same or field.name in _LOCAL or config.why_inactive(field.name):
                 continue
             option = field.name.replace("_", "-")
             if isinstance(value, bool):
@@ -124,7 +124,7 @@ def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dic
     refuse_odd_names([made])
     env, agent_steps = config.env, env_steps // config.env.action_repeat
     sees = "MiniGrid's 7 x 7 cells"
-    if play_of(config.task) != "grid":
+    if task_kind(config.task) != "grid":
         pixels = f"frames of {env.frame_pixels} x {env.frame_pixels} pixels"
         sees = (
             f"{pixels if env.observe == 'pixels' else 'the state of the environment, as numbers'}, "

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from cclf.errors import ConfigError, nearest, one_line
+from cclf.errors import ConfigError, did_you_mean, short_error
 
 
 def add_from_packages(
@@ -39,7 +39,7 @@ def _loaded(point: EntryPoint) -> tuple[Any, str]:
         return None, f"which cannot be imported: {type(error).__name__}: {error}"
 
 
-def function_named(option: str, text: str) -> Callable[..., Any]:
+def import_function(option: str, text: str) -> Callable[..., Any]:
     """What the text MODULE:FUNCTION of an option names. Imports the module: runs its code."""
     module, _, name = text.partition(":")
     try:
@@ -51,10 +51,10 @@ def function_named(option: str, text: str) -> Callable[..., Any]:
                 f"{option}={text}: Python finds no module {missing!r}; install it, or name its "
                 "folder in PYTHONPATH (the working directory is not searched)"
             ) from error
-        raise ConfigError(f"{option}={text} cannot be imported: {one_line(error)}") from error
+        raise ConfigError(f"{option}={text} cannot be imported: {short_error(error)}") from error
     for part in name.split("."):
         if not hasattr(found, part):
-            hint = nearest(part, vars(found) if hasattr(found, "__dict__") else ())
+            hint = did_you_mean(part, vars(found) if hasattr(found, "__dict__") else ())
             raise ConfigError(f"{option}={text}: the module {module} has no {name}{hint}")
         found = getattr(found, part)
     if not callable(found):
@@ -63,7 +63,7 @@ def function_named(option: str, text: str) -> Callable[..., Any]:
     return function
 
 
-def name_of(option: str, function: Callable[..., Any]) -> str:
+def qualified_name(option: str, function: Callable[..., Any]) -> str:
     """The text MODULE:FUNCTION by which another process finds a function again; refused where
     there is none."""
     module, name = (getattr(function, each, "") for each in ("__module__", "__qualname__"))
@@ -81,6 +81,6 @@ def name_of(option: str, function: Callable[..., Any]) -> str:
             f"{option}: {name} is defined in the script or notebook that runs (__main__), and "
             f"{again}; move it to a module, e.g. my_encoders.py, and import it from there"
         )
-    if function_named(option, f"{module}:{name}") != function:
+    if import_function(option, f"{module}:{name}") != function:
         raise ConfigError(f"{option}: {module}:{name} is another function by now, and {again}")
     return f"{module}:{name}"

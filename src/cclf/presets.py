@@ -13,23 +13,25 @@ from cclf.algorithms.base import (
     AUGMENTATION_OF_STATE,
     DEFAULT_PROFILE,
     PIECES,
-    Base,
+    BaseAlgorithm,
     Defaults,
     Method,
     Overrides,
 )
 from cclf.algorithms.registry import bases, default_base, find_base
-from cclf.config import Config, EnvConfig, MethodConfig, Observe, RunConfig
-from cclf.envs.registry import find_task, play_of, refuse_unseen, repeats_actions, suite_of
-from cclf.errors import ConfigError, nearest
+from cclf.config import Config, EnvConfig, MethodConfig, ObservationType, RunConfig
+from cclf.envs.registry import find_task, repeats_actions, suite_of, task_kind, validate_observation
+from cclf.errors import ConfigError, did_you_mean
 
 
-def base_of(task_name: str, base_name: str | None = None, look: bool = True) -> Base:
+def select_algorithm(
+    task_name: str, base_name: str | None = None, look: bool = True
+) -> BaseAlgorithm:
     """The base algorithm to learn a task with: the one that was asked for, or the task's own.
 
-    `look`: see `play_of`. Without it `gym/` tasks are continuous, as all were in version 0.1.
+    `look`: see `task_kind`. Without it `gym/` tasks are continuous, as all were in version 0.1.
     """
-    play = play_of(task_name, look)
+    play = task_kind(task_name, look)
     if base_name is None:
         return default_base(play)
     base = find_base(base_name)
@@ -41,22 +43,22 @@ def base_of(task_name: str, base_name: str | None = None, look: bool = True) -> 
     return base
 
 
-def find_method(name: str, base: Base) -> Method:
+def find_method(name: str, base: BaseAlgorithm) -> Method:
     if name in base.methods:
         return base.methods[name]
     elsewhere = [
         other.name for other in bases().values() if other is not base and name in other.methods
     ]
-    hint = nearest(name, base.methods)
+    hint = did_you_mean(name, base.methods)
     if elsewhere:
         hint = f": it belongs to {elsewhere[0]}, this task is learned with {base.name}"
     raise ConfigError(f"unknown method {name!r}{hint} (see: cclf methods)")
 
 
-def find_profile(name: str, base: Base) -> Defaults:
+def find_profile(name: str, base: BaseAlgorithm) -> Defaults:
     if name not in base.profiles:
         raise ConfigError(
-            f"unknown profile {name!r}{nearest(name, base.profiles)}: use one of "
+            f"unknown profile {name!r}{did_you_mean(name, base.profiles)}: use one of "
             f"{', '.join(base.profiles)}"
         )
     return base.profiles[name]
@@ -70,16 +72,20 @@ def resolve(
     profile: str = DEFAULT_PROFILE,
     base_name: str | None = None,
     size: str | None = None,
-    observe: Observe = "pixels",
+    observe: ObservationType = "pixels",
     look: bool = True,
 ) -> Config:
     """The config of a run before the command line has its say; the base has a default method."""
-    base = base_of(task_name, base_name, look)
+    base = select_algorithm(task_name, base_name, look)
     task, suite = find_task(task_name), suite_of(task_name)
-    refuse_unseen(task.name, observe)
-    seen = base.observing.get(observe, Defaults())
+    validate_observation(task.name, observe)
+    seen = base.observation_defaults.get(observe, Defaults())
     method = base.default_method if method_name is None else find_method(method_name, base)
-    reading, own, defaults = find_profile(profile, base), base.of_task(task.name), base.defaults
+    reading, own, defaults = (
+        find_profile(profile, base),
+        base.task_defaults(task.name),
+        base.defaults,
+    )
     views = defaults.method | own.method | reading.method | method.overrides
     if observe == "state":
         crops = views.get("augmentation", MethodConfig.augmentation)
@@ -96,10 +102,10 @@ def resolve(
         ),
         run=RunConfig(**defaults.run | suite.run | task.run | own.run),
     )
-    return config if size is None else _in_size(config, size, base)
+    return config if size is None else _apply_size(config, size, base)
 
 
-def _in_size(config: Config, size: str, base: Base) -> Config:
+def _apply_size(config: Config, size: str, base: BaseAlgorithm) -> Config:
     """The same run with smaller frames, networks and batches; refused where it is smaller
     already."""
     if not base.sizes:
@@ -108,7 +114,7 @@ def _in_size(config: Config, size: str, base: Base) -> Config:
         )
     if size not in base.sizes:
         raise ConfigError(
-            f"unknown size {size!r}{nearest(size, base.sizes)}: use one of {', '.join(base.sizes)}"
+            f"unknown size {size!r}{did_you_mean(size, base.sizes)}: use one of {', '.join(base.sizes)}"
         )
     smaller = base.sizes[size]
     for name, now, then in _changed_by(config, smaller):
@@ -131,7 +137,7 @@ def _changed_by(config: Config, size: Defaults) -> list[tuple[str, Any, Any]]:
     return [
         (name, now[name], then)
         for name, then in wanted.items()
-        if now[name] != then and not config.clash(name)
+        if now[name] != then and not config.why_inactive(name)
     ]
 
 
@@ -147,10 +153,10 @@ def sizes_below(config: Config) -> list[str]:
     ]
 
 
-def env_config(task_name: str, base: Base) -> EnvConfig:
+def env_config(task_name: str, base: BaseAlgorithm) -> EnvConfig:
     task = find_task(task_name)
     return EnvConfig(
-        **base.defaults.env | suite_of(task_name).env | task.env | base.of_task(task.name).env
+        **base.defaults.env | suite_of(task_name).env | task.env | base.task_defaults(task.name).env
     )
 
 
@@ -161,9 +167,9 @@ def from_dict(values: dict[str, Any]) -> Config:
     if "base" in values:
         base = find_base(values.pop("base"))
     else:
-        base = base_of(values["task"], look=False)
+        base = select_algorithm(values["task"], look=False)
     settings = {
-        base.renamed_settings.get(name, name): value for name, value in values["algorithm"].items()
+        base.renamed_fields.get(name, name): value for name, value in values["algorithm"].items()
     }
     values["algorithm"] = settings
     groups = {
@@ -185,7 +191,7 @@ def with_changes(defaults: Config, changes: Mapping[str, Any]) -> Config:
     for name in changes:
         if name not in group_of:
             raise ConfigError(
-                f"unknown option {name!r}{nearest(name, group_of)} (see: cclf train "
+                f"unknown option {name!r}{did_you_mean(name, group_of)} (see: cclf train "
                 f"{defaults.task} --help)"
             )
     changed: dict[str, dict[str, Any]] = {group: {} for group in groups}
@@ -195,11 +201,11 @@ def with_changes(defaults: Config, changes: Mapping[str, Any]) -> Config:
         defaults,
         **{group: replace(getattr(defaults, group), **own) for group, own in changed.items()},
     )
-    refuse_idle_options(config, defaults)
+    reject_inactive_options(config, defaults)
     return config
 
 
-def settle(configs: Sequence[Config], out: Path, gpu: bool) -> list[Config]:
+def resolve_precision(configs: Sequence[Config], out: Path, gpu: bool) -> list[Config]:
     """Each with a precision in the place of `auto`: the one for the device, unless the same command
     began in the other one, on another device or before `auto` was known: it goes on in that."""
 
@@ -210,29 +216,29 @@ def settle(configs: Sequence[Config], out: Path, gpu: bool) -> list[Config]:
     return other if begun(other) and not begun(chosen) else chosen
 
 
-def refuse_unknown_names(config: Config) -> None:
+def validate_names(config: Config) -> None:
     """Of a config that somebody wrote: they name a folder to be made. No environment is looked at,
     which could import code, so of some tasks it is not known here whether the base can play them."""
     task, base = find_task(config.task), find_base(config.base)
     if not suite_of(task.name).facts:
-        base_of(task.name, base.name)
+        select_algorithm(task.name, base.name)
     find_method(config.method_name, base)
     find_profile(config.profile, base)
 
 
-def refuse_idle_options(chosen: Config, defaults: Config) -> None:
+def reject_inactive_options(chosen: Config, defaults: Config) -> None:
     """An option that was set but cannot act is a mistake about the method, and better named than
     obeyed."""
-    if not chosen.run.keep_replay and not find_base(chosen.base).keeps_replay:
+    if not chosen.run.keep_replay and not find_base(chosen.base).uses_replay:
         raise ConfigError(
             f"keep_replay=False clashes with {chosen.base}, which has no replay: leave it out"
         )
-    given = defaults.learning_values()
-    for name, value in chosen.learning_values().items():
+    given = defaults.hashed_fields()
+    for name, value in chosen.hashed_fields().items():
         option = name.rpartition(".")[2]
         if value == given[name]:
             continue
-        reason = chosen.clash(option)
+        reason = chosen.why_inactive(option)
         if option == "action_repeat" and not repeats_actions(chosen.task):
             reason = f"{chosen.task}, which repeats no action"
         if reason:
@@ -241,12 +247,12 @@ def refuse_idle_options(chosen: Config, defaults: Config) -> None:
             )
 
 
-def method_config(method: Method, base: Base) -> MethodConfig:
+def method_config(method: Method, base: BaseAlgorithm) -> MethodConfig:
     """The pieces of a method on its base algorithm."""
     return MethodConfig(**base.defaults.method | method.overrides)
 
 
-def differences_from_cclf(method: Method, base: Base) -> Overrides:
+def differences_from_cclf(method: Method, base: BaseAlgorithm) -> Overrides:
     """What a preset changes, field by field, compared with CCLF on the same base algorithm.
 
     Where that has no CCLF, its first method takes the place.
@@ -263,7 +269,7 @@ def differences_from_cclf(method: Method, base: Base) -> Overrides:
     }
 
 
-def pieces_of(method: Method, base: Base) -> list[str]:
+def active_pieces(method: Method, base: BaseAlgorithm) -> list[str]:
     """Which of the four pieces of the paper a method has."""
     config = method_config(method, base)
     on = {"selection": config.selection == "curiosity"} | {

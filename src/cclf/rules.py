@@ -8,23 +8,23 @@ Values = Mapping[str, Any]  # all that decides what a run learns, by the names o
 Rule = Callable[[Values], str]
 
 
-def needs(switch: str) -> Rule:
+def requires(switch: str) -> Rule:
     return lambda values: "" if values[switch] else f"{switch}=False"
 
 
-def needs_off(switch: str) -> Rule:
+def requires_off(switch: str) -> Rule:
     return lambda values: f"{switch}=True" if values[switch] else ""
 
 
-def where(name: str, value: Any) -> Rule:
+def requires_value(name: str, value: Any) -> Rule:
     return lambda values: "" if values[name] == value else f"{name}={values[name]}"
 
 
-def unless(name: str, value: Any) -> Rule:
+def excludes_value(name: str, value: Any) -> Rule:
     return lambda values: f"{name}={value}" if values[name] == value else ""
 
 
-def never(reason: str) -> Rule:
+def always_inactive(reason: str) -> Rule:
     return lambda _: reason
 
 
@@ -41,37 +41,39 @@ def any_of(*rules: Rule) -> Rule:
 
 
 _USES = (
-    where("selection", "curiosity"),
-    needs("prioritisation"),
-    needs("regularisation"),
-    needs("reward"),
+    requires_value("selection", "curiosity"),
+    requires("prioritisation"),
+    requires("regularisation"),
+    requires("reward"),
 )
 
 
 def _curiosity(values: Values) -> str:
     """It acts where it is used; two of its choices leave some of the uses as they are."""
-    of_choice = {"ranks": any_of(*_USES[1:]), "particles": needs("reward")}
+    of_choice = {"ranks": any_of(*_USES[1:]), "particles": requires("reward")}
     return of_choice.get(values["curiosity"], any_of(*_USES))(values)
 
 
 # Choices of `curiosity` that keep it out of the contrastive loss.
-UNWEIGHTED_CONTRAST = ("ranks", "debiased", "cancelled")
+MEASURES_WITHOUT_CONTRASTIVE_WEIGHT = ("ranks", "debiased", "cancelled")
 
 
-def weighs_contrast(values: Values) -> str:
+def weights_contrastive_loss(values: Values) -> str:
     """Of `regularisation`, where the contrastive loss is all that it weights."""
     chosen = values["curiosity"]
-    return f"curiosity={chosen}" if chosen in UNWEIGHTED_CONTRAST else ""
+    return f"curiosity={chosen}" if chosen in MEASURES_WITHOUT_CONTRASTIVE_WEIGHT else ""
 
 
 # Of the options that every base algorithm shares.
-OF_METHOD: dict[str, Rule] = {
-    "bonus_temperature": needs("reward"),
-    "bonus_decay_per_env_step": needs("reward"),
-    "bonus_maxima": needs("reward"),
-    "priority_momentum": needs("prioritisation"),
-    "contrastive_reduction": needs("contrastive"),
-    "negatives": needs("contrastive"),
+METHOD_RULES: dict[str, Rule] = {
+    "bonus_temperature": requires("reward"),
+    "bonus_decay_per_env_step": requires("reward"),
+    "bonus_maxima": requires("reward"),
+    "priority_momentum": requires("prioritisation"),
+    "contrastive_reduction": requires("contrastive"),
+    "negatives": requires("contrastive"),
     "curiosity": _curiosity,
 }
-OF_GRIDS_ALONE = never("pixels, of which no two observations are the same: it is made for grids")
+GRID_ONLY = always_inactive(
+    "pixels, of which no two observations are the same: it is made for grids"
+)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from cclf import build, fields
-from cclf.envs.frame_stack import FrameHistory
-from cclf.errors import ConfigError, one_line
+from cclf.envs.frame_stack import FrameStack
+from cclf.errors import ConfigError, short_error
 from cclf.storage.run_folder import read_config
 from cclf.training import devices
 from cclf.training.evaluation import Evaluation
@@ -34,7 +34,7 @@ class TrainedAgent:
         self._num_actions = self._history = None
         if player.spec is not None:
             self._num_actions = player.spec.num_actions
-            self._history = FrameHistory(
+            self._history = FrameStack(
                 player.spec.frame_shape,
                 self.config.env.frame_stack,
                 starts_blank=player.spec.num_actions is not None,
@@ -63,18 +63,18 @@ class TrainedAgent:
     def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
         """Fresh episodes, those of `cclf evaluate`; `seed` chooses them."""
         episodes, seed = fields.plain(episodes), fields.plain(seed)
-        fields.refuse_misfit("episodes", episodes, fields.Size)
+        fields.refuse_misfit("episodes", episodes, fields.PositiveInt)
         fields.refuse_misfit("seed", seed, fields.Seed)
         config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
         with (
             default_settings(),
             closing(build.make_agent(config, self._device)) as player,
         ):
-            weights = build.networks_of(self.policy).state_dict()
-            build.networks_of(player.policy).load_state_dict(weights)
+            weights = build.evaluation_networks(self.policy).state_dict()
+            build.evaluation_networks(player.policy).load_state_dict(weights)
             return player.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
 
-    def _known_history(self) -> FrameHistory:
+    def _known_history(self) -> FrameStack:
         if self._history is None:
             raise ConfigError(
                 f"the base algorithm {self.config.base} does not say what its agent sees: give its "
@@ -108,5 +108,5 @@ def _array(observation: Any) -> np.ndarray:
         return np.asarray(observation)
     except Exception as error:  # whatever the class of the observation raises
         raise ConfigError(
-            f"the observation cannot be read as an array: {one_line(error)}"
+            f"the observation cannot be read as an array: {short_error(error)}"
         ) from error

@@ -83,12 +83,12 @@ class VectorStep(NamedTuple):
     truncated: np.ndarray  # (N,)
 
 
-class Stateful(Protocol):
+class HasState(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
-class Env(Stateful, Protocol):
+class Env(HasState, Protocol):
     """One environment. An agent step repeats the action and renders once."""
 
     spec: EnvSpec
@@ -106,7 +106,7 @@ class RemoteEnv(Protocol):
     def begin_step(self, action: np.ndarray) -> Callable[[], EnvStep]: ...
 
 
-class Game(Stateful, Protocol):
+class Game(HasState, Protocol):
     """An environment with discrete actions that keeps the stack of frames to act on.
 
     Its `load_state_dict` may answer False: it cannot be brought back, and is to be reset.
@@ -127,7 +127,7 @@ class Game(Stateful, Protocol):
 # How build makes environments for a room: by config and seed, in evaluation perhaps by other rules;
 # several grids as one.
 MakeEnv = Callable[..., Any]
-MakeGrids = Callable[..., Any]
+MakeVectorEnv = Callable[..., Any]
 
 
 class Policy(Protocol):
@@ -136,7 +136,7 @@ class Policy(Protocol):
     def evaluation_action(self, observation: Tensor) -> Tensor: ...
 
 
-class Answers(NamedTuple):
+class ExportedPolicy(NamedTuple):
     """A policy as a module that other programs can run, and what the run's own code answers to some
     observations."""
 
@@ -151,7 +151,7 @@ class UpdateResult(NamedTuple):
     priority: Tensor | None  # (B,)  new replay weights, None where replay is uniform
 
 
-class OffPolicyAlgorithm(Policy, Stateful, Protocol):
+class OffPolicyAlgorithm(Policy, HasState, Protocol):
     """A base algorithm that learns from replayed batches. `noise` holds every random number of one
     update."""
 
@@ -174,7 +174,7 @@ class OffPolicyAlgorithm(Policy, Stateful, Protocol):
     ) -> Tensor: ...
 
 
-class VectorEnv(Stateful, Protocol):
+class VectorEnv(HasState, Protocol):
     """Several environments stepped as one, each reset by itself when its episode ends."""
 
     num_envs: int
@@ -197,7 +197,7 @@ class Rollout(NamedTuple):
     ended: np.ndarray  # (T, N) bool  terminated or truncated
 
 
-class OnPolicyAlgorithm(Stateful, Protocol):
+class OnPolicyAlgorithm(HasState, Protocol):
     """A base algorithm that learns from what its own policy just did."""
 
     metric_names: tuple[str, ...]
@@ -209,7 +209,7 @@ class OnPolicyAlgorithm(Stateful, Protocol):
     def update(self, rollout: Rollout, env_steps: Tensor) -> Metrics: ...
 
 
-class Advance(NamedTuple):
+class StepResult(NamedTuple):
     """What came of one turn of a learner."""
 
     agent_steps: int
@@ -217,21 +217,21 @@ class Advance(NamedTuple):
     finished_returns: list[float]
 
 
-Turn = Generator[None, None, Advance]
+Turn = Generator[None, None, StepResult]
 
 
-class Learner(Stateful, Protocol):
+class Learner(HasState, Protocol):
     """What the loop drives: it acts in its environment, and learns.
 
     Its state holds all that changes, its environment and random generators too, as tensors, arrays,
     numbers, text, lists and dicts. It has the names `algorithm` and `updates`.
     """
 
-    algorithm: Any  # what is evaluated: `Stateful`; with `networks` if a part of it is enough
-    metric_names: tuple[str, ...]  # columns of train.csv: of turns and of `slow_metrics`
+    algorithm: Any  # what is evaluated: `HasState`; with `networks` if a part of it is enough
+    metric_names: tuple[str, ...]  # columns of train.csv: of turns and of `replay_metrics`
     updates: int
 
     # yields where it would wait, so that other runs can go on meanwhile
     def turn(self, env_steps: int) -> Turn: ...
-    def slow_metrics(self) -> dict[str, float]: ...  # asked for once a row
+    def replay_metrics(self) -> dict[str, float]: ...  # asked for once a row
     def close(self) -> None: ...

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cclf.data.augmentations import centre_origins, crop, draw_origins
+from cclf.data.augmentations import center_crop_corners, crop, sample_crop_corners
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def test_crop_reaching_outside_the_image_is_refused() -> None:
 
 @pytest.mark.parametrize("last_offset", [False, True])
 def test_last_offset_is_drawn_only_when_asked_for(last_offset: bool) -> None:
-    origins = draw_origins(5, 2_000, 20, 16, last_offset, torch.Generator().manual_seed(0))
+    origins = sample_crop_corners(5, 2_000, 20, 16, last_offset, torch.Generator().manual_seed(0))
     assert sorted(origins.unique().tolist()) == ([0, 1, 2, 3, 4] if last_offset else [0, 1, 2, 3])
 
 
@@ -49,7 +49,9 @@ def test_no_crop_leaves_the_image(
     seed: int, frame: int, data: st.DataObject, last_offset: bool
 ) -> None:
     pixels = data.draw(st.integers(1, frame))
-    origins = draw_origins(3, 50, frame, pixels, last_offset, torch.Generator().manual_seed(seed))
+    origins = sample_crop_corners(
+        3, 50, frame, pixels, last_offset, torch.Generator().manual_seed(seed)
+    )
     assert origins.shape == (3, 50, 2)
     assert origins.min() >= 0
     assert origins.max() + pixels <= frame
@@ -58,15 +60,15 @@ def test_no_crop_leaves_the_image(
 def test_a_crop_as_large_as_the_frame_is_the_frame() -> None:
     image = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     for last_offset in (False, True):
-        origins = draw_origins(4, 2, 8, 8, last_offset, torch.Generator().manual_seed(0))
+        origins = sample_crop_corners(4, 2, 8, 8, last_offset, torch.Generator().manual_seed(0))
         assert torch.equal(crop(image, origins, 8).inputs, image.expand(4, -1, -1, -1, -1))
 
 
 def test_offsets_are_uniform_and_independent() -> None:
     draws = 100_000
-    origins = draw_origins(5, draws // 5, 100, 84, False, torch.Generator().manual_seed(1)).view(
-        -1, 2
-    )
+    origins = sample_crop_corners(
+        5, draws // 5, 100, 84, False, torch.Generator().manual_seed(1)
+    ).view(-1, 2)
     cells = torch.bincount(origins[:, 0] * 16 + origins[:, 1], minlength=256).double()
     expected = draws / 256
     # 255 degrees of freedom: mean 255, deviation sqrt(510) = 22.6
@@ -75,7 +77,7 @@ def test_offsets_are_uniform_and_independent() -> None:
 
 
 def test_centre_crop_leaves_the_same_margin_on_every_side() -> None:
-    origins = centre_origins(2, 3, 100, 84, CPU)
+    origins = center_crop_corners(2, 3, 100, 84, CPU)
     assert origins.shape == (2, 3, 2)
     assert (origins == 8).all()
     image = torch.arange(100.0).repeat(100, 1)[None, None]
@@ -86,7 +88,8 @@ def test_centre_crop_leaves_the_same_margin_on_every_side() -> None:
 
 def test_the_same_generator_state_draws_the_same_origins() -> None:
     first, again, other = (
-        draw_origins(5, 8, 100, 84, True, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)
+        sample_crop_corners(5, 8, 100, 84, True, torch.Generator().manual_seed(seed))
+        for seed in (3, 3, 4)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.optimizers import Move, Optimiser, adam, adam_step, descend, rmsprop
+from cclf.algorithms.common.optimizers import (
+    AdamStep,
+    Optimizer,
+    adam,
+    adam_step,
+    backward_and_step,
+    rmsprop,
+)
 
 SETTINGS = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-3}
 RMSPROP = {"lr": 1e-2, "alpha": 0.9, "eps": 1e-3}
@@ -40,7 +47,7 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> N
     ],
 )
 def test_they_are_pytorchs_to_the_last_bit(
-    make: Callable[..., Optimiser], pytorchs: Callable[..., torch.optim.Optimizer]
+    make: Callable[..., Optimizer], pytorchs: Callable[..., torch.optim.Optimizer]
 ) -> None:
     theirs = small_network()
     ours = copy.deepcopy(theirs)
@@ -51,7 +58,7 @@ def test_they_are_pytorchs_to_the_last_bit(
             optimiser = make(ours.parameters())
             optimiser.load_state_dict(saved)
         inputs = torch.randn(4, 5)
-        descend(ours(inputs).square().sum(), optimiser)
+        backward_and_step(ours(inputs).square().sum(), optimiser)
         known.zero_grad()
         theirs(inputs).square().sum().backward()
         known.step()
@@ -65,11 +72,11 @@ def test_they_are_pytorchs_to_the_last_bit(
 def test_loading_takes_a_copy() -> None:
     network = small_network()
     optimisers = [adam(network.parameters(), **SETTINGS) for _ in range(2)]
-    descend(network(torch.randn(4, 5)).sum(), optimisers[0])
+    backward_and_step(network(torch.randn(4, 5)).sum(), optimisers[0])
     saved = optimisers[0].state_dict()
     before = copy.deepcopy(saved)
     optimisers[1].load_state_dict(saved)
-    descend(network(torch.randn(4, 5)).sum(), optimisers[1])
+    backward_and_step(network(torch.randn(4, 5)).sum(), optimisers[1])
     for number, state in saved.items():
         assert all(torch.equal(state[name], before[number][name]) for name in state)
 
@@ -80,8 +87,8 @@ def test_the_compilable_step_is_adams() -> None:
     adams = [adam(network.parameters(), **SETTINGS) for network in (theirs, ours)]
     for _ in range(8):
         inputs = torch.randn(4, 5, dtype=torch.float64)
-        descend(theirs(inputs).square().sum(), adams[0])
-        descend(ours(inputs).square().sum(), adams[1], move=adam_step)
+        backward_and_step(theirs(inputs).square().sum(), adams[0])
+        backward_and_step(ours(inputs).square().sum(), adams[1], move=adam_step)
         assert_same(list(ours.parameters()), list(theirs.parameters()), 1e-14)
     for one, other in zip(*(each.state_dict().values() for each in adams), strict=True):
         for name in ("step", "exp_avg", "exp_avg_sq"):
@@ -91,19 +98,21 @@ def test_the_compilable_step_is_adams() -> None:
 def test_only_what_an_optimiser_holds_is_moved() -> None:
     network = small_network()
     first = copy.deepcopy(network[0].weight)
-    descend(network(torch.randn(4, 5)).sum(), adam(network[2].parameters(), lr=0.1))
+    backward_and_step(network(torch.randn(4, 5)).sum(), adam(network[2].parameters(), lr=0.1))
     assert torch.equal(network[0].weight, first)
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
 @pytest.mark.parametrize("move", [None, adam_step])
-def test_steps_of_some_parameters_and_of_the_others_are_one_step_of_all(move: Move | None) -> None:
+def test_steps_of_some_parameters_and_of_the_others_are_one_step_of_all(
+    move: AdamStep | None,
+) -> None:
     whole = small_network()
     parted = copy.deepcopy(whole)
     adams = [adam(network.parameters(), lr=0.1) for network in (whole, parted)]
     for _ in range(4):
         inputs = torch.randn(4, 5)
-        descend(whole(inputs).square().sum(), adams[0], move=move)
+        backward_and_step(whole(inputs).square().sum(), adams[0], move=move)
         parameters = list(parted.parameters())
         gradients = torch.autograd.grad(parted(inputs).square().sum(), parameters)
         before = [parameter.detach().clone() for parameter in parameters]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cclf import build
-from cclf.data.device_transfer import ToHost, to_device
+from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
 from rainbow_inputs import game_stack, tiny
 from tiny_runs import CPU, tiny_config
@@ -29,7 +29,7 @@ def nothing_waits():
 def test_on_a_cpu_they_are_there_at_once():
     tensor = torch.arange(3)
     assert to_device(tensor, CPU) is tensor
-    copy = ToHost(tensor)
+    copy = AsyncHostCopy(tensor)
     assert copy.arrived()
     assert copy.numpy().tolist() == [0, 1, 2]
 
@@ -38,7 +38,7 @@ def test_on_a_cpu_they_are_there_at_once():
 def test_what_comes_to_the_host_is_what_was_there_when_it_was_asked_for():
     tensor = to_device(torch.arange(4), CUDA)
     assert tensor.is_cuda
-    copy = ToHost(tensor)
+    copy = AsyncHostCopy(tensor)
     tensor.add_(100)
     assert copy.numpy().tolist() == [0, 1, 2, 3]
 

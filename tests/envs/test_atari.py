@@ -14,7 +14,7 @@ import pytest
 from ale_py import roms
 
 from cclf.algorithms.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
-from cclf.envs.atari import AtariGame, Shrink
+from cclf.envs.atari import AreaResize, AtariGame
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.errors import ConfigError
 from cclf.storage.checkpoint import Checkpoints
@@ -75,7 +75,7 @@ def drawn(kind, height):
     return pictures[kind].astype(np.uint8)
 
 
-make_shrink = functools.cache(Shrink)
+make_shrink = functools.cache(AreaResize)
 
 
 def shrunk(picture, pixels=84):
@@ -458,7 +458,7 @@ def test_a_saved_game_goes_on_exactly_in_another_process(tmp_path):
         Checkpoints(tmp_path / name).save(env.state_dict())
         expected.append(future(env, 200))
     command = [sys.executable, "-c", RESUME, *(str(tmp_path / name) for name in games)]
-    environment = subprocesses.environment()  # where this module can be found
+    environment = subprocesses.child_environment()  # where this module can be found
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.stdout.split() == expected, done.stderr
 

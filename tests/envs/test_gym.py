@@ -223,7 +223,7 @@ def test_an_environment_that_cannot_be_made_is_refused():
 def test_drawing_asks_for_no_screen():
     """A process of its own: SDL complains once, and not through Python."""
     pytest.importorskip("pygame")
-    words = "from cclf.envs.gymnasium_env import made; env = made('CartPole-v1'); env.reset(); env.render()"
+    words = "from cclf.envs.gymnasium_env import make_gymnasium; env = make_gymnasium('CartPole-v1'); env.reset(); env.render()"
     without_a_screen = {
         name: value
         for name, value in os.environ.items()

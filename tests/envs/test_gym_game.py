@@ -12,9 +12,9 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from cclf import build, presets  # noqa: E402
 from cclf.algorithms.rainbow.learner import make_rainbow  # noqa: E402
-from cclf.envs.gymnasium_env import facts, picture_of  # noqa: E402
+from cclf.envs.gymnasium_env import inspect_env, to_rgb  # noqa: E402
 from cclf.envs.gymnasium_game import GymnasiumGame  # noqa: E402
-from cclf.envs.registry import play_of, remark_on  # noqa: E402
+from cclf.envs.registry import task_kind, task_note  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
@@ -60,7 +60,7 @@ class Falling(gymnasium.Env):
         return self.layers
 
     def render(self):
-        return picture_of(self.layers).repeat(4, 0).repeat(4, 1)
+        return to_rgb(self.layers).repeat(4, 0).repeat(4, 1)
 
 
 class Still(Falling):
@@ -359,14 +359,14 @@ def test_both_of_its_networks_see_whole_frames():
 
 
 def test_what_is_seen_instead_of_vectors_is_said():
-    assert remark_on("gym/cclf-game/Falling-v0") == ""
-    assert remark_on("gym/cclf-game/Still-v0").startswith("gives vectors: learning from its render")
-    assert remark_on("toy/catch") == ""
+    assert task_note("gym/cclf-game/Falling-v0") == ""
+    assert task_note("gym/cclf-game/Still-v0").startswith("gives vectors: learning from its render")
+    assert task_note("toy/catch") == ""
 
 
 def test_actions_that_nothing_can_learn_are_refused_with_what_to_do():
     with pytest.raises(ConfigError, match=r"MultiDiscrete.*by Rainbow.*by SAC.*wrapper"):
-        play_of("gym/cclf-game/Many-v0")
+        task_kind("gym/cclf-game/Many-v0")
 
 
 def test_without_a_look_no_environment_is_made():
@@ -392,7 +392,7 @@ def test_no_list_of_names_imports_gymnasium():
 
 
 def test_facts_are_asked_once():
-    facts.cache_clear()
-    play_of("gym/cclf-game/Falling-v0")
-    play_of("gym/cclf-game/Falling-v0")
-    assert facts.cache_info().misses == 1
+    inspect_env.cache_clear()
+    task_kind("gym/cclf-game/Falling-v0")
+    task_kind("gym/cclf-game/Falling-v0")
+    assert inspect_env.cache_info().misses == 1

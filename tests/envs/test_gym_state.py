@@ -157,15 +157,17 @@ def test_other_actions_are_refused(name):
 
 
 def test_the_first_line_of_a_run_says_what_is_learned_from():
-    facts = gymnasium_env.facts("cclf-state/Named-v0")
+    facts = gymnasium_env.inspect_env("cclf-state/Named-v0")
     assert facts.play == "continuous"
     assert facts.state_remark == "gives no images but Dict: learning from 3 numbers of state"
     assert facts.remark == (
         "gives no images but Dict: learning from its rendered pictures (--observe state: from its "
         "numbers)"
     )
-    assert "--observe" not in gymnasium_env.facts("cclf-state/Choice-v0").remark, "Rainbow cannot"
-    assert "--observe" not in gymnasium_env.facts("cclf-state/Growing-v0").remark
+    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Choice-v0").remark, (
+        "Rainbow cannot"
+    )
+    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Growing-v0").remark
 
 
 @pytest.mark.parametrize("name", ["Vector", "Silent"])
@@ -257,7 +259,7 @@ def test_replay_keeps_every_bit_of_a_number():
         learner.advance(step)
         seen.append(env.step(learner.replay.actions[step].numpy()).frame)
     assert np.array_equal(learner.replay.frames[:6].numpy(), np.stack(seen))
-    transitions, size = build.replay_forecast(config)
+    transitions, size = build.replay_size(config)
     held = [getattr(learner.replay, name) for name in learner.replay._TENSORS]
     assert transitions == 20
     assert size == sum(tensor.nbytes for tensor in held) + learner.replay.live.nbytes
@@ -301,9 +303,9 @@ def test_its_agent_is_evaluated_and_asked(trained):
     code, stdout, stderr = cclf("evaluate", folder, "--episodes", "1", "--json")
     assert code == 0, stderr
     agent = package.load(folder, device="cpu")
-    env = build.maker(config)(config, 0)
+    env = build.env_factory(config)(config, 0)
     total, step = 0.0, None
-    state = env.reset(package.runtime.seeding.derive(0, "evaluate", 0))
+    state = env.reset(package.training.seeding.derive(0, "evaluate", 0))
     while step is None or not step.truncated:
         step = env.step(agent.act(state.astype(np.float64)))
         state, total = step.frame, total + step.reward
@@ -373,7 +375,7 @@ def test_from_python_and_in_a_worker(tmp_path):
 def test_an_environment_in_a_worker_is_brought_back(trained):
     """It says itself whether it could be."""
     config = trained[0]
-    here = build.maker(config)(config, 5)
+    here = build.env_factory(config)(config, 5)
     here.reset()
     here.step(np.ones(1))
     there = WorkerEnv(_pendulum, "gym/Pendulum-v1")
@@ -413,7 +415,7 @@ def test_the_doctor_forecasts_a_run_of_state(monkeypatch):
         doctor.examine("gym/Pendulum-v1", 0, observe=seen)["forecast"]["replay_bytes"]
         for seen in ("state", "pixels")
     ]
-    assert sizes[0] == build.replay_forecast(presets.resolve("gym/Pendulum-v1", observe="state"))[1]
+    assert sizes[0] == build.replay_size(presets.resolve("gym/Pendulum-v1", observe="state"))[1]
     assert sizes[0] < sizes[1] / 100
 
 

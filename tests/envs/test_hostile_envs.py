@@ -260,7 +260,7 @@ def test_an_action_that_is_not_finite_is_not_blamed_on_the_environment():
 
 def test_a_grey_image_of_three_rows_is_an_image():
     image = np.arange(24, dtype=np.uint8).reshape(3, 8)
-    assert np.array_equal(gymnasium_env.picture_of(image), np.stack([image] * 3, -1))
+    assert np.array_equal(gymnasium_env.to_rgb(image), np.stack([image] * 3, -1))
 
 
 def test_a_renderer_that_is_not_installed_is_refused():
@@ -437,7 +437,7 @@ def test_minigrid_of_gymnasium_is_learned_from_pictures_and_its_own_suite_is_nam
     pytest.importorskip("minigrid")
     code, _, err = cclf("train", "gym/minigrid:MiniGrid-Empty-5x5-v0", "--dry-run")
     assert (code, err) == (0, "")
-    assert gymnasium_env.facts("minigrid:MiniGrid-Empty-5x5-v0").remark == (
+    assert gymnasium_env.inspect_env("minigrid:MiniGrid-Empty-5x5-v0").remark == (
         "gives no images but Dict: learning from its rendered pictures, or learn "
         "minigrid/Empty-5x5; imports the Python module minigrid"
     )

@@ -20,8 +20,8 @@ from minigrid.core.grid import Grid  # noqa: E402
 from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
 import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
-from cclf.envs.minigrid import GridWorlds, PackageWorlds, make  # noqa: E402
-from cclf.envs.minigrid_rules import (
+from cclf.envs.minigrid import PackageMiniGrid, VectorMiniGrid, make  # noqa: E402
+from cclf.envs.minigrid_rules import (  # noqa: E402
     DONE,
     EMPTY,
     ENCODING,
@@ -33,8 +33,8 @@ from cclf.envs.minigrid_rules import (
     TOGGLE,
     UNSEEN,
     WALL,
-    IntegerStream,
-    hide_unseen,
+    IntegerGenerator,
+    mask_occluded,
 )
 
 TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
@@ -100,7 +100,7 @@ def compare_with_package(name, policy, num_steps, num_envs=4, max_episode_steps=
     """Step both side by side, assert that all they return is equal, and count what happened on the
     way."""
     seeds = [first_seed + 7 * i for i in range(num_envs)]
-    worlds = GridWorlds(name, num_envs, seed=99, max_episode_steps=max_episode_steps)
+    worlds = VectorMiniGrid(name, num_envs, seed=99, max_episode_steps=max_episode_steps)
     envs = [package_env(name, max_episode_steps) for _ in seeds]
     rng = np.random.default_rng(first_seed)
     expected = np.stack(
@@ -200,7 +200,7 @@ def test_whole_layouts_of_many_episodes_follow_the_package_stream(name):
     """One-step episodes: the hidden parts of the grid, too, are those of the package, reset after
     reset."""
     num_envs, num_episodes = 3, 200
-    worlds = GridWorlds(name, num_envs, seed=5, max_episode_steps=1)
+    worlds = VectorMiniGrid(name, num_envs, seed=5, max_episode_steps=1)
     worlds.reset()
     envs = [package_env(name, 1) for _ in range(num_envs)]
     for i, env in enumerate(envs):
@@ -227,7 +227,7 @@ def test_any_view_is_occluded_as_in_the_package(seed, wall_share):
     grid, _ = Grid.decode(ENCODING[view])
     visible = grid.process_vis(agent_pos=(3, 6))
     codes = view[None].copy()
-    hide_unseen(codes)
+    mask_occluded(codes)
     np.testing.assert_array_equal(codes[0], np.where(visible, view, UNSEEN))
 
 
@@ -239,7 +239,7 @@ def test_any_view_is_occluded_as_in_the_package(seed, wall_share):
 )
 def test_integer_stream_is_numpys(seed, spans):
     stream, numpys = (
-        IntegerStream(seed),
+        IntegerGenerator(seed),
         np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))),
     )
     assert [stream.integer(3, 3 + span) for span in spans] == [
@@ -256,7 +256,7 @@ def test_integer_stream_is_numpys(seed, spans):
 )
 def test_episode_limit_is_that_of_the_registered_id(name, limit):
     worlds = make(name, 2, 0)
-    assert isinstance(worlds, GridWorlds)
+    assert isinstance(worlds, VectorMiniGrid)
     assert worlds.max_episode_steps == limit
     assert gymnasium.make(f"MiniGrid-{name}-v0").unwrapped.max_steps == limit
     assert (worlds.num_envs, worlds.observation_shape, worlds.num_actions) == (2, (7, 7, 3), 7)
@@ -290,7 +290,7 @@ def test_time_limit_truncates_every_episode_at_the_same_step(name):
 
 
 def test_goal_on_the_last_step_both_terminates_and_truncates():
-    worlds = GridWorlds("Empty-5x5", 1, 0, max_episode_steps=5)
+    worlds = VectorMiniGrid("Empty-5x5", 1, 0, max_episode_steps=5)
     worlds.reset()
     for action in (FORWARD, FORWARD, RIGHT, FORWARD):
         assert not worlds.step(np.array([action])).truncated[0]
@@ -304,7 +304,7 @@ def test_goal_on_the_last_step_both_terminates_and_truncates():
 
 
 def test_the_observation_at_an_end_is_the_first_of_the_next_episode():
-    ending, twin = (GridWorlds("DoorKey-8x8", 8, seed=3, max_episode_steps=4) for _ in range(2))
+    ending, twin = (VectorMiniGrid("DoorKey-8x8", 8, seed=3, max_episode_steps=4) for _ in range(2))
     np.testing.assert_array_equal(ending.reset(), twin.reset())
     for _ in range(50):
         for _ in range(3):
@@ -400,7 +400,7 @@ def test_later_steps_do_not_write_into_returned_arrays(name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_render_is_the_package_picture(name):
-    worlds, env = GridWorlds(name, 2, seed=0), package_env(name)
+    worlds, env = VectorMiniGrid(name, 2, seed=0), package_env(name)
     worlds.reset([0, 4])
     env.reset(seed=4)
     rng, pictures = np.random.default_rng(0), set()
@@ -425,7 +425,7 @@ def test_render_is_the_package_picture(name):
 @pytest.mark.parametrize("name", ["FourRooms", "Dynamic-Obstacles-Random-5x5"])
 def test_other_ids_are_stepped_by_the_package(name):
     worlds = make(name, 3, seed=2)
-    assert isinstance(worlds, PackageWorlds)
+    assert isinstance(worlds, PackageMiniGrid)
     envs = [gymnasium.make(f"MiniGrid-{name}-v0") for _ in range(3)]
     assert worlds.max_episode_steps == envs[0].unwrapped.max_steps
     assert worlds.num_actions == envs[0].action_space.n
@@ -453,8 +453,8 @@ def test_other_ids_are_stepped_by_the_package(name):
 
 def test_both_kinds_of_worlds_are_interchangeable():
     batched, packaged = (
-        GridWorlds("DoorKey-6x6", 3, seed=4),
-        PackageWorlds("MiniGrid-DoorKey-6x6-v0", 3, seed=4),
+        VectorMiniGrid("DoorKey-6x6", 3, seed=4),
+        PackageMiniGrid("MiniGrid-DoorKey-6x6-v0", 3, seed=4),
     )
     np.testing.assert_array_equal(batched.reset(), packaged.reset())
     assert_same_steps(futures(batched), futures(packaged))
@@ -533,7 +533,7 @@ def test_misuse_says_what_to_do(name):
     with pytest.raises(ValueError, match="num_envs: need 1 or more, got 0"):
         make(name, 0, 0)
     with pytest.raises(ValueError, match="max_episode_steps: need 1 or more, got 0"):
-        GridWorlds("DoorKey-6x6", 1, 0, max_episode_steps=0)
+        VectorMiniGrid("DoorKey-6x6", 1, 0, max_episode_steps=0)
     with pytest.raises(ValueError, match="cannot be loaded into 2 x"):
         worlds.load_state_dict(make("DoorKey-8x8", 2, 0).state_dict())
 

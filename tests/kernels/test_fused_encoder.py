@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cclf.data.augmentations import Crops
+from cclf.data.augmentations import LazyCrops
 from cclf.kernels import first_convolution, fused_encoder, paired_convolutions
 
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def encoded(fused: bool, channels: int) -> tuple[Tensor, Tensor, tuple[Tensor, .
     # a few bright pixels: so the gradients of neighbouring taps differ
     frames = torch.where(torch.rand(frames.shape) < 0.2, frames | 128, 0)
     sample, origins = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1]), torch.tensor(ORIGINS)
-    crops = Crops(first_convolution.pack(frames[:, :channels]), sample, origins, 84)
+    crops = LazyCrops(first_convolution.pack(frames[:, :channels]), sample, origins, 84)
     layers = [
         (torch.randn(32, inputs, 3, 3) * (2 / (9 * inputs)) ** 0.5, 0.1 * torch.randn(32))
         for inputs in (channels, 32, 32, 32)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.data import augmentations
-from cclf.data.augmentations import Crops
+from cclf.data.augmentations import LazyCrops
 from cclf.kernels import (
     bf16_linear,
     first_convolution,
@@ -36,7 +36,7 @@ def make_layers(
 def test_pairs_of_pixels_give_the_same_convolutions_and_gradients(channels: int) -> None:
     layers = make_layers(torch.float64, channels)
     frames = torch.randint(256, (2, channels, 100, 100), dtype=torch.uint8)
-    crops = Crops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
+    crops = LazyCrops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
     plain = paired_convolutions.reference(crops.cut(), layers)
     paired = paired_convolutions.paired_convolutions(crops, layers, torch.float64).view(
         3, 35, 36, 32
@@ -56,7 +56,7 @@ def test_one_pass_gives_gradients_to_the_first_crops_alone() -> None:
     layers = make_layers(torch.float64)
     frames = torch.randint(256, (2, 9, 30, 30), dtype=torch.uint8)
     origins = torch.tensor([[0, 5], [3, 5], [9, 0], [7, 7]])
-    crops = Crops(frames, torch.tensor([0, 1, 1, 0]), origins, 20)
+    crops = LazyCrops(frames, torch.tensor([0, 1, 1, 0]), origins, 20)
     weights = [parameter for layer in layers for parameter in layer]
     whole = paired_convolutions.paired_convolutions(crops, layers, torch.float64)
     first, others = paired_convolutions.paired_split(crops, layers, 3, torch.float64)
@@ -75,7 +75,7 @@ def test_pair_weight_places_each_tap_where_its_pixel_lies() -> None:
     # One channel, taps 1, 2, 3 in each row: output pixel 0 of a pair sees pixels 0 1 | 2, output
     # pixel 1 sees 1 | 2 3.
     weight = torch.tensor([1.0, 2.0, 3.0]).expand(1, 1, 3, 3)
-    pairs = paired_convolutions.pair_weight(weight)
+    pairs = paired_convolutions.pixel_pair_weight(weight)
     assert pairs.shape == (2, 2, 3, 2)
     # [output pixel, input pixel, row, pair]
     assert pairs[0, :, 0].T.tolist() == [[1.0, 2.0], [3.0, 0.0]]
@@ -172,11 +172,11 @@ def test_frames_packed_on_a_gpu_are_the_same(border: int, channels: int) -> None
 def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
     torch.manual_seed(0)
     frames = first_convolution.pack(torch.randint(256, (3, 9, 100, 100), dtype=torch.uint8))
-    crops = Crops(frames, torch.tensor([0, 1, 2, 2]), torch.randint(16, (4, 2)), 84)
+    crops = LazyCrops(frames, torch.tensor([0, 1, 2, 2]), torch.randint(16, (4, 2)), 84)
     weight, bias = first_convolution.prepare_weight(0.1 * torch.randn(32, 9, 3, 3)), torch.randn(32)
     wide = crops._replace(images=frames.float())
     plain = first_convolution.forward(wide, weight.bfloat16().float(), bias)
-    there = Crops(*(part.cuda() for part in crops[:3]), 84)
+    there = LazyCrops(*(part.cuda() for part in crops[:3]), 84)
     result = first_convolution.forward(there, weight.cuda(), bias.cuda())
     # one rounding to bfloat16
     assert float((result.cpu().float() - plain).norm() / plain.norm()) < 4e-3
@@ -192,8 +192,8 @@ def test_a_gradient_cut_on_a_gpu_is_the_plain_one() -> None:
     torch.manual_seed(0)
     shape = {"memory_format": torch.channels_last}
     gradient, outputs = (torch.randn(37, 64, 11, 6).bfloat16().to(**shape) for _ in range(2))
-    plain, plain_sum = paired_convolutions.cut_gradient(gradient, outputs)
-    cut, total = paired_convolutions.cut_gradient(gradient.cuda(), outputs.cuda())
+    plain, plain_sum = paired_convolutions.relu_bias_backward(gradient, outputs)
+    cut, total = paired_convolutions.relu_bias_backward(gradient.cuda(), outputs.cuda())
     assert torch.equal(cut.cpu(), plain)
     torch.testing.assert_close(total.cpu(), plain_sum, rtol=1e-4, atol=1e-3)
 
@@ -208,14 +208,14 @@ def test_the_fused_encoder_is_the_reference(count: int, monkeypatch: pytest.Monk
     layers = [(w.detach().cuda(), b.detach().cuda()) for w, b in make_layers(torch.float32)]
     frames = torch.randint(256, (7, 9, 100, 100), dtype=torch.uint8).cuda()
     sample, origins = torch.randint(7, (count,)).cuda(), torch.randint(17, (count, 2)).cuda()
-    crops = Crops(first_convolution.pack(frames), sample, origins, 84)
-    assert fused_encoder.fits(crops, layers)
-    assert not fused_encoder.fits(crops, make_layers(torch.float32, channels=12))
+    crops = LazyCrops(first_convolution.pack(frames), sample, origins, 84)
+    assert fused_encoder.is_supported(crops, layers)
+    assert not fused_encoder.is_supported(crops, make_layers(torch.float32, channels=12))
     weights = fused_encoder.prepare(layers)
     (frozen,) = fused_encoder.forward(crops, weights)
     kept = fused_encoder.forward(crops, weights, keep=True)
     torch.testing.assert_close(kept[-1], frozen, rtol=0, atol=0)
-    x = Crops(frames, sample, origins, 84).cut().double() / 255.0
+    x = LazyCrops(frames, sample, origins, 84).cut().double() / 255.0
     for i, (weight, bias) in enumerate(layers):
         stride = 2 if i == 0 else 1
         x = torch.relu(F.conv2d(x, weight.double(), bias.double(), stride=stride))
@@ -231,7 +231,7 @@ def test_the_fused_encoder_is_the_reference(count: int, monkeypatch: pytest.Monk
         return list(torch.autograd.grad(loss, [p for layer in layers for p in layer]))
 
     found = gradients()
-    monkeypatch.setattr(fused_encoder, "fits", lambda *_: False)
+    monkeypatch.setattr(fused_encoder, "is_supported", lambda *_: False)
     for mine, theirs in zip(found, gradients(), strict=True):
         assert distance(mine, theirs) < 2e-2
 
@@ -244,7 +244,7 @@ def test_the_fused_encoder_gives_the_same_bits_each_time() -> None:
     layers = [(w.detach().cuda(), b.detach().cuda()) for w, b in make_layers(torch.float32)]
     frames = torch.randint(256, (64, 9, 100, 100), dtype=torch.uint8).cuda()
     sample, origins = torch.randint(64, (512,)).cuda(), torch.randint(17, (512, 2)).cuda()
-    crops = Crops(first_convolution.pack(frames), sample, origins, 84)
+    crops = LazyCrops(first_convolution.pack(frames), sample, origins, 84)
     weights = fused_encoder.prepare(layers)
     gradient = torch.randn(512, 35, 36, 32).cuda().bfloat16()
     gradient[:, :, -1] = 0.0
@@ -270,8 +270,8 @@ def test_the_fused_encoder_gives_the_same_bits_each_time() -> None:
 def test_without_a_gpu_nobody_asks_for_the_fused_encoder() -> None:
     layers = make_layers(torch.float32)
     frames = first_convolution.pack(torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8))
-    crops = Crops(frames, torch.arange(2), torch.zeros(2, 2, dtype=torch.int64), 84)
-    assert not fused_encoder.fits(crops, layers)
+    crops = LazyCrops(frames, torch.arange(2), torch.zeros(2, 2, dtype=torch.int64), 84)
+    assert not fused_encoder.is_supported(crops, layers)
 
 
 def first_layer_by_patches(
@@ -347,15 +347,15 @@ def make_views(runs: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
     runs = make_views(3)
-    mapped = torch.func.vmap(gather_packed.take_words)
+    mapped = torch.func.vmap(gather_packed.gather_packed)
     for number, one in enumerate(zip(*runs, strict=True)):
-        plain = augmentations.take_pixels(*one)
+        plain = augmentations.gather_pixels(*one)
         for words in (
-            gather_packed.take_words(*one),
+            gather_packed.gather_packed(*one),
             gather_packed.of_runs(*runs)[number],
             mapped(*runs)[number],
         ):
-            assert torch.equal(gather_packed.frames_of(words), plain)
+            assert torch.equal(gather_packed.unpack_frames(words), plain)
 
 
 @pytest.mark.gpu

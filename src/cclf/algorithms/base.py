@@ -15,10 +15,10 @@ learner: how it learns and is evaluated. `cclf.build` asks for these functions:
         `cclf.load(run).act` is refused.
     make_learners(configs, device, make_env, resume_points)
         Default: `make_learner` for each. For runs that learn as one.
-    replay_forecast(config, spec)                transitions and bytes; needed with `keeps_replay`
+    replay_size(config, spec)                    transitions and bytes; needed with `uses_replay`
     make_evaluators(config, device, make_env, runs)
         Default: none. Processes that play evaluation episodes.
-    evaluates_beside_training(config, device, runs, evaluators)
+    evaluates_asynchronously(config, device, runs, evaluators)
         Default: true if there are evaluators.
 gallery: what `cclf inspect` shows.
 export:  answers, a policy for other programs.
@@ -34,20 +34,20 @@ from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
-from cclf.config import Config, MethodConfig, Play, Precision, RunConfig
+from cclf.config import Config, MethodConfig, Precision, RunConfig, TaskKind
 from cclf.errors import ConfigError
-from cclf.rules import Rule, never
+from cclf.rules import Rule, always_inactive
 
 Overrides = dict[str, Any]
 DEFAULT_PROFILE = "released"
-PUBLISHED_PIXELS = 84  # a side of the views that the published encoders see
+PAPER_CROP_PIXELS = 84  # a side of the views that the published encoders see
 COLOURS, PACKED_CHANNELS = 3, 16  # of a pixel, and of one as the kernels of bfloat16 read it
 PARTS = ("learner", "gallery", "export", "parity", "bench")
 
 # The four pieces of the paper, and what stands in for each when it is off: without selection the
 # pair is two random views.
 PIECES = ("selection", "prioritisation", "regularisation", "reward")
-_PIECE_OFF: dict[str, Overrides] = {
+_PIECE_DISABLED: dict[str, Overrides] = {
     "selection": {"selection": "all", "views": 2},
     "prioritisation": {"prioritisation": False},
     "regularisation": {"regularisation": False},
@@ -76,7 +76,7 @@ class Defaults:
 
 
 # For a base algorithm without views and curiosity: everything of CCLF is off.
-WITHOUT_CCLF = Defaults(
+CCLF_DISABLED = Defaults(
     method={
         "augmentation": "none",
         "views": 1,
@@ -89,39 +89,39 @@ WITHOUT_CCLF = Defaults(
 )
 
 
-def rules_without_cclf(learner: str) -> dict[str, Rule]:
-    """Beside `WITHOUT_CCLF`: none of its options acts, so whoever sets one is told so."""
+def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
+    """Beside `CCLF_DISABLED`: none of its options acts, so whoever sets one is told so."""
     return {
-        option.name: never(f"{learner}, which has nothing of CCLF")
+        option.name: always_inactive(f"{learner}, which has nothing of CCLF")
         for option in fields(MethodConfig)
     }
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseAlgorithm:
     name: str
     package: str
     """Where its parts are, e.g. `cclf.algorithms.sac`."""
-    plays: tuple[Play, ...]
+    plays: tuple[TaskKind, ...]
     settings: Any
     """Its own settings, a frozen dataclass that is a `cclf.config.Settings`."""
     methods: Mapping[str, Method]
     profiles: Mapping[str, Defaults] = field(default_factory=lambda: {DEFAULT_PROFILE: Defaults()})
     """Readings of the points where the paper and released code disagree."""
     defaults: Defaults = field(default_factory=Defaults)
-    of_task: Callable[[str], Defaults] = lambda _: Defaults()
+    task_defaults: Callable[[str], Defaults] = lambda _: Defaults()
     """What it sets for a task, by the task's name."""
     sizes: Mapping[str, Defaults] = field(default_factory=dict)
     """Smaller frames, networks and batches by name, for machines without a GPU."""
-    observing: Mapping[str, Defaults] = field(default_factory=dict)
+    observation_defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """What it sets where something else than pixels is observed (`EnvConfig.observe`)."""
-    warmup_setting: str = "warmup_agent_steps"
+    warmup_field: str = "warmup_agent_steps"
     """The setting that says when learning begins, where it keeps a replay."""
     uses_gpu: bool = False
-    keeps_replay: bool = False
-    learns_tasks_together: bool = False
+    uses_replay: bool = False
+    batches_runs: bool = False
     """Runs of several tasks may learn in one call."""
-    renamed_settings: Mapping[str, str] = field(default_factory=dict)
+    renamed_fields: Mapping[str, str] = field(default_factory=dict)
     """Settings that had another name in run folders of version 0.1: old name to new."""
     profile_label: Callable[[str, Mapping[str, Any]], str] = lambda profile, _: profile
     """A run's profile as tables name it, from its name and its settings."""
@@ -146,12 +146,12 @@ class Base:
         return importlib.util.find_spec(f"{self.package}.{name}") is not None
 
 
-def with_pieces(*pieces: str) -> Overrides:
+def cclf_with_pieces(*pieces: str) -> Overrides:
     """CCLF with only these pieces on."""
     overrides: Overrides = {}
     for piece in PIECES:
         if piece not in pieces:
-            overrides |= _PIECE_OFF[piece]
+            overrides |= _PIECE_DISABLED[piece]
     return overrides
 
 
@@ -160,7 +160,7 @@ AUGMENTATION_OF_STATE = {"random-crop": "noise", "centre-crop": "none"}
 
 
 ABLATIONS = tuple(
-    Method("+".join(pieces), f"CCLF with only {' and '.join(pieces)}", with_pieces(*pieces))
+    Method("+".join(pieces), f"CCLF with only {' and '.join(pieces)}", cclf_with_pieces(*pieces))
     for count in (1, 2, 3)
     for pieces in combinations(PIECES, count)
 )
@@ -179,7 +179,7 @@ CANDIDATES = {
 }
 
 
-def by_curiosity(method: Method, *measures: str) -> tuple[Method, ...]:
+def methods_with_measure(method: Method, *measures: str) -> tuple[Method, ...]:
     """A method once more with each of these in the place of curiosity, named after it."""
     return tuple(
         replace(
@@ -192,11 +192,11 @@ def by_curiosity(method: Method, *measures: str) -> tuple[Method, ...]:
     )
 
 
-def by_name(*methods: Method) -> dict[str, Method]:
+def index_by_name(*methods: Method) -> dict[str, Method]:
     return {method.name: method for method in methods}
 
 
-def refuse_unknown(
+def validate_augmentation(
     method: MethodConfig,
     learner: str,
     augmentations: tuple[str, ...],
@@ -209,7 +209,7 @@ def refuse_unknown(
             raise ConfigError(f"{chosen} clashes with {learner}: use one of {', '.join(known)}")
 
 
-def refuse_encoder(encoder: str) -> None:
+def validate_encoder_name(encoder: str) -> None:
     """Refuse text that is no MODULE:FUNCTION."""
     module, colon, name = encoder.partition(":")
     if encoder and not (module and colon and name):
@@ -222,7 +222,7 @@ def refuse_encoder(encoder: str) -> None:
         )
 
 
-def refuse_bf16(config: Config) -> None:
+def validate_bf16(config: Config) -> None:
     """Refuse bfloat16 where its kernels are not made for what a run sees."""
     if config.algorithm.precision != "bf16" or config.env.observe != "pixels":
         return
@@ -238,15 +238,15 @@ def refuse_bf16(config: Config) -> None:
         raise ConfigError(f"precision=bf16 clashes with {reason}; use tf32 or fp32")
 
 
-def bf16_where_published(config: Config) -> Precision:
+def default_precision(config: Config) -> Precision:
     """bfloat16 where it was compared with float32: an encoder as published and views of its size
     (docs/performance.md)."""
     env, encoder = config.env, config.algorithm.encoder
-    published = env.observe == "pixels" and env.crop_pixels == PUBLISHED_PIXELS and not encoder
+    published = env.observe == "pixels" and env.crop_pixels == PAPER_CROP_PIXELS and not encoder
     return "bf16" if published and COLOURS * env.frame_stack <= PACKED_CHANNELS else "fp32"
 
 
-def refuse_workers(run: RunConfig, learner: str, names: tuple[str, ...]) -> None:
+def validate_workers(run: RunConfig, learner: str, names: tuple[str, ...]) -> None:
     """Refuse workers where environments are stepped as one."""
     for name in names:
         if getattr(run, name):

@@ -10,13 +10,13 @@ from cclf import presets
 from cclf.analysis import demo_page, load
 from cclf.analysis.demo_page import Shown
 from cclf.console import warn
-from cclf.errors import ConfigError, one_line
+from cclf.errors import ConfigError, short_error
 from cclf.inspection.records import Gallery
 from cclf.storage.atomic_files import write_output
 from cclf.sweep.local import LocalBackend
 from cclf.sweep.plan import STOPPED, Call, call_of
 from cclf.sweep.scheduler import run_all
-from cclf.training.signals import Stop
+from cclf.training.signals import StopSignal
 
 TASK = "minigrid/DoorKey-6x6"
 METHODS = ("a2c", "cclf")
@@ -39,7 +39,7 @@ OPTIONS = (
 )
 
 
-def run(out: Path, stop: Stop) -> Path | None:
+def run(out: Path, stop: StopSignal) -> Path | None:
     """Train, then write the page; returns its path, or None where it was stopped. Run again, it
     only redraws."""
     names = [(method, seed) for seed in SEEDS for method in METHODS]
@@ -80,7 +80,7 @@ def _gallery(best: Call) -> Gallery | None:
     try:
         return curate(best.folder, SAMPLES, torch.device("cpu"))
     except Exception as error:
-        _warn("what the agent was curious about", one_line(error))
+        _warn("what the agent was curious about", short_error(error))
         return None
 
 
@@ -93,7 +93,7 @@ def _episode(best: Call) -> tuple[list[np.ndarray], bytes]:
         try:
             film = _film(pictures)
         except Exception as error:
-            reason = one_line(error)
+            reason = short_error(error)
     if reason:
         _warn("pictures of the agent", reason)
     return pictures, film

@@ -12,7 +12,7 @@ from typing import Literal
 
 from cclf.algorithms.base import ABLATIONS, CONTROLS, PIECES
 from cclf.envs.registry import known_tasks
-from cclf.errors import ConfigError, nearest
+from cclf.errors import ConfigError, did_you_mean
 
 Budget = Literal["small", "paper"]
 
@@ -181,6 +181,6 @@ def find_table(name: str, budget: Budget, also: Sequence[str] = ()) -> Experimen
     if name not in TABLES:
         known = (*TABLES, *also)
         raise ConfigError(
-            f"unknown table {name!r}{nearest(name, known)}: use one of {', '.join(known)}"
+            f"unknown table {name!r}{did_you_mean(name, known)}: use one of {', '.join(known)}"
         )
     return TABLES[name][budget]

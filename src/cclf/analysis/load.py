@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from cclf import presets
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import find_base
 from cclf.analysis.evaluations import (
     Row,
@@ -27,7 +27,7 @@ from cclf.errors import ConfigError
 from cclf.storage import run_end, safe_loading
 from cclf.storage.atomic_files import find_files, write_output
 from cclf.storage.known_rows import table_damage
-from cclf.storage.safe_loading import MISFITS, read_text, refuse_unless, refused_as
+from cclf.storage.safe_loading import DATA_ERRORS, check_data, data_error_context, read_text
 
 # what a sweep notes of a run, what a run leaves of itself
 FAILURE_MARK, FAILURE_BUNDLE = "failed.json", "failure"
@@ -60,7 +60,7 @@ def read_runs(folder: Path) -> list[Row]:
     names: dict[RunName, Path] = {}
     for run, config in run_configs(folder):
         facts = _UNKNOWN_ORIGIN | read_manifest(run)
-        with refused_as(f"{run} is not a run folder of this version"):
+        with data_error_context(f"{run} is not a run folder of this version"):
             name = run_name(config)
             if name in names:
                 raise ConfigError(
@@ -125,7 +125,7 @@ def read_run_config(run: Path) -> dict[str, Any]:
             note["task"], note["method"], seed=note["seed"], profile=note["profile"], look=False
         )
         return config.to_dict()
-    except MISFITS as error:
+    except DATA_ERRORS as error:
         raise ConfigError(
             f"cannot tell from {run / FAILURE_MARK} which run failed: {error!r}"
         ) from error
@@ -149,7 +149,7 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
         }
     except OSError:
         return {name: np.array([]) for name in ("env_steps", *columns)}
-    except MISFITS as error:
+    except DATA_ERRORS as error:
         raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
 
 
@@ -198,7 +198,7 @@ def _rows_of_run(
 
 def _made_by(facts: Mapping[str, Any], env_steps: int) -> tuple[str, str]:
     """Device and commit of the rows at this moment, by a run's manifest: see
-    `run_folder.with_history`."""
+    `run_folder.append_history`."""
     entries = [
         facts,
         *(entry for entry in facts.get("history", []) if entry["from_env_steps"] < env_steps),
@@ -212,7 +212,7 @@ def _made_by(facts: Mapping[str, Any], env_steps: int) -> tuple[str, str]:
 
 def _is_at_end(run: Path, config: Mapping[str, Any]) -> bool:
     plan = config["run"]
-    return run_end.is_at_end(
+    return run_end.is_complete(
         run, plan["env_steps"], config["env"]["action_repeat"], plan.get("final_eval_episodes", 0)
     )
 
@@ -225,7 +225,7 @@ def _lines(path: Path) -> list[dict[str, str]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    with refused_as(f"cannot read {path}"):
+    with data_error_context(f"cannot read {path}"):
         content = safe_loading.read_json(path)
     if not isinstance(content, dict):
         raise ConfigError(f"cannot read {path}: it holds no facts")
@@ -251,14 +251,14 @@ def _refuse_other_settings(
                 )
 
 
-def _base(config: Mapping[str, Any]) -> Base | None:
+def _base(config: Mapping[str, Any]) -> BaseAlgorithm | None:
     """The base algorithm of a run; None where neither it nor the task is known here. Runs of
     version 0.1 did not name it."""
     try:
         return (
             find_base(str(config["base"]))
             if "base" in config
-            else presets.base_of(str(config["task"]), look=False)
+            else presets.select_algorithm(str(config["task"]), look=False)
         )
     except ConfigError:
         return None
@@ -322,7 +322,7 @@ def read_results(path: Path) -> list[Row]:
     """What `write_results` wrote: one file, or all under a folder."""
     rows = []
     for file_path in [path] if path.is_file() else sorted(find_files(path, "*.csv")):
-        with refused_as(f"cannot read {file_path}"):
+        with data_error_context(f"cannot read {file_path}"):
             reader = csv.DictReader(io.StringIO(read_text(file_path), newline=""))
             missing = set(Row._fields) - set(reader.fieldnames or ())
             if missing:
@@ -334,7 +334,7 @@ def read_results(path: Path) -> list[Row]:
                 for line in reader:
                     fields = Row.__annotations__.items()
                     rows.append(Row(**{name: kind(line[name]) for name, kind in fields}))
-                    refuse_unless(
+                    check_data(
                         rows[-1].state in RUN_STATES,
                         f"the state of a run is one of {', '.join(RUN_STATES)}, not "
                         f"{ascii(rows[-1].state)[:80]}",

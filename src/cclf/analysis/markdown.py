@@ -15,8 +15,8 @@ from pathlib import Path
 
 from cclf.analysis.page import Cell
 from cclf.analysis.tabular import Table, laid_out
-from cclf.errors import ConfigError, nearest
-from cclf.storage.safe_loading import read_text, refused_as
+from cclf.errors import ConfigError, did_you_mean
+from cclf.storage.safe_loading import data_error_context, read_text
 
 CAPTION_COLUMNS = 130
 END = "<!-- end of table -->"
@@ -78,7 +78,9 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
     for begin in _BEGIN.finditer(text):
         name, end = begin[1], text.find(END, begin.end())
         if name not in tables:
-            raise ConfigError(f"no table is called {name!r} here{nearest(name, tuple(tables))}")
+            raise ConfigError(
+                f"no table is called {name!r} here{did_you_mean(name, tuple(tables))}"
+            )
         following = _BEGIN.search(text, begin.end())
         if end < 0 or (following and following.start() < end):
             raise ConfigError(f"the place for table {name} has no end: put {END!r} after it")
@@ -92,7 +94,7 @@ def renewed(path: Path, tables: Mapping[str, str]) -> str:
     if not path.exists():
         marked = [f"<!-- table {name} -->\n{text}{END}\n" for name, text in tables.items()]
         return "\n".join(marked)
-    with refused_as(f"cannot read {path}"):
+    with data_error_context(f"cannot read {path}"):
         text = read_text(path)
     if not has_places(text):
         raise ConfigError(f"{path} has no place for a table: mark one with `<!-- table NAME -->`")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from cclf.storage.safe_loading import refused_as
+from cclf.storage.safe_loading import data_error_context
 
 # Text stays text, and the same figure gives the same bytes.
 _OURS: dict[str, Any] = {"svg.hashsalt": "cclf"}
@@ -21,7 +21,7 @@ def _package() -> Any:
     try:
         os.chdir(os.sep)
         advice = "check your matplotlibrc and the variables MATPLOTLIBRC and MPLBACKEND"
-        with refused_as("cannot import matplotlib", advice):
+        with data_error_context("cannot import matplotlib", advice):
             import matplotlib
             import matplotlib.figure
     finally:

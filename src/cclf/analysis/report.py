@@ -26,7 +26,7 @@ from cclf.analysis.evaluations import Row, RunName
 from cclf.analysis.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
 from cclf.analysis.styles import Style, Styles, styles
 from cclf.analysis.tabular import Table
-from cclf.errors import ConfigError, nearest
+from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.atomic_files import find_files
 
 LOGGED = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "intrinsic reward, Eq. (9)"}
@@ -101,7 +101,7 @@ def _chosen(source: Path, methods: Sequence[str], rows: Sequence[Row]) -> list[s
     found = _in_order(evaluations.runs(rows))
     for method in methods:
         if method not in found:
-            raise ConfigError(f"{source} holds no results of {method}{nearest(method, found)}")
+            raise ConfigError(f"{source} holds no results of {method}{did_you_mean(method, found)}")
     return [method for method in found if not methods or method in methods]
 
 

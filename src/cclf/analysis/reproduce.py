@@ -15,7 +15,7 @@ from cclf.analysis.evaluations import Row
 from cclf.analysis.verdict import Claim, Verdict
 from cclf.config import Config
 from cclf.sweep.plan import Call, is_finished, progress
-from cclf.training.signals import Stop
+from cclf.training.signals import StopSignal
 
 CALIBRATION_SECONDS = 1.0  # timed, per method, after its warm-up
 # On-policy a window of 10,000 observations fills; on a GPU compilers and graphs are at work.
@@ -43,7 +43,7 @@ def kind_of(call: Call) -> Kind:
     return call.config.task.partition("/")[0], call.config.method_name
 
 
-def measure(calls: Sequence[Call], stop: Stop) -> dict[Kind, Speed]:
+def measure(calls: Sequence[Call], stop: StopSignal) -> dict[Kind, Speed]:
     """A few seconds of each kind of run, one after the other, each in a process that gives all
     memory back."""
     first: dict[Kind, Config] = {}
@@ -66,14 +66,14 @@ def _calibrate(config: Config, started_at: float) -> Speed:
 
     from cclf import build
     from cclf.training import devices
-    from cclf.training.turns import whole
+    from cclf.training.turns import run_to_end
 
     torch.set_num_threads(max(1, config.run.threads))
     base = build.base_of(config)
-    on_policy = not base.keeps_replay
+    on_policy = not base.uses_replay
     batches = 1.0
     if not on_policy:
-        changes: dict[str, Any] = {base.warmup_setting: _RANDOM_AGENT_STEPS}
+        changes: dict[str, Any] = {base.warmup_field: _RANDOM_AGENT_STEPS}
         if devices.choose_device(config.run.device).type == "cpu":
             changes["batch_size"] = min(config.algorithm.batch_size, _CPU_BATCH_SIZE)
             batches = config.algorithm.batch_size / changes["batch_size"]
@@ -91,7 +91,7 @@ def _calibrate(config: Config, started_at: float) -> Speed:
     agent_steps = 0
 
     def turn() -> int:
-        return whole(learner.turn(agent_steps * config.env.action_repeat)).agent_steps
+        return run_to_end(learner.turn(agent_steps * config.env.action_repeat)).agent_steps
 
     while learner.updates < WARMUP_UPDATES["on-policy" if on_policy else device.type]:
         agent_steps += turn()

@@ -15,7 +15,7 @@ from cclf import __version__, build, model_card
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import write_output
 from cclf.storage.run_folder import WEIGHTS, read_config, read_weights
-from cclf.storage.safe_loading import TENSOR_BYTES, read_file, refused_as
+from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_file
 
 CARD, VIDEO = "README.md", "replay.mp4"  # names that hubs know
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
     }
     videos = sorted(folder.glob("episode-*.mp4"), key=lambda path: (len(path.name), path))
     if videos:
-        with refused_as(f"cannot read {videos[-1]}"):
+        with data_error_context(f"cannot read {videos[-1]}"):
             files[VIDEO] = read_file(videos[-1], TENSOR_BYTES)
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _refuse_other_folder(out: Path) -> None:
 
 def _weights(policy: Any, folder: Path) -> dict[str, torch.Tensor]:
     """What an evaluation takes a copy of, on the CPU."""
-    state = build.networks_of(policy).state_dict()
+    state = build.evaluation_networks(policy).state_dict()
     if not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ConfigError(f"the base algorithm of {folder} keeps more than tensors: no card of it")
     return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}

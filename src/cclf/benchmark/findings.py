@@ -65,7 +65,7 @@ def _extras(facts: Facts) -> Finding:
     lacking = facts["missing_extras"]
     if not lacking:
         return Finding("extras", "video, plots, tensorboard, export, ray")
-    return Finding("extras", f"not installed: {extras.said(lacking)}", "note")
+    return Finding("extras", f"not installed: {extras.install_hint(lacking)}", "note")
 
 
 def _pair(facts: Facts) -> Finding:

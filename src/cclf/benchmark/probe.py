@@ -52,7 +52,7 @@ def render(
     """Draw frames in `processes` at once for `seconds`, at least 30 each. What each found; its
     `outcome` is ok, failed, crashed or hung."""
     allowed = seconds + render_limit_seconds
-    command = command or subprocesses.command(
+    command = command or subprocesses.python_command(
         "-m", "cclf.benchmark.probe", str(seconds), str(start_limit_seconds), str(allowed)
     )
     grace_seconds = 2.0  # for a child's own watchdog to speak first
@@ -65,7 +65,7 @@ def render(
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,
-                env=subprocesses.environment(),
+                env=subprocesses.child_environment(),
             )
             return Child(process, out, err)
 

@@ -96,8 +96,8 @@ def loop(
     algorithm = replace(asked.algorithm, **sizes)
     config = replace(asked, algorithm=algorithm, run=replace(asked.run, env_worker=env_worker))
     for count in seeds:
-        devices.set_up(config, device)
-        make = build.maker(config) if env_worker else _timed_env
+        devices.configure_torch(config, device)
+        make = build.env_factory(config) if env_worker else _timed_env
         runs = [
             build.make_learner(replace(config, seed=seed), device, make)
             for seed in range(1, count + 1)
@@ -165,7 +165,7 @@ def _seconds_in_steps(learners: Sequence["OffPolicyLearner"]) -> float:
 def _timed_env(config: Config, seed: int) -> "TimedEnv":
     from cclf import build
 
-    return TimedEnv(build.maker(config)(config, seed))
+    return TimedEnv(build.env_factory(config)(config, seed))
 
 
 class TimedEnv:

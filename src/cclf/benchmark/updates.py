@@ -40,7 +40,7 @@ def update(configs: Sequence[Config], device_name: str, pairs: int) -> dict[str,
         report["ceilings"] = _ceilings(device)
     frames = None
     for config in configs:
-        devices.set_up(config, device)
+        devices.configure_torch(config, device)
         learner = off_policy(build.make_learner(config, device), config)
         frames = _real_frames(learner) if frames is None else frames
         _fill_replay(learner, frames)
@@ -83,7 +83,7 @@ def configs_of(
     task: str, base_name: str | None, methods: Sequence[str], precision: Precision
 ) -> list[Config]:
     """The runs to measure. Unless methods are named: the usual ones, or the base's first."""
-    base = presets.base_of(task, base_name)
+    base = presets.select_algorithm(task, base_name)
     usual = [name for name in USUAL_METHODS if name in base.methods] or [base.default_method.name]
     return [_config(task, base.name, method, precision) for method in methods or usual]
 

@@ -12,7 +12,7 @@ import tyro
 from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
 from cclf.config import Precision
-from cclf.errors import ConfigError, nearest
+from cclf.errors import ConfigError, did_you_mean
 from cclf.fields import Range
 
 Seconds = Annotated[float, Range(0.01, 86_400)]
@@ -122,7 +122,7 @@ def main(arguments: list[str]) -> int:
     kind = arguments[0]
     if kind not in kinds:
         raise ConfigError(
-            f"unknown benchmark {kind!r}{nearest(kind, kinds)}: use one of {', '.join(kinds)}"
+            f"unknown benchmark {kind!r}{did_you_mean(kind, kinds)}: use one of {', '.join(kinds)}"
         )
     return kinds[kind](arguments[1:])
 
@@ -188,16 +188,16 @@ def _of_base(name: str, arguments: list[str]) -> int:
 def _parity(arguments: list[str]) -> int:
     options = parse(BenchParity, "cclf bench parity", arguments)
     from cclf import build
-    from cclf.storage.run_folder import playable_config
+    from cclf.storage.run_folder import load_config_for_playing
     from cclf.training import devices
 
-    config = playable_config(options.run, options.trust_imports)
+    config = load_config_for_playing(options.run, options.trust_imports)
     device = devices.choose_device(options.device)
     room = build.base_of(config).part("parity")
     report = room.parity(
         config,
         options.run,
-        build.maker(config),
+        build.env_factory(config),
         options.precision,
         device,
         options.batches,

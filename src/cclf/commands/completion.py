@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import tyro
 
 from cclf import fields, presets
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import bases, find_base
 from cclf.analysis import experiments
 from cclf.commands import COMMANDS, bench
@@ -127,16 +127,16 @@ def _known(before: list[str], current: str) -> Iterable[str]:
     return _values(name, found[name].kind, base)
 
 
-def _base(rest: list[str]) -> Base | None:
+def _base(rest: list[str]) -> BaseAlgorithm | None:
     """That the words speak of; None where they leave it open."""
     given = dict(itertools.pairwise(rest)).get("--base")
     if given is not None:
         return find_base(given)
     tasks = [word for word in rest if word in known_tasks()]
-    return presets.base_of(tasks[0], look=False) if tasks else None
+    return presets.select_algorithm(tasks[0], look=False) if tasks else None
 
 
-def _dataclass(command: str, rest: list[str], base: Base | None) -> Any:
+def _dataclass(command: str, rest: list[str], base: BaseAlgorithm | None) -> Any:
     """The options of a command; None of a room's own benchmark, which would import torch."""
     if command == "train":
         return train_options(base or next(iter(bases().values())))
@@ -148,7 +148,7 @@ def _dataclass(command: str, rest: list[str], base: Base | None) -> Any:
 def _options(kind: type) -> dict[str, Option]:
     """The options of a dataclass by name, those of dataclasses in it included."""
     found: dict[str, Option] = {}
-    for name, hint in fields.types_of(kind).items():
+    for name, hint in fields.field_types(kind).items():
         if tyro.conf.Positional in get_args(hint):
             continue
         plain = _plain(hint)
@@ -193,7 +193,7 @@ def _positional(command: str, rest: list[str]) -> Iterable[str]:
     return {"reproduce": (*experiments.TABLES, "cost"), "completion": SCRIPTS}.get(command, ())
 
 
-def _values(option: str, kind: Any, base: Base | None) -> Iterable[str]:
+def _values(option: str, kind: Any, base: BaseAlgorithm | None) -> Iterable[str]:
     if get_origin(kind) is Literal:
         return map(str, get_args(kind))
     rooms = bases().values() if base is None else [base]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, check_output, parse, writing
+from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, check_writable, output_errors, parse
 from cclf.console import say
 
 
@@ -19,14 +19,14 @@ class Demo:
 
 def main(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
-    extras.refuse_missing("the page of cclf demo", ("plots", "video", "minigrid"))
+    extras.require_extras("the page of cclf demo", ("plots", "video", "minigrid"))
     from cclf.analysis import demo as demonstration
-    from cclf.training.signals import Stop
+    from cclf.training.signals import StopSignal
 
-    check_output(options.out / demonstration.PAGE)
-    stop = Stop()
+    check_writable(options.out / demonstration.PAGE)
+    stop = StopSignal()
     stop.install()
-    with writing(options.out):
+    with output_errors(options.out):
         page = demonstration.run(options.out, stop)
     if page is None:
         say("stopped and saved; run the same command to go on")

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from cclf.commands.options import EXIT_DONE, EXIT_FAILED, parse
-from cclf.config import Observe
+from cclf.config import ObservationType
 from cclf.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ class Doctor:
     """Forecast memory and disk of a run of this task."""
     base: str | None = None
     """The base algorithm of that run; unless told the task's own (see: cclf methods)."""
-    observe: Observe = "pixels"
+    observe: ObservationType = "pixels"
     """What that run observes."""
     stress: int = 0
     """Render in this many processes at once, a few seconds, each watched: some drivers hang."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 from cclf.errors import ConfigError
 
 
@@ -36,10 +36,10 @@ def main(arguments: list[str]) -> int:
     if options.card:
         return _share(options.run, options.out or Path("agent"), options.trust_imports)
     out = options.out or Path("policy.pt")
-    check_output(out)
+    check_writable(out)
     from cclf import export as exports
 
-    with writing(out):
+    with output_errors(out):
         done = exports.export(options.run, out, trust_imports=options.trust_imports)
     given, answer = (done.metadata[side] for side in ("input", "output"))
     shapes = " -> ".join(
@@ -57,10 +57,10 @@ def _share(run: Path, out: Path, trust_imports: bool) -> int:
         raise ConfigError(
             f"--card writes a folder, not the file {out}: remove --card, or name a folder"
         )
-    check_output(out, is_folder=True)
+    check_writable(out, is_folder=True)
     from cclf.analysis import share
 
-    with writing(out):
+    with output_errors(out):
         files = share.write(run, out, trust_imports)
     print(f"{', '.join(path.name for path in files)}; upload it with: hf upload USER/NAME {out}")
     print(out)

@@ -8,9 +8,9 @@ from typing import Annotated, get_args
 import tyro
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 from cclf.config import Curiosity
-from cclf.errors import ConfigError, nearest
+from cclf.errors import ConfigError, did_you_mean
 from cclf.fields import Range
 
 
@@ -41,17 +41,18 @@ def main(arguments: list[str]) -> int:
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
     measures = _two_measures(options.curiosity) if options.curiosity else None
-    extras.refuse_missing("the page of cclf inspect", ("plots",))
+    extras.require_extras("the page of cclf inspect", ("plots",))
     from cclf.inspection import comparison, page
     from cclf.inspection.load import compare, curate
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import write_output
     from cclf.training import devices
 
-    extras.refuse_missing(
-        "the page of cclf inspect", extras.to_draw(run_folder.read_config(options.run).task)
+    extras.require_extras(
+        "the page of cclf inspect",
+        extras.rendering_extras(run_folder.read_config(options.run).task),
     )
-    check_output(options.out)
+    check_writable(options.out)
     looked = (options.run, options.samples, devices.choose_device(options.device))
     if measures is None:
         gallery = curate(*looked, options.trust_imports)
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
     else:
         compared = compare(*looked, measures, options.trust_imports)
         text, facts = comparison.html(compared), comparison.facts(compared)
-    with writing(options.out):
+    with output_errors(options.out):
         options.out.parent.mkdir(parents=True, exist_ok=True)
         write_output(options.out, text)
     print(json.dumps(facts | {"page": str(options.out)}) if options.json else options.out)
@@ -71,7 +72,7 @@ def _two_measures(names: tuple[str, ...]) -> tuple[Curiosity, Curiosity]:
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"--curiosity {name} is unknown{nearest(name, known)}: use two of "
+                f"--curiosity {name} is unknown{did_you_mean(name, known)}: use two of "
                 f"{', '.join(known)}"
             )
     if len(names) != 2 or names[0] == names[1]:

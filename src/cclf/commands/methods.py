@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cclf import presets
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import EXIT_DONE, parse
 from cclf.envs.registry import suites
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
                 "summary": method.summary,
                 "compared_with": base.default_method.name,
                 "difference_from_cclf": presets.differences_from_cclf(method, base),
-                "pieces": presets.pieces_of(method, base),
+                "pieces": presets.active_pieces(method, base),
             }
             for base in shown
             for method in base.methods.values()
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-def _print(shown: Iterable[Base]) -> None:
+def _print(shown: Iterable[BaseAlgorithm]) -> None:
     """Name and summary of each method, and below them what differs. No table: names may take half
     of the columns, and are there to be copied."""
     from rich.console import Console

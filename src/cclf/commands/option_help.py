@@ -69,7 +69,7 @@ def _as_options(info: StructTypeInfo) -> StructConstructorSpec | None:
     kind = info.type
     if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
         return None
-    types = fields.types_of(kind)
+    types = fields.field_types(kind)
     return StructConstructorSpec(
         kind,
         tuple(
@@ -86,7 +86,7 @@ def _as_options(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 def _sentence(kind: type, name: str) -> str | None:
     """Of an option, or of a group of them, which is a dataclass."""
-    inner = get_args(fields.types_of(kind)[name])[:1]
+    inner = get_args(fields.field_types(kind)[name])[:1]
     if inner and dataclasses.is_dataclass(inner[0]):
         return " ".join((inner[0].__doc__ or "").split())
     return sentences(kind).get(name)

@@ -17,7 +17,7 @@ EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 NAMED_RUNS = 8  # of a folder that holds several
 
 
-def let_threads_sleep() -> None:
+def limit_openmp_spinning() -> None:
     """Threads of PyTorch wait for each other by spinning, by default for milliseconds: beside any
     other busy process a run would take thirty times as long. With this, which is read when PyTorch
     starts, they sleep sooner (docs/performance.md)."""
@@ -49,10 +49,10 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
         raise ConfigError(f"{line or 'bad options'} (see: {prog} --help)") from None
     fields.refuse_options(filled)
     named = getattr(filled, "run", None)
-    return replace(filled, run=only_run(named)) if isinstance(named, Path) else filled
+    return replace(filled, run=find_run_folder(named)) if isinstance(named, Path) else filled
 
 
-def only_run(folder: Path) -> Path:
+def find_run_folder(folder: Path) -> Path:
     """A run folder: `folder` itself, or the only one anywhere under it."""
     from cclf.storage.atomic_files import (
         find_files,  # imports numpy, which some commands do without
@@ -73,7 +73,7 @@ def only_run(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def writing(out: Path) -> Iterator[None]:
+def output_errors(out: Path) -> Iterator[None]:
     """An output that cannot be written is bad input: one line that names it."""
     try:
         yield
@@ -81,7 +81,7 @@ def writing(out: Path) -> Iterator[None]:
         raise _not_written(error.filename or out, error) from error
 
 
-def check_output(out: Path, is_folder: bool = False) -> None:
+def check_writable(out: Path, is_folder: bool = False) -> None:
     """Refuse an output that cannot be written before the work for it begins. Makes nothing that
     stays."""
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import tyro
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 from cclf.errors import ConfigError
 from cclf.fields import Episodes, Seed
 
@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(
             f"cannot write the video {options.out}: name an .mp4 in a folder that is there"
         )
-    extras.refuse_missing("cclf play", ("video",))
-    check_output(options.out)
+    extras.require_extras("cclf play", ("video",))
+    check_writable(options.out)
     from cclf import build
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import output_file
@@ -48,7 +48,9 @@ def main(arguments: list[str]) -> int:
     from cclf.training.evaluation import write_video
     from cclf.training.seeding import derive
 
-    extras.refuse_missing("cclf play", extras.to_draw(run_folder.read_config(options.run).task))
+    extras.require_extras(
+        "cclf play", extras.rendering_extras(run_folder.read_config(options.run).task)
+    )
     device = devices.choose_device(options.device)
     agent, _, _ = build.load_agent(options.run, device, 1, trust_imports=options.trust_imports)
 
@@ -65,7 +67,7 @@ def main(arguments: list[str]) -> int:
             yield from result.pictures
 
     try:
-        with writing(options.out), output_file(options.out) as temporary:
+        with output_errors(options.out), output_file(options.out) as temporary:
             write_video(str(temporary), pictures())
     finally:
         agent.close()

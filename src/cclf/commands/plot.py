@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class Plot:
 
 def main(arguments: list[str]) -> int:
     options = parse(Plot, "cclf plot", arguments)
-    extras.refuse_missing("cclf plot", ("plots",))
+    extras.require_extras("cclf plot", ("plots",))
     from cclf.analysis import evaluations, figures, learning, load
 
-    check_output(options.out)
+    check_writable(options.out)
     if not options.results:
         raise ConfigError("name at least one folder with results files, or such a file")
     rows = [row for path in options.results for row in load.read(path)]
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
         if options.published:
             panels = learning.with_published(panels)
         drawing = figures.learning_curves(panels)
-    with writing(options.out):
+    with output_errors(options.out):
         figures.save(drawing, options.out)
     print(options.out)
     return EXIT_DONE

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from cclf import extras
-from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 from cclf.errors import ConfigError
 
 
@@ -34,19 +34,19 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     options = parse(Report, "cclf report", arguments)
-    extras.refuse_missing("cclf report", ("plots",))
+    extras.require_extras("cclf report", ("plots",))
     from cclf.analysis import report, report_files
 
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    check_output(options.out)
+    check_writable(options.out)
     for folder in (options.pdf, options.png, options.tables):
         if folder is not None:
-            check_output(folder, is_folder=True)
+            check_writable(folder, is_folder=True)
     for document in options.markdown:
-        check_output(document)
+        check_writable(document)
     composed = report.compose(options.source, options.methods)
-    with writing(options.out):
+    with output_errors(options.out):
         written = report_files.write(
             composed, options.out, options.pdf, options.png, options.tables, options.markdown
         )

@@ -10,7 +10,14 @@ import tyro
 from cclf import extras
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
-from cclf.commands.options import EXIT_DONE, EXIT_STOPPED, check_output, parse, print_table, writing
+from cclf.commands.options import (
+    EXIT_DONE,
+    EXIT_STOPPED,
+    check_writable,
+    output_errors,
+    parse,
+    print_table,
+)
 from cclf.commands.sweep import Where, plan, run_and_report, split, sweeping
 from cclf.config import Precision
 from cclf.errors import ConfigError
@@ -59,7 +66,7 @@ def main(arguments: list[str]) -> int:
     words, extra = split(arguments)
     options = parse(Reproduce, "cclf reproduce", words)
     if not options.dry_run:
-        extras.refuse_missing("the page of cclf reproduce", ("plots",))
+        extras.require_extras("the page of cclf reproduce", ("plots",))
     if options.table == "cost":
         _refuse_all_but(options, ("table", "budget", "out", "dry_run"))
         return _reproduce_cost(
@@ -76,7 +83,7 @@ def main(arguments: list[str]) -> int:
         out,
         [*table.options, *extra],
     )
-    check_output(out / PAGE)
+    check_writable(out / PAGE)
     from cclf.analysis import reproduce as reproduction
     from cclf.sweep.plan import is_finished, jobs_of, settled
 
@@ -97,7 +104,7 @@ def main(arguments: list[str]) -> int:
     from cclf.analysis import report, report_files
 
     composed = report.compose(out)
-    with writing(out):
+    with output_errors(out):
         print(*report_files.write(composed, out / PAGE), sep="\n")
     return exit_code
 
@@ -191,7 +198,7 @@ def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> 
     precision = parse(CostOptions, "cclf reproduce cost --", extra).precision
     numbers, picture = out / "cost.json", out / "cost.svg"
     for path in (numbers, picture):
-        check_output(path)
+        check_writable(path)
     device = devices.choose_device("auto")
     batch_size, pairs = (
         (cost.PAPER_BATCH_SIZE, 50) if budget == "paper" or device.type == "cuda" else (32, 10)
@@ -224,7 +231,7 @@ def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> 
     drawing = figures.bars(
         {size: megabytes, f"ms per update, {facts['device']}, {how}": milliseconds}
     )
-    with writing(out):
+    with output_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         write_output(numbers, json.dumps(facts | cost.document(costs), indent=2) + "\n")
         figures.save(drawing, picture)

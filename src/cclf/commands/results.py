@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_output, parse, writing
+from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ def main(arguments: list[str]) -> int:
     options = parse(Results, "cclf results", arguments)
     from cclf.analysis import load
 
-    check_output(options.out, is_folder=True)
+    check_writable(options.out, is_folder=True)
     rows = load.beside_known(load.read_all(options.runs), options.out)
-    with writing(options.out):
+    with output_errors(options.out):
         paths = load.write_results(rows, options.out)
     print(*paths, sep="\n")
     return EXIT_DONE

@@ -13,7 +13,7 @@ import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
-from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_output, parse
+from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, check_writable, parse
 from cclf.commands.train_options import train_config
 from cclf.config import Config
 from cclf.console import say
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cclf.sweep.local import LocalBackend
     from cclf.sweep.plan import Call, Outcome
     from cclf.sweep.ray_backend import RayBackend
-    from cclf.training.signals import Stop
+    from cclf.training.signals import StopSignal
 
 
 MOST_RUNS_PER_GPU = 1_000
@@ -122,7 +122,7 @@ def main(arguments: list[str]) -> int:
         options.out,
         [*table.options, *extra],
     )
-    check_output(options.out, is_folder=True)
+    check_writable(options.out, is_folder=True)
     from cclf.sweep.plan import settled
 
     with sweeping(options.where) as (backend, stop):
@@ -199,16 +199,16 @@ def plan(
 def _replay_bytes(config: Config) -> int:
     from cclf import build
 
-    return build.replay_forecast(config)[1]
+    return build.replay_size(config)[1]
 
 
 @contextlib.contextmanager
-def sweeping(where: Where) -> "Iterator[tuple[LocalBackend | RayBackend, Stop]]":
+def sweeping(where: Where) -> "Iterator[tuple[LocalBackend | RayBackend, StopSignal]]":
     """The machines, and signals that reach all runs on them."""
-    from cclf.training.signals import Stop
+    from cclf.training.signals import StopSignal
 
     with contextlib.closing(_backend(where)) as backend:
-        stop = Stop()
+        stop = StopSignal()
         stop.install()  # after Ray, which takes SIGTERM for itself
         yield backend, stop
 
@@ -224,7 +224,7 @@ def _backend(where: Where) -> "LocalBackend | RayBackend":
 
 
 def run_and_report(
-    calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "Stop", where: Where
+    calls: "list[Call]", backend: "LocalBackend | RayBackend", stop: "StopSignal", where: Where
 ) -> int:
     from cclf.sweep.plan import is_finished, tally
     from cclf.sweep.scheduler import run_all

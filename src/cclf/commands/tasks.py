@@ -19,7 +19,7 @@ class Tasks:
 def main(arguments: list[str]) -> int:
     options = parse(Tasks, "cclf tasks", arguments)
     repeats = {
-        name: presets.env_config(name, presets.base_of(name)).action_repeat
+        name: presets.env_config(name, presets.select_algorithm(name)).action_repeat
         for name in known_tasks()
     }
     if options.json:

@@ -15,16 +15,16 @@ from cclf.console import say
 from cclf.errors import WorkerError
 
 if TYPE_CHECKING:
-    from cclf.training.signals import Stop
-    from cclf.training.trainer import Outcome
+    from cclf.training.signals import StopSignal
+    from cclf.training.trainer import RunResult
 
 _EXIT_CODES = {"done": EXIT_DONE, "stopped": EXIT_STOPPED, "failed": EXIT_FAILED}
 
 
 def main(arguments: list[str]) -> int:
-    from cclf.training.signals import STOPPING, Stop
+    from cclf.training.signals import STOP_MESSAGE, StopSignal
 
-    stop = Stop(STOPPING)
+    stop = StopSignal(STOP_MESSAGE)
     stop.install()  # before all else: a signal that comes now is answered like any later one
     asked = train_config(arguments)
     configs = all_configs(asked, arguments)
@@ -38,13 +38,13 @@ def main(arguments: list[str]) -> int:
     return run_training(configs, asked.out, stop)
 
 
-def run_training(configs: list[Config], out: Path, stop: "Stop") -> int:
+def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:
     """Train these, which differ in task and seed alone, in one process, and say how each ended."""
-    from cclf.training.trainer import trained
+    from cclf.training.trainer import train_runs
 
     outcomes = []
     try:
-        with contextlib.closing(trained(configs, out, stop)) as coming:
+        with contextlib.closing(train_runs(configs, out, stop)) as coming:
             for outcome in coming:
                 _tell(outcome)
                 outcomes.append(outcome)
@@ -74,7 +74,7 @@ def hints(config: Config, folder: Path) -> list[str]:
     # whoever trained named the modules
     trust = " --trust-imports" if config.imports else ""
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
-    shown = config.env.observe == "pixels" and find_base(config.base).has("gallery")
+    shown = config.env.observe == "pixels" and find_base(config.base).has("inspect")
     if config.method.needs_curiosity and shown:
         commands.append(f"cclf inspect {run}{trust if 'encoder' in config.imports else ''}")
     return [
@@ -82,7 +82,7 @@ def hints(config: Config, folder: Path) -> list[str]:
     ]
 
 
-def _tell(outcome: "Outcome") -> None:
+def _tell(outcome: "RunResult") -> None:
     if outcome.end == "done":
         print(outcome.folder, flush=True)
     elif outcome.error is None:

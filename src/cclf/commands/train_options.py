@@ -10,13 +10,13 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from cclf import presets
-from cclf.algorithms.base import DEFAULT_PROFILE, Base
+from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
 from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import parse
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
-from cclf.envs.registry import find_task, play_of
+from cclf.envs.registry import find_task, task_kind
 from cclf.errors import ConfigError
-from cclf.presets import refuse_idle_options
+from cclf.presets import reject_inactive_options
 
 
 def _choices(names: Collection[str]) -> Any:
@@ -24,7 +24,7 @@ def _choices(names: Collection[str]) -> Any:
     return tyro.conf.arg(metavar="{" + ",".join(names) + "}" if names else "NAME")
 
 
-def _methods(base: Base) -> Any:
+def _methods(base: BaseAlgorithm) -> Any:
     return tyro.conf.arg(
         metavar="METHOD",
         help=f"What is learned, as a difference from CCLF (see: cclf methods --base {base.name}): "
@@ -32,7 +32,7 @@ def _methods(base: Base) -> Any:
     )
 
 
-def train_options(room: Base) -> Any:
+def train_options(room: BaseAlgorithm) -> Any:
     """The options of `cclf train` with this base algorithm, as a dataclass."""
 
     @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         algorithm=chosen.algorithm,
         run=chosen.run,
     )
-    refuse_idle_options(config, defaults)
+    reject_inactive_options(config, defaults)
     if len({chosen.seed, *chosen.with_seeds}) <= len(chosen.with_seeds):
         raise ConfigError(f"seeds {chosen.seed} and {chosen.with_seeds}: each may be named once")
     if chosen.from_ is not None and chosen.with_tasks:
@@ -211,7 +211,7 @@ def _preset(arguments: list[str], known: argparse.Namespace) -> Config:
 
 def _from_file(arguments: list[str], known: argparse.Namespace) -> Config:
     """The same from a file. It names all that decides which other options there are."""
-    from cclf.storage.run_folder import trainable_config
+    from cclf.storage.run_folder import load_config_for_training
 
     names = ("method", "base", "profile", "size", "observe")
     also = [f"--{name}" for name in names if getattr(known, name)]
@@ -221,7 +221,7 @@ def _from_file(arguments: list[str], known: argparse.Namespace) -> Config:
         raise ConfigError(
             f"--from {known.source} clashes with {also[0]}: the file says which run; leave one out"
         )
-    return trainable_config(known.source, known.trust_imports)
+    return load_config_for_training(known.source, known.trust_imports)
 
 
 def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
@@ -230,7 +230,7 @@ def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
     firsts = [asked.config]
     for task in asked.with_tasks:
         place = _task_place(arguments)
-        if play_of(task) != play_of(asked.config.task):
+        if task_kind(task) != task_kind(asked.config.task):
             raise ConfigError(
                 f"{asked.config.task} and {task} are learned with different algorithms: train them "
                 "apart"
@@ -240,7 +240,7 @@ def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
                 [*arguments[:place], task, *arguments[place + 1 :]], of_several=True
             ).config
         )
-        if find_base(asked.config.base).learns_tasks_together:
+        if find_base(asked.config.base).batches_runs:
             _refuse_other_frames(asked.config, firsts[-1])
     return [
         replace(first, seed=seed)

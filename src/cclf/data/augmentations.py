@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Crops(NamedTuple):
+class LazyCrops(NamedTuple):
     """Crops that nobody has cut yet: row n is the square at `origins[n]` in image `sample[n]`.
     Choosing rows costs nothing."""
 
@@ -16,7 +16,7 @@ class Crops(NamedTuple):
     origins: Tensor  # (N, 2)  top-left corners (y, x)
     pixels: int
 
-    def rows(self, index: Tensor | slice) -> "Crops":
+    def rows(self, index: Tensor | slice) -> "LazyCrops":
         return self._replace(sample=self.sample[index], origins=self.origins[index])
 
     def cut(self) -> Tensor:
@@ -26,14 +26,14 @@ class Crops(NamedTuple):
         return windows[self.sample, :, self.origins[:, 0], self.origins[:, 1]]
 
 
-class Noisy(NamedTuple):
+class LazyNoise(NamedTuple):
     """Vectors with noise that nobody has added yet: row n is vector `sample[n]` plus `noise[n]`."""
 
     vectors: Tensor  # (B, D)
     sample: Tensor  # (N,)
     noise: Tensor  # (N, D)
 
-    def rows(self, index: Tensor | slice) -> "Noisy":
+    def rows(self, index: Tensor | slice) -> "LazyNoise":
         return self._replace(sample=self.sample[index], noise=self.noise[index])
 
     def made(self) -> Tensor:
@@ -55,7 +55,7 @@ class Views(NamedTuple):
     query: Tensor | None = None  # (B, D)  features of the anchor, where they are known already
 
 
-def draw_origins(
+def sample_crop_corners(
     views: int,
     batch: int,
     frame_pixels: int,
@@ -69,7 +69,7 @@ def draw_origins(
     return torch.randint(positions, (views, batch, 2), generator=generator, device=generator.device)
 
 
-def centre_origins(
+def center_crop_corners(
     views: int, batch: int, frame_pixels: int, crop_pixels: int, device: torch.device
 ) -> Tensor:
     return torch.full(
@@ -77,15 +77,15 @@ def centre_origins(
     )
 
 
-def uncut(images: Tensor, origins: Tensor, pixels: int) -> Crops:
+def lazy_crops(images: Tensor, origins: Tensor, pixels: int) -> LazyCrops:
     """K crops of each image (B, C, H, W) at the corners (K, B, 2), to be cut later: row k B + b is
     view k of image b."""
     sample = torch.arange(images.shape[0], device=images.device)
-    return Crops(images, sample.repeat(origins.shape[0]), origins.flatten(0, 1), pixels)
+    return LazyCrops(images, sample.repeat(origins.shape[0]), origins.flatten(0, 1), pixels)
 
 
-def noisy(vectors: Tensor, draws: Tensor, scale: float) -> Noisy:
-    """K views of each vector (B, D), with standard normal draws (K, B, D); rows as in `uncut`.
+def lazy_noise(vectors: Tensor, draws: Tensor, scale: float) -> LazyNoise:
+    """K views of each vector (B, D), with standard normal draws (K, B, D); rows as in `lazy_crops`.
 
     The noise of each number is `scale` times its standard deviation over the batch, so that it
     means the same whatever the number's unit. No running statistics: nothing has to be saved, and
@@ -93,15 +93,15 @@ def noisy(vectors: Tensor, draws: Tensor, scale: float) -> Noisy:
     """
     sample = torch.arange(len(vectors), device=vectors.device)
     spread = scale * vectors.std(0, correction=0)
-    return Noisy(vectors, sample.repeat(draws.shape[0]), (draws * spread).flatten(0, 1))
+    return LazyNoise(vectors, sample.repeat(draws.shape[0]), (draws * spread).flatten(0, 1))
 
 
-def noisy_pairs(vectors: Tensor, draws: Tensor, next_draws: Tensor, scale: float) -> Noisy:
+def lazy_noise_pairs(vectors: Tensor, draws: Tensor, next_draws: Tensor, scale: float) -> LazyNoise:
     """The same of each o_t and of what followed it, out of `vectors` (2 B, D), rows as in
-    `uncut_pairs`."""
+    `lazy_crop_pairs`."""
     spread = scale * vectors.std(0, correction=0)
     noise = torch.cat([draws, next_draws]).flatten(0, 1) * spread
-    return Noisy(vectors, _rows_of_pairs(draws, vectors.device), noise)
+    return LazyNoise(vectors, _rows_of_pairs(draws, vectors.device), noise)
 
 
 def _rows_of_pairs(draws: Tensor, device: torch.device) -> Tensor:
@@ -110,30 +110,34 @@ def _rows_of_pairs(draws: Tensor, device: torch.device) -> Tensor:
     return sample.expand(2, views, batch).flatten()
 
 
-def uncut_pairs(frames: Tensor, origins: Tensor, next_origins: Tensor, pixels: int) -> Crops:
+def lazy_crop_pairs(
+    frames: Tensor, origins: Tensor, next_origins: Tensor, pixels: int
+) -> LazyCrops:
     """K crops of each o_t and of what followed it, to be cut later, out of `frames` (2 B, ...): row
     v B + b is view v of o_t in sample b, K B further of its successor."""
     sample = _rows_of_pairs(origins, frames.device)
-    return Crops(frames, sample, torch.cat([origins, next_origins]).flatten(0, 1), pixels)
+    return LazyCrops(frames, sample, torch.cat([origins, next_origins]).flatten(0, 1), pixels)
 
 
-def whole(images: Tensor) -> Crops:
+def full_frame_crops(images: Tensor) -> LazyCrops:
     """Square images as crops of themselves."""
-    return uncut(images, images.new_zeros((1, len(images), 2), dtype=torch.int64), images.shape[-1])
+    return lazy_crops(
+        images, images.new_zeros((1, len(images), 2), dtype=torch.int64), images.shape[-1]
+    )
 
 
 def crop(images: Tensor, origins: Tensor, pixels: int) -> Views:
     """K crops of `pixels` x `pixels` out of each image (B, C, H, W), at the corners (K, B, 2)."""
-    cut = uncut(images, origins, pixels).cut()
+    cut = lazy_crops(images, origins, pixels).cut()
     return Views(cut.view(*origins.shape[:2], *cut.shape[1:]), origins, pixels)
 
 
-def repeated_border(pixels: int, border: int, device: torch.device) -> Tensor:
+def replicate_pad_indices(pixels: int, border: int, device: torch.device) -> Tensor:
     """Where each row (or column) of a square frame with repeated borders comes from.
 
         p[i] = clamp(i - s, 0, pixels - 1)        i = 0 ... pixels + 2 s - 1
 
-    >>> repeated_border(3, 2, torch.device("cpu"))
+    >>> replicate_pad_indices(3, 2, torch.device("cpu"))
     tensor([0, 0, 0, 1, 2, 2, 2])
     """
     return torch.arange(-border, pixels + border, device=device).clamp(0, pixels - 1)
@@ -170,7 +174,7 @@ def shift_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
     return (torch.arange(shown, device=uniform.device) + offset - SHIFT_PIXELS).clamp(0, pixels - 1)
 
 
-def take_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def gather_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Images (B, F, H, W) seen through the rows (K, B, h) and columns (K, B, w) of each view: (K,
     B, F, h, w)."""
     # (K, B, h w) of the flat image

@@ -15,7 +15,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-class ToHost:
+class AsyncHostCopy:
     """A tensor on its way to the host: asked for at once, waited for when it is needed."""
 
     def __init__(self, tensor: Tensor):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cclf.data.device_transfer import to_device
-from cclf.storage.safe_loading import refuse_other_lengths, refuse_unless
+from cclf.storage.safe_loading import check_data, check_lengths
 from cclf.types import Batch
 
 
@@ -103,11 +103,11 @@ class Replay:
         # Nothing follows the end of a task, so fewer steps are whole there.
         fewest = 1 if terminated else self.n_steps
         for back in range(min(self.n_steps, self.head_age), fewest - 1, -1):
-            self._go_live((self.head - back) % self.slots)
+            self._mark_valid((self.head - back) % self.slots)
 
-    def _go_live(self, slot: int) -> None:
+    def _mark_valid(self, slot: int) -> None:
         if self.size == self.capacity:
-            self._retire_oldest()
+            self._evict_oldest()
         self.priorities[slot].fill_(1.0)
         self.live[slot] = True
         self.size += 1
@@ -188,7 +188,7 @@ class Replay:
     def _write_frame(self, frame: np.ndarray, age: int) -> None:
         self.head = (self.head + 1) % self.slots
         while self.size and (self._oldest_live() - self.head) % self.slots < self.frame_stack:
-            self._retire_oldest()  # its stack reaches into the slot about to be written
+            self._evict_oldest()  # its stack reaches into the slot about to be written
         self.frames[self.head] = to_device(torch.as_tensor(frame), self.device)
         self.ages[self.head].fill_(age)
         self.priorities[self.head].fill_(0.0)
@@ -201,7 +201,7 @@ class Replay:
             self.oldest = (self.oldest + 1) % self.slots
         return self.oldest
 
-    def _retire_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         slot = self._oldest_live()
         self.live[slot] = False
         self.priorities[slot].fill_(0.0)
@@ -244,30 +244,30 @@ class Replay:
     def _refuse_other_ring(self, state: dict[str, Any], saved_slots: int) -> None:
         """Counters that contradict each other or the ring would lead to wrong transitions much
         later."""
-        refuse_other_lengths(state, self._TENSORS, saved_slots, "replay")
+        check_lengths(state, self._TENSORS, saved_slots, "replay")
         head, oldest, size, head_age, written = (int(state[name]) for name in self._COUNTERS)
-        refuse_unless(
+        check_data(
             written >= saved_slots,
             f"replay: written {written} is less than its {saved_slots} slots",
         )
-        refuse_unless(
+        check_data(
             head == (written - 1) % max(1, saved_slots) if saved_slots else head == -1,
             f"replay: head is {head}",
         )
-        refuse_unless(
+        check_data(
             0 <= oldest < self.slots and oldest <= saved_slots, f"replay: oldest is {oldest}"
         )
-        refuse_unless(
+        check_data(
             size == int(state["live"].sum()) <= self.capacity,
             f"replay: size {size} is not that of its live slots",
         )
         if saved_slots:
             ages, priorities = state["ages"], state["priorities"]
-            refuse_unless(
+            check_data(
                 (ages >= 0).all() and head_age == ages[head],
                 f"replay: ages do not count from 0 to {head_age}",
             )
-            refuse_unless(
+            check_data(
                 (priorities >= 0.0).all() and priorities.isfinite().all(),
                 "replay: priorities are no weights",
             )

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from cclf.config import EnvConfig
 from cclf.console import message_stream
 from cclf.envs.atari_games import game_name
-from cclf.errors import ConfigError, nearest
-from cclf.storage.safe_loading import refuse_unlike
+from cclf.errors import ConfigError, did_you_mean
+from cclf.storage.safe_loading import check_same_structure
 from cclf.types import EnvSpec, EnvStep
 
 Bytes = NDArray[np.uint8]
 NOOP = 0  # the emulator's number for pressing nothing
-NOOP_CHOICES = 30  # a game begins after 0 to 29 raw frames of it
+MAX_NOOPS = 30  # a game begins after 0 to 29 raw frames of it
 
 
-class Shrink:
+class AreaResize:
     """Grey screens to squares, bit-equal to OpenCV's `resize(..., INTER_LINEAR)` of bytes. Each
     output pixel mixes 2x2 of the screen with weights of 11 bits; p runs along a row, and h is
     what the first pass leaves of a row:
@@ -34,8 +34,8 @@ class Shrink:
     """
 
     def __init__(self, height: int, width: int, pixels: int):
-        left, right_weight = _taps(width, pixels)
-        top, lower_weight = _taps(height, pixels)
+        left, right_weight = _interpolation_weights(width, pixels)
+        top, lower_weight = _interpolation_weights(height, pixels)
         self._area = height * width
         # Fetching single pixels takes longest, so p[x] and p[x+1] are fetched as one 16-bit number.
         # Those at odd places come from a copy of the screen that is shifted by one byte.
@@ -72,7 +72,7 @@ class Shrink:
         return mixed.astype(np.uint8)
 
 
-def _taps(size: int, pixels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _interpolation_weights(size: int, pixels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each output pixel the first of its two input pixels, and the weight of the second, of
     2048."""
     if not 0 < pixels <= size:
@@ -117,7 +117,7 @@ class AtariGame:
         self._switched_on = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
         height, width = self._ale.getScreenDims()
-        self._shrink = Shrink(height, width, frame_pixels)
+        self._shrink = AreaResize(height, width, frame_pixels)
         self._random = np.random.default_rng(seed)
         self._clip, self._life_loss_terminates, self._repeat = (
             clip_reward,
@@ -155,7 +155,7 @@ class AtariGame:
     def _begin_game(self) -> None:
         self.stack = np.zeros_like(self.stack)
         self._ale.reset_game()
-        for _ in range(self._random.integers(NOOP_CHOICES)):
+        for _ in range(self._random.integers(MAX_NOOPS)):
             self._ale.act(NOOP)
             if self.game_over:
                 self._ale.reset_game()
@@ -225,7 +225,7 @@ class AtariGame:
             "emulator": np.zeros(0, np.uint8),
             "random": self._random.bit_generator.state,
         }
-        refuse_unlike(
+        check_same_structure(
             own | {"stack": self.stack, "life_lost": self._life_lost}, state, "env of atari"
         )
         # The emulator saves all but whether a picture is half drawn, which a new game and a frame
@@ -263,7 +263,7 @@ def _find_rom(name: str) -> tuple[str, Path]:
     if rom is None:
         tasks = [f"atari/{game_name(rom)}" for rom in known.values()]
         raise ConfigError(
-            f"unknown task 'atari/{name}'{nearest(f'atari/{game_name(name)}', tasks)} (see: cclf "
+            f"unknown task 'atari/{name}'{did_you_mean(f'atari/{game_name(name)}', tasks)} (see: cclf "
             "tasks)"
         )
     try:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cclf.config import EnvConfig
-from cclf.errors import ConfigError, nearest
+from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.machine import GL_HELP
-from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import EnvSpec, EnvStep
 
 CAMERAS = {"quadruped": 2}  # by domain, the others 0: as DrQ-v2 sees them
@@ -20,7 +20,7 @@ PICTURE_PIXELS = 256
 PLANE, DECORATION = 0, 4  # MuJoCo's mjGEOM_PLANE and mjCAT_DECOR: its own names are slow to compare
 # domains in which the floor's shadow falls on nothing: the same pictures without it, by Mesa and by
 # NVIDIA's driver (reacher and pendulum differ by the latter)
-ABOVE_THE_FLOOR = ("acrobot", "ball_in_cup", "cartpole", "finger")
+DOMAINS_WITHOUT_FLOOR_SHADOW = ("acrobot", "ball_in_cup", "cartpole", "finger")
 
 
 def _import_suite() -> Any:
@@ -53,7 +53,7 @@ class DeepMindControl:
         self._env = suite.load(domain, task, task_kwargs={"random": seed % 2**32})
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
         self._camera = CAMERAS.get(domain, 0)
-        self._spares_the_floor = domain in ABOVE_THE_FLOOR
+        self._spares_the_floor = domain in DOMAINS_WITHOUT_FLOOR_SHADOW
         self._renderers: dict[int, Any] = {}
         self._finalise = weakref.finalize(self, _close_renderers, self._renderers)
         self._pristine = {name: value.copy() for name, value in _float_arrays(self._model)}
@@ -150,7 +150,7 @@ class DeepMindControl:
         renderer = self._renderers[pixels]
         renderer.update_scene(self._data, camera=self._camera)
         if self._spares_the_floor:
-            _leave_out_floor_shadow(renderer.scene)
+            _disable_floor_shadow(renderer.scene)
         image: np.ndarray = renderer.render()
         return image
 
@@ -217,21 +217,21 @@ class DeepMindControl:
     def _refuse_other_state(self, state: dict[str, Any]) -> None:
         """Names in a state become attributes of the task: only those it has, and of their kind."""
         own, known = self.state_dict(), vars(self._env.task)
-        refuse_unlike(own | {"model": {}, "task": {}}, state, "env of dmc")
-        refuse_unless(np.isfinite(state["physics"]).all(), "env: physics is not finite")
+        check_same_structure(own | {"model": {}, "task": {}}, state, "env of dmc")
+        check_data(np.isfinite(state["physics"]).all(), "env: physics is not finite")
         for name, value in state["model"].items():
-            refuse_unless(name in self._pristine, f"env: a model has no {name!r}")
-            refuse_unlike(self._pristine[name], value, f"env of dmc, model: {name}")
+            check_data(name in self._pristine, f"env: a model has no {name!r}")
+            check_same_structure(self._pristine[name], value, f"env of dmc, model: {name}")
         for name, value in state["task"].items():
-            refuse_unless(name in known, f"env: a task has no {name!r}")
+            check_data(name in known, f"env: a task has no {name!r}")
             is_plain = isinstance(value, (bool, int, float, str, np.ndarray))
-            refuse_unless(
+            check_data(
                 is_plain and np.shape(own["task"].get(name, value)) == np.shape(value),
                 f"env: a task's {name} is another",
             )
 
 
-def _leave_out_floor_shadow(scene: Any) -> None:
+def _disable_floor_shadow(scene: Any) -> None:
     """The same picture sooner: seen from the light, a floor fills MuJoCo's map of shadows, four
     million pixels. Decoration is left out of that map, and drawn as before."""
     for geom in scene.geoms[: scene.ngeom]:
@@ -266,7 +266,7 @@ def _refuse_unknown(suite: Any, domain: str, task: str) -> None:
     known = [f"dmc/{d}-{t}" for d, t in suite.ALL_TASKS]
     if f"dmc/{domain}-{task}" not in known:
         raise ConfigError(
-            f"unknown task 'dmc/{domain}-{task}'{nearest(f'dmc/{domain}-{task}', known)} (see: "
+            f"unknown task 'dmc/{domain}-{task}'{did_you_mean(f'dmc/{domain}-{task}', known)} (see: "
             "cclf tasks)"
         )
 

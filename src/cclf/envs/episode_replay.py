@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from cclf.console import warn
-from cclf.envs.gymnasium_checks import CheckedEnv, Outcome
-from cclf.storage.safe_loading import refuse_unlike
+from cclf.envs.gymnasium_checks import CheckedEnv, EpisodeStep
+from cclf.storage.safe_loading import check_same_structure
 
 
-class Episodes:
+class EpisodeRecorder:
     def __init__(
         self,
         env: CheckedEnv,
@@ -37,7 +37,7 @@ class Episodes:
         self._playing, self.over = True, False
         return self._env.reset(self._episode_seed)
 
-    def step(self, action: Any) -> Outcome:
+    def step(self, action: Any) -> EpisodeStep:
         outcome = self._env.repeat(self._control_of(action), self._repeat)
         self._actions.append(action)
         self.over = outcome.terminated or outcome.truncated
@@ -56,7 +56,7 @@ class Episodes:
     def check(self, state: dict[str, Any], of_owner: dict[str, Any]) -> None:
         """Refuse what is no state of these episodes together with what their owner adds."""
         own = self.state_dict() | of_owner | {"actions": self._no_actions}
-        refuse_unlike(own, state, "env of gym")
+        check_same_structure(own, state, "env of gym")
 
     def restored(self, state: dict[str, Any], is_last: Callable[[Any], bool]) -> bool:
         """Whether the environment is where it was once the episode of a checked `state` was played
@@ -65,9 +65,9 @@ class Episodes:
         self._episode_seed, self._actions = state["episode_seed"], list(state["actions"])
         self._playing, self.over = state["playing"], state["game_over"]
         self._random.bit_generator.state = state["random"]
-        return not self._playing or self._played_again(is_last)
+        return not self._playing or self._replay_actions(is_last)
 
-    def _played_again(self, is_last: Callable[[Any], bool]) -> bool:
+    def _replay_actions(self, is_last: Callable[[Any], bool]) -> bool:
         observation = self._env.reset(self._episode_seed)
         over = False
         for action in self._actions:

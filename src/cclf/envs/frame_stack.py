@@ -8,7 +8,7 @@ from cclf.errors import ConfigError
 from cclf.fields import shown
 
 
-class FrameHistory:
+class FrameStack:
     """Stacks of `frame_stack` frames, oldest first, as training makes them: before the first frame
     of an episode stand copies of it, or blanks where `starts_blank` (games). One history, or one
     for each row of a batch."""

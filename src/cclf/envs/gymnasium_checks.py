@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cclf.config import Observe
+from cclf.config import ObservationType
 from cclf.envs.gymnasium_spaces import (
     FLOAT32_MAX,
     check_of,
+    has_image_observations,
     kind_of,
     refuse_no_space,
     said,
-    shows_images,
 )
 from cclf.envs.named_calls import call, close
-from cclf.errors import ConfigError, WorkerError, nearest
+from cclf.errors import ConfigError, WorkerError, did_you_mean
 
 
-class Outcome(NamedTuple):
+class EpisodeStep(NamedTuple):
     """Of one agent step."""
 
     observation: Any
@@ -35,7 +35,7 @@ class CheckedEnv:
     pixels the image. Where a rendered picture takes the place of the observation, that is not
     looked at."""
 
-    def __init__(self, env_id: str, env: Any, observe: Observe = "pixels"):
+    def __init__(self, env_id: str, env: Any, observe: ObservationType = "pixels"):
         self.id, self._env, self.spec = env_id, env, env.spec
         self.action_space = call(env_id, "action_space", getattr, env, "action_space")
         self.observation_space = call(
@@ -44,7 +44,7 @@ class CheckedEnv:
         refuse_no_space(env_id, "the action space", self.action_space)
         refuse_no_space(env_id, "the observation space", self.observation_space)
         self._as_vector = observe == "state"
-        self._as_image = observe == "pixels" and shows_images(self)
+        self._as_image = observe == "pixels" and has_image_observations(self)
         self._check = check_of(self.observation_space)
         self._has_rendered = False
 
@@ -65,7 +65,7 @@ class CheckedEnv:
             raise self._wrong("reset", f"a pair of which the second, info, is {kind_of(info)}")
         return self._read("reset", observation)
 
-    def repeat(self, control: Any, times: int) -> Outcome:
+    def repeat(self, control: Any, times: int) -> EpisodeStep:
         """One agent step: the same control until the repeats or the episode are over."""
         try:
             return call(self.id, "step", self._repeat, control, times)
@@ -74,7 +74,7 @@ class CheckedEnv:
                 raise
             raise WorkerError(f"{error}; its action was {said(control)}", error.details) from error
 
-    def _repeat(self, control: Any, times: int) -> Outcome:
+    def _repeat(self, control: Any, times: int) -> EpisodeStep:
         total = 0.0
         for _ in range(times):
             answer = self._env.step(control)
@@ -97,7 +97,7 @@ class CheckedEnv:
         # nan fails every comparison
         if not abs(total) <= FLOAT32_MAX and _is_finite(control):
             raise self._wrong("step", f"the reward {total}: use a finite number of float32")
-        return Outcome(self._read("step", observation, control), total, bool(ends), bool(cuts))
+        return EpisodeStep(self._read("step", observation, control), total, bool(ends), bool(cuts))
 
     def _read(self, method: str, observation: Any, control: Any = 0) -> Any:
         if not (self._as_vector or self._as_image):
@@ -186,7 +186,7 @@ def _wrong_of_picture(picture: np.ndarray) -> str:
     return f"{picture.dtype} from {least} to {most}: use uint8 from 0 to 255"
 
 
-def made(env_id: str, observe: Observe = "pixels") -> CheckedEnv:
+def make_gymnasium(env_id: str, observe: ObservationType = "pixels") -> CheckedEnv:
     """The environment, with whatever wrappers it is registered with."""
     # pygame, which many of them draw with, would look for a screen and complain; the user's wins
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -204,7 +204,7 @@ def _made(gymnasium: Any, env_id: str) -> Any:
         return _rendering_if_it_can(gymnasium.make, env_id)
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(
-            f"unknown Gymnasium environment {env_id!r}{nearest(env_id, gymnasium.registry)}"
+            f"unknown Gymnasium environment {env_id!r}{did_you_mean(env_id, gymnasium.registry)}"
         ) from error
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise ConfigError(

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cclf.config import EnvConfig
-from cclf.envs.gymnasium_checks import made
+from cclf.envs.gymnasium_checks import make_gymnasium
 from cclf.envs.gymnasium_spaces import (
     Controls,
     agent_step_limit,
+    has_image_observations,
     own_suite,
     play_of_actions,
     refuse_no_state,
-    shows_images,
     state_dim,
 )
-from cclf.envs.registry import TaskFacts
+from cclf.envs.registry import EnvInfo
 from cclf.errors import ConfigError
 from cclf.types import EnvSpec, EnvStep
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 class GymnasiumPixels:
     def __init__(self, env_id: str, frame_pixels: int, action_repeat: int, seed: int):
-        self._env = made(env_id)
+        self._env = make_gymnasium(env_id)
         if play_of_actions(env_id, self._env) != "continuous":
             raise ConfigError(
                 f"{env_id} has actions {self._env.action_space}: SAC and DrQ-v2 need a Box with "
                 "finite bounds"
             )
         self._shows, self._control_of = (
-            shows_images(self._env),
+            has_image_observations(self._env),
             Controls(self._env.action_space),
         )
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
@@ -77,12 +77,12 @@ class GymnasiumPixels:
         del state
 
     def _frame(self, observation: Any) -> np.ndarray:
-        image = picture_of(observation if self._shows else self._env.render())
+        image = to_rgb(observation if self._shows else self._env.render())
         # an environment may reuse its array
         channels_first = image.transpose(2, 0, 1).copy()
         if channels_first.shape[1:] == (self._frame_pixels, self._frame_pixels):
             return channels_first
-        return resized(channels_first, self._frame_pixels)
+        return resize(channels_first, self._frame_pixels)
 
 
 def make(
@@ -96,7 +96,7 @@ def make(
 
         return GymnasiumState(name, env.action_repeat, seed)
     refuse_unrendered(name)
-    if facts(name).play == "continuous":
+    if inspect_env(name).play == "continuous":
         return GymnasiumPixels(name, env.frame_pixels, env.action_repeat, seed)
     from cclf.envs.gymnasium_game import GymnasiumGame
 
@@ -108,25 +108,29 @@ def refuse(name: str, env: EnvConfig) -> None:
     if env.observe == "pixels":
         refuse_unrendered(name)
     else:
-        refuse_no_state(name, made(name))
+        refuse_no_state(name, make_gymnasium(name))
 
 
 @cache
-def facts(name: str) -> TaskFacts:
+def inspect_env(name: str) -> EnvInfo:
     """What can be known of an environment only by making it."""
-    env = made(name)
+    env = make_gymnasium(name)
     try:
         play, space, numbers = play_of_actions(name, env), env.observation_space, state_dim(env)
         flat = len(space.shape or ()) == 1
         seen = f"gives {'vectors' if flat else f'no images but {type(space).__name__}'}: "
         other = " (--observe state: from its numbers)" if numbers and play == "continuous" else ""
         other = other or own_suite(name)
-        pixels = "" if shows_images(env) else f"{seen}learning from its rendered pictures{other}"
+        pixels = (
+            ""
+            if has_image_observations(env)
+            else f"{seen}learning from its rendered pictures{other}"
+        )
         state = f"{seen}learning from {numbers} numbers of state"
         module, colon, _ = name.partition(":")
         imports = f"imports the Python module {module}" if colon else ""
         remarks = ("; ".join(filter(None, (said, imports))) for said in (pixels, state))
-        return TaskFacts(play, *remarks)
+        return EnvInfo(play, *remarks)
     finally:
         env.close()
 
@@ -135,16 +139,16 @@ def facts(name: str) -> TaskFacts:
 def refuse_unrendered(env_id: str) -> None:
     """Before a run begins: one that gives no images must render them. Tried on one that is thrown
     away, so that nothing of the run moves."""
-    env = made(env_id)
+    env = make_gymnasium(env_id)
     try:
-        if not shows_images(env):
+        if not has_image_observations(env):
             env.reset(0)
             env.render()
     finally:
         env.close()
 
 
-def picture_of(image: Any) -> np.ndarray:
+def to_rgb(image: Any) -> np.ndarray:
     """An observation or a rendered picture as (H, W, 3) uint8, perhaps still the same memory."""
     shown: np.ndarray = np.asarray(image)
     if shown.dtype == np.bool_:
@@ -160,7 +164,7 @@ def picture_of(image: Any) -> np.ndarray:
     return colours
 
 
-def resized(image: np.ndarray, pixels: int) -> np.ndarray:
+def resize(image: np.ndarray, pixels: int) -> np.ndarray:
     """(C, H, W) uint8 to (C, pixels, pixels), each pixel the mean of what it covers."""
     import torch  # late: the one environment that needs it, on the CPU
     from torch.nn import functional as F

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from cclf.envs.episode_replay import Episodes
-from cclf.envs.gymnasium_checks import made
-from cclf.envs.gymnasium_env import picture_of, resized
-from cclf.envs.gymnasium_spaces import agent_step_limit, play_of_actions, shows_images
+from cclf.envs.episode_replay import EpisodeRecorder
+from cclf.envs.gymnasium_checks import make_gymnasium
+from cclf.envs.gymnasium_env import resize, to_rgb
+from cclf.envs.gymnasium_spaces import agent_step_limit, has_image_observations, play_of_actions
 from cclf.errors import ConfigError
-from cclf.storage.safe_loading import refuse_unless
+from cclf.storage.safe_loading import check_data
 from cclf.types import EnvSpec, EnvStep
 
 GREY = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green, blue: ITU-R BT.601
@@ -28,15 +28,15 @@ class GymnasiumGame:
     def __init__(
         self, env_id: str, frame_pixels: int, frame_stack: int, action_repeat: int, seed: int
     ):
-        self._env = made(env_id)
+        self._env = make_gymnasium(env_id)
         if play_of_actions(env_id, self._env) != "discrete":
             raise ConfigError(
                 f"{env_id} has actions {self._env.action_space}: Rainbow needs Discrete ones"
             )
         actions = self._env.action_space
         first_action, none = int(actions.start), np.zeros(0, np.int64)
-        self._shows = shows_images(self._env)
-        self._episodes = Episodes(
+        self._shows = has_image_observations(self._env)
+        self._episodes = EpisodeRecorder(
             self._env, action_repeat, seed, none, lambda action: first_action + int(action)
         )
         self.stack = np.zeros((frame_stack, frame_pixels, frame_pixels), np.uint8)
@@ -77,7 +77,7 @@ class GymnasiumGame:
         """Whether the game is where it was; if not, it must be reset."""
         own = {"stack": self.stack, "raw_reward": self.raw_reward}
         self._episodes.check(state, own)
-        refuse_unless(
+        check_data(
             all(0 <= action < (self.spec.num_actions or 0) for action in state["actions"]),
             f"env: it holds actions that {self._env.id} does not have",
         )
@@ -92,13 +92,13 @@ class GymnasiumGame:
 
     def _frame(self, observation: Any) -> np.ndarray:
         """(P, P), grey. A small picture is enlarged cell by cell: its edges stay sharp."""
-        image = picture_of(observation if self._shows else self._env.render())
+        image = to_rgb(observation if self._shows else self._env.render())
         grey = np.rint(image @ GREY).astype(np.uint8)
         pixels = self.spec.frame_shape[1]
         height, width = grey.shape
         frame: np.ndarray
         if max(height, width) > pixels:
-            frame = resized(grey[None], pixels)[0]
+            frame = resize(grey[None], pixels)[0]
         else:
             rows, columns = (np.arange(pixels) * side // pixels for side in (height, width))
             frame = grey[rows[:, None], columns]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from cclf.config import Play
+from cclf.config import TaskKind
 from cclf.errors import ConfigError
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-def play_of_actions(env_id: str, env: Any) -> Play:
+def play_of_actions(env_id: str, env: Any) -> TaskKind:
     from gymnasium import spaces
 
     space = env.action_space
@@ -63,7 +63,7 @@ def agent_step_limit(env: Any, action_repeat: int) -> int | None:
     return None if limit is None else -(-limit // action_repeat)
 
 
-def shows_images(env: Any) -> bool:
+def has_image_observations(env: Any) -> bool:
     """Whether its observations are images, or layers of cells that are on or off (MinAtar's)."""
     from gymnasium import spaces
 
@@ -84,7 +84,7 @@ def state_dim(env: Any) -> int:
     from gymnasium import spaces
 
     space = env.observation_space
-    if shows_images(env) or without_length(space):
+    if has_image_observations(env) or without_length(space):
         return 0
     return int(spaces.flatdim(space))
 
@@ -111,7 +111,7 @@ def refuse_no_state(env_id: str, env: Any) -> int:
     numbers, space = state_dim(env), env.observation_space
     if numbers:
         return numbers
-    why = "an image" if shows_images(env) else without_length(space) or "it has no number"
+    why = "an image" if has_image_observations(env) else without_length(space) or "it has no number"
     raise ConfigError(
         f"{env_id} gives {space}, which is no state ({why}): remove --observe state, or register "
         f"it with a wrapper that gives numbers{own_suite(env_id)}"

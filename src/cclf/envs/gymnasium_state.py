@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from cclf.envs.episode_replay import Episodes
-from cclf.envs.gymnasium_checks import made
+from cclf.envs.episode_replay import EpisodeRecorder
+from cclf.envs.gymnasium_checks import make_gymnasium
 from cclf.envs.gymnasium_spaces import Controls, agent_step_limit, play_of_actions, refuse_no_state
 from cclf.errors import ConfigError
-from cclf.storage.safe_loading import refuse_unless
+from cclf.storage.safe_loading import check_data
 from cclf.types import EnvSpec, EnvStep
 
 
 class GymnasiumState:
     def __init__(self, env_id: str, action_repeat: int, seed: int):
-        self._env = made(env_id, "state")
+        self._env = make_gymnasium(env_id, "state")
         if play_of_actions(env_id, self._env) != "continuous":
             raise ConfigError(
                 f"{env_id} has actions {self._env.action_space}: with observe=state learned is a "
@@ -24,7 +24,7 @@ class GymnasiumState:
         numbers = refuse_no_state(env_id, self._env)
         actions = int(np.prod(self._env.action_space.shape))
         self._frame: np.ndarray = np.zeros(numbers, np.float32)
-        self._episodes = Episodes(
+        self._episodes = EpisodeRecorder(
             self._env,
             action_repeat,
             seed,
@@ -56,9 +56,7 @@ class GymnasiumState:
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Whether the episode is where it was; if not, it must be reset."""
         self._episodes.check(state, {"frame": self._frame})
-        refuse_unless(
-            np.isfinite(state["actions"]).all(), "env: it holds actions that are no numbers"
-        )
+        check_data(np.isfinite(state["actions"]).all(), "env: it holds actions that are no numbers")
         self._frame = np.array(state["frame"], np.float32)
         return self._episodes.restored(
             state, lambda observation: np.array_equal(observation, self._frame)

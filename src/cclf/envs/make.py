@@ -4,12 +4,12 @@ from typing import Any
 
 from cclf.config import Config
 from cclf.envs.named_calls import NamedEnv
-from cclf.envs.registry import known_tasks, refuse_unseen, suite_of
+from cclf.envs.registry import known_tasks, suite_of, validate_observation
 
 
 def make_env(config: Config, seed: int, evaluation: bool = False) -> Any:
     """One environment, an `Env` or a `Game`; in evaluation a suite may play by other rules."""
-    refuse_unseen(config.task, config.env.observe)
+    validate_observation(config.task, config.env.observe)
     suite, name = suite_of(config.task), config.task.partition("/")[2]
     return NamedEnv(config.task, suite.make(name, config.env, seed, evaluation))
 

@@ -1,6 +1,6 @@
 """MiniGrid tasks, many worlds per step.
 
-`GridWorlds` plays Empty-NxN and DoorKey-NxN for all environments at once in numpy. It follows the
+`VectorMiniGrid` plays Empty-NxN and DoorKey-NxN for all environments at once in numpy. It follows the
 rules AND the random stream of the minigrid package: environment i seeded with s meets the layouts
 that the package makes from s, episode after episode. Any other MiniGrid task is stepped by the
 package itself, behind the same methods (`cclf.envs.minigrid_package`).
@@ -23,7 +23,7 @@ from cclf.envs.grid_checks import (
     spaced_seeds,
 )
 from cclf.envs.minigrid_package import (
-    PackageWorlds,
+    PackageMiniGrid,
     gymnasium_with_minigrid,
     package_id_by_name,
     picture,
@@ -45,18 +45,18 @@ from cclf.envs.minigrid_rules import (
     UNSEEN,
     VIEW,
     WALL,
-    IntegerStream,
+    IntegerGenerator,
     Ints,
-    hide_unseen,
+    mask_occluded,
     rules,
     view_offsets,
 )
 from cclf.errors import ConfigError
-from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import VectorStep
 
 
-class GridWorlds:
+class VectorMiniGrid:
     """Many independent Empty-NxN or DoorKey-NxN worlds. Arrays handed out are fresh: no later step
     writes into them."""
 
@@ -88,7 +88,7 @@ class GridWorlds:
         check_positive("max_episode_steps", max_episode_steps)
         self.name, self.num_envs, self.max_episode_steps = name, num_envs, max_episode_steps
         self._lay_out, self._see_through_walls = family.lay_out, family.see_through_walls
-        self._streams = [IntegerStream(spaced) for spaced in spaced_seeds(seed, num_envs)]
+        self._streams = [IntegerGenerator(spaced) for spaced in spaced_seeds(seed, num_envs)]
         self._started = False
 
         # Codes are kept as int64, the size of an index, so that they look up tables without a
@@ -119,7 +119,7 @@ class GridWorlds:
         """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too,
         as in gymnasium."""
         if seeds is not None:
-            self._streams = [IntegerStream(seed) for seed in checked_seeds(seeds, self.num_envs)]
+            self._streams = [IntegerGenerator(seed) for seed in checked_seeds(seeds, self.num_envs)]
         for index in range(self.num_envs):
             self._begin_episode(index)
         self._started = True
@@ -167,7 +167,7 @@ class GridWorlds:
         # its view.
         codes[:, AGENT_VIEW_X, AGENT_VIEW_Y] = CARRIED[self._pose]
         if not self._see_through_walls:
-            hide_unseen(codes)
+            mask_occluded(codes)
         return cells, codes
 
     def render(self, index: int, tile_pixels: int = 16) -> NDArray[np.uint8]:
@@ -218,26 +218,26 @@ class GridWorlds:
 
     def _refuse_other_rooms(self, state: dict[str, Any]) -> None:
         """Codes and places that no step leads to would be looked up beyond the tables."""
-        refuse_unlike(self.state_dict(), state, "env of minigrid")
+        check_same_structure(self.state_dict(), state, "env of minigrid")
         rooms, size, place = (
             state["rooms"],
             self._rooms.shape[1],
             np.arange(self.num_envs) * self._stride**2,
         )
-        refuse_unless((rooms < CODES).all(), "env: rooms hold unknown codes")
+        check_data((rooms < CODES).all(), "env: rooms hold unknown codes")
         inside = np.zeros((size, size), dtype=bool)
         inside[1:-1, 1:-1] = True
-        refuse_unless((rooms[:, ~inside] == WALL).all(), "env: a room has no wall around it")
+        check_data((rooms[:, ~inside] == WALL).all(), "env: a room has no wall around it")
         if state["started"]:
             y, x = np.divmod(state["cell"] - place, self._stride)
             off = np.minimum(x, y) - PADDING, np.maximum(x, y) - PADDING
-            refuse_unless(
+            check_data(
                 (off[0] >= 1).all() and (off[1] <= size - 2).all(),
                 "env: an agent stands outside its room",
             )
         pose, steps = state["pose"], state["episode_steps"]
-        refuse_unless((pose >= 0).all() and (pose < POSES).all(), "env: pose is unknown")
-        refuse_unless(
+        check_data((pose >= 0).all() and (pose < POSES).all(), "env: pose is unknown")
+        check_data(
             (steps >= 0).all() and (steps < self.max_episode_steps).all(),
             "env: episodes are over already",
         )
@@ -246,11 +246,11 @@ class GridWorlds:
         """Nothing to release; there so that every environment can be closed alike."""
 
 
-def make(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWorlds:
+def make(name: str, num_envs: int, seed: int) -> VectorMiniGrid | PackageMiniGrid:
     """Worlds of the task MiniGrid-<name>-v0: batched where the rules are known here, else through
     the package."""
     if BATCHED_NAME.fullmatch(name):
-        return GridWorlds(name, num_envs, seed)
+        return VectorMiniGrid(name, num_envs, seed)
     id_of = package_id_by_name()
     if name not in id_of:
         near = difflib.get_close_matches(
@@ -262,7 +262,7 @@ def make(name: str, num_envs: int, seed: int) -> GridWorlds | PackageWorlds:
             else "give an id without 'MiniGrid-' and '-v0': DoorKey-6x6"
         )
         raise ValueError(f"unknown MiniGrid task, got {name!r}; {hint}")
-    return PackageWorlds(id_of[name], num_envs, seed)
+    return PackageMiniGrid(id_of[name], num_envs, seed)
 
 
 def refuse_unknown(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (a grid has one size)

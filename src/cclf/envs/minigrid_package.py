@@ -18,7 +18,7 @@ from cclf.envs.minigrid_rules import AGENT_VIEW_X, AGENT_VIEW_Y
 from cclf.types import VectorStep
 
 
-class PackageWorlds:
+class PackageMiniGrid:
     """N environments of one MiniGrid id, stepped one after the other by the minigrid package.
 
     The package cannot save its objects, so a state is the generator at the start of each episode

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cclf.storage.safe_loading import refuse_unless
+from cclf.storage.safe_loading import check_data
 
 Ints = NDArray[np.int64]
 DrawInteger = Callable[[int, int], int]  # (low, high) -> an integer in [low, high)
@@ -43,7 +43,7 @@ PADDING = VIEW - 2
 # ----------------------------------------------------------------------------------------------------
 
 
-class IntegerStream:
+class IntegerGenerator:
     """The numbers `Generator(PCG64(seed)).integers(low, high)` would give, without that call's
     fixed cost of a few µs.
 
@@ -84,7 +84,7 @@ class IntegerStream:
         return {"bit_generator": self._bits.state, "unused": list(self._unused)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        refuse_unless(
+        check_data(
             all(0 <= draw < 2**32 for draw in state["unused"]), "env: unused draws are no draws"
         )
         self._bits.state = state["bit_generator"]
@@ -132,7 +132,7 @@ def _draw_free_cell(room: Ints, columns: int, draw: DrawInteger) -> tuple[int, i
             return x, y
 
 
-class Family(NamedTuple):
+class LayoutFamily(NamedTuple):
     lay_out: Callable[[Ints, DrawInteger], Start]
     min_size: int  # the smallest room the layout fits in
     episode_steps_per_cell: int
@@ -140,8 +140,10 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "Empty": Family(lay_out_empty, min_size=4, episode_steps_per_cell=4, see_through_walls=True),
-    "DoorKey": Family(
+    "Empty": LayoutFamily(
+        lay_out_empty, min_size=4, episode_steps_per_cell=4, see_through_walls=True
+    ),
+    "DoorKey": LayoutFamily(
         lay_out_door_key, min_size=5, episode_steps_per_cell=10, see_through_walls=False
     ),
 }
@@ -196,7 +198,7 @@ _COLUMN_BITS = (1 << np.arange(VIEW)).astype(np.uint8)
 _LIT_AT_AGENT = (1 << AGENT_VIEW_X) << VIEW
 
 
-class Sight(NamedTuple):
+class VisibilityTable(NamedTuple):
     """One row of the agent's view, looked up by `lit * 128 + opaque` (7 bits each, bit i for view
     column i)."""
 
@@ -206,7 +208,7 @@ class Sight(NamedTuple):
 
 
 @cache
-def sight() -> Sight:
+def visibility_table() -> VisibilityTable:
     """The package's Grid.process_vis for every possible row: light runs right, then left, and up to
     the row above."""
     lit, opaque = np.divmod(np.arange(1 << 2 * VIEW), 1 << VIEW)
@@ -216,12 +218,12 @@ def sight() -> Sight:
             passes = (lit & ~opaque) >> column & 1
             lit |= passes << (column + sideways)
             above |= passes << (column + sideways) | passes << column
-    return Sight(visible=lit[:, None] >> np.arange(VIEW) & 1, lit_above=above << VIEW)
+    return VisibilityTable(visible=lit[:, None] >> np.arange(VIEW) & 1, lit_above=above << VIEW)
 
 
-def hide_unseen(codes: Ints) -> None:
+def mask_occluded(codes: Ints) -> None:
     """Set to UNSEEN, in place, what walls and shut doors hide in views of shape (N, x, y)."""
-    table = sight()
+    table = visibility_table()
     opaque = (codes >= FIRST_OPAQUE).view(np.uint8)
     rows = (_COLUMN_BITS @ opaque).T.astype(np.int64)  # (y, N), 7 bits for the 7 columns
     below = rows[AGENT_VIEW_Y]

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from cclf.console import warn
-from cclf.errors import ConfigError, WorkerError, one_line
+from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
 
 MESSAGE_LENGTH = 300  # the traceback has all of it
@@ -28,7 +28,7 @@ def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in _EXIT_CODES_OF_SIGNALS:
             raise  # of `Stop`: a second signal ends the process
-        said = one_line(error)
+        said = short_error(error)
         said = said if len(said) <= MESSAGE_LENGTH else f"{said[:MESSAGE_LENGTH]}..."
         line = f"the environment {name} failed in {method}(): {said}"
         raise WorkerError(line, traceback.format_exc()) from error

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, get_args
 
-from cclf.config import Observe, Play
+from cclf.config import ObservationType, TaskKind
 from cclf.envs.atari_games import ATARI_GAMES, game_name
-from cclf.errors import ConfigError, nearest
+from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import add_from_packages
 
 ENTRY_POINTS = "cclf.suites"  # group of entry points, each of which names a `Suite`
@@ -24,16 +24,16 @@ class Task:
     summary: str
     env: Overrides = field(default_factory=dict)
     run: Overrides = field(default_factory=dict)
-    play: Play | None = None
+    play: TaskKind | None = None
     """What it is to a learner, where that is not what its suite's other tasks are."""
     repeats_actions: bool = True
     """Whether `action_repeat` acts."""
 
 
-class TaskFacts(NamedTuple):
+class EnvInfo(NamedTuple):
     """What only the environment of a task knows."""
 
-    play: Play
+    play: TaskKind
     remark: str = ""
     """To be read after the task's name when a run begins; empty where nothing is remarkable."""
     state_remark: str = ""
@@ -44,7 +44,7 @@ class TaskFacts(NamedTuple):
 class Suite:
     name: str
     """The part of a task's name before the slash."""
-    play: Play
+    play: TaskKind
     """What its tasks are to a learner, where neither a task nor `facts` says otherwise."""
     maker: str
     """`module:function`; it takes (name, EnvConfig, seed, evaluation), and for grids (name,
@@ -57,30 +57,30 @@ class Suite:
     env: Overrides = field(default_factory=dict)
     run: Overrides = field(default_factory=dict)
     repeats_actions: bool = True
-    observes: tuple[Observe, ...] = ("pixels",)
+    observes: tuple[ObservationType, ...] = ("pixels",)
     """What its tasks can show an agent, see `EnvConfig.observe`."""
     spelling: Callable[[str], str] = str
     """A task's one name, however it was spelt."""
     facts: str = ""
     """`module:function` for tasks whose play only their environment knows; it takes the name and
-    answers `TaskFacts`. It makes the environment, so it runs the code that a task names."""
+    answers `EnvInfo`. It makes the environment, so it runs the code that a task names."""
 
     check: str = ""
     """`module:function` that refuses what no environment can be made of, for tasks that are not
     among `tasks`; it takes (name, EnvConfig)."""
 
     @property
-    def plays(self) -> frozenset[Play]:
+    def plays(self) -> frozenset[TaskKind]:
         """What its tasks may be to a learner, as far as is known without making one."""
-        asked: tuple[Play, ...] = ("continuous", "discrete") if self.facts else ()
+        asked: tuple[TaskKind, ...] = ("continuous", "discrete") if self.facts else ()
         stated = [task.play for task in self.tasks if task.play is not None]
         return frozenset({self.play, *stated, *asked})
 
     def make(self, *arguments: Any) -> Any:
         return self.call(self.maker, *arguments)
 
-    def facts_of(self, name: str) -> TaskFacts:
-        facts: TaskFacts = self.call(self.facts, name)
+    def facts_of(self, name: str) -> EnvInfo:
+        facts: EnvInfo = self.call(self.facts, name)
         return facts
 
     def call(self, named: str, *arguments: Any) -> Any:
@@ -109,7 +109,7 @@ _TOY_RUN: Overrides = {
     "eval_episodes": 20,
     "log_every_agent_steps": 50,
 }
-_LONGER: Overrides = {
+_LONG_RUN: Overrides = {
     "env_steps": 2_400_000,
     "eval_every_env_steps": 19_200,
     "log_every_agent_steps": 19_200,
@@ -150,7 +150,7 @@ _MINIGRID = Suite(
     tasks=(
         Task("minigrid/Empty-16x16", "cross an empty room"),
         Task("minigrid/DoorKey-6x6", "find the key, open the door, reach the goal"),
-        Task("minigrid/DoorKey-8x8", "the same in a larger room", run=_LONGER),
+        Task("minigrid/DoorKey-8x8", "the same in a larger room", run=_LONG_RUN),
     ),
 )
 _TOY = Suite(
@@ -205,7 +205,7 @@ _GYM = Suite(
     others="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state",
     env={"action_repeat": 1},
     observes=("pixels", "state"),
-    facts="cclf.envs.gymnasium_env:facts",
+    facts="cclf.envs.gymnasium_env:inspect_env",
     check="cclf.envs.gymnasium_env:refuse",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
@@ -214,13 +214,13 @@ BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 @cache
 def suites() -> dict[str, Suite]:
     found = {suite.name: suite for suite in BUILT_IN}
-    add_from_packages(ENTRY_POINTS, Suite, found, _lacks)
+    add_from_packages(ENTRY_POINTS, Suite, found, _validate_suite)
     return found
 
 
-def _lacks(suite: Suite) -> str:
+def _validate_suite(suite: Suite) -> str:
     """What is wrong with a suite of another package, to be read after its name."""
-    plays = get_args(Play)
+    plays = get_args(TaskKind)
     for play in (suite.play, *(task.play for task in suite.tasks if task.play is not None)):
         if play not in plays:
             return f"which is {play!r} to a learner: use one of {', '.join(plays)}"
@@ -258,7 +258,7 @@ def suite_of(task_name: str) -> Suite:
     name = task_name.partition("/")[0]
     if name not in suites():
         raise ConfigError(
-            f"unknown task {task_name!r}{nearest(task_name, known_tasks())} (see: cclf tasks)"
+            f"unknown task {task_name!r}{did_you_mean(task_name, known_tasks())} (see: cclf tasks)"
         )
     return suites()[name]
 
@@ -272,10 +272,10 @@ def find_task(name: str) -> Task:
     # the name becomes that of a folder, which must not lie elsewhere
     if suite.others and rest and ".." not in rest.split("/"):
         return Task(name, suite.others)
-    raise ConfigError(f"unknown task {name!r}{nearest(name, known)} (see: cclf tasks)")
+    raise ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
 
 
-def play_of(task_name: str, look: bool = True) -> Play:
+def task_kind(task_name: str, look: bool = True) -> TaskKind:
     """What a task is to a learner. Without `look` no environment is made and no code of others is
     run, whatever the name says: for names that a file gave."""
     task, suite = find_task(task_name), suite_of(task_name)
@@ -284,7 +284,7 @@ def play_of(task_name: str, look: bool = True) -> Play:
     return task.play or suite.play
 
 
-def remark_on(task_name: str, observe: Observe = "pixels") -> str:
+def task_note(task_name: str, observe: ObservationType = "pixels") -> str:
     """What a person should know of a task when a run begins; often nothing."""
     suite = suite_of(task_name)
     if not suite.facts:
@@ -293,7 +293,7 @@ def remark_on(task_name: str, observe: Observe = "pixels") -> str:
     return facts.remark if observe == "pixels" else facts.state_remark
 
 
-def refuse_unseen(task_name: str, observe: Observe) -> None:
+def validate_observation(task_name: str, observe: ObservationType) -> None:
     """An agent never gets pixels in the place of the state that it was to observe."""
     suite = suite_of(task_name)
     if observe not in suite.observes:

@@ -12,7 +12,7 @@ import numpy as np
 
 from cclf.config import EnvConfig
 from cclf.errors import ConfigError
-from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import EnvSpec, EnvStep
 
 EPISODE_STEPS = 25
@@ -71,13 +71,13 @@ class Reach:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        refuse_unlike(self.state_dict(), state, "env of toy/reach")
-        refuse_unless(0 <= state["steps"] <= EPISODE_STEPS, f"env: steps is {state['steps']}")
+        check_same_structure(self.state_dict(), state, "env of toy/reach")
+        check_data(0 <= state["steps"] <= EPISODE_STEPS, f"env: steps is {state['steps']}")
         for name in ("agent", "goal"):
             fits = len(state[name]) == self.axes and all(
                 -1.0 <= place <= 1.0 for place in state[name]
             )
-            refuse_unless(fits, f"env: {name} is {state[name]}")
+            check_data(fits, f"env: {name} is {state[name]}")
         self.agent, self.goal = np.array(state["agent"]), np.array(state["goal"])
         self.steps = state["steps"]
         self.random.bit_generator.state = state["random"]
@@ -151,10 +151,10 @@ class Catch:
         return numbers | {"stack": self.stack.copy(), "random": self.random.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        refuse_unlike(self.state_dict(), state, "env of toy/catch")
+        check_same_structure(self.state_dict(), state, "env of toy/catch")
         for name in ("paddle", "column", "row"):
-            refuse_unless(0 <= state[name] < CATCH_CELLS, f"env: {name} is {state[name]}")
-        refuse_unless(
+            check_data(0 <= state[name] < CATCH_CELLS, f"env: {name} is {state[name]}")
+        check_data(
             state["row"] < CATCH_CELLS - 1 and state["balls"] <= CATCH_BALLS,
             f"env: balls is {state['balls']}",
         )

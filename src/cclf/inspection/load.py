@@ -12,8 +12,8 @@ from cclf.config import Config, Curiosity
 from cclf.errors import ConfigError
 from cclf.inspection.comparison import Comparison
 from cclf.inspection.records import About, Gallery
-from cclf.storage.run_folder import read_checkpoint, read_config, refuse_imports
-from cclf.storage.safe_loading import refused_as
+from cclf.storage.run_folder import read_checkpoint, read_config, reject_imports
+from cclf.storage.safe_loading import data_error_context
 
 
 def curate(
@@ -48,7 +48,7 @@ def compare(
 
 def _config_with_curiosity(folder: Path, trust_imports: bool) -> Config:
     config = read_config(folder)
-    refuse_imports(config, folder, trust_imports, used=("encoder",))  # no environment is made
+    reject_imports(config, folder, trust_imports, used=("encoder",))  # no environment is made
     if not config.method.needs_curiosity:
         raise ConfigError(
             f"{config.method_name} has no curiosity to look at: none of its pieces uses one; "
@@ -60,7 +60,7 @@ def _config_with_curiosity(folder: Path, trust_imports: bool) -> Config:
 
 def _curated(folder: Path, config: Config, samples: int, device: torch.device) -> Gallery:
     saved = read_checkpoint(folder)
-    with refused_as(f"the checkpoint in {folder} cannot be looked at"):
+    with data_error_context(f"the checkpoint in {folder} cannot be looked at"):
         return _gallery(folder, config, saved, samples, device)
 
 
@@ -80,8 +80,8 @@ def _gallery(
     heading = f"{config.task}, {config.method_name}, seed {config.seed}, after {env_steps:,} environment steps"
     clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
     about = About(folder, heading, origin)
-    room = build.base_of(config).part("gallery")
+    room = build.base_of(config).part("inspect")
     gallery: Gallery = room.gallery(
-        about, config, saved["learner"], samples, clock, build.maker(config)
+        about, config, saved["learner"], samples, clock, build.env_factory(config)
     )
     return gallery

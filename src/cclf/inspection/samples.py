@@ -101,7 +101,7 @@ def table_of(
 
 def second_reading(appraisal: Appraisal) -> dict[str, Tensor]:
     """What the same batch says with other views: how much was luck of the views?"""
-    return {"again": transition_curiosity(appraisal), "reading_again": appraisal.paid_for}
+    return {"again": transition_curiosity(appraisal), "reading_again": appraisal.bonus_signal}
 
 
 def without_curiosity(observation: Tensor, next_observation: Tensor, reward: Tensor) -> Appraisal:
@@ -139,7 +139,7 @@ def common_columns(
         "curiosity": transition_curiosity(appraisal),
         "bonus": appraisal.bonus,
         "rarity": rarity(batch.observation),
-        "reading": appraisal.paid_for,
+        "reading": appraisal.bonus_signal,
         "copies": (batch.slot[:, None] == batch.slot).sum(1),
     }
     for side, views in zip(SIDES, pair, strict=True):
@@ -300,7 +300,7 @@ def _look(
     mean_priority: float,
     **facts: Any,
 ) -> ShownSample:
-    weighted = framework.method.regularisation and framework.learned_views == 2
+    weighted = framework.method.regularisation and framework.num_loss_views == 2
     return ShownSample(
         now,
         following,

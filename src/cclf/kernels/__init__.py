@@ -16,7 +16,7 @@ def triton_kernels(name: str, tensor: Tensor) -> ModuleType | None:
     return None
 
 
-def runs_first(tensors: Sequence[Tensor], dims: Sequence[int]) -> list[Tensor]:
+def merge_vmap_dims(tensors: Sequence[Tensor], dims: Sequence[int]) -> list[Tensor]:
     """What is mapped over runs, along `dims`, as more runs at once: in front, with those that were
     there."""
     return [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip(tensors, dims, strict=True)]

@@ -20,11 +20,11 @@ ALIGNED_OUTPUTS = 16
 def reference(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """What is computed, plainly, on operands rounded to bfloat16."""
     return F.linear(
-        features.float(), with_column(weight.bfloat16().float(), features.shape[1]), bias
+        features.float(), pad_weight_column(weight.bfloat16().float(), features.shape[1]), bias
     )
 
 
-def with_column(weight: Tensor, width: int) -> Tensor:
+def pad_weight_column(weight: Tensor, width: int) -> Tensor:
     """A weight (O, s s C) for features (s, s + 1, C): the same, and zero for the last column.
     Others stay as they are."""
     if weight.shape[1] == width:
@@ -41,10 +41,10 @@ def without_column(gradient: Tensor, width: int) -> Tensor:
     return gradient.view(len(gradient), side, side + 1, -1)[:, :, :-1].flatten(1)
 
 
-def more_outputs(outputs: int, on_gpu: bool) -> int:
+def output_padding(outputs: int, on_gpu: bool) -> int:
     """Zeros to fill outputs up with.
 
-    >>> more_outputs(50, on_gpu=True), more_outputs(64, on_gpu=True), more_outputs(50, on_gpu=False)
+    >>> output_padding(50, on_gpu=True), output_padding(64, on_gpu=True), output_padding(50, on_gpu=False)
     (14, 0, 0)
     """
     return -outputs % ALIGNED_OUTPUTS if on_gpu else 0
@@ -54,8 +54,8 @@ class _Bf16Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.outputs, ctx.width = weight.shape
-        more = more_outputs(ctx.outputs, features.is_cuda)
-        rounded = F.pad(with_column(weight.bfloat16(), features.shape[1]), (0, 0, 0, more))
+        more = output_padding(ctx.outputs, features.is_cuda)
+        rounded = F.pad(pad_weight_column(weight.bfloat16(), features.shape[1]), (0, 0, 0, more))
         ctx.save_for_backward(features, rounded)
         return _product(features, rounded.T)[:, : ctx.outputs] + bias
 

@@ -9,7 +9,7 @@ from pathlib import Path
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # PyTorch's own name for it
 
 
-def keep_cache() -> Path | None:
+def set_compile_cache() -> Path | None:
     """The folder of all that is compiled, PyTorch's compiler told of it: with the user's other
     caches, unless told otherwise. PyTorch's own place is in /tmp, where a restart takes it away."""
     if _FOLDER in os.environ:
@@ -26,10 +26,10 @@ def keep_cache() -> Path | None:
     return folder
 
 
-def kept(make: Callable[[], bytes], *made_from: str) -> bytes:
+def cached(make: Callable[[], bytes], *made_from: str) -> bytes:
     """What `make` makes of these texts and of nothing else: made once, then read. Where nothing can
     be kept it is made each time."""
-    folder = keep_cache()
+    folder = set_compile_cache()
     if folder is None:
         return make()
     path = folder / "cclf" / hashlib.sha256("\0".join(made_from).encode()).hexdigest()

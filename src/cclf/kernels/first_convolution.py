@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-from cclf.data.augmentations import Crops, repeated_border
+from cclf.data.augmentations import LazyCrops, replicate_pad_indices
 from cclf.kernels import triton_kernels
 
 CHANNELS = 16  # of a packed pixel
@@ -38,7 +38,7 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
         packed: Tensor = triton.pack(images, dtype, border)
         return packed
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
-    place = repeated_border(frames.shape[1], border, frames.device)
+    place = replicate_pad_indices(frames.shape[1], border, frames.device)
     odd = len(place) % 2
     full = F.pad(frames[:, place][:, :, place], (0, CHANNELS - channels, 0, odd))
     count, height, width = full.shape[:3]
@@ -64,7 +64,7 @@ def prepare_weight(weight: Tensor) -> Tensor:
     return F.pad(taps, (0, 0, 0, CHANNELS - channels)).contiguous()
 
 
-def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
+def forward(crops: LazyCrops, weight: Tensor, bias: Tensor) -> Tensor:
     """Crops of packed frames to (N, rows, columns + 1, O) in the frames' dtype; the last column is
     zero."""
     if triton := triton_kernels("first_convolution_triton", crops.images):
@@ -76,7 +76,7 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
     return F.pad(torch.relu(x).permute(0, 2, 3, 1), (0, 0, 0, 1)).contiguous()
 
 
-def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
+def gradients(crops: LazyCrops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
     """Of the prepared weight and the bias, in float32 or better, from the gradient of `result`, (N,
     rows, columns + 1, O)."""
     if triton := triton_kernels("first_convolution_triton", crops.images):
@@ -90,5 +90,5 @@ def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, T
     return usual.permute(2, 3, 1, 0).reshape(TAPS, CHANNELS, -1), reached.sum((0, 2, 3), dtype=wide)
 
 
-def _cut(crops: Crops) -> Tensor:
+def _cut(crops: LazyCrops) -> Tensor:
     return crops._replace(images=unpacked(crops.images)).cut()

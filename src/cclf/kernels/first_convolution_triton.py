@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cclf.data.augmentations import Crops
+from cclf.data.augmentations import LazyCrops
 from cclf.kernels.first_convolution import CHANNELS, TAPS
 
 PIXELS, GRADIENT_PIXELS = 256, 128  # results that a kernel makes or reads at a time
@@ -81,12 +81,12 @@ def _gradients(
         tl.store(bias_parts + program * OUT + out, bias_total)
 
 
-def _sizes(crops: Crops, out: int) -> dict[str, int]:
+def _sizes(crops: LazyCrops, out: int) -> dict[str, int]:
     side = (crops.pixels - 3) // 2 + 1
     return {"SIDE": side, "OUT": out, "TAPS": TAPS, "CHANNELS": CHANNELS}
 
 
-def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
+def forward(crops: LazyCrops, weight: Tensor, bias: Tensor) -> Tensor:
     images, sizes = crops.images, _sizes(crops, weight.shape[2])
     count, side = len(crops.sample), sizes["SIDE"]
     result = torch.empty(
@@ -107,7 +107,7 @@ def forward(crops: Crops, weight: Tensor, bias: Tensor) -> Tensor:
     return result
 
 
-def gradients(crops: Crops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
+def gradients(crops: LazyCrops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
     images, out = crops.images, gradient.shape[-1]
     weight_parts = images.new_empty((PROGRAMS, TAPS, CHANNELS, out), dtype=torch.float32)
     bias_parts = images.new_empty((PROGRAMS, out), dtype=torch.float32)

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.console import say
-from cclf.data.augmentations import Crops
-from cclf.kernels.compile_cache import kept
+from cclf.data.augmentations import LazyCrops
+from cclf.kernels.compile_cache import cached
 from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS, prepare_weight
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
@@ -48,7 +48,7 @@ class Weights(NamedTuple):
     turned: Tensor  # (3, 18 steps, 2, 4, 8 channels, 8 outputs)  of the others from last to first
 
 
-def fits(crops: Crops, layers: Layers) -> bool:
+def is_supported(crops: LazyCrops, layers: Layers) -> bool:
     """Whether the kernels can encode these crops of packed frames."""
     images = crops.images
     return (
@@ -73,7 +73,7 @@ def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
 
         with torch.cuda.device(device):
             versions = (torch.__version__, str(torch.version.cuda))
-            module: Any = _cuda_load_module(kept(lambda: _compile(source), source, *versions))
+            module: Any = _cuda_load_module(cached(lambda: _compile(source), source, *versions))
             kernels = {name: getattr(module, name) for name in LAUNCH}
             for name, (_, shared_bytes) in LAUNCH.items():
                 kernels[name].set_shared_memory_config(shared_bytes)
@@ -111,7 +111,7 @@ def _in_steps(weight: Tensor) -> Tensor:
 
 
 def encode(
-    crops: Crops,
+    crops: LazyCrops,
     layers: Layers,
     learned: int,
     prepare: Callable[[Layers], Weights] = prepare,
@@ -139,7 +139,7 @@ class _Encode(torch.autograd.Function):
         prepare: Any,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        crops = Crops(images, sample, origins, pixels)
+        crops = LazyCrops(images, sample, origins, pixels)
         weights = prepare(list(zip(parameters[::2], parameters[1::2], strict=True)))
         first, rest = crops.rows(slice(learned)), crops.rows(slice(learned, None))
         results, others = forward(first, weights, keep), forward(rest, weights)[0].flatten(1)
@@ -154,7 +154,7 @@ class _Encode(torch.autograd.Function):
         return *[None] * 7, *gradients(features[0], ctx.crops, results, turned, ctx.channels)
 
 
-def forward(crops: Crops, weights: Weights, keep: bool = False) -> list[Tensor]:
+def forward(crops: LazyCrops, weights: Weights, keep: bool = False) -> list[Tensor]:
     """Features (N, 35, 36, 32), their last column zero; with `keep` before them the results of the
     other convolutions, in planes (N, 4, side, side, 8)."""
     images, count = crops.images, len(crops.sample)
@@ -168,7 +168,7 @@ def forward(crops: Crops, weights: Weights, keep: bool = False) -> list[Tensor]:
 
 
 def gradients(
-    gradient: Tensor, crops: Crops, results: Sequence[Tensor], turned: Tensor, channels: int
+    gradient: Tensor, crops: LazyCrops, results: Sequence[Tensor], turned: Tensor, channels: int
 ) -> list[Tensor]:
     """Of all weights and biases in turn, from the gradient of the last of four `results`. Blocks sum
     over their images, and here the blocks are summed, in one order."""
@@ -191,7 +191,7 @@ def gradients(
     return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
 
 
-def _places(crops: Crops) -> list[Tensor]:
+def _places(crops: LazyCrops) -> list[Tensor]:
     return [crops.images, crops.sample.contiguous(), crops.origins.contiguous()]
 
 

@@ -2,7 +2,7 @@
 of a pixel as one word of four bytes, the oldest in the lowest.
 
 For a GPU: what follows handles a word as fast as it would handle a byte. And a compiler makes the
-plain way (`augment.take_pixels`) write down the place of each pixel as a number of eight bytes,
+plain way (`augment.gather_pixels`) write down the place of each pixel as a number of eight bytes,
 where with Triton one kernel of `take_words_triton` reads and writes nothing but pixels.
 """
 
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from cclf.data import augmentations
-from cclf.kernels import runs_first, triton_kernels
+from cclf.kernels import merge_vmap_dims, triton_kernels
 
 FRAMES = 4  # in a word
 
 
-def take_words(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def gather_packed(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Images (B, 4, H, W) seen through rows (K, B, h) and columns (K, B, w): words (K, B, h, w)."""
     words: Tensor = of_runs(images[None], rows[None], columns[None])
     return words.squeeze(0)
 
 
-def frames_of(images: Tensor) -> Tensor:
+def unpack_frames(images: Tensor) -> Tensor:
     """Images as bytes (..., F, H, W), of which four frames may be words (..., H, W): the same
     memory."""
     if images.dtype != torch.int32:
@@ -39,7 +39,7 @@ def of_runs(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         words: Tensor = triton.take_words(images, rows, columns)
         return words
     runs = zip(images, rows, columns, strict=True)
-    views = torch.stack([augmentations.take_pixels(*run) for run in runs])
+    views = torch.stack([augmentations.gather_pixels(*run) for run in runs])
     return views.movedim(-3, -1).contiguous().view(torch.int32).squeeze(-1)
 
 
@@ -52,5 +52,5 @@ def _(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def _(
     info: Any, dims: tuple[Any, ...], images: Tensor, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, int]:
-    stacked = runs_first((images, rows, columns), dims)
+    stacked = merge_vmap_dims((images, rows, columns), dims)
     return of_runs(*stacked).unflatten(0, (info.batch_size, -1)), 0

@@ -1,4 +1,4 @@
-"""The Triton kernel of `take_words`: some rows of one view."""
+"""The Triton kernel of `gather_packed`: some rows of one view."""
 
 import torch
 import triton
@@ -31,7 +31,7 @@ def _take(
     tl.store(words + (number * height + y[:, None]) * width + x[None, :], word, mask=wanted)
 
 
-def take_words(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def gather_packed(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     (runs, views, count, height), width = rows.shape, columns.shape[3]
     words = torch.empty((*rows.shape, width), dtype=torch.int32, device=images.device)
     _take[(runs * views * count, triton.cdiv(height, ROWS))](

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.data.augmentations import Crops, whole
+from cclf.data.augmentations import LazyCrops, full_frame_crops
 from cclf.kernels import first_convolution, fused_encoder, triton_kernels
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.fused_encoder import Layers
@@ -39,7 +39,7 @@ def prepare(layers: Layers, dtype: torch.dtype) -> list[Tensor]:
     # rounded where they are used
     prepared = [first_convolution.prepare_weight(first_weight), first_bias]
     for weight, bias in rest:
-        prepared += [pair_weight(weight.to(dtype)), torch.cat([bias, bias]).to(dtype)]
+        prepared += [pixel_pair_weight(weight.to(dtype)), torch.cat([bias, bias]).to(dtype)]
     return prepared
 
 
@@ -52,7 +52,7 @@ def backward(
     for weight, inputs, outputs in zip(
         weights[::-1], activations[-2::-1], activations[:0:-1], strict=True
     ):
-        gradient, bias_gradient = cut_gradient(gradient, outputs)
+        gradient, bias_gradient = relu_bias_backward(gradient, outputs)
         ones, zeros, wanted = [1, 1], [0, 0], [True, True, False]
         result = torch.ops.aten.convolution_backward(
             gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
@@ -63,7 +63,7 @@ def backward(
 
 
 @torch.library.custom_op("cclf::cut_gradient", mutates_args=())
-def cut_gradient(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Back through ReLU and bias, channels last: the gradient where outputs (N, C, H, W) are above
     zero, and its sum for each channel (C,), in float32 or better."""
     if triton := triton_kernels("cut_gradient_triton", gradient):
@@ -73,7 +73,7 @@ def cut_gradient(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     return cut, cut.sum((0, 2, 3), dtype=torch.promote_types(cut.dtype, torch.float32))
 
 
-@cut_gradient.register_fake
+@relu_bias_backward.register_fake
 def _(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(gradient.dtype, torch.float32)
     cut = torch.empty_like(outputs, memory_format=torch.channels_last)
@@ -86,7 +86,7 @@ PrepareFused = Callable[[Layers], fused_encoder.Weights]
 
 
 def paired_convolutions(
-    images: Tensor | Crops,
+    images: Tensor | LazyCrops,
     layers: Layers,
     dtype: torch.dtype = torch.bfloat16,
     prepare: Prepare = prepare,
@@ -95,13 +95,13 @@ def paired_convolutions(
 ) -> Tensor:
     """`reference` in `dtype`, (N, rows, columns + 1, O), flat. What prepares and goes backward may
     be compiled. Where `fused_encoder` fits, that computes it."""
-    crops = images if isinstance(images, Crops) else whole(images)
+    crops = images if isinstance(images, LazyCrops) else full_frame_crops(images)
     parts = (dtype, prepare, backward, prepare_fused)
     return paired_split(crops, layers, len(crops.sample), *parts)[0]
 
 
 def paired_split(
-    crops: Crops,
+    crops: LazyCrops,
     layers: Layers,
     learned: int,
     dtype: torch.dtype = torch.bfloat16,
@@ -113,7 +113,7 @@ def paired_split(
     the others."""
     if crops.images.dtype != dtype:
         crops = crops._replace(images=pack(crops.images, dtype=dtype))
-    if fused_encoder.fits(crops, layers):
+    if fused_encoder.is_supported(crops, layers):
         return fused_encoder.encode(crops, layers, learned, prepare_fused)
     columns = (crops.pixels - 3) // 2 + 1
     if columns % 2 == 0:
@@ -139,8 +139,8 @@ class _Paired(torch.autograd.Function):
         learned: int,
         *prepared: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        crops = Crops(images, sample, origins, pixels)
-        activations = [as_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
+        crops = LazyCrops(images, sample, origins, pixels)
+        activations = [to_pixel_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
         for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
             activations.append(_convolve_and_cut(activations[-1], weight, bias))
         ctx.crops, ctx.backward_function = crops.rows(slice(learned)), backward
@@ -158,7 +158,7 @@ class _Paired(torch.autograd.Function):
         gradient = gradients[0].view(n, rows, pairs, channels).permute(0, 3, 1, 2)
         gradient, *found = ctx.backward_function(gradient, activations, weights)
         first = first_convolution.gradients(
-            ctx.crops, from_pairs(gradient), from_pairs(activations[0])
+            ctx.crops, from_pixel_pairs(gradient), from_pixel_pairs(activations[0])
         )
         return None, None, None, None, None, None, *first, *found
 
@@ -169,19 +169,19 @@ def _convolve_and_cut(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.relu(F.conv2d(x, weight, bias))
 
 
-def as_pairs(x: Tensor) -> Tensor:
+def to_pixel_pairs(x: Tensor) -> Tensor:
     """(N, H, W, C) to (N, 2C, H, W/2), channels last: the same bytes, read two pixels at a time."""
     n, h, w, c = x.shape
     return x.view(n, h, w // 2, 2 * c).permute(0, 3, 1, 2)
 
 
-def from_pairs(x: Tensor) -> Tensor:
+def from_pixel_pairs(x: Tensor) -> Tensor:
     """The way back; a copy where the bytes lie otherwise."""
     n, c, h, w = x.shape
     return x.permute(0, 2, 3, 1).reshape(n, h, 2 * w, c // 2)
 
 
-def pair_weight(weight: Tensor) -> Tensor:
+def pixel_pair_weight(weight: Tensor) -> Tensor:
     """A 3x3 weight (O, C, 3, 3) as a 3x2 weight over pairs, (2 O, 2 C, 3, 2).
 
     Output pixel 2X + p sees input pixel 2(X + j) + q through tap 2j + q - p, where that lies in

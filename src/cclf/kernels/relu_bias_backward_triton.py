@@ -1,4 +1,4 @@
-"""The Triton kernel of `paired_convolutions.cut_gradient`: one pass in place of two."""
+"""The Triton kernel of `paired_convolutions.relu_bias_backward`: one pass in place of two."""
 
 import torch
 import triton
@@ -29,7 +29,7 @@ def _cut(
     tl.store(parts + program * CHANNELS + channel, total)
 
 
-def cut_gradient(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     last = torch.channels_last
     gradient, outputs = (x.contiguous(memory_format=last) for x in (gradient, outputs))
     cut, channels = torch.empty_like(gradient, memory_format=last), gradient.shape[1]

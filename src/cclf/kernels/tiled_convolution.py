@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclf.kernels import runs_first, triton_kernels
-from cclf.kernels.gather_packed import frames_of
+from cclf.kernels import merge_vmap_dims, triton_kernels
+from cclf.kernels.gather_packed import unpack_frames
 
 
 def patches(x: Tensor, side: int, stride: int) -> Tensor:
@@ -29,11 +29,11 @@ def patches(x: Tensor, side: int, stride: int) -> Tensor:
 @torch.library.custom_op("cclf::first_layer", mutates_args=())
 def first_layer(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
     """ReLU(patches / 255 @ weight + bias) of images (S, n, F, H, W): patches (S, n, h, w, tile *
-    tile * O) of the next layer. Four frames may also be words (S, n, H, W), see `take_words`.
+    tile * O) of the next layer. Four frames may also be words (S, n, H, W), see `gather_packed`.
 
     Weights (S, O, side * side * F) and biases (S, O); H and W are whole multiples of side * tile.
     """
-    images = frames_of(images)
+    images = unpack_frames(images)
     if triton := _kernels(images, weight):
         result: Tensor = triton.forward(images, weight, bias, side, tile)
         return result
@@ -49,7 +49,7 @@ def first_layer_gradients(
 ) -> Tensor:
     """Of weights and biases, side by side (S, O, side * side * F + 1), from the gradient of
     `result`."""
-    images = frames_of(images)
+    images = unpack_frames(images)
     if triton := _kernels(images, gradient):
         found: Tensor = triton.gradients(images, gradient, result, side, tile)
         return found
@@ -80,12 +80,12 @@ def result_shape(
 
 @first_layer.register_fake
 def _(images: Tensor, weight: Tensor, _bias: Tensor, side: int, tile: int) -> Tensor:
-    return weight.new_empty(result_shape(frames_of(images), weight.shape[1], side, tile))
+    return weight.new_empty(result_shape(unpack_frames(images), weight.shape[1], side, tile))
 
 
 @first_layer_gradients.register_fake
 def _(images: Tensor, gradient: Tensor, _result: Tensor, side: int, tile: int) -> Tensor:
-    runs, _, frames = frames_of(images).shape[:3]
+    runs, _, frames = unpack_frames(images).shape[:3]
     return gradient.new_empty((runs, gradient.shape[4] // tile**2, side * side * frames + 1))
 
 
@@ -110,7 +110,7 @@ def _(
     side: int,
     tile: int,
 ) -> tuple[Tensor, int]:
-    stacked = runs_first((images, weight, bias), dims[:3])
+    stacked = merge_vmap_dims((images, weight, bias), dims[:3])
     return first_layer(*stacked, side, tile).unflatten(0, (info.batch_size, -1)), 0
 
 

@@ -136,7 +136,7 @@ def forward(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) 
 
 
 def _in_words(images: Tensor) -> bool:
-    """Whether the frames of each pixel are a word, as `take_words` leaves them."""
+    """Whether the frames of each pixel are a word, as `gather_packed` leaves them."""
     *others, frame, row, column = images.stride()
     aligned = all(step % FRAMES == 0 for step in (*others, row, column, images.data_ptr()))
     return images.shape[2] == FRAMES and frame == 1 and aligned

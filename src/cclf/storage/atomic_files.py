@@ -28,7 +28,7 @@ _WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure"}  # folders in a run fol
 _RUN_FILE = "config.json"  # what makes a folder one
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def fsync_write(path: Path, data: bytes) -> None:
     # Not through a link: planted in a run folder, it would lead to a file elsewhere.
     with open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
         file.write(data)
@@ -36,12 +36,12 @@ def write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def atomic_write(path: Path, data: bytes) -> None:
     """Write a file of a run folder. A full disk or a kill leaves the old file as it was; a link in
     its place is replaced, not followed."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        write_synced(temporary, data)
+        fsync_write(temporary, data)
         os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ def _locked(file: IO[str]) -> bool:
 
 
 @contextmanager
-def only_process(folder: Path) -> Iterator[int]:
+def folder_lock(folder: Path) -> Iterator[int]:
     """Hold `folder` for this process alone. The system drops the lock with the process; the file
     that stays says nothing.
 
@@ -178,12 +178,12 @@ def _open_lock(path: Path) -> BinaryIO:
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
 
 
-def wait_for_folder(folder: Path, seconds: float) -> None:
+def wait_until_unlocked(folder: Path, seconds: float) -> None:
     """Wait, not longer than `seconds`, until no process holds `folder`."""
     deadline = time.monotonic() + seconds
     while folder.exists():
         try:
-            with only_process(folder):
+            with folder_lock(folder):
                 return
         except ConfigError:
             if time.monotonic() > deadline:

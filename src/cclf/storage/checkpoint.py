@@ -26,7 +26,7 @@ from safetensors.torch import save as tensors_to_bytes
 
 from cclf.console import say, warn
 from cclf.errors import ConfigError
-from cclf.storage.atomic_files import sync_folder, write_synced
+from cclf.storage.atomic_files import fsync_write, sync_folder
 from cclf.storage.checkpoint_files import (
     OWN_FILES,
     checksum,
@@ -35,14 +35,14 @@ from cclf.storage.checkpoint_files import (
     read_index,
     serials,
 )
-from cclf.storage.replay_chunks import FrameChunks, read_frames, table_of
-from cclf.storage.safe_loading import MISFITS, read_file, refuse_unless
+from cclf.storage.replay_chunks import ReplayChunks, manifest_of, read_frames
+from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_file
 
 _TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
 REPLAY_KEPT = "replay_kept"  # of a run's state: whether its frames are in its checkpoint
 # where a run's state keeps the ring that is written in chunks
 _REPLAY_FRAMES = "/learner/replay/frames"
-_DAMAGE = (OSError, SafetensorError, *MISFITS)
+_READ_ERRORS = (OSError, SafetensorError, *DATA_ERRORS)
 
 
 class Checkpoints:
@@ -51,7 +51,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._chunks = FrameChunks()
+        self._chunks = ReplayChunks()
         self._damaged: set[int] = set()
 
     def load(self, frames: bool = True, agent_steps: int | None = None) -> dict[str, Any] | None:
@@ -68,7 +68,7 @@ class Checkpoints:
         ):
             try:
                 state, table = _read(self.folder, serial, frames)
-            except _DAMAGE as error:
+            except _READ_ERRORS as error:
                 self._damaged.add(serial)
                 reasons.append(
                     f"checkpoint {serial:08d} is damaged "
@@ -99,14 +99,14 @@ class Checkpoints:
         known = serials(self.folder)
         found = {0: 0} if known in ([], [1]) else {}
         for serial in known:
-            with contextlib.suppress(*_DAMAGE):
+            with contextlib.suppress(*_READ_ERRORS):
                 step = _read(self.folder, serial, frames=False)[0]["agent_steps"]
-                refuse_unless(type(step) is int, f"agent_steps is {step!r}")
+                check_data(type(step) is int, f"agent_steps is {step!r}")
                 found[step] = serial
         return found
 
-    def is_whole(self, serial: int) -> bool:
-        with contextlib.suppress(*_DAMAGE):
+    def is_valid(self, serial: int) -> bool:
+        with contextlib.suppress(*_READ_ERRORS):
             return serial == 0 or bool(_read(self.folder, serial, frames=True))
         return False
 
@@ -150,7 +150,7 @@ class Checkpoints:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         tensors: dict[str, torch.Tensor] = {}
-        tree = _split(state, "", tensors)
+        tree = _flatten(state, "", tensors)
         checksums: dict[str, str] = {}
         table = None
         if _REPLAY_FRAMES in tensors:
@@ -158,17 +158,17 @@ class Checkpoints:
             table = (
                 self._write_frames(serial, ring, written, checksums)
                 if frames
-                else table_of(ring, written, None)
+                else manifest_of(ring, written, None)
             )
             tree["learner"]["replay"]["frames"] = {_FRAMES: table}
         contents = (
             json.dumps(tree).encode(),
-            tensors_to_bytes({key: _plain(value) for key, value in tensors.items()}),
+            tensors_to_bytes({key: _contiguous_copy(value) for key, value in tensors.items()}),
         )
         for name, data in zip(OWN_FILES, contents, strict=True):
-            write_synced(temporary / name, data)
+            fsync_write(temporary / name, data)
             checksums[name] = checksum(data)
-        write_synced(temporary / "index.json", index_text(checksums))
+        fsync_write(temporary / "index.json", index_text(checksums))
         sync_folder(temporary)
         return table
 
@@ -180,7 +180,7 @@ class Checkpoints:
 
         def write_file(name: str, tensors: dict[str, torch.Tensor]) -> None:
             data = tensors_to_bytes(tensors)
-            write_synced(folder / name, data)
+            fsync_write(folder / name, data)
             fresh[name] = checksum(data)
 
         fresh: dict[str, str] = {}
@@ -227,7 +227,7 @@ def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
                 raise  # otherwise the run pruned them while they were read: there are newer ones
 
 
-def resume_points(folders: Sequence[Path]) -> list[int]:
+def common_checkpoint_steps(folders: Sequence[Path]) -> list[int]:
     """The agent steps from which runs that must move in step go on: the newest that all have a
     whole checkpoint of.
 
@@ -238,7 +238,7 @@ def resume_points(folders: Sequence[Path]) -> list[int]:
     runs = [Checkpoints(folder) for folder in folders]
     known = [run.steps() for run in runs]
     for step in sorted(set.intersection(*map(set, known)), reverse=True):
-        if all(run.is_whole(steps[step]) for run, steps in zip(runs, known, strict=True)):
+        if all(run.is_valid(steps[step]) for run, steps in zip(runs, known, strict=True)):
             return [step] * len(runs)
     return [max(steps, default=0) for steps in known]
 
@@ -260,26 +260,26 @@ def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict
             table, lambda name: tensors_from_bytes(checked(f"frames/{name}"))
         )
         tree["learner"]["replay"]["frames"] = {_TENSOR: _REPLAY_FRAMES}
-    joined = _join(tree, tensors)
-    refuse_unless(not tensors, f"no place in state.json names the tensors {sorted(tensors)[:3]}")
+    joined = _unflatten(tree, tensors)
+    check_data(not tensors, f"no place in state.json names the tensors {sorted(tensors)[:3]}")
     return joined, table
 
 
 def _listed(folder: Path) -> list[str]:
     try:
         return list(json.loads(read_file(folder / "index.json"))["sha256"])
-    except _DAMAGE:
+    except _READ_ERRORS:
         return []  # damaged since it was written: nothing of it can be used
 
 
-def _plain(value: torch.Tensor) -> torch.Tensor:
+def _contiguous_copy(value: torch.Tensor) -> torch.Tensor:
     """A copy: tied weights share memory, which the file format refuses."""
     return value.detach().cpu().clone().contiguous()
 
 
-def _split(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _flatten(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, dict):
-        return {str(name): _split(item, f"{key}/{name}", tensors) for name, item in value.items()}
+        return {str(name): _flatten(item, f"{key}/{name}", tensors) for name, item in value.items()}
     if isinstance(value, (torch.Tensor, np.ndarray)):
         tensors[key] = torch.as_tensor(value)
         return {_TENSOR if isinstance(value, torch.Tensor) else _ARRAY: key}
@@ -288,11 +288,11 @@ def _split(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
     return value
 
 
-def _join(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _unflatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
     if _TENSOR in value or _ARRAY in value:
         ((kind, name),) = value.items()  # nothing else beside it
         tensor = tensors.pop(name)  # and each has one place
         return tensor if kind == _TENSOR else tensor.numpy()
-    return {name: _join(item, tensors) for name, item in value.items()}
+    return {name: _unflatten(item, tensors) for name, item in value.items()}

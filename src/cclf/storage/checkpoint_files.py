@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from cclf.errors import ConfigError
-from cclf.storage.safe_loading import MISFITS, TENSOR_BYTES, read_file, refuse_unless, refused_as
+from cclf.storage.safe_loading import (
+    DATA_ERRORS,
+    TENSOR_BYTES,
+    check_data,
+    data_error_context,
+    read_file,
+)
 
 OWN_FILES = ("state.json", "tensors.safetensors")
 
@@ -21,7 +27,7 @@ def serials(folder: Path) -> list[int]:
     place is refused: the run would begin again and lose what it wrote.
     """
     advice = "restore that folder, or delete what is there to train from the beginning"
-    with refused_as(f"cannot read the checkpoints in {folder}", advice):
+    with data_error_context(f"cannot read the checkpoints in {folder}", advice):
         try:
             os.lstat(folder)
         # The latter where there is no run folder either.
@@ -50,7 +56,7 @@ def read_index(own: Path) -> dict[str, str]:
     """The checksums of all files of the checkpoint in the folder `own`, by name."""
     index = read_file(own / "index.json")
     checksums: dict[str, str] = json.loads(index)["sha256"]
-    refuse_unless(index == index_text(checksums), "index.json is not as it was written")
+    check_data(index == index_text(checksums), "index.json is not as it was written")
     return checksums
 
 
@@ -58,7 +64,7 @@ def read_checked(own: Path, name: str, checksums: dict[str, str]) -> bytes:
     """A file of the checkpoint in the folder `own`: one of its own, or `frames/NAME`, which it
     shares with others."""
     path = own / name if name in OWN_FILES else own.parent / "frames" / Path(name).name
-    refuse_unless(path.is_file(), f"{name} is missing")
+    check_data(path.is_file(), f"{name} is missing")
     data = read_file(path, TENSOR_BYTES)
     if checksum(data) != checksums.get(name):
         raise ValueError(f"{name} has another checksum than its index says")
@@ -84,7 +90,7 @@ def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
                 return dict(state.get("tables", {}))
             except PermissionError:
                 raise  # not damaged
-            except (OSError, *MISFITS):
+            except (OSError, *DATA_ERRORS):
                 continue
         if serials(folder) == known:  # otherwise the run pruned them while they were read
             break

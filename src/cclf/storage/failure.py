@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from cclf.errors import ConfigError
-from cclf.storage.atomic_files import replace_file, sync_folder
+from cclf.storage.atomic_files import atomic_write, sync_folder
 
-BUNDLE = "failure"
+FAILURE_FOLDER = "failure"
 FACTS = "failure.json"
 
 
@@ -78,10 +78,10 @@ def _floating(value: Any, name: str) -> Iterator[tuple[str, float | torch.Tensor
         yield name, value
 
 
-def save_bundle(folder: Path, name: str, row: Mapping[str, Any]) -> Path:
+def save_failure(folder: Path, name: str, row: Mapping[str, Any]) -> Path:
     """Config, row and the checkpoints before it. Training is exact, so from them the same command
     fails in the same update."""
-    bundle, temporary = folder / BUNDLE, folder / f"{BUNDLE}.tmp"
+    bundle, temporary = folder / FAILURE_FOLDER, folder / f"{FAILURE_FOLDER}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     for part in ("config.json", "manifest.json"):
@@ -95,21 +95,21 @@ def save_bundle(folder: Path, name: str, row: Mapping[str, Any]) -> Path:
         "value": str(row[name]),
         "row": {key: _json(value) for key, value in row.items()},
     }
-    replace_file(temporary / FACTS, (json.dumps(facts, indent=2) + "\n").encode())
+    atomic_write(temporary / FACTS, (json.dumps(facts, indent=2) + "\n").encode())
     os.rename(temporary, bundle)
     sync_folder(folder)
     return bundle
 
 
-def refuse_non_finite(folder: Path, row: Mapping[str, Any]) -> None:
+def check_finite(folder: Path, row: Mapping[str, Any]) -> None:
     """End the run in `folder`, with its bundle, where a number of this row is none."""
     name = first_non_finite(row)
     if name is not None:
-        raise NonFiniteError(save_bundle(folder, name, row), name, row[name], row["env_steps"])
+        raise NonFiniteError(save_failure(folder, name, row), name, row[name], row["env_steps"])
 
 
-def refuse_after_failure(folder: Path) -> None:
-    bundle = folder / BUNDLE
+def check_not_failed(folder: Path) -> None:
+    bundle = folder / FAILURE_FOLDER
     if bundle.exists():
         raise ConfigError(
             f"this run failed before, see {bundle}/failure.json: delete {bundle} to train on from "

@@ -14,14 +14,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cclf.errors import ConfigError
-from cclf.storage.atomic_files import replace_file
+from cclf.storage.atomic_files import atomic_write
 from cclf.storage.checkpoint_files import newest_tables
-from cclf.storage.safe_loading import read_json, read_text, refuse_unless, refuse_unlike, refused_as
+from cclf.storage.safe_loading import (
+    check_data,
+    check_same_structure,
+    data_error_context,
+    read_json,
+    read_text,
+)
 
 FINAL_FACTS = "final.json"
 
 
-class KnownRows(NamedTuple):
+class TablePrefix(NamedTuple):
     """What is known of a table: the rows that were there, to the letter."""
 
     columns: tuple[str, ...]
@@ -29,10 +35,10 @@ class KnownRows(NamedTuple):
     sha256: str  # of the columns and these rows
 
 
-def kept_rows(
+def rows_up_to(
     path: Path,
     resume_env_steps: int,
-    known: KnownRows | None,
+    known: TablePrefix | None,
     with_later: bool = False,
     known_by: str = "the checkpoint",
     way_out: str = "",
@@ -48,8 +54,8 @@ def kept_rows(
     if not os.path.lexists(path) and (path.parent / "failure.json").exists():
         return []  # the bundle of a failure is replayed: it brings no tables
     way_out = way_out or f"delete {path.parent / 'checkpoint'} to train from the beginning"
-    with refused_as(f"cannot go on with {path}", f"restore it from a copy, or {way_out}"):
-        refuse_unless(os.path.lexists(path), "it is missing")
+    with data_error_context(f"cannot go on with {path}", f"restore it from a copy, or {way_out}"):
+        check_data(os.path.lexists(path), "it is missing")
         rows = read_rows(path)
         first = [] if known is None else _known_part(rows, known, known_by)
         later = rows[len(first) :] if known is None or with_later else []
@@ -57,17 +63,17 @@ def kept_rows(
 
 
 def _known_part(
-    rows: list[dict[str, str]], known: KnownRows, known_by: str
+    rows: list[dict[str, str]], known: TablePrefix, known_by: str
 ) -> list[dict[str, str]]:
     first = rows[: known.rows]
-    refuse_unless(
+    check_data(
         len(first) == known.rows,
         f"it holds {len(rows)} of the {known.rows} rows that {known_by} knows",
     )
     sha256 = sha256_of(known.columns)
     for row in first:
         add_row(sha256, known.columns, row)
-    refuse_unless(
+    check_data(
         sha256.hexdigest() == known.sha256,
         f"its first {known.rows} rows are not those that {known_by} knows",
     )
@@ -75,25 +81,28 @@ def _known_part(
 
 
 def final_rows(
-    folder: Path, resume_env_steps: int, saved: KnownRows | None = None
+    folder: Path, resume_env_steps: int, saved: TablePrefix | None = None
 ) -> list[dict[str, str]]:
     """The rows of final.csv up to this moment that its final.json knows, and all of an earlier
     version; refuses a file that neither final.json nor the checkpoint knows so."""
     path, facts = folder / "final.csv", read_final_facts(folder)
     again = "" if saved else "delete it to make the final evaluation again"
-    kept_rows(path, resume_env_steps, saved, True, way_out=again)
+    rows_up_to(path, resume_env_steps, saved, True, way_out=again)
     accept = f"delete {folder / FINAL_FACTS} to accept it as it is"
-    rows = kept_rows(path, resume_env_steps, facts, True, FINAL_FACTS, again or accept)
+    rows = rows_up_to(path, resume_env_steps, facts, True, FINAL_FACTS, again or accept)
     return rows if facts is None else rows[: facts.rows]
 
 
 def check_tables(
-    folder: Path, resume_env_steps: int, evaluation_due: bool, known: Mapping[str, KnownRows] | None
+    folder: Path,
+    resume_env_steps: int,
+    evaluation_due: bool,
+    known: Mapping[str, TablePrefix] | None,
 ) -> None:
     """Refuse tables that are not what the checkpoint and final.json know; nothing is changed."""
     known = known or {}
-    kept_rows(folder / "train.csv", resume_env_steps, known.get("train"))
-    kept_rows(folder / "eval.csv", resume_env_steps - evaluation_due, known.get("eval"))
+    rows_up_to(folder / "train.csv", resume_env_steps, known.get("train"))
+    rows_up_to(folder / "eval.csv", resume_env_steps - evaluation_due, known.get("eval"))
     if resume_env_steps > 0:
         final_rows(folder, resume_env_steps, known.get("final"))
 
@@ -119,32 +128,32 @@ def table_damage(run: Path, *names: str) -> str:
 
 def _refuse_damage(run: Path, names: Iterable[str], whole: bool) -> None:
     saved = newest_tables(run / "checkpoint", whole)
-    with refused_as(f"the checkpoint in {run} is not that of a run"):
-        known = {name: KnownRows(**saved[name]) for name in names if name in saved}
+    with data_error_context(f"the checkpoint in {run} is not that of a run"):
+        known = {name: TablePrefix(**saved[name]) for name in names if name in saved}
     for name in names:
         if name == "final":
             final_rows(run, sys.maxsize, known.get(name))
             if os.path.lexists(run / FINAL_FACTS) and not os.path.lexists(run / "final.csv"):
                 raise ConfigError(f"{run / 'final.csv'} is missing; `cclf train` makes it again")
         elif name in known:
-            kept_rows(run / f"{name}.csv", sys.maxsize, known[name], with_later=True)
+            rows_up_to(run / f"{name}.csv", sys.maxsize, known[name], with_later=True)
 
 
-def read_final_facts(folder: Path) -> KnownRows | None:
+def read_final_facts(folder: Path) -> TablePrefix | None:
     """What final.json knows of final.csv; None where one of them is missing, as final.json is in
     runs of earlier versions."""
     path = folder / FINAL_FACTS
     if not os.path.lexists(path) or not os.path.lexists(folder / "final.csv"):
         return None
     advice = "restore it from a copy, or delete it to accept final.csv as it is"
-    with refused_as(f"cannot read {path}", advice):
+    with data_error_context(f"cannot read {path}", advice):
         facts = read_json(path)
-        refuse_unlike({"columns": [""], "rows": 0, "sha256": ""}, facts, path.name)
-        return KnownRows(**facts)
+        check_same_structure({"columns": [""], "rows": 0, "sha256": ""}, facts, path.name)
+        return TablePrefix(**facts)
 
 
-def write_final_facts(folder: Path, known: KnownRows) -> None:
-    replace_file(folder / FINAL_FACTS, (json.dumps(known._asdict(), indent=2) + "\n").encode())
+def write_final_facts(folder: Path, known: TablePrefix) -> None:
+    atomic_write(folder / FINAL_FACTS, (json.dumps(known._asdict(), indent=2) + "\n").encode())
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

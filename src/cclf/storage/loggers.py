@@ -10,12 +10,12 @@ import numpy as np
 
 from cclf.config import Config
 from cclf.console import warn
-from cclf.storage.trackers import EPISODE, open_tracker
+from cclf.storage.trackers import EPISODE, make_tracker
 
 _MOST_GIF_FRAMES, _MOST_GIF_PIXELS = 150, 256
 
 
-class Mirror(Protocol):
+class Logger(Protocol):
     name: str
     shown: dict[str, int]
     """By table, the env steps of the last row that is there already; -1 for none."""
@@ -27,11 +27,11 @@ class Mirror(Protocol):
     def close(self) -> None: ...
 
 
-def open_mirrors(
+def make_loggers(
     config: Config, folder: Path, resume_env_steps: int, evaluation_due: bool
-) -> list[Mirror]:
+) -> list[Logger]:
     """Those that a config asks for, ready to go on from a checkpoint."""
-    mirrors: list[Mirror] = []
+    mirrors: list[Logger] = []
     if config.run.tensorboard:
         try:
             mirrors.append(
@@ -41,7 +41,7 @@ def open_mirrors(
             warn(f"no TensorBoard: {error}")
     if config.run.tracker != "none":
         facts = hyperparameters(config)
-        mirrors += open_tracker(config.run.tracker, config, facts, folder, resume_env_steps)
+        mirrors += make_tracker(config.run.tracker, config, facts, folder, resume_env_steps)
     return mirrors
 
 
@@ -51,7 +51,9 @@ def hyperparameters(config: Config) -> dict[str, Any]:
     groups = ("env", "method", "algorithm", "run")
     flat = {name: value for name, value in values.items() if name not in groups}
     for group in groups:
-        acting = {name: value for name, value in values[group].items() if not config.clash(name)}
+        acting = {
+            name: value for name, value in values[group].items() if not config.why_inactive(name)
+        }
         flat |= {f"{group}.{name}": value for name, value in acting.items()}
     return {
         name: value if isinstance(value, (bool, int, float, str)) else str(value)

@@ -30,7 +30,7 @@ NVIDIA_EGL_VENDOR_FILES = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vend
 Pair = Literal["tested", "untested", "broken", "incomplete", "absent"]
 
 
-def facts() -> dict[str, Any]:
+def machine_info() -> dict[str, Any]:
     """What a result must carry about the machine and the packages it came from."""
     found = versions()
     return {

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclf.storage.safe_loading import refuse_unless
+from cclf.storage.safe_loading import check_data
 
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}  # of pixels, of state
 CHUNK_FRAMES = 4096  # bounds the memory that writing one takes: 123 MB of 100x100 RGB
@@ -21,7 +21,7 @@ Write = Callable[[str, dict[str, Tensor]], None]  # (name, tensors)
 Read = Callable[[str], dict[str, Tensor]]
 
 
-class FrameChunks:
+class ReplayChunks:
     """Remembers which files hold the ring, so that the next checkpoint adds only what came since.
 
     A table is JSON: `slots` rows of the ring, `written` frames ever, and the chunks, each with the
@@ -50,7 +50,7 @@ class FrameChunks:
             write_file(name, {"frames": frames.index_select(0, slot).cpu()})
             chunks = [*chunks, {"file": name, "first": first, "count": count}]
             first += count
-        return table_of(frames, written, chunks)
+        return manifest_of(frames, written, chunks)
 
     def _known(self, slots: int, written: int) -> list[dict[str, Any]]:
         """Chunks whose frames still have the same numbers: not when a larger ring has taken over a
@@ -66,7 +66,9 @@ class FrameChunks:
         self._table = table
 
 
-def table_of(frames: Tensor, written: int, chunks: list[dict[str, Any]] | None) -> dict[str, Any]:
+def manifest_of(
+    frames: Tensor, written: int, chunks: list[dict[str, Any]] | None
+) -> dict[str, Any]:
     return {
         "slots": len(frames),
         "written": written,
@@ -85,13 +87,13 @@ def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
         *table["shape"],
         *(chunk[name] for chunk in chunks or [] for name in ("first", "count")),
     ]
-    refuse_unless(
+    check_data(
         all(type(number) is int and number >= 0 for number in numbers),
         "the table of frames holds no counts",
     )
-    refuse_unless(slots <= written, f"the table of frames has {slots} slots for {written} frames")
+    check_data(slots <= written, f"the table of frames has {slots} slots for {written} frames")
     named = table.get("dtype", "uint8")  # older tables hold no other
-    refuse_unless(named in DTYPES, f"the table of frames names the type {named!r}")
+    check_data(named in DTYPES, f"the table of frames names the type {named!r}")
     if chunks is None:
         return torch.zeros(slots, *table["shape"], dtype=DTYPES[named])
     frames = torch.empty(slots, *table["shape"], dtype=DTYPES[named])
@@ -106,7 +108,7 @@ def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
             chunk["count"],
             *table["shape"],
         ]
-        refuse_unless(fits, f"{chunk['file']} holds {found.dtype} of shape {tuple(found.shape)}")
+        check_data(fits, f"{chunk['file']} holds {found.dtype} of shape {tuple(found.shape)}")
         frames[slot] = found[first - chunk["first"] :]
         first = end
     if first != written:

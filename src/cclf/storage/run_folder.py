@@ -17,44 +17,44 @@ from cclf import __version__, presets
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint, machine
-from cclf.storage.atomic_files import only_process, replace_file
+from cclf.storage.atomic_files import atomic_write, folder_lock
 from cclf.storage.safe_loading import (
-    MISFITS,
+    DATA_ERRORS,
     TENSOR_BYTES,
+    check_same_structure,
+    data_error_context,
     read_file,
     read_json,
-    refuse_unlike,
-    refused_as,
 )
 from cclf.types import Learner
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WEIGHTS = "model.safetensors"  # of an agent that was shared, beside its config
-MEASURED_FACTS = ("ms_per_frame",)  # of a manifest: another value is no other machine
+VOLATILE_FIELDS = ("ms_per_frame",)  # of a manifest: another value is no other machine
 
 
 @contextmanager
-def claimed_folder(config: Config, out: Path) -> Iterator[Path]:
+def create_run_folder(config: Config, out: Path) -> Iterator[Path]:
     """The run's folder, made or found, for this process alone, with its config in it. Refuses what
-    `found_folder` refuses."""
+    `open_run_folder` refuses."""
     folder = out / config.run_name()
-    with refused_as(f"cannot use the run folder {folder}"):
+    with data_error_context(f"cannot use the run folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    with found_folder(config, out):
-        with refused_as(f"cannot use the run folder {folder}"):
+    with open_run_folder(config, out):
+        with data_error_context(f"cannot use the run folder {folder}"):
             write_config(config, folder)
         yield folder
 
 
 @contextmanager
-def found_folder(config: Config, out: Path) -> Iterator[Path]:
+def open_run_folder(config: Config, out: Path) -> Iterator[Path]:
     """A run's folder that is there, for this process alone; but for its lock nothing is written.
     Refuses one that holds another config, one that another process works in, and one that cannot
     be written."""
     folder = out / config.run_name()
     with ExitStack() as held:
-        with refused_as(f"cannot use the run folder {folder}"):
-            held.enter_context(only_process(folder))
+        with data_error_context(f"cannot use the run folder {folder}"):
+            held.enter_context(folder_lock(folder))
             _refuse_other_config(config, folder)
         yield folder
 
@@ -62,7 +62,7 @@ def found_folder(config: Config, out: Path) -> Iterator[Path]:
 def write_config(config: Config, folder: Path) -> None:
     """Where there is none yet."""
     if not os.path.lexists(folder / "config.json"):
-        replace_file(
+        atomic_write(
             folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode()
         )
 
@@ -71,8 +71,8 @@ def _refuse_other_config(config: Config, folder: Path) -> None:
     known = folder / "config.json"
     if not os.path.lexists(known):
         return
-    before = read_config(folder).learning_values()
-    now = config.learning_values()
+    before = read_config(folder).hashed_fields()
+    now = config.hashed_fields()
     differing = [
         f"{key} ({before.get(key)} there, {now[key]} now)"
         for key in now
@@ -93,24 +93,24 @@ def read_config(folder: Path) -> Config:
 
 def read_config_file(known: Path) -> Config:
     try:
-        with refused_as(f"cannot read {known}"):
+        with data_error_context(f"cannot read {known}"):
             return presets.from_dict(read_json(known))
     except ConfigError as error:  # what a config refuses does not name its file
         line = str(error)
         raise ConfigError(line if str(known) in line else f"cannot read {known}: {line}") from error
 
 
-def playable_config(folder: Path, trust_imports: bool) -> Config:
+def load_config_for_playing(folder: Path, trust_imports: bool) -> Config:
     """The config of a run folder whose environments and networks are to be made. A task
     gym/MODULE:ID makes Gymnasium import MODULE, an encoder MODULE:FUNCTION imports it too, and
     with that run its code: a file from a stranger may not ask for it, unless the user says so
     (`trust_imports`)."""
     config = read_config(folder)
-    refuse_imports(config, folder, trust_imports)
+    reject_imports(config, folder, trust_imports)
     return config
 
 
-def refuse_imports(
+def reject_imports(
     config: Config,
     where: Path,
     trust_imports: bool,
@@ -127,13 +127,13 @@ def refuse_imports(
             )
 
 
-def trainable_config(path: Path, trust_imports: bool) -> Config:
+def load_config_for_training(path: Path, trust_imports: bool) -> Config:
     """The config to train once more: of a run folder, or a file such as its config.json. Refuses
-    imports as `playable_config` does, and names that are not known here."""
+    imports as `load_config_for_playing` does, and names that are not known here."""
     config = read_config(path) if path.is_dir() else read_config_file(path)
-    refuse_imports(config, path, trust_imports)
+    reject_imports(config, path, trust_imports)
     try:
-        presets.refuse_unknown_names(config)
+        presets.validate_names(config)
     except ConfigError as error:
         raise ConfigError(f"cannot train {path}: {error}") from error
     return config
@@ -145,9 +145,9 @@ def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
     saved = checkpoint.load(folder / "checkpoint", frames)
     if saved is None:
         raise ConfigError(f"{folder} holds no checkpoint yet: train it first")
-    with refused_as(f"the checkpoint in {folder} is not that of a run"):
-        refuse_unlike(0, saved["agent_steps"], "agent_steps")
-        refuse_unlike(0, saved["learner"]["updates"], "updates")
+    with data_error_context(f"the checkpoint in {folder} is not that of a run"):
+        check_same_structure(0, saved["agent_steps"], "agent_steps")
+        check_same_structure(0, saved["learner"]["updates"], "updates")
     if frames and not saved.get(checkpoint.REPLAY_KEPT, True):
         raise ConfigError(
             f"{folder} kept no replay (--no-keep-replay): train it again without that option"
@@ -157,7 +157,7 @@ def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
 
 def read_weights(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
     """Of an agent that was shared without its run: the networks, and the env steps it had seen."""
-    with refused_as(f"cannot read {folder / WEIGHTS}"):
+    with data_error_context(f"cannot read {folder / WEIGHTS}"):
         data = read_file(folder / WEIGHTS, TENSOR_BYTES)
         try:
             weights = tensors_from_bytes(data)
@@ -168,16 +168,16 @@ def read_weights(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
         return weights, int(header["__metadata__"]["env_steps"])
 
 
-def record(
+def write_manifest(
     config: Config, learner: Learner, device: torch.device, folder: Path, env_steps: int
 ) -> None:
     """Write down what runs in `folder` from this moment on, and where."""
-    facts = with_history(_read_manifest(folder), manifest(config, learner, device), env_steps)
+    facts = append_history(_read_manifest(folder), manifest(config, learner, device), env_steps)
     for name, content in (("config.json", config.to_dict()), ("manifest.json", facts)):
-        replace_file(folder / name, (json.dumps(content, indent=2) + "\n").encode())
+        atomic_write(folder / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def with_history(
+def append_history(
     before: dict[str, Any] | None, now: dict[str, Any], env_steps: int
 ) -> dict[str, Any]:
     """A manifest that keeps what it said of earlier rows: where code or machine changed at
@@ -186,7 +186,7 @@ def with_history(
     Each entry there holds all facts, and counts for rows after its `from_env_steps`. Without a
     readable manifest from before, the commit of earlier rows is not known.
 
-    >>> with_history({"commit": "a"}, {"commit": "b"}, 60)
+    >>> append_history({"commit": "a"}, {"commit": "b"}, 60)
     {'commit': 'a', 'history': [{'from_env_steps': 60, 'commit': 'b'}]}
     """
     if env_steps == 0:
@@ -202,7 +202,7 @@ def with_history(
         else [entry for entry in before.get("history", []) if entry["from_env_steps"] < env_steps]
     )
     last = history[-1] if history else first
-    if any(last.get(key) != value for key, value in now.items() if key not in MEASURED_FACTS):
+    if any(last.get(key) != value for key, value in now.items() if key not in VOLATILE_FIELDS):
         history.append({"from_env_steps": env_steps, **now})
     return first | ({"history": history} if history else {})
 
@@ -212,7 +212,7 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
         facts = read_json(folder / "manifest.json")
         steps = [entry["from_env_steps"] + 0 for entry in facts.get("history", [])]
-    except (OSError, *MISFITS):
+    except (OSError, *DATA_ERRORS):
         return None
     return facts if isinstance(facts, dict) and steps == sorted(steps) else None
 
@@ -222,7 +222,7 @@ def manifest(config: Config, learner: Learner, device: torch.device) -> dict[str
     renderer = getattr(getattr(learner, "env", None), "renderer", None)
     return {
         "commit": code_version(),
-        **machine.facts(),
+        **machine.machine_info(),
         # with the build's +cu or +cpu, which the package's metadata leaves out
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -255,7 +255,7 @@ def code_version(package: Path = PACKAGE) -> str:
         return f"cclf {__version__}"
 
 
-def load_part(target: Any, saved: Any, name: str) -> None:
+def load_submodule(target: Any, saved: Any, name: str) -> None:
     """Into a part of a learner; a ValueError where it is not the state of such a part."""
-    refuse_unlike(target.state_dict(), saved, name)
+    check_same_structure(target.state_dict(), saved, name)
     target.load_state_dict(saved)

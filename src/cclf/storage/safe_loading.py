@@ -25,7 +25,7 @@ TEXT_BYTES = 2**30  # more than any table or config of ours
 TENSOR_BYTES = 2**36
 
 # All that Python, numpy and torch say of values they cannot use; RecursionError is a RuntimeError.
-MISFITS = (
+DATA_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -44,14 +44,14 @@ _CHECK_THEMSELVES = ("env", "state_entropy")
 
 
 @contextmanager
-def refused_as(line: str, advice: str = "") -> Iterator[None]:
+def data_error_context(line: str, advice: str = "") -> Iterator[None]:
     """Whatever goes wrong inside with values from a disk is bad input, told in one line that begins
     with `line`."""
     try:
         yield
     except (ConfigError, WorkerError):
         raise
-    except (OSError, *MISFITS) as error:
+    except (OSError, *DATA_ERRORS) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise  # a full disk is no bad file
         said = " ".join(str(error).split())[:300]
@@ -102,7 +102,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def refuse_unlike(own: Any, saved: Any, name: str = "the state") -> None:
+def check_same_structure(own: Any, saved: Any, name: str = "the state") -> None:
     """A ValueError where `saved` cannot be what an object whose state is `own` now saved: other
     names, kinds or shapes, or numbers that are none. Free is what a run fills as it goes on: an
     empty dict, None, the length of an empty array or list."""
@@ -114,17 +114,17 @@ def refuse_unlike(own: Any, saved: Any, name: str = "the state") -> None:
         return
     if isinstance(own, dict):
         if not isinstance(saved, dict):
-            raise ValueError(f"{name} holds no names but {_told(saved)}")
+            raise ValueError(f"{name} holds no names but {_describe(saved)}")
         if saved.keys() != own.keys():
             odd = sorted(map(str, saved.keys() ^ own.keys()))[0]
             raise ValueError(f"{name} {'lacks' if odd in own else 'has the unknown part'} {odd!r}")
         for key, value in own.items():
-            refuse_unlike(value, saved[key], f"{name}/{key}")
+            check_same_structure(value, saved[key], f"{name}/{key}")
     elif isinstance(own, list):
         if not isinstance(saved, list):
-            raise ValueError(f"{name} is {_told(saved)}, not a list")
+            raise ValueError(f"{name} is {_describe(saved)}, not a list")
         for value in saved if own else ():
-            refuse_unlike(own[0], value, name)
+            check_same_structure(own[0], value, name)
     elif hasattr(own, "shape"):
         _refuse_other_array(own, saved, name)
     else:
@@ -136,11 +136,11 @@ def _refuse_other_array(own: Any, saved: Any, name: str) -> None:
         own, np.ndarray
     )
     if not same_kind or saved.dtype != own.dtype:
-        raise ValueError(f"{name} is {_told(saved)}, not {_told(own)}")
+        raise ValueError(f"{name} is {_describe(saved)}, not {_describe(own)}")
     growing = own.ndim > 0 and len(own) == 0
     fixed = 1 if growing else 0
     if saved.ndim != own.ndim or saved.shape[fixed:] != own.shape[fixed:]:
-        raise ValueError(f"{name} is {_told(saved)}, not {_told(own)}")
+        raise ValueError(f"{name} is {_describe(saved)}, not {_describe(own)}")
 
 
 def _refuse_other_scalar(own: Any, saved: Any, name: str) -> None:
@@ -153,25 +153,23 @@ def _refuse_other_scalar(own: Any, saved: Any, name: str) -> None:
     else:
         fits = type(saved) in (int, float) and math.isfinite(saved)
     if not fits:
-        raise ValueError(f"{name} is {_told(saved)}, where {_told(own)} may stand")
+        raise ValueError(f"{name} is {_describe(saved)}, where {_describe(own)} may stand")
 
 
-def refuse_unless(fits: Any, what: str) -> None:
+def check_data(fits: Any, what: str) -> None:
     if not bool(fits):
         raise ValueError(what)
 
 
-def refuse_other_lengths(
-    state: dict[str, Any], names: Iterable[str], length: int, what: str
-) -> None:
+def check_lengths(state: dict[str, Any], names: Iterable[str], length: int, what: str) -> None:
     for name in names:
-        refuse_unless(
+        check_data(
             len(state[name]) == length,
             f"{what}: {name} has {len(state[name]):,} rows, not {length:,}",
         )
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"{value.dtype} of shape {tuple(value.shape)}"
     text = (

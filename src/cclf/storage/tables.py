@@ -15,16 +15,16 @@ import torch
 from cclf.console import warn
 from cclf.storage.known_rows import (
     FINAL_FACTS,
-    KnownRows,
+    TablePrefix,
     add_row,
     check_tables,
-    kept_rows,
+    rows_up_to,
     sha256_of,
     write_final_facts,
 )
-from cclf.storage.loggers import Mirror
-from cclf.storage.safe_loading import refuse_unless
-from cclf.storage.trackers import told
+from cclf.storage.loggers import Logger
+from cclf.storage.safe_loading import check_data
+from cclf.storage.trackers import short_tracker_error
 from cclf.types import Metrics
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
@@ -40,11 +40,11 @@ class CsvTable:
         path: Path,
         columns: Iterable[str],
         resume_env_steps: int,
-        known: KnownRows | None = None,
+        known: TablePrefix | None = None,
         with_later: bool = False,
     ):
-        """`kept_rows` says which rows stay."""
-        kept = kept_rows(path, resume_env_steps, known, with_later)
+        """`rows_up_to` says which rows stay."""
+        kept = rows_up_to(path, resume_env_steps, known, with_later)
         own = tuple(columns)
         self.columns = (
             *own,
@@ -78,8 +78,8 @@ class CsvTable:
         )
         self._file.flush()
 
-    def known(self) -> KnownRows:
-        return KnownRows(self.columns, self._rows, self._sha256.hexdigest())
+    def known(self) -> TablePrefix:
+        return TablePrefix(self.columns, self._rows, self._sha256.hexdigest())
 
     def _counted(self, row: dict[str, str]) -> dict[str, str]:
         self._rows += 1
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
     return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
-class Averages:
+class MetricAccumulator:
     """Means of metrics over many updates. Values stay on the device until asked for: no stall per
     update."""
 
@@ -130,13 +130,13 @@ class Averages:
                 and len(values)
                 and values.is_floating_point()
             )
-            refuse_unless(fits, f"averages/{name} holds no numbers")
+            check_data(fits, f"averages/{name} holds no numbers")
         self._values = {name: list(values) for name, values in state.items()}
 
 
 def _reopened_final(
-    folder: Path, resume_env_steps: int, known: KnownRows | None
-) -> KnownRows | None:
+    folder: Path, resume_env_steps: int, known: TablePrefix | None
+) -> TablePrefix | None:
     """Forget the rows of final.csv after this moment, and what final.json says of them; the rows
     that stay."""
     path, facts = folder / "final.csv", folder / FINAL_FACTS
@@ -158,10 +158,10 @@ class RunLog:
         self,
         folder: Path,
         metric_names: Iterable[str],
-        mirrors: Sequence[Mirror],
+        mirrors: Sequence[Logger],
         resume_env_steps: int,
         evaluation_due: bool = False,
-        known: Mapping[str, KnownRows] | None = None,
+        known: Mapping[str, TablePrefix] | None = None,
     ):
         """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that
         very step, too. `known` are those of the checkpoint, by table."""
@@ -179,7 +179,7 @@ class RunLog:
         self._pace: tuple[float, Mapping[str, Any]] | None = None  # of the last row: when, and it
         self._tell(self._catch_up)
 
-    def _catch_up(self, mirror: Mirror) -> None:
+    def _catch_up(self, mirror: Logger) -> None:
         """The rows of earlier processes, in the order of their steps."""
         rows = [
             (table, {key: float(row[key]) for key in row if row[key] and key != "returns"})
@@ -187,12 +187,12 @@ class RunLog:
             for row in getattr(self, table).kept
         ]
         for table, row in sorted(rows, key=lambda each: each[1]["env_steps"]):
-            _show(mirror, table, row)
+            _log_row(mirror, table, row)
 
     def write(self, table: str, row: Mapping[str, Any]) -> None:
         getattr(self, table).write(row)
         speed = self._speed(row) if table == "train" else {}
-        self._tell(lambda mirror: _show(mirror, table, row, speed))
+        self._tell(lambda mirror: _log_row(mirror, table, row, speed))
 
     def show_video(self, path: Path, pictures: Sequence[np.ndarray], env_steps: int) -> None:
         self._tell(lambda mirror: mirror.show_video(path, pictures, env_steps))
@@ -210,17 +210,17 @@ class RunLog:
             for clock in ("env_steps", "updates")
         }
 
-    def _tell(self, what: Callable[[Mirror], None]) -> None:
+    def _tell(self, what: Callable[[Logger], None]) -> None:
         """To each mirror. One that fails, whatever it raises, leaves: the run must not."""
         for mirror in [*self._mirrors]:
             try:
                 what(mirror)
             except Exception as error:
                 self._mirrors.remove(mirror)
-                line = f"{mirror.name} failed, the run goes on without it: {told(error)}"
+                line = f"{mirror.name} failed, the run goes on without it: {short_tracker_error(error)}"
                 warn(line)
 
-    def known(self) -> dict[str, KnownRows]:
+    def known(self) -> dict[str, TablePrefix]:
         """The rows that are there now, by table, for a checkpoint."""
         final = {} if self._final is None else {"final": self._final}
         return {"train": self.train.known(), "eval": self.eval.known()} | final
@@ -235,8 +235,8 @@ class RunLog:
         self._tell(lambda mirror: mirror.close())
 
 
-def _show(
-    mirror: Mirror, table: str, row: Mapping[str, Any], speed: Mapping[str, float] | None = None
+def _log_row(
+    mirror: Logger, table: str, row: Mapping[str, Any], speed: Mapping[str, float] | None = None
 ) -> None:
     """A row that the mirror does not have: after a kill some are written again."""
     if row["env_steps"] <= mirror.shown[table]:

@@ -21,9 +21,9 @@ import numpy as np
 
 from cclf.config import Config
 from cclf.console import say, warn
-from cclf.errors import ConfigError, one_line
-from cclf.storage.atomic_files import replace_file
-from cclf.storage.safe_loading import MISFITS, open_file, read_text, refuse_unless
+from cclf.errors import ConfigError, short_error
+from cclf.storage.atomic_files import atomic_write
+from cclf.storage.safe_loading import DATA_ERRORS, check_data, open_file, read_text
 
 FILE = "tracker.json"
 PROJECT = "cclf"
@@ -147,7 +147,7 @@ class Tracker:
         os.replace(temporary, self._path)
 
 
-def open_tracker(
+def make_tracker(
     name: str, config: Config, facts: Mapping[str, Any], folder: Path, resume_env_steps: int
 ) -> list[Tracker]:
     """One, or none where it fails at a resume: a run that was trained for days goes on without it.
@@ -156,19 +156,19 @@ def open_tracker(
     try:
         run = _KINDS[name](config, facts, identity)
     except Exception as error:  # whatever a library raises that looks for a service
-        line = f"{name} did not start: {told(error)}"
+        line = f"{name} did not start: {short_tracker_error(error)}"
         if not resume_env_steps:
             raise ConfigError(f"{line}; mend it, or leave --tracker {name} out") from error
         warn(f"{line}; the run goes on without it")
         return []
-    replace_file(folder / FILE, _text(name, identity, shown))
+    atomic_write(folder / FILE, _text(name, identity, shown))
     say(f"tracked by {name}: {run.where}")
     return [Tracker(name, folder, run, identity, shown)]
 
 
-def told(error: Exception) -> str:
+def short_tracker_error(error: Exception) -> str:
     """In a part of a line: some services answer with pages."""
-    return one_line(error)[:300].rstrip(".")
+    return short_error(error)[:300].rstrip(".")
 
 
 def _new() -> tuple[str, dict[str, int]]:
@@ -181,10 +181,10 @@ def _known(path: Path, name: str) -> tuple[str, dict[str, int]]:
     try:
         facts = json.loads(read_text(path))
         identity, shown = facts["id"], {table: facts["shown"][table] for table in _NOTHING}
-        refuse_unless(facts["tracker"] == name, "another tracker's")
-        refuse_unless(re.fullmatch("[0-9a-f]{8}", identity), "an identity that was not made here")
-        refuse_unless(all(type(step) is int for step in shown.values()), "no steps")
-    except (OSError, *MISFITS):
+        check_data(facts["tracker"] == name, "another tracker's")
+        check_data(re.fullmatch("[0-9a-f]{8}", identity), "an identity that was not made here")
+        check_data(all(type(step) is int for step in shown.values()), "no steps")
+    except (OSError, *DATA_ERRORS):
         return _new()
     return identity, shown
 

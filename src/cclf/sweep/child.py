@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from cclf.storage.atomic_files import INHERITED_LOCK, only_process
+from cclf.storage.atomic_files import INHERITED_LOCK, folder_lock
 from cclf.storage.safe_loading import open_file
 from cclf.sweep.plan import Job, RunStatus, progress
 from cclf.training import subprocesses
-from cclf.training.signals import held_back
+from cclf.training.signals import signals_blocked
 
 LOG = "output.txt"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl; elsewhere a run outlives its parent
@@ -45,17 +45,17 @@ class Child:
         # A session of its own: Ctrl-C reaches the sweep, which then asks each run to save. It
         # begins with signals held back, until it listens for them: one that comes while it starts
         # is not lost, and does not kill it.
-        with only_process(folder) as lock, held_back():
+        with folder_lock(folder) as lock, signals_blocked():
             self._log = _new_log(folder / LOG)
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                subprocesses.command(
+                subprocesses.python_command(
                     "-m", "cclf.sweep.child", str(os.getpid()), *job.arguments(out)
                 ),
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=(lock,),
-                env=subprocesses.environment() | own | {INHERITED_LOCK: str(lock)},
+                env=subprocesses.child_environment() | own | {INHERITED_LOCK: str(lock)},
             )
 
     def reports(self) -> list[RunStatus]:
@@ -115,7 +115,7 @@ def main(parent: int, arguments: list[str]) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died before we asked
             sys.exit(128 + signal.SIGTERM)
-    os.execv(sys.executable, subprocesses.command("-m", "cclf.cli", "train", *arguments))
+    os.execv(sys.executable, subprocesses.python_command("-m", "cclf.cli", "train", *arguments))
 
 
 if __name__ == "__main__":

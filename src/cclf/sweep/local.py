@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 
 from cclf import extras
-from cclf.plugins import function_named
+from cclf.plugins import import_function
 from cclf.storage import machine
 from cclf.sweep.child import Child
 from cclf.sweep.plan import Call, Job, RunStatus
@@ -89,14 +89,14 @@ class LocalBackend:
         with restored_settings():
             for config in (call.config for call in calls):
                 device = devices.choose_device(config.run.device)
-                devices.set_up(config, device)
+                devices.configure_torch(config, device)
                 if device.type == "cpu":  # with a GPU it would be asked for its memory
                     wanted = getattr(config.algorithm, "replay_device", "auto")
                     devices.choose_replay_device(wanted, device, needed_bytes=0)
                 if config.run.tracker != "none":
-                    extras.refuse_missing(f"--tracker {config.run.tracker}", [config.run.tracker])
+                    extras.require_extras(f"--tracker {config.run.tracker}", [config.run.tracker])
                 if "encoder" in config.imports:
-                    function_named("encoder", config.algorithm.encoder)
+                    import_function("encoder", config.algorithm.encoder)
 
     def close(self) -> None: ...
 

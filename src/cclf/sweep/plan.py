@@ -14,8 +14,8 @@ from cclf import presets
 from cclf.algorithms.registry import find_base
 from cclf.config import Config
 from cclf.storage import run_end
-from cclf.storage.atomic_files import replace_file
-from cclf.storage.safe_loading import MISFITS, open_file
+from cclf.storage.atomic_files import atomic_write
+from cclf.storage.safe_loading import DATA_ERRORS, open_file
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
 PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
@@ -77,7 +77,7 @@ def settled(calls: Sequence[Call], gpus: bool) -> list[Call]:
     it."""
     device = calls[0].config.run.device
     on_gpu = device.startswith("cuda") or (device == "auto" and gpus)
-    configs = presets.settle([call.config for call in calls], calls[0].out, on_gpu)
+    configs = presets.resolve_precision([call.config for call in calls], calls[0].out, on_gpu)
     return [
         call
         if config == call.config
@@ -139,7 +139,7 @@ def jobs_of(
     place = {call: number for number, call in enumerate(calls)}
     stacks: dict[Any, list[list[Call]]] = {}
     for group in sorted(groups, key=lambda group: place[group[0]]):
-        is_game = find_base(group[0].config.base).learns_tasks_together
+        is_game = find_base(group[0].config.base).batches_runs
         but_task = (group[0].options[1:], group[0].out, *(call.config.seed for call in group))
         stacks.setdefault(but_task if is_game else group[0], []).append(group)
     parts = [
@@ -207,14 +207,17 @@ def progress(folder: Path) -> RunStatus:
             returns[-1] if returns else None,
             updates=int(rows[-1].get("updates") or 0),
         )
-    except (OSError, *MISFITS):  # there is none yet, or the run itself says what is wrong with it
+    except (
+        OSError,
+        *DATA_ERRORS,
+    ):  # there is none yet, or the run itself says what is wrong with it
         return RunStatus()
 
 
 def is_finished(call: Call) -> bool:
     """As its folder proves, whatever a process said."""
     config = call.config
-    return run_end.is_at_end(
+    return run_end.is_complete(
         call.folder, config.run.env_steps, config.env.action_repeat, config.run.final_eval_episodes
     )
 
@@ -246,4 +249,4 @@ def mark(outcome: Outcome) -> None:
             "config": config.to_dict(),  # of a run that ended before it wrote its own
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, (json.dumps(facts, indent=2) + "\n").encode())
+        atomic_write(path, (json.dumps(facts, indent=2) + "\n").encode())

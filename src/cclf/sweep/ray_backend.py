@@ -25,7 +25,7 @@ from cclf import __version__
 from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.storage import machine
-from cclf.storage.atomic_files import only_process, wait_for_folder
+from cclf.storage.atomic_files import folder_lock, wait_until_unlocked
 from cclf.sweep import run_files
 from cclf.sweep.child import Child
 from cclf.sweep.plan import (
@@ -177,11 +177,13 @@ def _refuse_silence(address: str) -> None:
         raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
     if address.startswith("ray://"):
         return
-    words = subprocesses.command("-m", "ray.scripts.scripts", "health-check", "--address", address)
+    words = subprocesses.python_command(
+        "-m", "ray.scripts.scripts", "health-check", "--address", address
+    )
     try:
         subprocess.run(
             words,
-            env=subprocesses.environment(),
+            env=subprocesses.child_environment(),
             capture_output=True,
             timeout=ANSWER_SECONDS,
             check=True,
@@ -269,7 +271,7 @@ class RayRun:
         if not self._holds_folders:
             for folder in self.job.folders(self.out):
                 folder.mkdir(parents=True, exist_ok=True)
-                self._held.enter_context(only_process(folder))
+                self._held.enter_context(folder_lock(folder))
             self._holds_folders = True
 
     def _take(self, reports: list[RunStatus], newest_checkpoints: list[int]) -> None:
@@ -378,7 +380,7 @@ class RemoteRun:
     def train(self, out: Path | None) -> tuple[list[RunStatus], list[int]]:
         self._shared_out = out
         for folder in self.job.folders(self.out):
-            wait_for_folder(folder, LOCK_SECONDS)
+            wait_until_unlocked(folder, LOCK_SECONDS)
         self._child = Child(self.job, self.out, {})
         return self.report()
 

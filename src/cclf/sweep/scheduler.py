@@ -24,7 +24,7 @@ from cclf.sweep.plan import (
     jobs_of,
     mark,
 )
-from cclf.training.signals import SIGNALS, Stop
+from cclf.training.signals import SIGNALS, StopSignal
 
 POLL_SECONDS = 0.1
 # How a process ends that a signal killed before it could listen, or that was signalled twice and
@@ -46,7 +46,7 @@ class Backend(Protocol):
 def run_all(
     calls: Sequence[Call],
     backend: Backend,
-    stop: Stop,
+    stop: StopSignal,
     stop_after_seconds: float | None = None,
     seeds_per_process: int = 1,
     games_per_process: int = 1,

@@ -5,7 +5,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cclf.training.evaluation import Evaluation, Rounds, evaluate, evaluate_games, finish
+from cclf.training.evaluation import (
+    Evaluation,
+    EvaluationSteps,
+    evaluate,
+    evaluate_games,
+    wait_for_evaluation,
+)
 from cclf.training.workers import LocalEnvs
 from cclf.types import EnvSpec, Policy
 
@@ -13,7 +19,7 @@ from cclf.types import EnvSpec, Policy
 class Agent(NamedTuple):
     # with `state_dict` and `load_state_dict`, and `networks` where those are not all of it
     policy: Any
-    rounds: Callable[..., Rounds]  # (seeds, record)
+    rounds: Callable[..., EvaluationSteps]  # (seeds, record)
     close: Callable[[], None]
     spec: EnvSpec | None = None  # of what it plays; without one it can be evaluated, not asked
 
@@ -23,7 +29,7 @@ class Agent(NamedTuple):
         record: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        return finish(self.rounds(seeds, record), stopped)
+        return wait_for_evaluation(self.rounds(seeds, record), stopped)
 
 
 def plain_agent(env: Any, policy: Policy, frame_stack: int, device: torch.device) -> Agent:
@@ -32,7 +38,7 @@ def plain_agent(env: Any, policy: Policy, frame_stack: int, device: torch.device
     `env` is an `Env`, or a `Game` where actions are discrete.
     """
 
-    def rounds(seeds: Sequence[int], record: bool) -> Rounds:
+    def rounds(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if env.spec.num_actions is None:
             return evaluate(LocalEnvs([env]), policy, seeds, frame_stack, device, record)
         return evaluate_games(env, policy, seeds, 0.0, record)

@@ -8,7 +8,7 @@ from cclf.errors import StopRun
 from cclf.training.torch_settings import restored_settings
 
 
-class Step(NamedTuple):
+class StepInfo(NamedTuple):
     """A turn of the learner is over: one agent step, and of A2C one rollout."""
 
     env_steps: int
@@ -17,7 +17,7 @@ class Step(NamedTuple):
     episodes: int  # of training, those that ended
 
 
-class Evaluated(NamedTuple):
+class EvaluationInfo(NamedTuple):
     """An evaluation is over; the counters are those of the moment it began."""
 
     env_steps: int
@@ -37,24 +37,24 @@ class Callbacks(NamedTuple):
     """Each may raise `StopRun`: the run is then saved and stops, as after a signal. Any other error
     ends the run, as the cause of a `CallbackError`."""
 
-    on_step: Callable[[Step], Any] | None = None
-    on_evaluation: Callable[[Evaluated], Any] | None = None
+    on_step: Callable[[StepInfo], Any] | None = None
+    on_evaluation: Callable[[EvaluationInfo], Any] | None = None
 
-    def tell(self, step: Step | None, evaluations: Sequence[Evaluated]) -> bool:
+    def tell(self, step: StepInfo | None, evaluations: Sequence[EvaluationInfo]) -> bool:
         """Whether one asks to stop. All are told first."""
         steps = () if step is None or self.on_step is None else (step,)
-        asked = [_asks_to_stop("on_step", self.on_step, fact) for fact in steps]
+        asked = [_requests_stop("on_step", self.on_step, fact) for fact in steps]
         if self.on_evaluation is not None:
             asked += [
-                _asks_to_stop("on_evaluation", self.on_evaluation, fact) for fact in evaluations
+                _requests_stop("on_evaluation", self.on_evaluation, fact) for fact in evaluations
             ]
         return any(asked)
 
 
-NOBODY = Callbacks()
+NO_CALLBACKS = Callbacks()
 
 
-def _asks_to_stop(name: str, callback: Any, fact: Step | Evaluated) -> bool:
+def _requests_stop(name: str, callback: Any, fact: StepInfo | EvaluationInfo) -> bool:
     try:
         with restored_settings():
             callback(fact)

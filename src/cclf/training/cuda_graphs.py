@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cclf.console import say
-from cclf.kernels.compile_cache import keep_cache
+from cclf.kernels.compile_cache import set_compile_cache
 from cclf.types import Metrics
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,7 +48,7 @@ def compiled(function: Function) -> Function:
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """By PyTorch's compiler, which takes seconds to import: random actions need none of it."""
-    keep_cache()
+    set_compile_cache()
     from torch._dynamo import config
     from torch._functorch import config as gradients
 
@@ -60,14 +60,16 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
-def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+def run_concurrently(
+    first: Callable[[], First], second: Callable[[], Second]
+) -> tuple[First, Second]:
     """The results of both. In a CUDA graph they are computed at the same time: small kernels of one
     fill what the other leaves idle.
 
     Neither may read what the other writes, and what both read must stay referenced until the end:
     memory that one gives back the other might be given.
 
-    >>> at_once(lambda: 1, lambda: 2)
+    >>> run_concurrently(lambda: 1, lambda: 2)
     (1, 2)
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
@@ -82,7 +84,7 @@ def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[F
 
 
 # calls that run plainly first: optimisers make their state, cuDNN chooses its kernels
-EAGER_CALLS = 4
+WARMUP_CALLS = 4
 
 
 class GraphedPolicy:
@@ -99,7 +101,7 @@ class GraphedPolicy:
 
     def __call__(self, observation: Tensor) -> Tensor:
         shape = observation.shape
-        left = self.eager_left.setdefault(shape, EAGER_CALLS)
+        left = self.eager_left.setdefault(shape, WARMUP_CALLS)
         if left > 0:
             self.eager_left[shape] = left - 1
             return self.act(observation)
@@ -144,7 +146,7 @@ class GraphedUpdate:
         self.update, self.cycle, self.count, self.generators = update, cycle, count, generators
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], torch.Tensor]] = {}
         self.pool: Any = None
-        self.eager_left = EAGER_CALLS
+        self.eager_left = WARMUP_CALLS
 
     def __call__(self) -> Metrics:
         if self.eager_left > 0:

@@ -29,7 +29,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def set_up(config: Config, device: torch.device) -> None:
+def configure_torch(config: Config, device: torch.device) -> None:
     """All that a run sets for its process."""
     set_threads(config, device)
     set_precision(config, device)
@@ -75,14 +75,14 @@ def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -
         if needed_bytes < 0.8 * free:
             return device
         if wanted == "cuda":
-            raise ConfigError(_too_large("GPU", needed_bytes, free))
+            raise ConfigError(_memory_error("GPU", needed_bytes, free))
     free = machine.available_memory_bytes()
     if needed_bytes > 0.9 * free:
-        raise ConfigError(_too_large("main", needed_bytes, free))
+        raise ConfigError(_memory_error("main", needed_bytes, free))
     return torch.device("cpu")
 
 
-def _too_large(where: str, needed_bytes: int, free_bytes: int) -> str:
+def _memory_error(where: str, needed_bytes: int, free_bytes: int) -> str:
     return (
         f"replay needs {needed_bytes / 1e9:.2f} GB of {where} memory, {free_bytes / 1e9:.2f} GB "
         "are free: "

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from cclf.console import warn
-from cclf.data.device_transfer import ToHost
+from cclf.data.device_transfer import AsyncHostCopy
 from cclf.errors import WorkerError
 from cclf.storage.atomic_files import replacing
-from cclf.training.worker_process import drawn
-from cclf.training.workers import LOST, MAX_LOSSES, EnvPool
+from cclf.training.worker_process import try_render
+from cclf.training.workers import MAX_RESTARTS, WORKER_LOST, EnvPool
 from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
 
 
@@ -35,7 +35,7 @@ class Evaluation(NamedTuple):
         return float(np.std(self.returns))
 
 
-class Film:
+class VideoRecorder:
     """Pictures of an episode. Once one cannot be drawn none is wanted any more, and the reason is
     kept."""
 
@@ -52,7 +52,7 @@ class Film:
 
 # An evaluation goes on by rounds, between which training may go on too. Each yields the pipes that
 # more is awaited from.
-Rounds = Generator[Sequence[Connection], None, Evaluation]
+EvaluationSteps = Generator[Sequence[Connection], None, Evaluation]
 
 
 class EvaluationStoppedError(ValueError):
@@ -62,7 +62,7 @@ class EvaluationStoppedError(ValueError):
 LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times DeepMind Control's longest
 
 
-def _say_long(agent_steps: int) -> None:
+def _warn_long_episode(agent_steps: int) -> None:
     warn(
         f"an evaluation episode has {agent_steps:,} agent steps and goes on; where "
         "its task has no time limit it "
@@ -75,7 +75,7 @@ def _never() -> bool:
     return False
 
 
-def next_round(rounds: Rounds, patience_seconds: float = 0.0) -> Evaluation | None:
+def poll(rounds: EvaluationSteps, patience_seconds: float = 0.0) -> Evaluation | None:
     """One round; the result when it was the last. With patience it sleeps until a worker
     answers."""
     try:
@@ -88,10 +88,12 @@ def next_round(rounds: Rounds, patience_seconds: float = 0.0) -> Evaluation | No
     return None
 
 
-def finish(rounds: Rounds, stopped: Callable[[], bool] = _never) -> Evaluation:
+def wait_for_evaluation(
+    rounds: EvaluationSteps, stopped: Callable[[], bool] = _never
+) -> Evaluation:
     """All rounds; given up as soon as `stopped()`."""
     while not stopped():
-        result = next_round(rounds, patience_seconds=0.1)
+        result = poll(rounds, patience_seconds=0.1)
         if result is not None:
             return result
     raise EvaluationStoppedError
@@ -104,13 +106,13 @@ def evaluate(
     frame_stack: int,
     device: torch.device,
     record: bool = False,
-) -> Rounds:
+) -> EvaluationSteps:
     """One episode per seed with the deterministic policy. What comes of them does not depend on how
     many environments share them.
 
     An episode whose worker is lost begins again from its seed, and so ends as it would have.
     """
-    waiting, film = deque(range(len(seeds))), Film(record)
+    waiting, film = deque(range(len(seeds))), VideoRecorder(record)
     returns, losses = [0.0] * len(seeds), [0] * len(seeds)
     episode_in, frames = dict[int, int](), dict[int, deque[np.ndarray]]()  # by environment
     steps = dict[int, int]()  # agent steps of the episode there
@@ -133,9 +135,9 @@ def evaluate(
             if env not in episode_in:
                 continue
             episode = episode_in[env]
-            if command == LOST:
+            if command == WORKER_LOST:
                 losses[episode] += 1
-                if losses[episode] > MAX_LOSSES:
+                if losses[episode] > MAX_RESTARTS:
                     raise WorkerError(
                         f"{value}; {losses[episode]} times in one episode of an evaluation"
                     )
@@ -152,7 +154,7 @@ def evaluate(
                 returns[episode] += value.reward
                 steps[env] += 1
                 if steps[env] == LONG_EPISODE_AGENT_STEPS:
-                    _say_long(steps[env])
+                    _warn_long_episode(steps[env])
                 if value.terminated or value.truncated:
                     begin(env)
                 else:
@@ -183,7 +185,7 @@ def _actions(
     batch = torch.zeros(episodes, *like.shape, dtype=like.dtype, pin_memory=True)
     for episode, stack in stacks.items():
         batch[episode] = torch.from_numpy(stack)
-    chosen = ToHost(policy.evaluation_action(batch.to(device, non_blocking=True)))
+    chosen = AsyncHostCopy(policy.evaluation_action(batch.to(device, non_blocking=True)))
     while not chosen.arrived():  # an update of the training may be before it on the GPU
         yield ()
     actions = chosen.numpy()
@@ -196,16 +198,16 @@ def evaluate_vector(
     seeds: Sequence[int],
     action_seed: int,
     record: bool = False,
-) -> Rounds:
+) -> EvaluationSteps:
     """One episode in each environment with sampled actions. Later episodes of the quick ones do not
     count: they would favour short, successful episodes."""
     random = np.random.default_rng(action_seed)
     observation = env.reset(seeds)
-    totals, film = np.zeros(env.num_envs), Film(record)
+    totals, film = np.zeros(env.num_envs), VideoRecorder(record)
     going_on = np.ones(env.num_envs, dtype=bool)
     while going_on.any():
         if film.wanted and going_on[0]:
-            film.add(drawn(lambda: env.render(0)))
+            film.add(try_render(lambda: env.render(0)))
         actions = algorithm.act(observation, random.random((env.num_envs, env.num_actions)))
         observation, reward, terminated, truncated = env.step(actions)
         totals += reward * going_on
@@ -216,17 +218,17 @@ def evaluate_vector(
 
 def evaluate_games(
     game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False
-) -> Rounds:
+) -> EvaluationSteps:
     """One whole game per seed, an action random with probability `epsilon`. The policy sees one
     stack at a time, so that nothing depends on how many games are played side by side."""
     assert game.spec.num_actions is not None, "games have discrete actions"
-    returns, film = [], Film(record)
+    returns, film = [], VideoRecorder(record)
     for episode, seed in enumerate(seeds):
         game.reset(seed)
         random, total, over = np.random.default_rng([seed, 1]), 0.0, False
         while not over:
             if film.wanted and episode == 0:
-                film.add(drawn(game.picture))
+                film.add(try_render(game.picture))
             chance, which = random.random(2)
             action = int(policy.evaluation_action(torch.from_numpy(game.stack)[None]))
             step = game.step(int(which * game.spec.num_actions) if chance < epsilon else action)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cclf.errors import WorkerError
-from cclf.training.evaluation import Evaluation, Rounds
+from cclf.training.evaluation import Evaluation, EvaluationSteps
 from cclf.training.worker_process import RAISED
-from cclf.training.workers import LOST, MAX_LOSSES, EnvWorkers, Make
+from cclf.training.workers import MAX_RESTARTS, WORKER_LOST, EnvWorkers, Factory
 
 # the longest game of Atari takes half a minute on a free core, but players get what training leaves
 EPISODE_SECONDS = 3600.0
@@ -24,17 +24,17 @@ class Episode:
     error: Exception | None = None  # it cannot be played
 
 
-class Evaluators:
+class EvaluationWorkers:
     """Episodes wait here and are played as workers get free; one whose worker is lost is played
     again, to the same end."""
 
-    def __init__(self, make: Make, workers: int, timeout_seconds: float = EPISODE_SECONDS):
+    def __init__(self, make: Factory, workers: int, timeout_seconds: float = EPISODE_SECONDS):
         """`make` gives an object with `play(*agent, seed)`, the return of that episode."""
         self._pool = EnvWorkers([make] * workers, workers, "the evaluation", timeout_seconds)
         self._waiting: deque[Episode] = deque()
         self._playing: dict[int, Episode] = {}
 
-    def rounds(self, agent: tuple[Any, ...], seeds: Sequence[int]) -> Rounds:
+    def rounds(self, agent: tuple[Any, ...], seeds: Sequence[int]) -> EvaluationSteps:
         episodes = [Episode(agent, seed) for seed in seeds]
         self._waiting.extend(episodes)
         try:
@@ -55,9 +55,9 @@ class Evaluators:
                 continue  # a second error of a worker that made no player
             if command == RAISED:
                 episode.error = value
-            elif command != LOST:
+            elif command != WORKER_LOST:
                 episode.result = value
-            elif episode.losses == MAX_LOSSES:
+            elif episode.losses == MAX_RESTARTS:
                 episode.error = WorkerError(
                     f"{value}; {episode.losses + 1} times in one episode of an evaluation"
                 )

@@ -6,34 +6,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cclf.errors import ConfigError, WorkerError, one_line
+from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
-from cclf.storage.failure import NonFiniteError, first_non_finite_of, refuse_non_finite
-from cclf.storage.known_rows import KnownRows
-from cclf.storage.safe_loading import refuse_unless, refuse_unlike, refused_as
-from cclf.storage.tables import Averages, RunLog
-from cclf.training.callbacks import NOBODY, Callbacks, Evaluated, Step
+from cclf.storage.failure import NonFiniteError, check_finite, first_non_finite_of
+from cclf.storage.known_rows import TablePrefix
+from cclf.storage.safe_loading import check_data, check_same_structure, data_error_context
+from cclf.storage.tables import MetricAccumulator, RunLog
+from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
 from cclf.training.evaluation import (
     Evaluation,
+    EvaluationSteps,
     EvaluationStoppedError,
-    Rounds,
-    finish,
-    next_round,
+    poll,
+    wait_for_evaluation,
     write_video,
 )
 from cclf.training.progress import Progress
-from cclf.training.signals import Stop
-from cclf.training.turns import take_turns
+from cclf.training.signals import StopSignal
+from cclf.training.turns import interleave
 from cclf.types import Learner
 
 # (env_steps, record) -> the evaluation of the agent as it is now
-Evaluate = Callable[[int, bool], Rounds]
+Evaluate = Callable[[int, bool], EvaluationSteps]
 PATIENCE_SECONDS = 0.01  # with workers, where a run has to wait for them
 STOP_GRACE_SECONDS = 5.0  # for evaluations under way when a stop is asked for
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """When to do what. Budgets are environment steps."""
 
     env_steps: int
@@ -45,39 +45,39 @@ class Plan:
     keep_replay: bool = True  # on disk, when all is done
 
 
-class UnderWay(NamedTuple):
+class PendingEvaluation(NamedTuple):
     """An evaluation that has begun, and when."""
 
-    rounds: Rounds
+    rounds: EvaluationSteps
     clocks: dict[str, Any]
     wall_seconds: float
 
 
-class Training:
+class TrainingRun:
     """One run: a learner, its evaluation, and everything the loop counts. All of it is in
     `state_dict`."""
 
-    def __init__(self, plan: Plan, learner: Learner, evaluate: Evaluate, folder: Path):
+    def __init__(self, plan: Schedule, learner: Learner, evaluate: Evaluate, folder: Path):
         self.plan, self.learner, self.evaluate, self.folder = plan, learner, evaluate, folder
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.agent_steps = 0
         self.episodes = 0
         self.finished_returns: list[float] = []
-        self.averages = Averages()
+        self.averages = MetricAccumulator()
         self.wall_seconds = 0.0
         # when this process began, less the seconds that earlier ones took
         self._started: float | None = None
         # True in a checkpoint when the evaluation of its moment was not over: whoever goes on from
         # there makes it again.
         self.evaluation_due = False
-        self.under_way: UnderWay | None = None
+        self.under_way: PendingEvaluation | None = None
         self.saved_env_steps = 0
         # for callbacks, since they were told last
         self._has_stepped = False
-        self._evaluations: list[Evaluated] = []
+        self._evaluations: list[EvaluationInfo] = []
         self._replay_lost = False  # what is loaded of it stands for frames that were not kept
         # of the tables, by the checkpoint that this run goes on from
-        self.known_rows: dict[str, KnownRows] = {}
+        self.known_rows: dict[str, TablePrefix] = {}
 
     @property
     def env_steps(self) -> int:
@@ -87,7 +87,9 @@ class Training:
     def finished(self) -> bool:
         return self.env_steps >= self.plan.env_steps and not self.evaluation_due
 
-    def turn(self, log: RunLog, progress: Progress, stop: Stop) -> Generator[None, None, None]:
+    def turn(
+        self, log: RunLog, progress: Progress, stop: StopSignal
+    ) -> Generator[None, None, None]:
         """One turn of the learner, and what is due after it. It yields where other runs can go on
         meanwhile."""
         self._started = (
@@ -96,9 +98,7 @@ class Training:
         if not self.evaluation_due:
             yield from self._step(log, progress)
         if self.under_way is not None:
-            result = next_round(
-                self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0
-            )
+            result = poll(self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0)
             if result is not None:
                 self._write_eval_row(self.under_way, result, log, progress)
                 if self.finished:
@@ -113,7 +113,9 @@ class Training:
 
     def tell(self, callbacks: Callbacks) -> bool:
         """Hand over what is new since the last time; whether a stop is asked for."""
-        step = Step(**self._clocks(), episodes=self.episodes) if self._has_stepped else None
+        step = (
+            StepInfo(**self._step_counters(), episodes=self.episodes) if self._has_stepped else None
+        )
         self._has_stepped = False
         evaluations, self._evaluations = self._evaluations, []
         return callbacks.tell(step, evaluations)
@@ -121,11 +123,11 @@ class Training:
     def _step(self, log: RunLog, progress: Progress) -> Generator[None, None, None]:
         before = self.agent_steps
         yield from self._advance()
-        if _crossed(before, self.agent_steps, self.plan.log_every_agent_steps):
+        if _crossed_multiple(before, self.agent_steps, self.plan.log_every_agent_steps):
             self._write_train_row(log, progress)
         progress.step(self.env_steps, self.learner.updates)
         self._has_stepped = True
-        evaluations_crossed = _crossed(
+        evaluations_crossed = _crossed_multiple(
             before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps
         )
         self.evaluation_due = evaluations_crossed or self.env_steps >= self.plan.env_steps
@@ -152,7 +154,7 @@ class Training:
         if metrics is not None:
             self.averages.add(metrics)
 
-    def _clocks(self) -> dict[str, Any]:
+    def _step_counters(self) -> dict[str, Any]:
         return {
             "env_steps": self.env_steps,
             "agent_steps": self.agent_steps,
@@ -160,15 +162,15 @@ class Training:
         }
 
     def _write_train_row(self, log: RunLog, progress: Progress) -> None:
-        row = self._clocks() | {"episodes": self.episodes}
+        row = self._step_counters() | {"episodes": self.episodes}
         if self.finished_returns:
             row["episode_return"] = sum(self.finished_returns) / len(self.finished_returns)
             progress.training_return(row["episode_return"])
             self.finished_returns.clear()
-        row |= self.averages.take() | self.learner.slow_metrics()
+        row |= self.averages.take() | self.learner.replay_metrics()
         log.write("train", row)
         # here, where the values are on the host anyway: per update it would stall a GPU
-        refuse_non_finite(self.folder, row)
+        check_finite(self.folder, row)
 
     def _check_finite(self) -> None:
         """Of what was measured since the last row, then of all that was learned."""
@@ -178,9 +180,9 @@ class Training:
         )
         found = first_non_finite_of(losses_first) or first_non_finite_of(self.state_dict())
         if found is not None:
-            refuse_non_finite(self.folder, self._clocks() | dict([found]))
+            check_finite(self.folder, self._step_counters() | dict([found]))
 
-    def _evaluate(self, log: RunLog, progress: Progress, stop: Stop) -> None:
+    def _evaluate(self, log: RunLog, progress: Progress, stop: StopSignal) -> None:
         """Begin what is due. Beside training the checkpoint comes first and the row when it is
         over, else the row at once."""
         self.wall_seconds = self._seconds()
@@ -188,7 +190,7 @@ class Training:
         self._check_finite()
         last = self.env_steps >= self.plan.env_steps
         rounds = self.evaluate(self.env_steps, self.plan.video and last)
-        self.under_way = UnderWay(rounds, self._clocks(), self.wall_seconds)
+        self.under_way = PendingEvaluation(rounds, self._step_counters(), self.wall_seconds)
         if self.plan.evaluate_beside_training:
             self._save(log)
             self.evaluation_due = last  # nothing is left to go on with
@@ -204,14 +206,17 @@ class Training:
         if self.under_way is not None:
             try:
                 self._write_eval_row(
-                    self.under_way, finish(self.under_way.rounds, stopped), log, progress
+                    self.under_way,
+                    wait_for_evaluation(self.under_way.rounds, stopped),
+                    log,
+                    progress,
                 )
             except EvaluationStoppedError:
                 return False
         return True
 
     def _write_eval_row(
-        self, over: UnderWay, result: Evaluation, log: RunLog, progress: Progress
+        self, over: PendingEvaluation, result: Evaluation, log: RunLog, progress: Progress
     ) -> None:
         self.under_way = None
         if over.clocks["env_steps"] == self.env_steps:
@@ -224,11 +229,11 @@ class Training:
             "returns": " ".join(f"{value:.8g}" for value in result.returns),
         }
         # first: the table holds returns that can be compared
-        refuse_non_finite(self.folder, over.clocks | row)
+        check_finite(self.folder, over.clocks | row)
         log.write("eval", over.clocks | row)
         progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
         self._evaluations.append(
-            Evaluated(
+            EvaluationInfo(
                 **over.clocks,
                 return_mean=result.mean,
                 return_std=result.std,
@@ -251,7 +256,7 @@ class Training:
             write_video(str(path), result.pictures)
         except Exception as error:
             path.unlink(missing_ok=True)  # what was begun of it
-            progress.say(f"cclf: warning: no video: {one_line(error)}")
+            progress.say(f"cclf: warning: no video: {short_error(error)}")
             return False
         return True
 
@@ -265,13 +270,13 @@ class Training:
         # and perhaps tables, which older checkpoints do not have, and that replay was not kept
         parts = {*self._COUNTERS, "learner", "averages"}
         known = state.keys() - {"tables", REPLAY_KEPT}
-        refuse_unless(known == parts, f"it holds the parts {sorted(state)}")
+        check_data(known == parts, f"it holds the parts {sorted(state)}")
         for name in self._COUNTERS:
-            refuse_unlike(getattr(self, name), state[name], name)
+            check_same_structure(getattr(self, name), state[name], name)
             setattr(self, name, state[name])
-        refuse_unlike([0.0], self.finished_returns, "finished_returns")
+        check_same_structure([0.0], self.finished_returns, "finished_returns")
         self.known_rows = {
-            name: KnownRows(**facts) for name, facts in state.get("tables", {}).items()
+            name: TablePrefix(**facts) for name, facts in state.get("tables", {}).items()
         }  # older ones have none
         if self.finished:
             # nothing is left to do, and a smaller budget than was run may have no room for the
@@ -283,9 +288,9 @@ class Training:
                 f"{self.folder} ended at {self.env_steps:,} env steps and kept no replay "
                 "(--no-keep-replay), so it cannot go on: use another --out"
             )
-        refuse_unlike(self.learner.state_dict(), state["learner"], "learner")
+        check_same_structure(self.learner.state_dict(), state["learner"], "learner")
         learned_steps = state["learner"].get("agent_steps", self.agent_steps)
-        refuse_unless(
+        check_data(
             learned_steps == self.agent_steps,
             f"agent_steps is {self.agent_steps} and {learned_steps}",
         )
@@ -298,7 +303,7 @@ class Training:
         saved = self.checkpoints.load(agent_steps=agent_steps)
         if saved is None:
             return False
-        with refused_as(
+        with data_error_context(
             f"the checkpoint in {self.folder} does not fit this run", "use another --out"
         ):
             self.load_state_dict(saved)
@@ -308,13 +313,13 @@ class Training:
 class ActiveRun(NamedTuple):
     """A training with its files and its line in the terminal."""
 
-    training: Training
+    training: TrainingRun
     log: RunLog
     progress: Progress
 
 
-def run_together(
-    runs: Sequence[ActiveRun], stop: Stop, callbacks: Callbacks = NOBODY
+def train_loop(
+    runs: Sequence[ActiveRun], stop: StopSignal, callbacks: Callbacks = NO_CALLBACKS
 ) -> dict[int, NonFiniteError | WorkerError]:
     """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end
     is saved.
@@ -342,7 +347,7 @@ def run_together(
         # Evaluations that are due first: the next step of a stacked run moves all of its stack, the
         # weights to be evaluated too.
         moving = [place for place in places if runs[place].training.evaluation_due] or places
-        errors = take_turns(
+        errors = interleave(
             [
                 runs[place].training.turn(runs[place].log, runs[place].progress, stop)
                 for place in moving
@@ -360,6 +365,6 @@ def run_together(
     return failed
 
 
-def _crossed(before: int, now: int, every: int) -> bool:
+def _crossed_multiple(before: int, now: int, every: int) -> bool:
     """Whether a multiple of `every` lies in (before, now]."""
     return now // every != before // every

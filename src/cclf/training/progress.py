@@ -14,7 +14,7 @@ from cclf.console import message_stream, say
 from cclf.training.pace import Pace
 
 WIDTH = 80  # columns of a line that stays
-LINES = 20  # evaluations of a run that get a line of their own, about
+MAX_EVALUATION_LINES = 20  # evaluations of a run that get a line of their own, about
 SILENT_SECONDS = 600.0  # after which the next evaluation gets one, too
 # After so long without a line, or a fifth of the time since the start, one says that a run goes on.
 LIFE_SECONDS, LIFE_SHARE = 60.0, 0.2
@@ -109,7 +109,7 @@ class Progress:
         self._estimates = Estimates(speed_estimate_period=SPEED_SECONDS, get_time=clock)
         # Neither has begun before the first update: nothing is estimated from a warm-up.
         self._steps = self._estimates.add_task("", start=False, total=total_env_steps)
-        self._learned = self._estimates.add_task("", start=False, total=None)
+        self._loss_views = self._estimates.add_task("", start=False, total=None)
         self._live: Live | None = None
         stream = message_stream()
         if stream.isatty() and not quiet and not label:
@@ -122,7 +122,7 @@ class Progress:
         self._env_steps, self._updates = env_steps, updates
         if begins:
             self._estimates.reset(self._steps, completed=env_steps)
-            self._estimates.reset(self._learned, completed=updates)
+            self._estimates.reset(self._loss_views, completed=updates)
         if begins or self._clock() - self._drawn > DRAW_SECONDS:
             self._draw()
         left = self._pace.step(env_steps, updates)
@@ -147,7 +147,7 @@ class Progress:
         self._pace.pause()
         self._eval_return = number(mean, 4, _MEAN_COLUMNS)
         self._draw()
-        if not self._deserves_a_line(env_steps):
+        if not self._should_print(env_steps):
             return
         self._say_row(env_steps, f"{self._eval_return} ± {number(std, 2, _STD_COLUMNS)}")
         self._told = env_steps, self._clock()
@@ -172,20 +172,22 @@ class Progress:
             f"{rate:>{_RATE_COLUMNS}}  {left}"
         )
 
-    def _deserves_a_line(self, env_steps: int) -> bool:
+    def _should_print(self, env_steps: int) -> bool:
         """A suite with hundreds of evaluations must not flood a terminal or a log; all of them are
         in eval.csv."""
         if self._told is None or env_steps >= self.total:
             return True
         told_env_steps, told_at = self._told
-        share, told_share = (LINES * steps // self.total for steps in (env_steps, told_env_steps))
+        share, told_share = (
+            MAX_EVALUATION_LINES * steps // self.total for steps in (env_steps, told_env_steps)
+        )
         return share > told_share or self._clock() - told_at > SILENT_SECONDS
 
     def _draw(self) -> None:
         """Also where nothing is drawn: estimates come from what is told here."""
         self._drawn = self._clock()
         self._estimates.update(self._steps, completed=self._env_steps)
-        self._estimates.update(self._learned, completed=self._updates)
+        self._estimates.update(self._loss_views, completed=self._updates)
         if self._live is not None:
             self._live.refresh()
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-TOGETHER_SECONDS = 0.5
-STOPPING = "stopping after this update, then saving; Ctrl-C again quits at once"
+SAME_SIGNAL_SECONDS = 0.5
+STOP_MESSAGE = "stopping after this update, then saving; Ctrl-C again quits at once"
 _STANDARD_ERROR = 2
 _CLEAR_LINE = "\r\x1b[2K"  # of what is drawn live, and of the ^C that a terminal shows
 
 
-class Stop:
+class StopSignal:
     """Set by the first SIGINT, SIGTERM or SIGUSR1, polled by the loop; a second one, a while later,
     quits at once.
 
@@ -59,7 +59,7 @@ class Stop:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.requested and time.monotonic() - self._asked_at > TOGETHER_SECONDS:
+        if self.requested and time.monotonic() - self._asked_at > SAME_SIGNAL_SECONDS:
             raise SystemExit(128 + number)
         if not self.requested:
             self.requested, self._asked_at = True, time.monotonic()
@@ -75,7 +75,7 @@ class Stop:
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """The signals wait, here until the end, and in a process that is started meanwhile until it
     installs its `Stop`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -12,17 +12,17 @@ from pathlib import Path
 _HOME = str(Path(__file__).parents[2])  # where the package cclf lies
 
 
-def command(*words: str) -> list[str]:
+def python_command(*words: str) -> list[str]:
     return [sys.executable, "-P", *words]
 
 
-def environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """For such a child and those that it starts: it finds the modules that this process finds."""
-    search = os.pathsep.join(search_path())
+    search = os.pathsep.join(child_sys_path())
     return {**os.environ, "PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
 
 
-def search_path() -> list[str]:
+def child_sys_path() -> list[str]:
     """This process's own, without the working directory where Python added that by itself."""
     meant = [_HOME, *(word for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word)]
     main = sys.modules.get("__main__")

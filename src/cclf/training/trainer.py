@@ -15,23 +15,23 @@ from cclf import build, extras, presets
 from cclf.algorithms.registry import find_base
 from cclf.config import Config
 from cclf.console import say, warn
-from cclf.envs.registry import remark_on
+from cclf.envs.registry import task_note
 from cclf.errors import ConfigError, WorkerError
 from cclf.storage import run_folder
-from cclf.storage.failure import NonFiniteError, refuse_after_failure
+from cclf.storage.failure import NonFiniteError, check_not_failed
 from cclf.storage.known_rows import check_tables
-from cclf.storage.loggers import open_mirrors
-from cclf.storage.safe_loading import refused_as
+from cclf.storage.loggers import make_loggers
+from cclf.storage.safe_loading import data_error_context
 from cclf.storage.tables import RunLog
 from cclf.training import devices
-from cclf.training.callbacks import NOBODY, Callbacks
-from cclf.training.evaluation_workers import Evaluators
-from cclf.training.loop import ActiveRun, Training, run_together
-from cclf.training.progress import LINES, Progress
-from cclf.training.signals import Stop
+from cclf.training.callbacks import NO_CALLBACKS, Callbacks
+from cclf.training.evaluation_workers import EvaluationWorkers
+from cclf.training.loop import ActiveRun, TrainingRun, train_loop
+from cclf.training.progress import MAX_EVALUATION_LINES, Progress
+from cclf.training.signals import StopSignal
 
 
-class Outcome(NamedTuple):
+class RunResult(NamedTuple):
     """How one run of a call ended."""
 
     folder: Path
@@ -40,27 +40,27 @@ class Outcome(NamedTuple):
     error: NonFiniteError | WorkerError | None = None  # of one that failed
 
 
-def trained(
-    configs: list[Config], out: Path, stop: Stop, callbacks: Callbacks | None = None
-) -> Generator[Outcome, None, None]:
+def train_runs(
+    configs: list[Config], out: Path, stop: StopSignal, callbacks: Callbacks | None = None
+) -> Generator[RunResult, None, None]:
     """Train these, which differ in task and seed alone, in one process."""
     device = devices.choose_device(configs[0].run.device)
     try:
-        configs = presets.settle(configs, out, device.type == "cuda")
-        devices.set_up(configs[0], device)
+        configs = presets.resolve_precision(configs, out, device.type == "cuda")
+        devices.configure_torch(configs[0], device)
         configs = _without_missing_extras(configs)
         with contextlib.ExitStack() as held:
             found = {folder for config in configs if (folder := out / config.run_name()).exists()}
-            accepted = _accepted(configs, out, found, held)
+            accepted = _resumable_runs(configs, out, found, held)
             evaluators = build.make_evaluators(accepted[0], device, len(accepted))
             if evaluators is not None:
                 held.callback(evaluators.close)
-            runs = _prepared(accepted, out, found, device, evaluators, held)
+            runs = _prepare_runs(accepted, out, found, device, evaluators, held)
 
             def conclude(folder: Path) -> bool:
                 return build.final_evaluation(folder, device, lambda: stop.requested, evaluators)
 
-            yield from _train_together(runs, conclude, stop, held, callbacks or NOBODY)
+            yield from _train_together(runs, conclude, stop, held, callbacks or NO_CALLBACKS)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         named = None if error.filename is None else Path(os.fsdecode(error.filename))
@@ -73,13 +73,13 @@ def _without_missing_extras(configs: list[Config]) -> list[Config]:
     """A video and TensorBoard are on unless told: where their packages are missing a line says so
     before the first step, and the run goes on without."""
     if configs[0].run.tracker != "none":
-        extras.refuse_missing(f"--tracker {configs[0].run.tracker}", [configs[0].run.tracker])
-    drawing = {extra for config in configs for extra in extras.to_draw(config.task)}
-    no_video = extras.missing(["video", *sorted(drawing)]) if configs[0].run.video else {}
-    no_tensorboard = extras.missing(["tensorboard"]) if configs[0].run.tensorboard else {}
+        extras.require_extras(f"--tracker {configs[0].run.tracker}", [configs[0].run.tracker])
+    drawing = {extra for config in configs for extra in extras.rendering_extras(config.task)}
+    no_video = extras.missing_packages(["video", *sorted(drawing)]) if configs[0].run.video else {}
+    no_tensorboard = extras.missing_packages(["tensorboard"]) if configs[0].run.tensorboard else {}
     for what, lacking in (("video", no_video), ("TensorBoard", no_tensorboard)):
         if lacking:
-            warn(f"no {what}, it needs {extras.said(lacking)}")
+            warn(f"no {what}, it needs {extras.install_hint(lacking)}")
     video, tensorboard = (
         configs[0].run.video and not no_video,
         configs[0].run.tensorboard and not no_tensorboard,
@@ -90,7 +90,7 @@ def _without_missing_extras(configs: list[Config]) -> list[Config]:
     ]
 
 
-def _accepted(
+def _resumable_runs(
     configs: list[Config], out: Path, found: set[Path], held: contextlib.ExitStack
 ) -> list[Config]:
     """Those that may go on: of several, one that failed before is left out and named. The folders
@@ -100,9 +100,9 @@ def _accepted(
     for config in configs:
         folder = out / config.run_name()
         if folder in found:
-            held.enter_context(run_folder.found_folder(config, out))
+            held.enter_context(run_folder.open_run_folder(config, out))
         try:
-            refuse_after_failure(folder)
+            check_not_failed(folder)
             accepted.append(config)
         except ConfigError as error:
             refused.append(error)
@@ -113,12 +113,12 @@ def _accepted(
     return accepted
 
 
-def _prepared(
+def _prepare_runs(
     configs: list[Config],
     out: Path,
     found: set[Path],
     device: Any,
-    evaluators: Evaluators | None,
+    evaluators: EvaluationWorkers | None,
     held: contextlib.ExitStack,
 ) -> dict[Path, ActiveRun | None]:
     """Runs ready to go on in their folders, both held until `held` closes; None for one that was
@@ -127,7 +127,7 @@ def _prepared(
     All are read before any folder is changed: what one lacks must not cost another its newest
     checkpoint.
     """
-    points = build.resume_points(configs, out)
+    points = build.common_checkpoint_steps(configs, out)
     trained = []
     for config, learner, point in zip(
         configs, build.make_learners(configs, device, points), points, strict=True
@@ -154,18 +154,18 @@ def _prepared(
                 raise ConfigError(
                     f"another process has begun in {folder} meanwhile: run the same command again"
                 )
-            held.enter_context(run_folder.claimed_folder(config, out))
+            held.enter_context(run_folder.create_run_folder(config, out))
         run_folder.write_config(config, folder)
     # Of all runs before a checkpoint or a row of any is forgotten: this asks the environments.
     for config, training, learner in going_on:
-        run_folder.record(config, learner, device, training.folder, training.env_steps)
+        run_folder.write_manifest(config, learner, device, training.folder, training.env_steps)
     runs: dict[Path, ActiveRun | None] = {}
     for config, (training, learner, resumed), point in zip(configs, trained, points, strict=True):
         if point is not None:
             training.checkpoints.rewind(point)
         # runs of one process go at one pace: one of them tells how far they are
         shows_life = not any(runs.values())
-        runs[training.folder] = _begin(
+        runs[training.folder] = _start_run(
             config, training, learner, device, held, len(configs) > 1, resumed, shows_life
         )
     return runs
@@ -174,9 +174,9 @@ def _prepared(
 def _warn_of_small_disk(runs: list[tuple[Config, Any]], out: Path) -> None:
     """By the last step, when replays are saved, the disk may be full. Only a warning: what cannot
     be measured here is not counted."""
-    if not runs or not build.base_of(runs[0][0]).keeps_replay:
+    if not runs or not build.base_of(runs[0][0]).uses_replay:
         return
-    needed = sum(build.replay_bytes_on_disk(config, learner.env.spec) for config, learner in runs)
+    needed = sum(build.checkpoint_size(config, learner.env.spec) for config, learner in runs)
     needed -= sum(_frame_bytes(out / config.run_name()) for config, _ in runs)
     with contextlib.suppress(OSError):
         place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
@@ -198,9 +198,9 @@ def _frame_bytes(folder: Path) -> int:
     return 0
 
 
-def _begin(
+def _start_run(
     config: Config,
-    training: Training,
+    training: TrainingRun,
     learner: Any,
     device: Any,
     held: contextlib.ExitStack,
@@ -217,10 +217,10 @@ def _begin(
         return None
     folder = training.folder
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
-    say("\n".join([*announcement(config, learner, device), f"{start} {folder}"]))
+    say("\n".join([*run_summary(config, learner, device), f"{start} {folder}"]))
     moment = training.env_steps, training.evaluation_due
-    with refused_as(f"cannot go on with the tables in {folder}"):
-        mirrors = open_mirrors(config, folder, *moment)
+    with data_error_context(f"cannot go on with the tables in {folder}"):
+        mirrors = make_loggers(config, folder, *moment)
         log = RunLog(folder, learner.metric_names, mirrors, *moment, training.known_rows)
     held.callback(log.close)
     label = f"{config.task} seed {config.seed}: " if several else ""
@@ -246,9 +246,9 @@ def what_helps(config: Config, device: Any) -> str:
     return f"{', '.join(ways)} would help"
 
 
-def announcement(config: Config, learner: Any, device: Any) -> list[str]:
+def run_summary(config: Config, learner: Any, device: Any) -> list[str]:
     """What a person wants to know before a run begins."""
-    remark = remark_on(config.task, config.env.observe)
+    remark = task_note(config.task, config.env.observe)
     lines = [f"{config.task} {remark}"] if remark else []
     if "encoder" in config.imports:
         module = config.imports["encoder"]
@@ -261,18 +261,18 @@ def announcement(config: Config, learner: Any, device: Any) -> list[str]:
         f"{config.planned_updates:,} updates",
     ]
     evaluations = config.run.env_steps // config.run.eval_every_env_steps
-    if evaluations > LINES:
+    if evaluations > MAX_EVALUATION_LINES:
         lines.append(
-            f"{evaluations:,} evaluations, all in eval.csv; here a line for each {100 // LINES} % "
+            f"{evaluations:,} evaluations, all in eval.csv; here a line for each {100 // MAX_EVALUATION_LINES} % "
             "of the budget"
         )
-    if build.base_of(config).keeps_replay:
+    if build.base_of(config).uses_replay:
         if learner.env.spec.max_episode_agent_steps is None:
             lines.append(
                 f"{config.task} has no time limit: an evaluation waits until its episodes end by "
                 "themselves"
             )
-        transitions, size = build.replay_forecast(config, learner.env.spec)
+        transitions, size = build.replay_size(config, learner.env.spec)
         lines.append(
             f"replay {transitions:,} transitions, {size / 1e9:.2f} GB on {learner.replay.device}"
         )
@@ -288,36 +288,36 @@ def _in_precision(config: Config) -> str:
 def _train_together(
     prepared: dict[Path, ActiveRun | None],
     conclude: Callable[[Path], bool],
-    stop: Stop,
+    stop: StopSignal,
     held: contextlib.ExitStack,
     callbacks: Callbacks,
-) -> Generator[Outcome, None, None]:
+) -> Generator[RunResult, None, None]:
     """Train those that are not finished; then, of all that are, the final evaluation, where one is
     asked for and not made yet."""
     runs = {folder: run for folder, run in prepared.items() if run is not None}
     for run in runs.values():
         held.callback(run.progress.close)
-    failures = run_together(list(runs.values()), stop, callbacks)
+    failures = train_loop(list(runs.values()), stop, callbacks)
     for run in runs.values():
         run.progress.close()  # what is printed from here on stands below it
     failed = {folder: failures[place] for place, folder in enumerate(runs) if place in failures}
     for folder, each in prepared.items():
         if folder in failed:
-            yield Outcome(folder, "failed", error=failed[folder])
+            yield RunResult(folder, "failed", error=failed[folder])
         elif each is not None and not each.training.finished:
             saved = each.training.saved_env_steps
             line = f"stopped at {saved:,} env steps and saved; run the same command to go on"
-            yield Outcome(folder, "stopped", line)
+            yield RunResult(folder, "stopped", line)
         else:
-            yield _concluded(folder, conclude)
+            yield _final_evaluation(folder, conclude)
 
 
-def _concluded(folder: Path, conclude: Callable[[Path], bool]) -> Outcome:
+def _final_evaluation(folder: Path, conclude: Callable[[Path], bool]) -> RunResult:
     """The final evaluation of a finished run."""
     try:
         if conclude(folder):
-            return Outcome(folder, "done")
+            return RunResult(folder, "done")
     except (NonFiniteError, WorkerError) as error:  # of this run alone
-        return Outcome(folder, "failed", error=error)
+        return RunResult(folder, "failed", error=error)
     line = "stopped in the final evaluation; run the same command to make it again"
-    return Outcome(folder, "stopped", line)
+    return RunResult(folder, "stopped", line)

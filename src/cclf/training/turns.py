@@ -5,20 +5,20 @@ from typing import Any
 
 from cclf.errors import WorkerError
 from cclf.storage.failure import NonFiniteError
-from cclf.types import Advance, Turn
+from cclf.types import StepResult, Turn
 
 
-def whole(turn: Turn) -> Advance:
+def run_to_end(turn: Turn) -> StepResult:
     """A turn without a stop."""
     while True:
         try:
             next(turn)
         except StopIteration as end:
-            result: Advance = end.value
+            result: StepResult = end.value
             return result
 
 
-def take_turns(
+def interleave(
     turns: Sequence[Generator[None, None, Any]],
 ) -> dict[int, NonFiniteError | WorkerError]:
     """All turns to their ends, a part of each after another; those that failed, by place."""

@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cclf.errors import ConfigError, WorkerError, one_line
+from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.types import Env
 
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
 # what an empty message asks of the only environment of a worker; the answer is empty too
-RING = "ring"
+NOTIFY = "ring"
 # instead of what was asked: it raised, and would do so again
 RAISED = "raised"
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     env: int
     command: str  # what was asked for, RAISED or LOST
     value: Any  # what came of it; for RAISED an error, for LOST one line that says why
 
 
-def received(pipe: Connection) -> tuple[Any, ...] | None:
+def receive(pipe: Connection) -> tuple[Any, ...] | None:
     """The next message; None is a ring."""
     message = pipe.recv_bytes()
     words: tuple[Any, ...] | None = ForkingPickler.loads(message) if message else None
@@ -38,10 +38,10 @@ def received(pipe: Connection) -> tuple[Any, ...] | None:
 def line_of(error: Exception) -> str:
     """Our own errors say all themselves."""
     own = isinstance(error, (ConfigError, WorkerError))
-    return " ".join(str(error).split()) if own else one_line(error)
+    return " ".join(str(error).split()) if own else short_error(error)
 
 
-def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
+def try_render(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
     """A picture, or why there is none. Pictures are for people: no reason to end a run, whatever a
     renderer raises."""
     try:
@@ -50,11 +50,11 @@ def drawn(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
         return line_of(error)
 
 
-def do(env: Any, command: str, arguments: Sequence[Any]) -> Any:
+def call(env: Any, command: str, arguments: Sequence[Any]) -> Any:
     """Call a method of an environment, or read one of its attributes."""
     found = getattr(env, command)
     if command == "picture":
-        return drawn(found)
+        return try_render(found)
     return found(*arguments) if callable(found) else found
 
 
@@ -70,10 +70,10 @@ def main(descriptor: int, timeout_seconds: float) -> None:
     pipe, envs = Connection(descriptor), dict[int, Env]()
     with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe, or is gone
         while True:
-            asked = received(pipe)
+            asked = receive(pipe)
             signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
-            answer = carry_out(envs, *(asked or (next(iter(envs), 0), RING, ())))
-            if asked is None and answer.command == RING:
+            answer = handle_request(envs, *(asked or (next(iter(envs), 0), NOTIFY, ())))
+            if asked is None and answer.command == NOTIFY:
                 pipe.send_bytes(b"")
             else:
                 pipe.send(tuple(answer))
@@ -83,14 +83,14 @@ def main(descriptor: int, timeout_seconds: float) -> None:
         one.close()
 
 
-def carry_out(envs: dict[int, Env], env: int, command: str, arguments: Sequence[Any]) -> Answer:
+def handle_request(envs: dict[int, Env], env: int, command: str, arguments: Sequence[Any]) -> Reply:
     try:
         if command == "make":
             envs[env] = arguments[0]()
-            return Answer(env, command, None)
-        return Answer(env, command, do(envs[env], command, arguments))
+            return Reply(env, command, None)
+        return Reply(env, command, call(envs[env], command, arguments))
     except Exception as error:  # whatever it is, the parent reports it
         own = isinstance(error, (ConfigError, WorkerError))
         line = line_of(error) if own else f"the environment raised {line_of(error)}"
         details = error.details if isinstance(error, WorkerError) else traceback.format_exc()
-        return Answer(env, RAISED, (isinstance(error, ConfigError), line, details))
+        return Reply(env, RAISED, (isinstance(error, ConfigError), line, details))

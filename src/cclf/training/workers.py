@@ -28,19 +28,19 @@ import numpy as np
 
 from cclf.errors import ConfigError, WorkerError
 from cclf.training import subprocesses
-from cclf.training.worker_process import GRACE_SECONDS, RAISED, RING, Answer, do, received
+from cclf.training.worker_process import GRACE_SECONDS, NOTIFY, RAISED, Reply, call, receive
 from cclf.types import EnvSpec, EnvStep
 
 TIMEOUT_SECONDS = 60.0  # for one answer
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
-MAX_LOSSES = 3  # of one episode or one answer, by workers that died or hung
+MAX_RESTARTS = 3  # of one episode or one answer, by workers that died or hung
 WAIT_SECONDS = 0.1  # at a time, where there is nothing else to do
 
 # an Env or what else is to live elsewhere; a function of a module or a `partial` of one, no closure
-Make = Callable[[], Any]
+Factory = Callable[[], Any]
 
 # the environment is gone with its worker; a new one, not yet reset, has taken its place
-LOST = "lost"
+WORKER_LOST = "lost"
 
 
 class EnvPool(Protocol):
@@ -50,16 +50,16 @@ class EnvPool(Protocol):
     size: int
 
     def send(self, env: int, command: str, *arguments: Any) -> None: ...
-    # as `send(env, RING)`, but without a word: question and answer are in memory that both share
+    # as `send(env, NOTIFY)`, but without a word: question and answer are in memory that both share
     def ring(self, env: int) -> None: ...
     # what is answered by now, or after that long each
-    def receive(self, patience_seconds: float = 0.0) -> list[Answer]: ...
+    def receive(self, patience_seconds: float = 0.0) -> list[Reply]: ...
     def busy(self) -> list[Connection]: ...  # where more is awaited
     def forget(self) -> None: ...  # answers to what was sent before are not wanted
     def close(self) -> None: ...
 
 
-def shared_file() -> IO[bytes]:
+def anonymous_file() -> IO[bytes]:
     """An empty file without a name, in memory where the system can: for `EnvWorkers.shared`."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("cclf"), "r+b")
@@ -71,15 +71,15 @@ class LocalEnvs:
 
     def __init__(self, envs: Sequence[Any]):
         self.envs, self.size = envs, len(envs)
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[Reply] = deque()
 
     def send(self, env: int, command: str, *arguments: Any) -> None:
-        self._answers.append(Answer(env, command, do(self.envs[env], command, arguments)))
+        self._answers.append(Reply(env, command, call(self.envs[env], command, arguments)))
 
     def ring(self, env: int) -> None:
-        self.send(env, RING)
+        self.send(env, NOTIFY)
 
-    def receive(self, patience_seconds: float = 0.0) -> list[Answer]:  # noqa: ARG002
+    def receive(self, patience_seconds: float = 0.0) -> list[Reply]:  # noqa: ARG002
         answers = list(self._answers)
         self._answers.clear()
         return answers
@@ -102,7 +102,7 @@ class EnvWorkers:
 
     def __init__(
         self,
-        makes: Sequence[Make],
+        makes: Sequence[Factory],
         workers: int,
         name: str,
         timeout_seconds: float = TIMEOUT_SECONDS,
@@ -121,7 +121,7 @@ class EnvWorkers:
     def ring(self, env: int) -> None:
         self._workers[env % len(self._workers)].ring()
 
-    def receive(self, patience_seconds: float = 0.0) -> list[Answer]:
+    def receive(self, patience_seconds: float = 0.0) -> list[Reply]:
         """Raises the error of an environment that raised: it would do so again."""
         answers = self.receive_all(patience_seconds)
         for answer in answers:
@@ -129,7 +129,7 @@ class EnvWorkers:
                 raise answer.value
         return answers
 
-    def receive_all(self, patience_seconds: float = 0.0) -> list[Answer]:
+    def receive_all(self, patience_seconds: float = 0.0) -> list[Reply]:
         """The same with RAISED among the answers, for those that ask for several runs."""
         return [answer for worker in self._workers for answer in worker.receive(patience_seconds)]
 
@@ -159,7 +159,7 @@ class WorkerEnv:
     brought back: WorkerError.
     """
 
-    def __init__(self, make: Make, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
+    def __init__(self, make: Factory, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
         self._pool = EnvWorkers([make], 1, name, timeout_seconds)
         self._state: dict[str, Any] = {}
         self._since: list[tuple[str, tuple[Any, ...]]] = []
@@ -212,12 +212,12 @@ class WorkerEnv:
         losses = 0
         while True:
             for _, answered, value in self._pool.receive(WAIT_SECONDS):
-                if answered != LOST:
+                if answered != WORKER_LOST:
                     if lasting:
                         self._since.append((command, arguments))
                     return value
                 losses += 1
-                if losses > MAX_LOSSES:
+                if losses > MAX_RESTARTS:
                     raise WorkerError(f"{value}; {losses} times in a row")
                 if self._since and not self._state:
                     raise WorkerError(
@@ -240,7 +240,7 @@ class _Worker:
     def __init__(
         self,
         name: str,
-        makes: Mapping[int, Make],
+        makes: Mapping[int, Factory],
         timeout_seconds: float,
         shared: Sequence[int],
     ):
@@ -269,7 +269,7 @@ class _Worker:
             self.poller.register(self.pipe, select.POLLIN)
             try:
                 self.process = subprocess.Popen(
-                    subprocesses.command(
+                    subprocesses.python_command(
                         "-c", program, str(theirs.fileno()), str(self.timeout_seconds)
                     ),
                     pass_fds=[theirs.fileno(), *self.shared],
@@ -277,7 +277,7 @@ class _Worker:
                     stdout=self.said,
                     stderr=self.said,
                     process_group=0,  # Ctrl-C is for the parent
-                    env=subprocesses.environment() | {"OMP_NUM_THREADS": "1"},
+                    env=subprocesses.child_environment() | {"OMP_NUM_THREADS": "1"},
                 )
             except OSError as error:
                 raise WorkerError(f"{self.name} cannot be started: {error}") from error
@@ -304,11 +304,11 @@ class _Worker:
             self.asked_at = time.monotonic()
         self.unanswered += 1
 
-    def receive(self, patience_seconds: float) -> list[Answer]:
+    def receive(self, patience_seconds: float) -> list[Reply]:
         answers = []
         try:
             while self.unanswered and self.poller.poll(patience_seconds * 1000.0):
-                answer = Answer(*(received(self.pipe) or (next(iter(self.makes)), RING, None)))
+                answer = Reply(*(receive(self.pipe) or (next(iter(self.makes)), NOTIFY, None)))
                 self.unanswered -= 1
                 self.asked_at, self.allowed_seconds = (
                     time.monotonic(),
@@ -321,7 +321,7 @@ class _Worker:
                         if bad_input
                         else WorkerError(f"{self.name}: {line}", details)
                     )
-                    answers.append(Answer(answer.env, RAISED, error))
+                    answers.append(Reply(answer.env, RAISED, error))
                     self.unwanted = max(0, self.unwanted - 1)
                 elif self.unwanted:
                     self.unwanted -= 1
@@ -333,13 +333,13 @@ class _Worker:
             return self._replaced(0.0)
         return answers
 
-    def _replaced(self, grace_seconds: float) -> list[Answer]:
+    def _replaced(self, grace_seconds: float) -> list[Reply]:
         self.pipe.close()
         code = self.end(grace_seconds)
-        line = f"{self.name} {_fate(code, self._last_words(), self.timeout_seconds)}"
+        line = f"{self.name} {_describe_exit(code, self._last_words(), self.timeout_seconds)}"
         self.said.close()
         self._start()
-        return [Answer(env, LOST, line) for env in self.makes]
+        return [Reply(env, WORKER_LOST, line) for env in self.makes]
 
     def end(self, grace_seconds: float) -> int | None:
         """Kill it unless it ends by itself. Its exit code; None: it had to be killed."""
@@ -356,7 +356,7 @@ class _Worker:
         return os.pread(self.said.fileno(), 10_000, max(0, size - 10_000)).decode(errors="replace")
 
 
-def _fate(code: int | None, last_words: str, timeout_seconds: float) -> str:
+def _describe_exit(code: int | None, last_words: str, timeout_seconds: float) -> str:
     if code in (None, -signal.SIGALRM):
         frames = last_words.rpartition("Current thread")[2]
         where = re.search(r'File "([^"]+)", line (\d+) in (\S+)', frames)  # the innermost

@@ -2,9 +2,9 @@
 
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.presets import DEFAULTS, METHODS, PROFILES, of_task, profile_label
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 
-BASE = Base(
+BASE = BaseAlgorithm(
     name="a2c",
     package=__name__,
     plays=("grid",),
@@ -12,7 +12,7 @@ BASE = Base(
     methods=METHODS,
     profiles=PROFILES,
     defaults=DEFAULTS,
-    of_task=of_task,
+    task_defaults=of_task,
     profile_label=profile_label,
-    renamed_settings={"re3_running_mean_slip": "re3_running_mean_bug"},
+    renamed_fields={"re3_running_mean_slip": "re3_running_mean_bug"},
 )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.networks import ContrastiveHead, GridPolicy, grid_windows
-from cclf.algorithms.a2c.re3 import StateEntropy
+from cclf.algorithms.a2c.re3 import StateEntropyBonus
 from cclf.algorithms.common.optimizers import rmsprop
 from cclf.config import Config
 from cclf.data.augmentations import Views
@@ -44,7 +44,7 @@ def generalised_advantage(
     return advantage
 
 
-class A2c:
+class A2C:
     """One gradient step per rollout: policy, value and entropy, plus the contrastive loss where a
     framework is given."""
 
@@ -74,7 +74,7 @@ class A2c:
         batch = settings.num_envs * settings.rollout_steps
         self.state_entropy = None
         if settings.re3:
-            self.state_entropy = StateEntropy(
+            self.state_entropy = StateEntropyBonus(
                 settings.re3_window_observations, settings.re3_running_mean_bug, batch
             )
         self.framework = Framework(hidden, config.method) if config.method.contrastive else None
@@ -100,9 +100,9 @@ class A2c:
         return (logits - np.log(-np.log(uniform))).argmax(1)  # type: ignore[no-any-return]
 
     @property
-    def needs_order(self) -> bool:
+    def needs_permutation(self) -> bool:
         """Whether an update must be given a permutation of its batch."""
-        return self.framework is not None and self.framework.needs_order
+        return self.framework is not None and self.framework.needs_permutation
 
     def update(self, rollout: Rollout, env_steps: Tensor, order: Tensor | None = None) -> Metrics:
         steps, environments = rollout.action.shape
@@ -187,7 +187,7 @@ class A2c:
         same: tuple[Tensor | None, Tensor | None] = (None, None)
         if framework.method.negatives == "distinct":
             flat = rollout.observation.reshape(-1, 147)
-            same = (first_equal(flat[:batch]), first_equal(flat[-batch:]))
+            same = (first_duplicate(flat[:batch]), first_duplicate(flat[-batch:]))
         detached = query.detach()
         appraisal = framework.appraise(
             Views(now.expand(2, -1), same=same[0]),
@@ -232,7 +232,7 @@ class A2c:
             self.state_entropy.load_state_dict(state["state_entropy"])
 
 
-def first_equal(observation: np.ndarray) -> Tensor:
+def first_duplicate(observation: np.ndarray) -> Tensor:
     """For each row of (B, 147), the number of the first row equal to it."""
     keys = np.ascontiguousarray(observation).view("V147").ravel().tolist()
     first: dict[bytes, int] = {}

@@ -4,24 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cclf.algorithms.base import refuse_unknown, refuse_workers
-from cclf.config import Config, check_fields
+from cclf.algorithms.base import validate_augmentation, validate_workers
+from cclf.config import Config, validate_fields
 from cclf.errors import ConfigError
-from cclf.fields import Count, Positive, Share, ShareBelowOne, Size, ZeroOrMore
-from cclf.rules import Rule, needs, never, weighs_contrast
+from cclf.fields import Fraction, FractionBelowOne, Positive, PositiveInt, StepCount, ZeroOrMore
+from cclf.rules import Rule, always_inactive, requires, weights_contrastive_loss
 
-_NO_PIXELS = never("A2C on grids, which sees what the task shows: 7x7 cells, one at a time")
+_NO_PIXELS = always_inactive(
+    "A2C on grids, which sees what the task shows: 7x7 cells, one at a time"
+)
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "frame_pixels": _NO_PIXELS,
     "crop_pixels": _NO_PIXELS,
     "frame_stack": _NO_PIXELS,
-    "regularisation": weighs_contrast,  # its two views are the same: their weights do nothing
-    "contrastive_coefficient": needs("contrastive"),
-    "contrastive_hidden_dim": needs("contrastive"),
-    "key_ema_rate": needs("contrastive"),
-    "re3_coefficient": needs("re3"),
-    "re3_window_observations": needs("re3"),
-    "re3_running_mean_bug": needs("re3"),
+    "regularisation": weights_contrastive_loss,  # its two views are the same: their weights do nothing
+    "contrastive_coefficient": requires("contrastive"),
+    "contrastive_hidden_dim": requires("contrastive"),
+    "key_ema_rate": requires("contrastive"),
+    "re3_coefficient": requires("re3"),
+    "re3_window_observations": requires("re3"),
+    "re3_running_mean_bug": requires("re3"),
 }
 
 
@@ -32,17 +34,17 @@ class A2cConfig:
     base: ClassVar[str] = "a2c"
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
-    num_envs: Size = 16
+    num_envs: PositiveInt = 16
     """Environments that step together."""
-    rollout_steps: Size = 8
+    rollout_steps: PositiveInt = 8
     """Steps of each environment between two updates."""
-    discount: Share = 0.99
+    discount: Fraction = 0.99
     """Of rewards to come, per step."""
-    gae_lambda: Share = 0.95
+    gae_lambda: Fraction = 0.95
     """Lambda of the generalised advantage estimate."""
     learning_rate: Positive = 1e-3
     """Of RMSprop, for all parameters."""
-    rmsprop_alpha: ShareBelowOne = 0.99
+    rmsprop_alpha: FractionBelowOne = 0.99
     """Share of the old mean square that RMSprop keeps."""
     rmsprop_epsilon: Positive = 1e-8
     """The CCLF table says 0.05, with which nothing is learned; RE3's code has 1e-8."""
@@ -55,21 +57,21 @@ class A2cConfig:
     """Larger gradients are scaled down to this norm."""
     contrastive_coefficient: ZeroOrMore = 1e-4
     """Weight of the contrastive loss beside the others."""
-    contrastive_hidden_dim: Size = 128
+    contrastive_hidden_dim: PositiveInt = 128
     """Width of the features that queries and keys are compared by."""
-    key_ema_rate: Share = 0.001
+    key_ema_rate: Fraction = 0.001
     """Share of the query network that enters the key network each update."""
     re3: bool = False
     """Add RE3's state-entropy bonus."""
     re3_coefficient: ZeroOrMore = 0.01
     """Weight of RE3's bonus in the advantage."""
-    re3_window_observations: Count = 10_000
+    re3_window_observations: StepCount = 10_000
     """Observations that RE3 looks for neighbours in."""
     re3_running_mean_bug: bool = True
     """Keep the bug of the published running mean, which damps the bonus of the first updates."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
         batch_size = self.num_envs * self.rollout_steps
         if batch_size < 2:
             raise ConfigError(
@@ -90,8 +92,10 @@ class A2cConfig:
                 "prioritisation=True clashes with A2C: it keeps no replay to draw from; turn "
                 "prioritisation off"
             )
-        refuse_workers(config.run, "A2C", ("eval_workers", "env_worker"))
-        refuse_unknown(config.method, "A2C on grids", augmentations=("none",), selections=("all",))
+        validate_workers(config.run, "A2C", ("eval_workers", "env_worker"))
+        validate_augmentation(
+            config.method, "A2C on grids", augmentations=("none",), selections=("all",)
+        )
 
     def updates_at(self, agent_steps: int) -> int:
         return -(-agent_steps // (self.num_envs * self.rollout_steps))

@@ -4,18 +4,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.a2c.a2c import A2c
+from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.a2c.networks import GRID_WINDOWS, grid_windows
 from cclf.config import Config
-from cclf.types import Answers, MakeGrids
+from cclf.types import ExportedPolicy, MakeVectorEnv
 
 
-class GridLogits(nn.Module):
+class PolicyLogits(nn.Module):
     """A2C's action logits (B, A) for uint8 grids (B, 7, 7, 3)."""
 
     windows: Tensor
 
-    def __init__(self, a2c: A2c):
+    def __init__(self, a2c: A2C):
         super().__init__()
         self.encoder, self.actor = a2c.policy.encoder, a2c.policy.actor
         self.register_buffer("windows", torch.from_numpy(GRID_WINDOWS).flatten(), persistent=False)
@@ -31,7 +31,9 @@ class GridLogits(nn.Module):
         return logits
 
 
-def answers(policy: A2c, config: Config, make_grids: MakeGrids, seed: int, steps: int) -> Answers:
+def export_policy(
+    policy: A2C, config: Config, make_grids: MakeVectorEnv, seed: int, steps: int
+) -> ExportedPolicy:
     random, worlds = np.random.default_rng(seed), make_grids(config, 1, seed)
     observation, seen = worlds.reset([seed]), []
     for _ in range(steps):
@@ -45,4 +47,4 @@ def answers(policy: A2c, config: Config, make_grids: MakeGrids, seed: int, steps
         logits = policy.policy.actor(
             policy.policy.encoder(torch.from_numpy(grid_windows(observations)))
         ).numpy()
-    return Answers(GridLogits(policy).eval(), observations, logits, "logits")
+    return ExportedPolicy(PolicyLogits(policy).eval(), observations, logits, "logits")

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.algorithms.a2c.a2c import A2c, first_equal, generalised_advantage
+from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalised_advantage
 from cclf.algorithms.a2c.learner import make_learner
 from cclf.config import Config
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample
 from cclf.inspection.samples import ends, kept_maxima, rungs
-from cclf.storage.run_folder import load_part
+from cclf.storage.run_folder import load_submodule
 from cclf.training.seeding import derive
-from cclf.types import MakeGrids, Rollout
+from cclf.types import MakeVectorEnv, Rollout
 
 Picture = Callable[[np.ndarray], np.ndarray]  # a grid observation for people
 ACTIONS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
@@ -31,12 +31,12 @@ def gallery(
     state: dict[str, Any],
     samples: int,
     env_steps: Tensor,
-    make_grids: MakeGrids,
+    make_grids: MakeVectorEnv,
 ) -> Gallery:
     # On the CPU as in training: such networks are too small for a GPU.
     learner = make_learner(config, torch.device("cpu"), make_grids)
     a2c, picture = learner.algorithm, learner.env.picture
-    load_part(learner, state, "learner")
+    load_submodule(learner, state, "learner")
     batch = learner.rollout_steps * learner.env.num_envs
     # since each episode began; unknown for those under way
     steps = np.full(learner.env.num_envs, math.nan)
@@ -45,11 +45,11 @@ def gallery(
     for _ in range(math.ceil(samples / batch)):
         rollout, _ = learner.collect()
         # from a stream of its own: the same rollouts follow whatever the measure
-        order = torch.from_numpy(random.permutation(batch)) if a2c.needs_order else None
+        order = torch.from_numpy(random.permutation(batch)) if a2c.needs_permutation else None
         parts.append(columns(a2c, rollout, env_steps.cpu(), steps, order))
     learner.close()
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    identity = first_equal(table["observation"]).numpy()
+    identity = first_duplicate(table["observation"]).numpy()
     sightings = np.bincount(identity, minlength=len(identity))[identity]
     curiosity, floor = table["curiosity"], 1.0 - 1.0 / table["copies"]
     most, least = ends(curiosity, identity)
@@ -103,7 +103,7 @@ def gallery(
 
 
 def columns(
-    a2c: A2c,
+    a2c: A2C,
     rollout: Rollout,
     env_steps: Tensor,
     steps: np.ndarray,
@@ -130,7 +130,7 @@ def columns(
         steps[:] = np.where(ended, 0.0, steps + 1.0)
     flat = rollout.observation.reshape(-1, 147)
     observation = flat[: len(reward)]
-    same = first_equal(observation).numpy()
+    same = first_duplicate(observation).numpy()
     return {
         "observation": observation,
         "next_observation": flat[-len(reward) :],
@@ -140,7 +140,7 @@ def columns(
         "curiosity": appraisal.curiosity.numpy(),
         "next_curiosity": appraisal.next_curiosity.numpy(),
         "bonus": appraisal.bonus.numpy(),
-        "reading": appraisal.paid_for.numpy(),
+        "reading": appraisal.bonus_signal.numpy(),
         "td_error": advantage.flatten().abs().numpy(),
         "step": where.ravel(),
         "copies": np.bincount(same, minlength=len(same))[same],
@@ -148,7 +148,7 @@ def columns(
 
 
 def _look(
-    a2c: A2c, picture: Picture, table: dict[str, np.ndarray], row: int, batch: int, distinct: bool
+    a2c: A2C, picture: Picture, table: dict[str, np.ndarray], row: int, batch: int, distinct: bool
 ) -> ShownSample:
     assert a2c.framework is not None, "a method with curiosity has a framework"
 

@@ -7,24 +7,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from cclf.algorithms.a2c.a2c import A2c
+from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.rollout import RolloutLearner
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.training.agent import Agent
 from cclf.training.evaluation import evaluate_vector
-from cclf.training.evaluation_workers import Evaluators
+from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import derive, seeded_weights
-from cclf.types import EnvSpec, MakeGrids, VectorEnv
+from cclf.types import EnvSpec, MakeVectorEnv, VectorEnv
 
 
-def make_a2c(config: Config, num_actions: int) -> A2c:
+def make_a2c(config: Config, num_actions: int) -> A2C:
     with seeded_weights(config.seed):
-        return A2c(config, num_actions)
+        return A2C(config, num_actions)
 
 
-def make_worlds(config: Config, make_grids: MakeGrids, num_envs: int, seed: int) -> VectorEnv:
+def make_vector_env(
+    config: Config, make_grids: MakeVectorEnv, num_envs: int, seed: int
+) -> VectorEnv:
     try:
         worlds: VectorEnv = make_grids(config, num_envs, seed)
     except (ValueError, ImportError) as error:
@@ -40,10 +42,10 @@ def make_worlds(config: Config, make_grids: MakeGrids, num_envs: int, seed: int)
 def make_learner(
     config: Config,
     device: torch.device,  # noqa: ARG001 (always on the CPU)
-    make_grids: MakeGrids,
+    make_grids: MakeVectorEnv,
 ) -> RolloutLearner:
     settings: A2cConfig = config.algorithm
-    worlds = make_worlds(config, make_grids, settings.num_envs, derive(config.seed, "env"))
+    worlds = make_vector_env(config, make_grids, settings.num_envs, derive(config.seed, "env"))
     random = np.random.default_rng(derive(config.seed, "act"))
     return RolloutLearner(
         worlds, make_a2c(config, worlds.num_actions), random, settings.rollout_steps
@@ -53,11 +55,11 @@ def make_learner(
 def make_agent(
     config: Config,
     device: torch.device,  # noqa: ARG001
-    make_grids: MakeGrids,
+    make_grids: MakeVectorEnv,
     runs: int = 1,  # noqa: ARG001
-    evaluators: Evaluators | None = None,  # noqa: ARG001
+    evaluators: EvaluationWorkers | None = None,  # noqa: ARG001
 ) -> Agent:
-    worlds = make_worlds(config, make_grids, config.run.eval_episodes, seed=0)
+    worlds = make_vector_env(config, make_grids, config.run.eval_episodes, seed=0)
     a2c = make_a2c(config, worlds.num_actions)
 
     def rounds(seeds: Sequence[int], record: bool) -> Any:

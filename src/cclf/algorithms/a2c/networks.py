@@ -40,7 +40,7 @@ class GridEncoder(nn.Module):
     first, ReLU; 64 features.
 
     A 7x7 image is so small that calling convolutions costs more than computing them, so each layer
-    is one matrix product over windows. Weights keep that layout; `tests/bases/test_networks.py`
+    is one matrix product over windows. Weights keep that layout; `tests/algorithms/test_networks.py`
     compares with `nn.Conv2d`.
     """
 
@@ -69,7 +69,7 @@ class GridEncoder(nn.Module):
         return torch.relu(torch.addmm(self.biases[2], x, self.weights[2].T))
 
 
-def unit_row_linear(inputs: int, outputs: int) -> nn.Linear:
+def unit_norm_linear(inputs: int, outputs: int) -> nn.Linear:
     """A linear layer whose rows are normal vectors of length one, with zero bias."""
     layer = nn.Linear(inputs, outputs)
     with torch.no_grad():
@@ -86,9 +86,9 @@ class GridPolicy(nn.Module):
         super().__init__()
         self.encoder = GridEncoder()
         self.actor = nn.Sequential(
-            unit_row_linear(64, 64), nn.Tanh(), unit_row_linear(64, num_actions)
+            unit_norm_linear(64, 64), nn.Tanh(), unit_norm_linear(64, num_actions)
         )
-        self.critic = nn.Sequential(unit_row_linear(64, 64), nn.Tanh(), unit_row_linear(64, 1))
+        self.critic = nn.Sequential(unit_norm_linear(64, 64), nn.Tanh(), unit_norm_linear(64, 1))
 
 
 class ContrastiveHead(nn.Module):

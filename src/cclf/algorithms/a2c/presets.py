@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cclf.algorithms.base import CONTROLS, Defaults, Method, Overrides, by_curiosity, by_name
+from cclf.algorithms.base import (
+    CONTROLS,
+    Defaults,
+    Method,
+    Overrides,
+    index_by_name,
+    methods_with_measure,
+)
 
 # A grid observation is duplicated, not augmented; on-policy learning has no replay to prioritise.
 DEFAULTS = Defaults(
@@ -21,25 +28,25 @@ _NO_CURIOSITY: Overrides = {"contrastive": False, "regularisation": False, "rewa
 _UNWEIGHTED: Overrides = {"regularisation": False, "reward": False}
 _RE3: Overrides = {"re3": True}
 _CCLF = Method("cclf", "A2C with curiosity-weighted contrastive loss and intrinsic reward", {})
-_ON_RE3 = Method("re3+cclf", "both", {}, _RE3)
+_RE3_CCLF = Method("re3+cclf", "both", {}, _RE3)
 # As much as RE3 pays on DoorKey-6x6, for distances as well: the paper's 2e-4 would not be felt.
 _WELL_PAID = replace(_CCLF, overrides={"bonus_temperature": 0.005})
-METHODS = by_name(
+METHODS = index_by_name(
     Method("a2c", "advantage actor-critic", _NO_CURIOSITY),
     Method("re3", "A2C with RE3's state-entropy bonus", _NO_CURIOSITY, _RE3),
     Method("curl", "A2C with the contrastive loss alone, unweighted", _UNWEIGHTED),
     Method("re3+curl", "the same on RE3", _UNWEIGHTED, _RE3),
     _CCLF,
-    _ON_RE3,
+    _RE3_CCLF,
     Method(
         "cclf-distinct",
         "CCLF whose belief counts each distinct observation once",
         {"negatives": "distinct"},
     ),
     Method("re3+cclf-distinct", "the same on RE3", {"negatives": "distinct"}, _RE3),
-    *by_curiosity(_CCLF, *CONTROLS, "ranks", "debiased", "cancelled"),
-    *by_curiosity(_WELL_PAID, "particles"),
-    *by_curiosity(_ON_RE3, *CONTROLS),
+    *methods_with_measure(_CCLF, *CONTROLS, "ranks", "debiased", "cancelled"),
+    *methods_with_measure(_WELL_PAID, "particles"),
+    *methods_with_measure(_RE3_CCLF, *CONTROLS),
 )
 
 # CCLF on A2C was never released: here "released" is RE3's code, on which it was built.

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.a2c.networks import GridEncoder, grid_windows
-from cclf.storage.safe_loading import refuse_other_lengths, refuse_unless, refuse_unlike
+from cclf.storage.safe_loading import check_data, check_lengths, check_same_structure
 from cclf.types import Metrics
 
 # the published code averages the five nearest, the observation itself among them; its k = 3 is
 # never used
-NEIGHBOURS = 5
+NUM_NEIGHBORS = 5
 
 
-class RunningSpread:
+class RunningVariance:
     """The running variance by which RE3 scales its distances, with the published code's bug: it
     moves the mean by delta + n/N where delta * n/N is meant, which inflates the variance of the
     first updates."""
@@ -47,14 +47,14 @@ class RunningSpread:
         return float(np.sqrt(self.variance))
 
 
-class StateEntropy:
+class StateEntropyBonus:
     """The random encoder, the window of the last observations, and the running spread."""
 
     def __init__(
         self, window_observations: int, running_mean_bug: bool, batch_observations: int = 256
     ):
         self.encoder = GridEncoder().requires_grad_(False)
-        self.spread = RunningSpread(running_mean_bug)
+        self.spread = RunningVariance(running_mean_bug)
         # ring of table rows, oldest overwritten first
         self.window = np.full(window_observations, -1)
         self.next = 0
@@ -115,7 +115,7 @@ class StateEntropy:
         """Mean distance of each row to its five nearest in the window, itself and its copies at
         distance 0."""
         result = np.zeros(len(rows))
-        rare = np.unique(rows[self.counts[rows] < NEIGHBOURS])
+        rare = np.unique(rows[self.counts[rows] < NUM_NEIGHBORS])
         if len(rare) == 0:
             return result
         live = np.flatnonzero(self.counts[: self.used])
@@ -123,12 +123,12 @@ class StateEntropy:
         # Matrix products find the nearest; their distances are then taken by difference, which
         # keeps an exact 0 exact.
         rough = (table**2).sum(1)[None] - 2.0 * self.features[rare] @ table.T
-        candidates = min(2 * NEIGHBOURS, len(live))
+        candidates = min(2 * NUM_NEIGHBORS, len(live))
         nearest = live[np.argpartition(rough, candidates - 1, axis=1)[:, :candidates]]
         exact = np.linalg.norm(self.features[rare][:, None] - self.features[nearest], axis=2)
         for row, found, distance in zip(rare, nearest, exact, strict=True):
             order = np.argsort(distance)
-            repeated = np.repeat(distance[order], self.counts[found[order]])[:NEIGHBOURS]
+            repeated = np.repeat(distance[order], self.counts[found[order]])[:NUM_NEIGHBORS]
             result[rows == row] = repeated.mean()
         return result
 
@@ -163,38 +163,38 @@ class StateEntropy:
     def _refuse_other_window(self, state: dict[str, Any]) -> None:
         """Rows, counts and the window must tell the same story: each row is in use or free."""
         used = state["used"]
-        refuse_unless(
+        check_data(
             type(used) is int and 0 <= used <= len(self.keys), f"state_entropy: used is {used}"
         )
         own = self.state_dict()
         own |= {name: own[name][:0] for name in ("free", "counts", "features", "observations")}
         if len(state["free"]) == 0:
             own["free"] = state["free"][:0]  # an empty list is saved as floats
-        refuse_unlike(own, state, "state_entropy of the window")
-        refuse_other_lengths(state, ("counts", "features", "observations"), used, "state_entropy")
+        check_same_structure(own, state, "state_entropy of the window")
+        check_lengths(state, ("counts", "features", "observations"), used, "state_entropy")
         window, counts = state["window"], np.zeros(len(self.keys), np.int64)
         counts[:used] = state["counts"]
-        refuse_unless(
+        check_data(
             window.min() >= -1 and window.max() < used,
             "state_entropy: the window names unknown rows",
         )
         seen = np.bincount(window[window >= 0], minlength=len(counts))
-        refuse_unless(
+        check_data(
             np.array_equal(seen, counts), "state_entropy: counts are not those of the window"
         )
         unused = np.flatnonzero(counts == 0).tolist()
-        refuse_unless(
+        check_data(
             sorted(state["free"].tolist()) == unused,
             "state_entropy: free rows are not those out of use",
         )
         keys = {row.tobytes() for row in state["observations"][counts[:used] > 0]}
-        refuse_unless(
+        check_data(
             len(keys) == np.count_nonzero(counts),
             "state_entropy: an observation stands in two rows",
         )
         spread = state["spread"]
-        refuse_unless(0 <= state["next"] < len(window), f"state_entropy: next is {state['next']}")
-        refuse_unless(
+        check_data(0 <= state["next"] < len(window), f"state_entropy: next is {state['next']}")
+        check_data(
             spread["variance"] > 0.0 and spread["count"] > 0.0,
             f"state_entropy: the spread is {spread}",
         )

@@ -5,17 +5,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from cclf.algorithms.a2c.a2c import A2c
-from cclf.storage.safe_loading import refuse_unless, refuse_unlike
-from cclf.training.turns import whole
-from cclf.types import Advance, Rollout, Turn, VectorEnv
+from cclf.algorithms.a2c.a2c import A2C
+from cclf.storage.safe_loading import check_data, check_same_structure
+from cclf.training.turns import run_to_end
+from cclf.types import Rollout, StepResult, Turn, VectorEnv
 
 
 class RolloutLearner:
     """One turn is a rollout of T steps in N environments, and one update on it."""
 
     def __init__(
-        self, env: VectorEnv, algorithm: A2c, random: np.random.Generator, rollout_steps: int
+        self, env: VectorEnv, algorithm: A2C, random: np.random.Generator, rollout_steps: int
     ):
         self.env, self.algorithm, self.random, self.rollout_steps = (
             env,
@@ -28,19 +28,19 @@ class RolloutLearner:
         self.observation: np.ndarray | None = None
         self.episode_returns = np.zeros(env.num_envs)
 
-    def advance(self, env_steps: int) -> Advance:
-        return whole(self.turn(env_steps))
+    def advance(self, env_steps: int) -> StepResult:
+        return run_to_end(self.turn(env_steps))
 
     def turn(self, env_steps: int) -> Turn:
         rollout, finished = self.collect()
         yield
         moment = torch.tensor(float(env_steps), dtype=torch.float64)
         order = None
-        if self.algorithm.needs_order:
+        if self.algorithm.needs_permutation:
             order = torch.from_numpy(self.random.permutation(rollout.action.size))
         metrics = self.algorithm.update(rollout, moment, order)
         self.updates += 1
-        return Advance(rollout.action.size, metrics, finished)
+        return StepResult(rollout.action.size, metrics, finished)
 
     def collect(self) -> tuple[Rollout, list[float]]:
         """T steps in each environment, and the returns of the episodes that ended there."""
@@ -63,7 +63,7 @@ class RolloutLearner:
         observation[steps] = self.observation = now
         return Rollout(observation, action, reward, ended), finished
 
-    def slow_metrics(self) -> dict[str, float]:
+    def replay_metrics(self) -> dict[str, float]:
         return {}
 
     def close(self) -> None:
@@ -82,12 +82,12 @@ class RolloutLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         seen = state["observation"]
         begun = state["env"]["started"]
-        refuse_unless(
+        check_data(
             begun is (seen is not None),
             "observation and env disagree whether a first episode has begun",
         )
         if seen is not None:
-            refuse_unlike(
+            check_same_structure(
                 np.zeros((self.env.num_envs, *self.env.observation_shape), np.uint8),
                 seen,
                 "observation",

@@ -6,13 +6,13 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.pixel_encoder import cut_out
-from cclf.data.augmentations import Crops
-from cclf.errors import ConfigError, one_line
-from cclf.plugins import function_named
+from cclf.algorithms.common.pixel_encoder import materialize_crops
+from cclf.data.augmentations import LazyCrops
+from cclf.errors import ConfigError, short_error
+from cclf.plugins import import_function
 
 
-class OwnEncoder(nn.Module):
+class CustomEncoder(nn.Module):
     """uint8 pixels to features (N, D) by a module that begins as the user made it. It sees
     x / 255 - `centre`."""
 
@@ -20,14 +20,14 @@ class OwnEncoder(nn.Module):
         super().__init__()
         self.module, self.out_dim, self.centre = module, out_dim, centre
 
-    def forward(self, images: Tensor | Crops) -> Tensor:
+    def forward(self, images: Tensor | LazyCrops) -> Tensor:
         """(N, C, h, w), or crops yet to be cut."""
-        seen = _scaled(cut_out(images), self.centre, next(self.module.parameters()).dtype)
+        seen = _scaled(materialize_crops(images), self.centre, next(self.module.parameters()).dtype)
         features: Tensor = self.module(seen)
         return features.to(seen.dtype)  # it may compute in less inside
 
-    def split(self, crops: Crops, learned: int) -> tuple[Tensor, Tensor]:
-        """As `Convolutions.split`."""
+    def split(self, crops: LazyCrops, learned: int) -> tuple[Tensor, Tensor]:
+        """As `ConvEncoder.split`."""
         first = self(crops.rows(slice(learned)))
         with torch.no_grad():
             return first, self(crops.rows(slice(learned, None)))
@@ -37,23 +37,25 @@ def _scaled(pixels: Tensor, centre: float, dtype: torch.dtype) -> Tensor:
     return pixels.to(dtype, memory_format=torch.contiguous_format) / 255.0 - centre
 
 
-def own_encoder(named: str, channels: int, pixels: int, centre: float = 0.0) -> OwnEncoder:
+def make_custom_encoder(
+    named: str, channels: int, pixels: int, centre: float = 0.0
+) -> CustomEncoder:
     """What the function `named` (MODULE:FUNCTION) makes; refused where no run could learn by it."""
-    make = function_named("encoder", named)
+    make = import_function("encoder", named)
     shape = (2, channels, pixels, pixels)
     images = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
     try:
         module = make(channels, pixels)
-        wrong, out_dim = _tried(module, _scaled(images, centre, torch.float32))
+        wrong, out_dim = _check_encoder(module, _scaled(images, centre, torch.float32))
     except Exception as error:  # whatever the code of another does
         called = f"encoder={named} of {channels} channels and {pixels} pixels"
-        raise ConfigError(f"{called} failed: {one_line(error)}") from error
+        raise ConfigError(f"{called} failed: {short_error(error)}") from error
     if wrong:
         raise ConfigError(f"encoder={named} {wrong}")
-    return OwnEncoder(module, out_dim, centre)
+    return CustomEncoder(module, out_dim, centre)
 
 
-def _tried(module: nn.Module, seen: Tensor) -> tuple[str, int]:
+def _check_encoder(module: nn.Module, seen: Tensor) -> tuple[str, int]:
     """What is wrong with it, to be read after its name, and how many numbers it makes."""
     if not isinstance(module, nn.Module):
         return f"returns no torch.nn.Module but {type(module).__name__}", 0
@@ -61,7 +63,7 @@ def _tried(module: nn.Module, seen: Tensor) -> tuple[str, int]:
     if other:
         return f"has parameters of {other.pop()}: they must be torch.float32", 0
     features = module(seen)
-    wrong = _wrong_output(features, seen) or _idle_parameters(module, features)
+    wrong = _output_error(features, seen) or _unused_parameters(module, features)
     if wrong:
         return wrong, 0
     alone = torch.cat([module(image[None]) for image in seen])
@@ -75,7 +77,7 @@ def _tried(module: nn.Module, seen: Tensor) -> tuple[str, int]:
     return "", features.shape[1]
 
 
-def _wrong_output(features: Tensor, seen: Tensor) -> str:
+def _output_error(features: Tensor, seen: Tensor) -> str:
     shape = tuple(getattr(features, "shape", ()))
     if not isinstance(features, Tensor) or len(shape) != 2 or shape[0] != len(seen) or not shape[1]:
         got = f"shape {shape}" if isinstance(features, Tensor) else type(features).__name__
@@ -88,7 +90,7 @@ def _wrong_output(features: Tensor, seen: Tensor) -> str:
     return ""
 
 
-def _idle_parameters(module: nn.Module, features: Tensor) -> str:
+def _unused_parameters(module: nn.Module, features: Tensor) -> str:
     learned = {name: each for name, each in module.named_parameters() if each.requires_grad}
     if not learned or not features.requires_grad:
         return "has nothing that learns: its features must depend on a parameter with requires_grad"

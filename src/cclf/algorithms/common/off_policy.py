@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.data.device_transfer import ToHost, to_device
+from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
 from cclf.training.seeding import Generators
-from cclf.training.turns import whole
-from cclf.types import Advance, Batch, Env, EnvStep, Metrics, OffPolicyAlgorithm, RemoteEnv, Turn
+from cclf.training.turns import run_to_end
+from cclf.types import Batch, Env, EnvStep, Metrics, OffPolicyAlgorithm, RemoteEnv, StepResult, Turn
 
 
 class OffPolicyLearner:
@@ -63,8 +63,8 @@ class OffPolicyLearner:
         self.in_episode = False
         self.episode_return = 0.0
 
-    def advance(self, env_steps: int) -> Advance:
-        return whole(self.turn(env_steps))
+    def advance(self, env_steps: int) -> StepResult:
+        return run_to_end(self.turn(env_steps))
 
     def turn(self, env_steps: int) -> Turn:
         if not self.in_episode:
@@ -87,13 +87,13 @@ class OffPolicyLearner:
             step = self.env.step(action)
         self.observe(action, step)
         finished = [] if self.in_episode else [self.episode_return]
-        return Advance(1, metrics, finished)
+        return StepResult(1, metrics, finished)
 
     @property
     def warming_up(self) -> bool:
         return self.agent_steps < self.warmup_agent_steps
 
-    def act(self, env_steps: int) -> ToHost:
+    def act(self, env_steps: int) -> AsyncHostCopy:
         # time reaches a graph as a tensor: a number would be frozen in it
         self._moment.fill_(env_steps)
         generator = self.generators["act"]
@@ -101,9 +101,9 @@ class OffPolicyLearner:
             uniform = torch.rand(
                 self.env.spec.action_dim, generator=generator, device=generator.device
             )
-            return ToHost(uniform * 2.0 - 1.0)
+            return AsyncHostCopy(uniform * 2.0 - 1.0)
         observation = to_device(self.replay.observation(), generator.device)
-        return ToHost(self._collect(observation)[0])
+        return AsyncHostCopy(self._collect(observation)[0])
 
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:
@@ -134,7 +134,7 @@ class OffPolicyLearner:
         self.episode_return += step.reward
         self.in_episode = not (step.terminated or step.truncated)
 
-    def slow_metrics(self) -> dict[str, float]:
+    def replay_metrics(self) -> dict[str, float]:
         """Statistics over the whole replay, for the log only."""
         return {"priority_entropy_share": self.replay.priority_entropy_share()}
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.storage.safe_loading import refuse_unless
-from cclf.types import Advance, Game, Metrics, Stateful, Turn
+from cclf.storage.safe_loading import check_data
+from cclf.types import Game, HasState, Metrics, StepResult, Turn
 
 
 class Transition(NamedTuple):
@@ -18,7 +18,7 @@ class Transition(NamedTuple):
     terminated: bool  # a time limit does not count: what would have followed is worth something
 
 
-class OnlineAlgorithm(Stateful, Protocol):
+class OnlineAlgorithm(HasState, Protocol):
     """Discrete actions, one transition at a time. `random` is all the chance it may use."""
 
     metric_names: tuple[str, ...]
@@ -52,13 +52,13 @@ class OnlineLearner:
         finished = []
         if self.env.game_over or step.truncated:
             finished, self.game_return = [self.game_return], 0.0
-        return Advance(1, metrics, finished)
+        return StepResult(1, metrics, finished)
 
     def _look(self) -> Tensor:
         # A copy: the game may write its next frame into the same memory.
         return torch.from_numpy(self.env.stack.copy())
 
-    def slow_metrics(self) -> dict[str, float]:
+    def replay_metrics(self) -> dict[str, float]:
         return {}
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class OnlineLearner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        refuse_unless(state["updates"] >= 0, f"updates is {state['updates']}")
+        check_data(state["updates"] >= 0, f"updates is {state['updates']}")
         self.env.load_state_dict(state["env"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.random.bit_generator.state = state["random"]

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.optim.adam import adam as pytorch_adam
 from torch.optim.rmsprop import rmsprop as pytorch_rmsprop
 
-from cclf.storage.safe_loading import refuse_unless, refuse_unlike
+from cclf.storage.safe_loading import check_data, check_same_structure
 
-Move = Callable[..., None]  # a step of Adam, see `adam_step`
+AdamStep = Callable[..., None]  # a step of Adam, see `adam_step`
 # moves parameters by their gradients, what is remembered of them (by name) and numbers of steps
 Apply = Callable[..., None]
 
 
-class Optimiser:
+class Optimizer:
     """Parameters, what is remembered of each, and the function that moves them.
 
     PyTorch's own classes around the same functions import its compiler, which takes a second or
@@ -39,7 +39,10 @@ class Optimiser:
 
     @torch.no_grad()
     def step(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor], move: Move | None = None
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        move: AdamStep | None = None,
     ) -> None:
         """Move these of its parameters and no others; with `move` that computes it, where this is
         Adam."""
@@ -51,7 +54,7 @@ class Optimiser:
         averages = [[state[name] for state in states] for name in self.averages]
         steps = [state["step"] for state in states]
         moved = list(parameters)
-        slopes = [_laid_out_like(*pair) for pair in zip(parameters, gradients, strict=True)]
+        slopes = [_match_strides(*pair) for pair in zip(parameters, gradients, strict=True)]
         if move is None:
             self.apply(moved, slopes, averages, steps, **self.settings)
         else:
@@ -72,10 +75,10 @@ class Optimiser:
         """Takes a copy: it would move the tensors under the feet of whoever gave them."""
         for number, memory in state.items():
             place = int(number)
-            refuse_unless(place < len(self.parameters), f"optimiser/{number}: no such parameter")
-            refuse_unlike(self._nothing(place), memory, f"optimiser/{number}")
+            check_data(place < len(self.parameters), f"optimiser/{number}: no such parameter")
+            check_same_structure(self._nothing(place), memory, f"optimiser/{number}")
             steps = float(memory["step"])
-            refuse_unless(steps >= 0.0, f"optimiser/{number}: step is {steps}")
+            check_data(steps >= 0.0, f"optimiser/{number}: step is {steps}")
         self.state = {}
         for number, memory in state.items():
             known = self._nothing(int(number))
@@ -89,8 +92,8 @@ def adam(
     lr: float,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
-) -> Optimiser:
-    return Optimiser(
+) -> Optimizer:
+    return Optimizer(
         parameters, ("exp_avg", "exp_avg_sq"), _pytorchs_adam, lr=lr, betas=betas, eps=eps
     )
 
@@ -126,8 +129,8 @@ def _pytorchs_adam(
     )
 
 
-def rmsprop(parameters: Iterable[Tensor], lr: float, alpha: float, eps: float) -> Optimiser:
-    return Optimiser(parameters, ("square_avg",), _pytorchs_rmsprop, lr=lr, alpha=alpha, eps=eps)
+def rmsprop(parameters: Iterable[Tensor], lr: float, alpha: float, eps: float) -> Optimizer:
+    return Optimizer(parameters, ("square_avg",), _pytorchs_rmsprop, lr=lr, alpha=alpha, eps=eps)
 
 
 def _pytorchs_rmsprop(
@@ -153,18 +156,18 @@ def _pytorchs_rmsprop(
     )
 
 
-def _laid_out_like(parameter: Tensor, gradient: Tensor) -> Tensor:
+def _match_strides(parameter: Tensor, gradient: Tensor) -> Tensor:
     """Convolutions give gradients in their own layout; one kernel for all wants the parameter's."""
     same = gradient.stride() == parameter.stride()
     return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
-def learned_parameters(network: nn.Module) -> list[Tensor]:
+def trainable_parameters(network: nn.Module) -> list[Tensor]:
     """The parameters that an optimiser may move: an encoder of the user's own may have others."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
-def descend(loss: Tensor, *optimisers: Optimiser, move: Move | None = None) -> None:
+def backward_and_step(loss: Tensor, *optimisers: Optimizer, move: AdamStep | None = None) -> None:
     """One backward; then each optimiser moves its own parameters, and none else moves."""
     moved = list(dict.fromkeys(one for optimiser in optimisers for one in optimiser.parameters))
     gradients = dict(zip(moved, torch.autograd.grad(loss, moved), strict=True))
@@ -204,14 +207,14 @@ def adam_step(
     torch._foreach_sub_(parameters, changes)
 
 
-def move_by(wrap: Callable[[Any], Any]) -> Move | None:
+def select_adam_step(wrap: Callable[[Any], Any]) -> AdamStep | None:
     """`adam_step` wrapped, by a compiler for example; None, PyTorch's own step, where nothing is
     gained."""
-    move: Move = wrap(adam_step)
+    move: AdamStep = wrap(adam_step)
     return None if move is adam_step else move
 
 
 @torch.no_grad()
-def follow(slow: list[Tensor], fast: list[Tensor], rate: float) -> None:
+def polyak_update(slow: list[Tensor], fast: list[Tensor], rate: float) -> None:
     """The target moves towards its network: s <- s + rate (f - s)."""
     torch._foreach_lerp_(slow, fast, rate)

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cclf.config import Precision
-from cclf.data.augmentations import Crops
+from cclf.data.augmentations import LazyCrops
 from cclf.kernels import fused_encoder
 from cclf.kernels.bf16_linear import bf16_linear
 from cclf.kernels.fused_encoder import Layers
 from cclf.kernels.paired_convolutions import backward, paired_convolutions, paired_split, prepare
 
-Kernel = Callable[[Tensor | Crops, Layers], Tensor]
-SplitKernel = Callable[[Crops, Layers, int], tuple[Tensor, Tensor]]
+ConvFn = Callable[[Tensor | LazyCrops, Layers], Tensor]
+SplitConvFn = Callable[[LazyCrops, Layers, int], tuple[Tensor, Tensor]]
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -31,7 +31,7 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class Convolutions(nn.Module):
+class ConvEncoder(nn.Module):
     """uint8 pixels to a flat feature map, channels last: 3x3 filters, the first with stride 2, ReLU
     after each.
 
@@ -45,9 +45,9 @@ class Convolutions(nn.Module):
         pixels: int,
         layers: int,
         filters: int,
-        kernel: "Kernel | None" = None,
+        kernel: "ConvFn | None" = None,
         centre: float = 0.0,
-        split_kernel: "SplitKernel | None" = None,
+        split_kernel: "SplitConvFn | None" = None,
     ):
         """Pixels enter as x / 255 - `centre`."""
         super().__init__()
@@ -59,15 +59,15 @@ class Convolutions(nn.Module):
         )
         side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
         self.out_dim = filters * side * side
-        self.kernel: Kernel = kernel or plain_convolutions
-        self.split_kernel: SplitKernel = split_kernel or plain_split
+        self.kernel: ConvFn = kernel or reference_convolutions
+        self.split_kernel: SplitConvFn = split_kernel or reference_split
         self.centre = centre
 
-    def forward(self, images: Tensor | Crops) -> Tensor:
+    def forward(self, images: Tensor | LazyCrops) -> Tensor:
         """(N, C, h, w), or crops yet to be cut."""
         return self.kernel(images, self._layers())
 
-    def split(self, crops: Crops, learned: int) -> tuple[Tensor, Tensor]:
+    def split(self, crops: LazyCrops, learned: int) -> tuple[Tensor, Tensor]:
         """Features of the first `learned` crops, and those of the others without gradient."""
         return self.split_kernel(crops, self._layers(), learned)
 
@@ -89,35 +89,35 @@ def _fastest_layout(pixels: Tensor) -> torch.memory_format:
     return torch.contiguous_format if planes else torch.channels_last
 
 
-def cut_out(images: Tensor | Crops) -> Tensor:
+def materialize_crops(images: Tensor | LazyCrops) -> Tensor:
     """(N, C, h, w) uint8."""
-    return images.cut() if isinstance(images, Crops) else images
+    return images.cut() if isinstance(images, LazyCrops) else images
 
 
-def plain_convolutions(images: Tensor | Crops, layers: Layers) -> Tensor:
-    pixels = cut_out(images)
+def reference_convolutions(images: Tensor | LazyCrops, layers: Layers) -> Tensor:
+    pixels = materialize_crops(images)
     x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
     for i, (weight, bias) in enumerate(layers):
         x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
     return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def plain_split(crops: Crops, layers: Layers, learned: int) -> tuple[Tensor, Tensor]:
-    first = plain_convolutions(crops.rows(slice(learned)), layers)
+def reference_split(crops: LazyCrops, layers: Layers, learned: int) -> tuple[Tensor, Tensor]:
+    first = reference_convolutions(crops.rows(slice(learned)), layers)
     with torch.no_grad():
-        return first, plain_convolutions(crops.rows(slice(learned, None)), layers)
+        return first, reference_convolutions(crops.rows(slice(learned, None)), layers)
 
 
-def kernels_for(precision: Precision, wrap: Callable[[Any], Any]) -> tuple[Kernel, SplitKernel]:
+def select_kernels(precision: Precision, wrap: Callable[[Any], Any]) -> tuple[ConvFn, SplitConvFn]:
     """How convolutions are computed, with each part wrapped, by a compiler for example."""
     if precision != "bf16":
-        return wrap(plain_convolutions), wrap(plain_split)
+        return wrap(reference_convolutions), wrap(reference_split)
     parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
     parts["prepare_fused"] = wrap(fused_encoder.prepare)
     return partial(paired_convolutions, **parts), partial(paired_split, **parts)
 
 
-class Head(nn.Module):
+class EncoderHead(nn.Module):
     """The end of an encoder: fully connected, LayerNorm, and a tanh in the paper's reading."""
 
     def __init__(self, inputs: int, feature_dim: int, tanh: bool):

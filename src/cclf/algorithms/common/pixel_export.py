@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from cclf.config import Config
-from cclf.types import Answers, Env, Policy
+from cclf.types import Env, ExportedPolicy, Policy
 
 ANSWER = "action"
 
 
-def answers(
+def export_policy(
     policy: Policy, module: nn.Module, config: Config, env: Env, seed: int, steps: int
-) -> Answers:
+) -> ExportedPolicy:
     """Random moves: a policy that stands still would be checked on one frame alone."""
     random = np.random.default_rng(seed)
     frames = deque([env.reset(seed)] * config.env.frame_stack, config.env.frame_stack)
@@ -27,4 +27,4 @@ def answers(
         if step.terminated or step.truncated:
             break
     env.close()
-    return Answers(module.eval(), np.stack(stacks), np.stack(actions), ANSWER)
+    return ExportedPolicy(module.eval(), np.stack(stacks), np.stack(actions), ANSWER)

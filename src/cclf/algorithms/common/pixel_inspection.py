@@ -31,7 +31,7 @@ from cclf.inspection.samples import (
     second_reading,
     table_of,
 )
-from cclf.storage.run_folder import load_part
+from cclf.storage.run_folder import load_submodule
 from cclf.training.seeding import Generators, derive
 from cclf.types import Batch
 
@@ -44,7 +44,7 @@ class WithNetworks(Protocol):
 Algorithm = TypeVar("Algorithm", bound=WithNetworks)
 
 
-class Looks(NamedTuple):
+class InspectionAdapter(NamedTuple):
     """How an algorithm looks at observations."""
 
     framework: Framework
@@ -61,7 +61,7 @@ class Looks(NamedTuple):
 def gallery(
     about: About,
     config: Config,
-    looks: Looks,
+    looks: InspectionAdapter,
     replay: Replay,
     samples: int,
     env_steps: Tensor,
@@ -110,7 +110,7 @@ def load(
     replay = _load_replay(config, learner, n_steps)
     config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
     algorithm = make(config, replay.actions.shape[1])
-    load_part(algorithm.networks, learner["algorithm"]["networks"], "networks")
+    load_submodule(algorithm.networks, learner["algorithm"]["networks"], "networks")
     return algorithm, replay
 
 
@@ -122,12 +122,12 @@ def _load_replay(config: Config, learner: dict[str, Any], n_steps: int) -> Repla
     shape, stack = tuple(state["frames"].shape[1:]), config.env.frame_stack
     returns = (n_steps, config.algorithm.discount)
     replay = Replay(slots, shape, action_dim, stack, None, torch.device("cpu"), *returns)
-    load_part(replay, state, "replay")
+    load_submodule(replay, state, "replay")
     return replay
 
 
 def appraise(
-    looks: Looks, batch: Batch, generators: Generators, env_steps: Tensor
+    looks: InspectionAdapter, batch: Batch, generators: Generators, env_steps: Tensor
 ) -> tuple[Pair, Appraisal]:
     """Views of o_t and o_(t+1) drawn as an update draws them, and what it would make of them."""
     noise = looks.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
@@ -149,7 +149,9 @@ def distance_to(target: Tensor, values: tuple[Tensor, Tensor]) -> Tensor:
     return torch.stack([(q - target).abs() for q in values]).mean(0)
 
 
-def columns(looks: Looks, batch: Batch, pair: Pair, appraisal: Appraisal) -> dict[str, Tensor]:
+def columns(
+    looks: InspectionAdapter, batch: Batch, pair: Pair, appraisal: Appraisal
+) -> dict[str, Tensor]:
     """All numbers about a batch, samples first. Pictures are cut later, for the few that are
     shown."""
     encoders = (looks.encode_query, looks.encode_key)
@@ -167,19 +169,19 @@ def columns(looks: Looks, batch: Batch, pair: Pair, appraisal: Appraisal) -> dic
     return found
 
 
-def _remarks(looks: Looks, table: dict[str, np.ndarray]) -> list[str]:
+def _remarks(looks: InspectionAdapter, table: dict[str, np.ndarray]) -> list[str]:
     remarks = again_remark(table, looks.views_name)
     if looks.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
             f"The chosen view overlaps least with its anchor in {100 * least:.0f} % of cases; a "
             "blind choice would do so in "
-            f"about {100 / (looks.framework.method.drawn_views - 1):.0f} %."
+            f"about {100 / (looks.framework.method.num_augmented_views - 1):.0f} %."
         )
     return remarks
 
 
-def _memory(looks: Looks, replay: Replay) -> Memory:
+def _memory(looks: InspectionAdapter, replay: Replay) -> Memory:
     live = np.flatnonzero(replay.live)
     return Memory(
         live,
@@ -202,7 +204,7 @@ def _cut(
     return [(frames[-1][y : y + pixels, x : x + pixels], (y, x)) for y, x in corners]
 
 
-def _stacks(looks: Looks, replay: Replay, slot: int) -> tuple[Frames, Frames]:
+def _stacks(looks: InspectionAdapter, replay: Replay, slot: int) -> tuple[Frames, Frames]:
     """The frames of o_t and of o_(t+1) as pictures (H, W, 3), the newest last."""
     batch = replay.gather(torch.tensor([int(slot)]))
     now, following = (

@@ -24,7 +24,7 @@ Compute = TypeVar("Compute")
 MakeAlgorithm = Callable[[Config, EnvSpec, torch.device], OffPolicyAlgorithm]
 
 
-def compute_for(
+def kernels_for_config(
     config: Config, device: torch.device, compute_with: Callable[..., Compute]
 ) -> Compute:
     """How an update of this run is computed: on a GPU all of it is compiled."""
@@ -47,9 +47,9 @@ def make_learner(
     make = partial(make_env, config, derive(config.seed, "env"))
     env: Env = WorkerEnv(make, config.task) if config.run.env_worker else make()
     shape, action_dim, _, max_steps, _ = env.spec
-    transitions, size = replay_forecast(config, env.spec, n_steps)
+    transitions, size = replay_size(config, env.spec, n_steps)
     replay_device = choose_replay_device(settings.replay_device, device, size)
-    stack, stored = config.env.frame_stack, (n_steps, settings.discount, dtype_of(env.spec))
+    stack, stored = config.env.frame_stack, (n_steps, settings.discount, frame_dtype(env.spec))
     replay = Replay(transitions, shape, action_dim, stack, max_steps, replay_device, *stored)
     graphed = device.type == "cuda" and replay_device == device and config.run.cuda_graphs
     return OffPolicyLearner(
@@ -64,7 +64,7 @@ def make_learner(
     )
 
 
-def replay_forecast(config: Config, spec: EnvSpec, n_steps: int = 1) -> tuple[int, int]:
+def replay_size(config: Config, spec: EnvSpec, n_steps: int = 1) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes. A short run never allocates the whole
     capacity."""
     transitions = min(
@@ -72,11 +72,17 @@ def replay_forecast(config: Config, spec: EnvSpec, n_steps: int = 1) -> tuple[in
     )
     shape, action_dim, _, max_steps, _ = spec
     return transitions, Replay.bytes_needed(
-        transitions, shape, action_dim, config.env.frame_stack, max_steps, n_steps, dtype_of(spec)
+        transitions,
+        shape,
+        action_dim,
+        config.env.frame_stack,
+        max_steps,
+        n_steps,
+        frame_dtype(spec),
     )
 
 
-def dtype_of(spec: EnvSpec) -> torch.dtype:
+def frame_dtype(spec: EnvSpec) -> torch.dtype:
     return torch.float32 if spec.state_dim else torch.uint8
 
 
@@ -97,12 +103,12 @@ def make_agent(
     with workers of its own."""
     env = make_env(config, 0)
     policy = make_policy(env.spec)
-    workers = eval_workers(config, device, runs)
+    workers = num_eval_workers(config, device, runs)
     pool: EnvPool = LocalEnvs([env])
     if workers:
         env.close()  # it was here to say what its actions are
         pool = EnvWorkers([partial(make_env, config, 0)] * workers, workers, config.task)
-    elif plays_between_turns(device):  # two: an action arrives a turn after it was asked for
+    elif evaluates_between_steps(device):  # two: an action arrives a turn after it was asked for
         pool = LocalEnvs([env, make_env(config, 0)])
     stack = config.env.frame_stack
     graphed = device.type == "cuda" and config.run.cuda_graphs
@@ -115,7 +121,7 @@ def make_agent(
     )
 
 
-def eval_workers(config: Config, device: torch.device, runs: int) -> int:
+def num_eval_workers(config: Config, device: torch.device, runs: int) -> int:
     """Unless told: on a GPU one process per episode as far as there are cores; on a CPU none, since
     they would gain nothing."""
     if config.run.eval_workers is not None:
@@ -125,16 +131,16 @@ def eval_workers(config: Config, device: torch.device, runs: int) -> int:
     return min(config.run.eval_episodes, max(1, len(os.sched_getaffinity(0)) // runs))
 
 
-def evaluates_beside_training(
+def evaluates_asynchronously(
     config: Config,
     device: torch.device,
     runs: int,
     evaluators: object,  # noqa: ARG001 (there are none: the policy acts in the training process)
 ) -> bool:
-    return eval_workers(config, device, runs) > 0 or plays_between_turns(device)
+    return num_eval_workers(config, device, runs) > 0 or evaluates_between_steps(device)
 
 
-def plays_between_turns(device: torch.device) -> bool:
+def evaluates_between_steps(device: torch.device) -> bool:
     """Whether evaluation in the training process need not stop training: a GPU computes updates
     while the host steps."""
     return device.type == "cuda"

@@ -1,19 +1,19 @@
 """DrQ-v2 (Yarats et al., 2021): a deterministic policy with noise, n-step returns and shifted
 frames."""
 
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.drqv2.config import Drqv2Config
 from cclf.algorithms.drqv2.presets import DEFAULTS, METHODS, SIZES, of_task
 
-BASE = Base(
+BASE = BaseAlgorithm(
     name="drqv2",
     package=__name__,
     plays=("continuous",),
     settings=Drqv2Config,
     methods=METHODS,
     defaults=DEFAULTS,
-    of_task=of_task,
+    task_defaults=of_task,
     sizes=SIZES,
     uses_gpu=True,
-    keeps_replay=True,
+    uses_replay=True,
 )

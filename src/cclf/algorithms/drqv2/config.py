@@ -4,18 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from cclf.algorithms.base import bf16_where_published, refuse_bf16, refuse_encoder, refuse_unknown
-from cclf.config import Config, Precision, check_fields
+from cclf.algorithms.base import (
+    default_precision,
+    validate_augmentation,
+    validate_bf16,
+    validate_encoder_name,
+)
+from cclf.config import Config, Precision, validate_fields
 from cclf.errors import ConfigError
-from cclf.fields import Count, Positive, Range, Share, Size, ZeroOrMore
-from cclf.rules import OF_GRIDS_ALONE, Rule, needs, never, where
+from cclf.fields import Fraction, Positive, PositiveInt, Range, StepCount, ZeroOrMore
+from cclf.rules import GRID_ONLY, Rule, always_inactive, requires, requires_value
 
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
-    "negatives": OF_GRIDS_ALONE,
-    "crop_pixels": never("DrQ-v2, which sees whole frames: set frame_pixels alone"),
-    "contrastive_coefficient": needs("contrastive"),
-    "shift_pixels": where("augmentation", "shift"),
-    **dict.fromkeys(("conv_layers", "conv_filters"), where("encoder", "")),
+    "negatives": GRID_ONLY,
+    "crop_pixels": always_inactive("DrQ-v2, which sees whole frames: set frame_pixels alone"),
+    "contrastive_coefficient": requires("contrastive"),
+    "shift_pixels": requires_value("augmentation", "shift"),
+    **dict.fromkeys(("conv_layers", "conv_filters"), requires_value("encoder", "")),
 }
 
 
@@ -26,44 +31,44 @@ class Drqv2Config:
     base: ClassVar[str] = "drqv2"
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
-    batch_size: Size = 256
+    batch_size: PositiveInt = 256
     """Transitions in each update."""
-    warmup_agent_steps: Count = 2_000
+    warmup_agent_steps: StepCount = 2_000
     """Uniform random actions, no update."""
-    update_every_agent_steps: Count = 2
+    update_every_agent_steps: StepCount = 2
     """Agent steps between two updates."""
-    replay_capacity_transitions: Count = 1_000_000
+    replay_capacity_transitions: StepCount = 1_000_000
     """Transitions that the replay keeps; the oldest leave first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where its frames are kept; auto: on the GPU where they fit."""
     n_steps: Annotated[int, Range(1, 100)] = 3
     """Rewards in a return before the value of what follows."""
-    discount: Share = 0.99
+    discount: Fraction = 0.99
     """Of rewards to come, per agent step."""
     learning_rate: Positive = 1e-4
     """Encoder, actor and critic."""
     contrastive_coefficient: ZeroOrMore = 1.0
     """Weight of the contrastive loss beside the Q loss."""
-    q_ema_rate: Share = 0.01
+    q_ema_rate: Fraction = 0.01
     """Of the target: critic and its first layer. The encoder has no target."""
     shift_pixels: Annotated[int, Range(1, 64)] = 4
     """Pixels that a view may be shifted by, either way; the border is repeated."""
     encoder: str = ""
     """An image encoder of your own in the place of the convolutions below: MODULE:FUNCTION, which
     makes a torch.nn.Module of (channels, pixels); see docs/extending.md. Runs the module's code."""
-    conv_layers: Size = 4
+    conv_layers: PositiveInt = 4
     """Convolutions of the encoder."""
-    conv_filters: Size = 32
+    conv_filters: PositiveInt = 32
     """Channels of each convolution."""
-    feature_dim: Size = 50
+    feature_dim: PositiveInt = 50
     """Numbers that actor and critic, each by a layer of its own, make of the encoder's output."""
-    hidden_dim: Size = 1024
+    hidden_dim: PositiveInt = 1024
     """Width of the hidden layers of actor and critic."""
     first_noise_std: ZeroOrMore = 1.0
     """Standard deviation of the noise on actions at the start."""
     last_noise_std: ZeroOrMore = 0.1
     """Standard deviation of the noise on actions at its end."""
-    noise_agent_steps: Count = 500_000
+    noise_agent_steps: StepCount = 500_000
     """Over which the noise of actions goes from the first to the last."""
     update_noise_clip: ZeroOrMore = 0.3
     """Largest noise in an update; acting has no such bound."""
@@ -72,13 +77,13 @@ class Drqv2Config:
     need a GPU. auto: on a GPU bf16 where views have the published size, else fp32."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
 
     def check(self, config: Config) -> None:
         """Refuse what does not go together with the rest of a run."""
-        refuse_unknown(config.method, "DrQ-v2", augmentations=("shift",))
-        refuse_encoder(self.encoder)
-        refuse_bf16(config)
+        validate_augmentation(config.method, "DrQ-v2", augmentations=("shift",))
+        validate_encoder_name(self.encoder)
+        validate_bf16(config)
         pixels = config.env.frame_pixels
         if config.env.crop_pixels != pixels:
             raise ConfigError(
@@ -91,8 +96,8 @@ class Drqv2Config:
                 "layer takes two pixels and none are left; lower conv_layers"
             )
 
-    def fast_precision(self, config: Config) -> Precision:
-        return bf16_where_published(config)
+    def preferred_gpu_precision(self, config: Config) -> Precision:
+        return default_precision(config)
 
     def updates_at(self, agent_steps: int) -> int:
         """Updates come with the agent steps 0, k, 2 k, ... that are past the warm-up."""

@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.custom_encoder import OwnEncoder, own_encoder
-from cclf.algorithms.common.optimizers import adam, descend, learned_parameters
-from cclf.algorithms.common.pixel_encoder import Convolutions
+from cclf.algorithms.common.custom_encoder import CustomEncoder, make_custom_encoder
+from cclf.algorithms.common.optimizers import adam, backward_and_step, trainable_parameters
+from cclf.algorithms.common.pixel_encoder import ConvEncoder
 from cclf.algorithms.drqv2.equations import noise_std, noisy_action
 from cclf.algorithms.drqv2.networks import Actor, Critic, initialise
-from cclf.algorithms.drqv2.parts import Compute, Drqv2Noise, Encoded, compute_with
+from cclf.algorithms.drqv2.parts import Drqv2Kernels, Drqv2Noise, EncodedViews, make_kernels
 from cclf.config import Config
-from cclf.data.augmentations import Crops, draw_origins, uncut_pairs
+from cclf.data.augmentations import LazyCrops, lazy_crop_pairs, sample_crop_corners
 from cclf.framework import Appraisal, Framework
-from cclf.training.cuda_graphs import at_once
+from cclf.training.cuda_graphs import run_concurrently
 from cclf.types import Batch, Metrics, UpdateResult
 
-PIXEL_CENTRE = 0.5  # pixels enter as x / 255 - 0.5
+PIXEL_OFFSET = 0.5  # pixels enter as x / 255 - 0.5
 
 
-class Drqv2:
+class DrQv2:
     """Encoder, actor, critic and the critic's target, with the optimisers that move them."""
 
     metric_names: tuple[str, ...] = (
@@ -39,12 +39,16 @@ class Drqv2:
     )
 
     def __init__(
-        self, config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
+        self,
+        config: Config,
+        action_dim: int,
+        device: torch.device,
+        compute: Drqv2Kernels | None = None,
     ):
         settings = config.algorithm
         self.settings, self.method, self.env = settings, config.method, config.env
         self.action_dim = action_dim
-        self.compute = compute or compute_with(settings.precision)
+        self.compute = compute or make_kernels(settings.precision)
         self.framework = Framework(settings.feature_dim, config.method)
         self.encoder = self._make_encoder()
         sizes = (self.encoder.out_dim, settings.feature_dim, action_dim, settings.hidden_dim)
@@ -57,18 +61,18 @@ class Drqv2:
             self._valued += self.framework.parameters()
         rate = self.settings.learning_rate
         self.optimisers = {
-            "critic": adam([*learned_parameters(self.encoder), *self._valued], lr=rate),
+            "critic": adam([*trainable_parameters(self.encoder), *self._valued], lr=rate),
             "actor": adam(self.actor.parameters(), lr=rate),
         }
         self.updates = 0
 
-    def _make_encoder(self) -> Convolutions | OwnEncoder:
+    def _make_encoder(self) -> ConvEncoder | CustomEncoder:
         settings, shape = self.settings, (3 * self.env.frame_stack, self.env.frame_pixels)
         if settings.encoder:
-            return own_encoder(settings.encoder, *shape, PIXEL_CENTRE)
+            return make_custom_encoder(settings.encoder, *shape, PIXEL_OFFSET)
         layers = (settings.conv_layers, settings.conv_filters)
         kernel, split = self.compute.convolutions, self.compute.split_convolutions
-        return Convolutions(*shape, *layers, kernel, PIXEL_CENTRE, split).apply(initialise)
+        return ConvEncoder(*shape, *layers, kernel, PIXEL_OFFSET, split).apply(initialise)
 
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
@@ -76,15 +80,15 @@ class Drqv2:
         def origins() -> Tensor:
             pixels = self.env.frame_pixels
             padded = pixels + 2 * self.settings.shift_pixels
-            views = self.method.drawn_views
-            return draw_origins(views, batch_size, padded, pixels, True, augment_generator)
+            views = self.method.num_augmented_views
+            return sample_crop_corners(views, batch_size, padded, pixels, True, augment_generator)
 
         def normal(*shape: int) -> Tensor:
             shape = (*shape, self.action_dim)
             return torch.randn(shape, generator=policy_generator, device=policy_generator.device)
 
         now, following = origins(), origins()
-        target, actor = normal(self.framework.learned_views, batch_size), normal(batch_size)
+        target, actor = normal(self.framework.num_loss_views, batch_size), normal(batch_size)
         order = self.framework.draw_order(batch_size, augment_generator)
         return Drqv2Noise(now, following, target, actor, order)
 
@@ -98,18 +102,18 @@ class Drqv2:
         anchors = encoded.first[: len(batch.reward)].detach()
 
         def move_encoder() -> None:
-            convolutions = learned_parameters(self.encoder)
+            convolutions = trainable_parameters(self.encoder)
             found = torch.autograd.grad(features, convolutions, feature_gradient)
             self.optimisers["critic"].step(convolutions, found, self.compute.move)
 
         def move_others() -> Metrics:
             self.optimisers["critic"].step(self._valued, gradients, self.compute.move)
-            self._move_target()
+            self._update_target()
             loss, metrics = self.compute.actor_loss(self, anchors, noise.actor, std)
-            descend(loss, self.optimisers["actor"], move=self.compute.move)
+            backward_and_step(loss, self.optimisers["actor"], move=self.compute.move)
             return metrics
 
-        _, actor_metrics = at_once(move_encoder, move_others)
+        _, actor_metrics = run_concurrently(move_encoder, move_others)
         self.updates += 1
         return UpdateResult(metrics | more | actor_metrics | {"noise_std": std}, priority)
 
@@ -118,31 +122,31 @@ class Drqv2:
         bounds = (settings.first_noise_std, settings.last_noise_std)
         return noise_std(agent_steps, *bounds, settings.noise_agent_steps)
 
-    def encode(self, batch: Batch, noise: Drqv2Noise) -> Encoded:
+    def encode(self, batch: Batch, noise: Drqv2Noise) -> EncodedViews:
         """K views of each o_t and o_(t+n); encodes those that are needed whatever is chosen, in one
         pass: large batches fill a GPU better."""
         crops = self.crops(batch, noise)
         views, batch_size = noise.origins.shape[:2]
         every = self.framework.selection == "all"
-        known = batch_size * (self.framework.learned_views if every else 1)
+        known = batch_size * (self.framework.num_loss_views if every else 1)
         row = torch.arange(len(crops.sample), device=batch.reward.device).view(2, -1)
         if not self.framework.needs_curiosity:
             first, next_first = self.encoder.split(crops.rows(row[:, :known].flatten()), known)
-            return Encoded(crops, first, next_first, None)
+            return EncodedViews(crops, first, next_first, None)
         first, others = self.encoder.split(crops, known)
         if known > batch_size:
             others = torch.cat([first[batch_size:].detach(), others])
         begin = (views - 1) * batch_size  # of the next anchors
-        return Encoded(crops, first, others[begin : begin + known], others)
+        return EncodedViews(crops, first, others[begin : begin + known], others)
 
-    def crops(self, batch: Batch, noise: Drqv2Noise) -> Crops:
+    def crops(self, batch: Batch, noise: Drqv2Noise) -> LazyCrops:
         """All views of the batch as rows, not yet cut out of their frames."""
         observations = (batch.observation, batch.next_observation)
         frames = self.compute.join_frames(self.settings.shift_pixels, *observations)
-        return uncut_pairs(frames, noise.origins, noise.next_origins, self.env.frame_pixels)
+        return lazy_crop_pairs(frames, noise.origins, noise.next_origins, self.env.frame_pixels)
 
     def _value_loss(
-        self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor, std: Tensor
+        self, encoded: EncodedViews, appraisal: Appraisal, batch: Batch, noise: Tensor, std: Tensor
     ) -> tuple[Tensor, Tensor, Metrics]:
         """Features of the learned views, and over them Q loss (1), (7), with target (2), and
         contrastive loss (8)."""
@@ -166,20 +170,22 @@ class Drqv2:
             return self.compute.q_target(self, appraisal, batch, next_features, noise, std), key
 
         action = batch.action.repeat(views, 1)
-        found, (target, key) = at_once(lambda: self.compute.values(self, features, action), aims)
+        found, (target, key) = run_concurrently(
+            lambda: self.compute.values(self, features, action), aims
+        )
         loss, metrics = self.compute.critic_loss(
             self, *found, target, appraisal.weights, key, appraisal.curiosity
         )
         return features, loss, metrics
 
-    def _key(self, encoded: Encoded, appraisal: Appraisal) -> Tensor:
+    def _key(self, encoded: EncodedViews, appraisal: Appraisal) -> Tensor:
         """Features of the key views by the target's trunk."""
         if appraisal.key is not None:
             return appraisal.key
         key: Tensor = self.target.trunk(self.encoder(encoded.crops.rows(appraisal.key_view)))
         return key
 
-    def _move_target(self) -> None:
+    def _update_target(self) -> None:
         ours: list[Tensor] = list(self.critic.parameters())
         theirs: list[Tensor] = list(self.target.parameters())
         self.compute.follow(theirs, ours, self.settings.q_ema_rate)

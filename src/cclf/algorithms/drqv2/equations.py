@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-EDGE = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
+ACTION_LIMIT = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
 
 
 def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: int) -> Tensor:
@@ -32,4 +32,4 @@ def noisy_action(
     if noise_clip is not None:
         offset = offset.clamp(-noise_clip, noise_clip)
     action = mean + offset
-    return action - action.detach() + action.detach().clamp(-EDGE, EDGE)
+    return action - action.detach() + action.detach().clamp(-ACTION_LIMIT, ACTION_LIMIT)

@@ -4,17 +4,17 @@ import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.common import pixel_export
-from cclf.algorithms.drqv2.drqv2 import Drqv2
+from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.drqv2.learner import make_drqv2
-from cclf.algorithms.drqv2.parts import compute_with
+from cclf.algorithms.drqv2.parts import make_kernels
 from cclf.config import Config
-from cclf.types import Answers, MakeEnv
+from cclf.types import ExportedPolicy, MakeEnv
 
 
 class PixelPolicy(nn.Module):
     """The mean action (B, A), each in [-1, 1], for stacks of uint8 frames (B, C, H, W)."""
 
-    def __init__(self, agent: Drqv2):
+    def __init__(self, agent: DrQv2):
         super().__init__()
         self.encoder, self.actor = agent.encoder, agent.actor
 
@@ -23,10 +23,12 @@ class PixelPolicy(nn.Module):
         return action
 
 
-def answers(policy: Drqv2, config: Config, make_env: MakeEnv, seed: int, steps: int) -> Answers:
+def export_policy(
+    policy: DrQv2, config: Config, make_env: MakeEnv, seed: int, steps: int
+) -> ExportedPolicy:
     """Weights are float32 whatever a GPU computed with: that is what other programs get, and what
     they are checked against."""
     env = make_env(config, seed)
-    plain = make_drqv2(config, env.spec.action_dim, torch.device("cpu"), compute_with("fp32"))
+    plain = make_drqv2(config, env.spec.action_dim, torch.device("cpu"), make_kernels("fp32"))
     plain.networks.load_state_dict(policy.networks.state_dict())
-    return pixel_export.answers(plain, PixelPolicy(plain), config, env, seed, steps)
+    return pixel_export.export_policy(plain, PixelPolicy(plain), config, env, seed, steps)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.common import pixel_inspection
-from cclf.algorithms.common.pixel_inspection import Looks
-from cclf.algorithms.drqv2.drqv2 import Drqv2
+from cclf.algorithms.common.pixel_inspection import InspectionAdapter
+from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.drqv2.learner import make_drqv2
-from cclf.algorithms.drqv2.parts import join_planes, q_target
+from cclf.algorithms.drqv2.parts import pad_and_concat, q_target
 from cclf.config import Config
 from cclf.data.replay import Replay
 from cclf.inspection.records import About, Gallery
@@ -27,19 +27,21 @@ def gallery(
     make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
     agent, replay = load(config, learner, env_steps.device)
-    return pixel_inspection.gallery(about, config, looks_of(agent), replay, samples, env_steps)
+    return pixel_inspection.gallery(
+        about, config, inspection_adapter(agent), replay, samples, env_steps
+    )
 
 
-def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Drqv2, Replay]:
+def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[DrQv2, Replay]:
     make = partial(make_drqv2, device=device)
     return pixel_inspection.load(config, learner, make, config.algorithm.n_steps)
 
 
-def looks_of(agent: Drqv2) -> Looks:
-    return Looks(
+def inspection_adapter(agent: DrQv2) -> InspectionAdapter:
+    return InspectionAdapter(
         framework=agent.framework,
         draw_noise=agent.draw_noise,
-        frames=partial(join_planes, agent.settings.shift_pixels),
+        frames=partial(pad_and_concat, agent.settings.shift_pixels),
         view_pixels=agent.env.frame_pixels,
         encode_query=lambda views: agent.critic.trunk(agent.encoder(views)),
         encode_key=lambda views: agent.target.trunk(agent.encoder(views)),
@@ -48,7 +50,7 @@ def looks_of(agent: Drqv2) -> Looks:
     )
 
 
-def td_error(agent: Drqv2, batch: Batch, noise: Tensor, env_steps: Tensor) -> Tensor:
+def td_error(agent: DrQv2, batch: Batch, noise: Tensor, env_steps: Tensor) -> Tensor:
     """On the frames as they are, which acting sees."""
     alone = without_curiosity(batch.observation, batch.next_observation, batch.reward)
     features, following = map(agent.encoder, (batch.observation, batch.next_observation))

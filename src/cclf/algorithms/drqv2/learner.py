@@ -4,29 +4,29 @@ import torch
 
 from cclf.algorithms.common import pixel_learner
 from cclf.algorithms.common.off_policy import OffPolicyLearner
-from cclf.algorithms.common.pixel_learner import compute_for
+from cclf.algorithms.common.pixel_learner import kernels_for_config
 from cclf.algorithms.drqv2.config import Drqv2Config
-from cclf.algorithms.drqv2.drqv2 import Drqv2
-from cclf.algorithms.drqv2.parts import Compute, compute_with
+from cclf.algorithms.drqv2.drqv2 import DrQv2
+from cclf.algorithms.drqv2.parts import Drqv2Kernels, make_kernels
 from cclf.config import Config
 from cclf.training.agent import Agent
-from cclf.training.evaluation_workers import Evaluators
+from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import seeded_weights
 from cclf.types import EnvSpec, MakeEnv
 
-evaluates_beside_training = pixel_learner.evaluates_beside_training
+evaluates_asynchronously = pixel_learner.evaluates_asynchronously
 
 
 def make_drqv2(
-    config: Config, action_dim: int, device: torch.device, compute: Compute | None = None
-) -> Drqv2:
+    config: Config, action_dim: int, device: torch.device, compute: Drqv2Kernels | None = None
+) -> DrQv2:
     with seeded_weights(config.seed):
-        return Drqv2(config, action_dim, device, compute)
+        return DrQv2(config, action_dim, device, compute)
 
 
-def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> Drqv2:
+def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> DrQv2:
     """The algorithm alone, as a learner of this config has it."""
-    compute = compute_for(config, device, compute_with)
+    compute = kernels_for_config(config, device, make_kernels)
     return make_drqv2(config, spec.action_dim, device, compute)
 
 
@@ -43,8 +43,8 @@ def make_learner(config: Config, device: torch.device, make_env: MakeEnv) -> Off
     )
 
 
-def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
-    return pixel_learner.replay_forecast(config, spec, config.algorithm.n_steps)
+def replay_size(config: Config, spec: EnvSpec) -> tuple[int, int]:
+    return pixel_learner.replay_size(config, spec, config.algorithm.n_steps)
 
 
 def make_agent(
@@ -52,10 +52,10 @@ def make_agent(
     device: torch.device,
     make_env: MakeEnv,
     runs: int = 1,
-    evaluators: Evaluators | None = None,  # noqa: ARG001 (it acts here, whoever steps the environments)
+    evaluators: EvaluationWorkers | None = None,  # noqa: ARG001 (it acts here, whoever steps the environments)
 ) -> Agent:
 
-    def make_policy(spec: EnvSpec) -> Drqv2:
+    def make_policy(spec: EnvSpec) -> DrQv2:
         return make_drqv2(config, spec.action_dim, device)
 
     return pixel_learner.make_agent(config, device, make_env, make_policy, runs)

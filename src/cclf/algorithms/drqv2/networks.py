@@ -4,7 +4,7 @@ their own."""
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.pixel_encoder import Head, mlp
+from cclf.algorithms.common.pixel_encoder import EncoderHead, mlp
 
 
 def initialise(module: nn.Module) -> None:
@@ -21,7 +21,7 @@ class Critic(nn.Module):
 
     def __init__(self, inputs: int, feature_dim: int, action_dim: int, hidden_dim: int):
         super().__init__()
-        self.trunk = Head(inputs, feature_dim, tanh=True)
+        self.trunk = EncoderHead(inputs, feature_dim, tanh=True)
         self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.apply(initialise)
@@ -37,7 +37,7 @@ class Actor(nn.Module):
 
     def __init__(self, inputs: int, feature_dim: int, action_dim: int, hidden_dim: int):
         super().__init__()
-        self.trunk = Head(inputs, feature_dim, tanh=True)
+        self.trunk = EncoderHead(inputs, feature_dim, tanh=True)
         self.policy = mlp(feature_dim, hidden_dim, action_dim)
         self.apply(initialise)
 

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from cclf import equations
-from cclf.algorithms.common.optimizers import Move, follow, move_by
-from cclf.algorithms.common.pixel_encoder import Kernel, SplitKernel, kernels_for
+from cclf.algorithms.common.optimizers import AdamStep, polyak_update, select_adam_step
+from cclf.algorithms.common.pixel_encoder import ConvFn, SplitConvFn, select_kernels
 from cclf.algorithms.drqv2.equations import noisy_action
 from cclf.config import Precision
-from cclf.data.augmentations import Crops, Views, repeated_border
+from cclf.data.augmentations import LazyCrops, Views, replicate_pad_indices
 from cclf.framework import Appraisal
 from cclf.kernels.first_convolution import pack
 from cclf.types import Batch, Metrics
 
 if TYPE_CHECKING:
-    from cclf.algorithms.drqv2.drqv2 import Drqv2
+    from cclf.algorithms.drqv2.drqv2 import DrQv2
 
 # with new priorities, None where replay is uniform
 Appraised = tuple[Appraisal, Tensor | None, Metrics]
@@ -34,66 +34,68 @@ class Drqv2Noise(NamedTuple):
     order: Tensor | None = None  # (B,)  a permutation, where the framework needs one
 
 
-class Encoded(NamedTuple):
+class EncodedViews(NamedTuple):
     """Convolution features of the views before any step of this update.
 
     A view is known by its row: v B + b is view v of o_t in sample b; K B further, of o_(t+n).
     """
 
-    crops: Crops  # (2 K B)
+    crops: LazyCrops  # (2 K B)
     first: Tensor  # (F B, H)  views learned from whatever is chosen, with gradient
     next_first: Tensor  # (F B, H)  their successors
     others: Tensor | None  # (2 K B - B, H)  all but the anchors of o_t, where curiosity asks
 
 
-class Compute(NamedTuple):
+class Drqv2Kernels(NamedTuple):
     """How the parts of an update are computed: as written below, or compiled for a GPU."""
 
-    convolutions: Kernel
-    split_convolutions: SplitKernel
+    convolutions: ConvFn
+    split_convolutions: SplitConvFn
     join_frames: Callable[..., Tensor]
-    appraise: "Callable[[Drqv2, Encoded, Batch, Drqv2Noise, Tensor], Appraised]"
+    appraise: "Callable[[DrQv2, EncodedViews, Batch, Drqv2Noise, Tensor], Appraised]"
     q_target: Callable[..., Tensor]
     values: Callable[..., tuple[Tensor, Tensor, Tensor]]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
     actor_loss: Callable[..., tuple[Tensor, Metrics]]
-    move: Move | None  # a step of Adam; None is PyTorch's own
+    move: AdamStep | None  # a step of Adam; None is PyTorch's own
     follow: Callable[[list[Tensor], list[Tensor], float], None]
 
 
-def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part: part) -> Compute:
+def make_kernels(
+    precision: Precision, wrap: Callable[[Any], Any] = lambda part: part
+) -> Drqv2Kernels:
     """The parts for a precision, each wrapped, by a compiler for example.
 
     In bf16 the convolutions run in bfloat16 with float32 sums; all else is float32.
     """
-    return Compute(
-        *kernels_for(precision, wrap),
-        join_packed if precision == "bf16" else wrap(join_planes),
+    return Drqv2Kernels(
+        *select_kernels(precision, wrap),
+        pad_and_pack if precision == "bf16" else wrap(pad_and_concat),
         wrap(appraise),
         wrap(q_target),
-        wrap(values),
+        wrap(q_values),
         wrap(critic_loss),
         wrap(actor_loss),
-        move_by(wrap),
-        wrap(follow),
+        select_adam_step(wrap),
+        wrap(polyak_update),
     )
 
 
-def join_planes(shift_pixels: int, *frames: Tensor) -> Tensor:
+def pad_and_concat(shift_pixels: int, *frames: Tensor) -> Tensor:
     """Batches of frames (B, C, H, W) as one, with repeated borders."""
     joined = torch.cat(frames)
-    place = repeated_border(joined.shape[-1], shift_pixels, joined.device)
+    place = replicate_pad_indices(joined.shape[-1], shift_pixels, joined.device)
     return joined[:, :, place][:, :, :, place]
 
 
-def join_packed(shift_pixels: int, *frames: Tensor) -> Tensor:
+def pad_and_pack(shift_pixels: int, *frames: Tensor) -> Tensor:
     """The same packed, as the fast first convolution wants them."""
     return pack(*frames, border=shift_pixels)
 
 
 @torch.no_grad()
 def appraise(
-    agent: "Drqv2", encoded: Encoded, batch: Batch, noise: Drqv2Noise, env_steps: Tensor
+    agent: "DrQv2", encoded: EncodedViews, batch: Batch, noise: Drqv2Noise, env_steps: Tensor
 ) -> Appraised:
     """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over rows in
     place of pixels. Queries are by the critic's trunk, keys by its target's."""
@@ -124,7 +126,7 @@ def appraise(
     )
     priority = agent.framework.priority(batch.priority, appraisal)
     metrics = {"reward_mean": batch.reward.mean()} | agent.framework.metrics(
-        appraisal, agent.method.drawn_views
+        appraisal, agent.method.num_augmented_views
     )
     if priority is not None:
         metrics["priority_mean"] = priority.mean()
@@ -132,7 +134,7 @@ def appraise(
 
 
 def q_target(
-    agent: "Drqv2",
+    agent: "DrQv2",
     appraisal: Appraisal,
     batch: Batch,
     features: Tensor,
@@ -154,14 +156,14 @@ def q_target(
     )
 
 
-def values(agent: "Drqv2", features: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def q_values(agent: "DrQv2", features: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The critic's features (V B, D) and both of its values (V B,), of views and actions."""
     z = agent.critic.trunk(features)
     return z, *agent.critic.values(z, action)
 
 
 def critic_loss(
-    agent: "Drqv2",
+    agent: "DrQv2",
     z: Tensor,
     q1: Tensor,
     q2: Tensor,
@@ -187,7 +189,7 @@ def critic_loss(
 
 
 def actor_loss(
-    agent: "Drqv2", features: Tensor, noise: Tensor, std: Tensor
+    agent: "DrQv2", features: Tensor, noise: Tensor, std: Tensor
 ) -> tuple[Tensor, Metrics]:
     """On the anchors' features (B, H) from before the critic's step; the critic is the one after
     it."""

@@ -9,9 +9,9 @@ from cclf.algorithms.base import (
     Defaults,
     Method,
     Overrides,
-    by_curiosity,
-    by_name,
-    with_pieces,
+    cclf_with_pieces,
+    index_by_name,
+    methods_with_measure,
 )
 
 DEFAULTS = Defaults(
@@ -19,9 +19,9 @@ DEFAULTS = Defaults(
     method={"augmentation": "shift"},
 )
 
-_PLAIN = with_pieces() | {"views": 1}
+_PLAIN = cclf_with_pieces() | {"views": 1}
 _CCLF = Method("drq-v2+cclf", "with all four pieces of CCLF", {})
-METHODS = by_name(
+METHODS = index_by_name(
     Method("drq-v2", "DrQ-v2 as published: one shifted view", _PLAIN | {"contrastive": False}),
     Method("drq-v2+curl", "with a second view as the key of a contrastive loss", _PLAIN),
     _CCLF,
@@ -29,7 +29,7 @@ METHODS = by_name(
         replace(ablation, name=f"drq-v2+{ablation.name}", summary=f"DrQ-v2, {ablation.summary}")
         for ablation in ABLATIONS
     ),
-    *by_curiosity(_CCLF, *CONTROLS, *CANDIDATES),
+    *methods_with_measure(_CCLF, *CONTROLS, *CANDIDATES),
 )
 
 # Its authors' three classes of tasks: how long noise fades, in agent steps, and the budget.

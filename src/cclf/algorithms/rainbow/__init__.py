@@ -1,10 +1,10 @@
 """Data-efficient Rainbow, the paper's base algorithm on Atari 100K."""
 
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.presets import DEFAULTS, METHODS, PROFILES, SIZES, of_task
 
-BASE = Base(
+BASE = BaseAlgorithm(
     name="rainbow",
     package=__name__,
     plays=("discrete",),
@@ -12,11 +12,11 @@ BASE = Base(
     methods=METHODS,
     profiles=PROFILES,
     defaults=DEFAULTS,
-    of_task=of_task,
+    task_defaults=of_task,
     sizes=SIZES,
-    warmup_setting="learn_start_agent_steps",
-    learns_tasks_together=True,
-    renamed_settings={"n_step_slip": "n_step_bug"},
+    warmup_field="learn_start_agent_steps",
+    batches_runs=True,
+    renamed_fields={"n_step_slip": "n_step_bug"},
     uses_gpu=True,
-    keeps_replay=True,
+    uses_replay=True,
 )

@@ -17,62 +17,64 @@ from torch.func import functional_call, vmap
 
 from cclf.algorithms.rainbow import equations
 from cclf.algorithms.rainbow.networks import HeadNoise
-from cclf.algorithms.rainbow.noise import Draws, Uniform
-from cclf.algorithms.rainbow.parameter_rows import GROUPS, Layout
-from cclf.algorithms.rainbow.rainbow import Rainbow, RainbowNet, RainbowNoise, RainbowStep
+from cclf.algorithms.rainbow.noise import NoiseSampler, UniformNumbers
+from cclf.algorithms.rainbow.parameter_rows import NETWORKS, FlatParameters
+from cclf.algorithms.rainbow.rainbow import LossOutput, RainbowLoss, RainbowNet, RainbowNoise
 from cclf.algorithms.rainbow.replay import NStepReplay
 from cclf.types import GameBatch, Metrics
 
-Wrap = Callable[[Any], Any]
+Compiler = Callable[[Any], Any]
 
 
-class Compute(NamedTuple):
-    """How the parts of a turn are computed: as written below, or compiled (`compute_with`)."""
+class RainbowKernels(NamedTuple):
+    """How the parts of a turn are computed: as written below, or compiled (`make_kernels`)."""
 
-    act: "Callable[[RainbowStack, Tensor, Tensor, Tensor], Tensor]"
-    losses: "Callable[[RainbowStack, GameBatch, RainbowNoise, Tensor, Tensor], RainbowStep]"
-    descend: "Callable[[RainbowStack, Tensor], Tensor]"
-    prepare: "Callable[[RainbowStack, NStepReplay, Tensor], tuple[GameBatch, RainbowNoise]]"
-    conclude: Callable[[NStepReplay, Tensor, Tensor, "Sums", Metrics], None]
+    act: "Callable[[BatchedRainbow, Tensor, Tensor, Tensor], Tensor]"
+    losses: "Callable[[BatchedRainbow, GameBatch, RainbowNoise, Tensor, Tensor], LossOutput]"
+    descend: "Callable[[BatchedRainbow, Tensor], Tensor]"
+    prepare: "Callable[[BatchedRainbow, NStepReplay, Tensor], tuple[GameBatch, RainbowNoise]]"
+    conclude: Callable[[NStepReplay, Tensor, Tensor, "MetricSums", Metrics], None]
 
 
-def as_written(function: Any) -> Any:
+def uncompiled(function: Any) -> Any:
     return function
 
 
-def compute_with(wrap: Wrap = as_written, wrap_replay: Wrap = as_written) -> Compute:
+def make_kernels(wrap: Compiler = uncompiled, wrap_replay: Compiler = uncompiled) -> RainbowKernels:
     """Each part wrapped, by a compiler for example.
 
     Those that touch replay have a wrapper of their own: replay may be on another device.
     """
-    return Compute(*map(wrap, (act, losses, descend)), *map(wrap_replay, (prepare, conclude)))
+    return RainbowKernels(
+        *map(wrap, (act, compute_losses, descend)), *map(wrap_replay, (sample_batch, write_back))
+    )
 
 
-class Sums(NamedTuple):
+class MetricSums(NamedTuple):
     """Metrics of each run summed up until they are reported."""
 
     names: tuple[str, ...]
     values: Tensor  # (names, S)
 
 
-class RainbowStack:
+class BatchedRainbow:
     """S runs of one method. They may differ in their number of actions and in weights."""
 
     def __init__(
         self,
-        modules: Sequence[Rainbow],
-        template: Rainbow,
+        modules: Sequence[RainbowLoss],
+        template: RainbowLoss,
         keys: Sequence[int],
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        compute: Compute | None = None,
+        compute: RainbowKernels | None = None,
     ):
         """`modules` are the runs as they begin; `keys` seed their random numbers.
 
         `template` is a run with as many actions as any of them; its weights do not matter.
         """
         self.template = template.to(device, dtype)
-        self.layouts = {group: Layout(template, group) for group in GROUPS}
+        self.layouts = {group: FlatParameters(template, group) for group in NETWORKS}
         self.num_actions = [module.online.head.num_actions for module in modules]
         places = torch.arange(template.online.head.num_actions)
         self.valid = torch.stack([(places < count).to(dtype) for count in self.num_actions]).to(
@@ -83,8 +85,8 @@ class RainbowStack:
             template.settings,
             template.metric_names,
         )
-        self.draws = Draws(template, keys, device, dtype)
-        self.compute = compute or compute_with()
+        self.draws = NoiseSampler(template, keys, device, dtype)
+        self.compute = compute or make_kernels()
 
         rows = {
             group: [layout.row(dict(module.named_parameters())) for module in modules]
@@ -111,9 +113,9 @@ class RainbowStack:
         }
         # a tensor: a CUDA graph would freeze a number
         self.adam_steps = torch.zeros((), dtype=torch.float64, device=device)
-        self.runs = [StackedRun(self, index) for index in range(len(modules))]
+        self.runs = [RunView(self, index) for index in range(len(modules))]
 
-    def draw(self, moment: Tensor) -> tuple[Uniform, RainbowNoise]:
+    def draw(self, moment: Tensor) -> tuple[UniformNumbers, RainbowNoise]:
         """All random numbers of a moment: uniform ones by name (S, ...), and an update's noise."""
         return self.draws.at(moment)
 
@@ -161,7 +163,7 @@ class RainbowStack:
 
 
 @torch.no_grad()
-def act(stack: RainbowStack, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor:
+def act(stack: BatchedRainbow, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor:
     uniform, noise = stack.draw(moment)
     values = vmap(stack.values)(
         stack.rows["online"], observation[:, None], noise.online, stack.valid
@@ -171,9 +173,9 @@ def act(stack: RainbowStack, observation: Tensor, moment: Tensor, epsilon: Tenso
     return torch.where(chance < epsilon, (which * stack.valid.sum(1)).long(), best)
 
 
-def losses(
-    stack: RainbowStack, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor
-) -> RainbowStep:
+def compute_losses(
+    stack: BatchedRainbow, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor
+) -> LossOutput:
     """The loss of one run, mapped over all: each field of the step has S in front."""
 
     def one(
@@ -182,25 +184,25 @@ def losses(
         batch: GameBatch,
         noise: RainbowNoise,
         valid: Tensor,
-    ) -> RainbowStep:
+    ) -> LossOutput:
         named = {
             name: p
             for group, row in rows.items()
             for name, p in stack.layouts[group].named(row).items()
         }
-        step: RainbowStep = functional_call(
+        step: LossOutput = functional_call(
             stack.template, named | rest, (batch, noise, env_steps, beta, valid)
         )
         return step
 
-    step: RainbowStep = vmap(one)(
+    step: LossOutput = vmap(one)(
         stack.rows, stack.maxima | stack.differing, batch, noise, stack.valid
     )
     return step
 
 
 @torch.no_grad()
-def descend(stack: RainbowStack, gradient: Tensor) -> Tensor:
+def descend(stack: BatchedRainbow, gradient: Tensor) -> Tensor:
     """Clip each run's gradient, take a step of Adam, let the momentum networks follow.
 
     Returned are the norms (S,) before clipping.
@@ -223,16 +225,16 @@ def descend(stack: RainbowStack, gradient: Tensor) -> Tensor:
     return norm
 
 
-def prepare(
-    stack: RainbowStack, replay: NStepReplay, moment: Tensor
+def sample_batch(
+    stack: BatchedRainbow, replay: NStepReplay, moment: Tensor
 ) -> tuple[GameBatch, RainbowNoise]:
     """What is learned from: a batch out of replay and all random numbers of the update."""
     uniform, noise = stack.draw(moment)
     return replay.sample(uniform["replay"].to(replay.device)), noise
 
 
-def conclude(
-    replay: NStepReplay, slot: Tensor, priority: Tensor, sums: Sums, metrics: Metrics
+def write_back(
+    replay: NStepReplay, slot: Tensor, priority: Tensor, sums: MetricSums, metrics: Metrics
 ) -> None:
     """What replay and the log keep of an update."""
     replay.set_priorities(slot, priority.to(replay.device))
@@ -240,11 +242,11 @@ def conclude(
     sums.values.add_(torch.stack([metrics.get(name, none) for name in sums.names]))
 
 
-class StackedRun:
+class RunView:
     """One run of a stack, to be saved and loaded by itself: into another stack, or as a run
     alone."""
 
-    def __init__(self, stack: RainbowStack, index: int):
+    def __init__(self, stack: BatchedRainbow, index: int):
         self.stack, self.index = stack, index
         self.num_actions, self.network = stack.num_actions[index], stack.network(index)
 
@@ -301,13 +303,13 @@ class StackedRun:
 class RunNetworks(NamedTuple):
     """The weights of one run, of all its networks."""
 
-    run: StackedRun
+    run: RunView
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: p for group in GROUPS for name, p in self.run.parameters(group).items()}
+        return {name: p for group in NETWORKS for name, p in self.run.parameters(group).items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         stack = self.run.stack
-        for group in GROUPS:
+        for group in NETWORKS:
             stack.rows[group][self.run.index] = stack.layouts[group].row(state).to(stack.device)

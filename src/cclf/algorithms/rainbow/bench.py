@@ -25,7 +25,7 @@ from cclf.fields import Range
 if TYPE_CHECKING:
     import torch
 
-    from cclf.algorithms.rainbow.games import GameStack
+    from cclf.algorithms.rainbow.games import BatchedLearner
     from cclf.types import MakeEnv
 
 ACTIONS = 18  # the most a game has
@@ -34,7 +34,7 @@ SCHEDULE_GAMES, SCHEDULE_SEEDS = 26, 4
 GAME_TURNS = 200
 
 
-class StillGame:
+class NullGame:
     """A game that takes no time: an Atari game's shapes and nothing behind them."""
 
     def __init__(self, pixels: int, frame_stack: int):
@@ -108,7 +108,7 @@ def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
             replace(config, run=replace(config.run, deterministic=True)) for config in configs
         ]
     for config in configs:  # what cannot be is refused before anything is measured
-        devices.set_up(config, device)
+        devices.configure_torch(config, device)
     report: dict[str, Any] = {
         **origin(device),
         "precision": precision,
@@ -151,7 +151,9 @@ def _config(
     return replace(config, algorithm=algorithm, env=env)
 
 
-def _stack(configs: Sequence[Config], device: "torch.device", plain: bool = False) -> "GameStack":
+def _stack(
+    configs: Sequence[Config], device: "torch.device", plain: bool = False
+) -> "BatchedLearner":
     """A learner of these runs on games that take no time, its replay filled."""
     import torch
 
@@ -163,7 +165,7 @@ def _stack(configs: Sequence[Config], device: "torch.device", plain: bool = Fals
             for config in configs
         ]
     games = [
-        partial(StillGame, config.env.frame_pixels, config.env.frame_stack) for config in configs
+        partial(NullGame, config.env.frame_pixels, config.env.frame_stack) for config in configs
     ]
     stack = make_game_stack(configs, device, games=games)
     replay = stack.replay
@@ -177,7 +179,7 @@ def _stack(configs: Sequence[Config], device: "torch.device", plain: bool = Fals
     replay.ages[:] = torch.arange(replay.slots, device=replay.device)
     priorities = torch.rand(replay.slots, generator=random, device=replay.device)
     replay.priorities[:, : replay.slots] = priorities.double() + 0.1
-    replay.count_written(replay.slots)
+    replay.set_written(replay.slots)
     return stack
 
 
@@ -261,7 +263,7 @@ def _game_speed(make_env: "MakeEnv", names: Sequence[str]) -> float | None:
     """
     import numpy as np
 
-    from cclf.algorithms.rainbow.learner import make_tables
+    from cclf.algorithms.rainbow.learner import make_game_workers
 
     configs = [presets.resolve(f"atari/{name}") for name in names]
     try:
@@ -270,7 +272,7 @@ def _game_speed(make_env: "MakeEnv", names: Sequence[str]) -> float | None:
         return None
     games = [partial(make_env, config, 0) for config in configs]
     workers = min(len(games), len(os.sched_getaffinity(0)))
-    with closing(make_tables(configs[0], games, workers)) as tables:
+    with closing(make_game_workers(configs[0], games, workers)) as tables:
         random = np.random.default_rng(0)
         counts = np.array([spec.num_actions for spec in tables.specs])
         tables.look()

@@ -5,19 +5,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from cclf.algorithms.base import refuse_unknown, refuse_workers
-from cclf.config import Config, Precision, check_fields
+from cclf.algorithms.base import validate_augmentation, validate_workers
+from cclf.config import Config, Precision, validate_fields
 from cclf.errors import ConfigError
-from cclf.fields import Count, CountOrZero, Positive, Range, Share, Size, ZeroOrMore
-from cclf.rules import OF_GRIDS_ALONE, Rule, Values, all_of, any_of, needs, needs_off, unless, where
-
-_td_priorities = all_of(needs_off("prioritisation"), where("base_replay", "td-error"))
-_uneven_replay = any_of(
-    needs("prioritisation"),
-    all_of(where("base_replay", "td-error"), unless("priority_exponent", 0.0)),
+from cclf.fields import (
+    Fraction,
+    Positive,
+    PositiveInt,
+    Range,
+    StepCount,
+    StepCountOrZero,
+    ZeroOrMore,
 )
-_importance_weights = all_of(needs("importance_sampling"), _uneven_replay)
-_sees_views = any_of(needs("contrastive"), where("q_observations", "views"))
+from cclf.rules import (
+    GRID_ONLY,
+    Rule,
+    Values,
+    all_of,
+    any_of,
+    excludes_value,
+    requires,
+    requires_off,
+    requires_value,
+)
+
+_td_priorities = all_of(requires_off("prioritisation"), requires_value("base_replay", "td-error"))
+_uneven_replay = any_of(
+    requires("prioritisation"),
+    all_of(requires_value("base_replay", "td-error"), excludes_value("priority_exponent", 0.0)),
+)
+_importance_weights = all_of(requires("importance_sampling"), _uneven_replay)
+_sees_views = any_of(requires("contrastive"), requires_value("q_observations", "views"))
 
 
 def _coefficients_differ(values: Values) -> str:
@@ -30,42 +48,48 @@ def _coefficients_differ(values: Values) -> str:
 
 
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
-    "negatives": OF_GRIDS_ALONE,
+    "negatives": GRID_ONLY,
     "augmentation": _sees_views,
-    "q_observations": unless("augmentation", "none"),
-    "intensity_scale": all_of(unless("augmentation", "none"), _sees_views),
-    "base_replay": needs_off("prioritisation"),
+    "q_observations": excludes_value("augmentation", "none"),
+    "intensity_scale": all_of(excludes_value("augmentation", "none"), _sees_views),
+    "base_replay": requires_off("prioritisation"),
     "priority_exponent": _td_priorities,
     "importance_sampling": _uneven_replay,
     "importance_beta": _importance_weights,
-    "importance_beta_agent_steps": all_of(_importance_weights, unless("importance_beta", 1.0)),
+    "importance_beta_agent_steps": all_of(
+        _importance_weights, excludes_value("importance_beta", 1.0)
+    ),
     "warmup_policy": all_of(
         lambda values: (
             ""
             if values["epsilon_decay_agent_steps"] == 0
             else "epsilon that starts at 1, which is uniform already"
         ),
-        unless("epsilon_train", 1.0),
+        excludes_value("epsilon_train", 1.0),
     ),
-    "epsilon_decay_agent_steps": unless("epsilon_train", 1.0),
+    "epsilon_decay_agent_steps": excludes_value("epsilon_train", 1.0),
     # A target that is copied after every update, and has no noise of its own, chooses as the online
     # network does.
     "double_q": any_of(
-        unless("target_every_agent_steps", 1), unless("updates_per_agent_step", 1), needs("noisy")
+        excludes_value("target_every_agent_steps", 1),
+        excludes_value("updates_per_agent_step", 1),
+        requires("noisy"),
     ),
-    "noisy_sigma": needs("noisy"),
-    "atoms": needs("distributional"),
-    "value_max": needs("distributional"),
-    "key_ema_rate": needs("contrastive"),
-    "logit_scale": needs("contrastive"),
-    "contrastive_hidden_dim": needs("contrastive"),
-    "contrastive_dim": needs("contrastive"),
-    "contrastive_list": all_of(needs("contrastive"), _coefficients_differ),
-    "cclf_coefficient": all_of(needs("contrastive"), where("contrastive_list", "cclf")),
-    "curl_coefficient": all_of(needs("contrastive"), where("contrastive_list", "curl")),
+    "noisy_sigma": requires("noisy"),
+    "atoms": requires("distributional"),
+    "value_max": requires("distributional"),
+    "key_ema_rate": requires("contrastive"),
+    "logit_scale": requires("contrastive"),
+    "contrastive_hidden_dim": requires("contrastive"),
+    "contrastive_dim": requires("contrastive"),
+    "contrastive_list": all_of(requires("contrastive"), _coefficients_differ),
+    "cclf_coefficient": all_of(requires("contrastive"), requires_value("contrastive_list", "cclf")),
+    "curl_coefficient": all_of(requires("contrastive"), requires_value("contrastive_list", "curl")),
     "contrastive_joins_td": all_of(
-        needs("contrastive"),
-        any_of(all_of(_td_priorities, unless("priority_exponent", 0.0)), _importance_weights),
+        requires("contrastive"),
+        any_of(
+            all_of(_td_priorities, excludes_value("priority_exponent", 0.0)), _importance_weights
+        ),
     ),
 }
 
@@ -78,35 +102,35 @@ class RainbowConfig:
     base: ClassVar[str] = "rainbow"
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
-    batch_size: Size = 32
+    batch_size: PositiveInt = 32
     """Transitions in each update."""
-    learn_start_agent_steps: Count = 1_600
+    learn_start_agent_steps: StepCount = 1_600
     """The first update follows this agent step."""
     warmup_policy: Literal["noisy-net", "uniform"] = "noisy-net"
     """Before the first update: the untrained network (CURL's code), or uniform random actions (the
     CCLF paper)."""
-    updates_per_agent_step: Size = 1
+    updates_per_agent_step: PositiveInt = 1
     """Updates after each agent step."""
-    replay_capacity_transitions: Count = 100_000
+    replay_capacity_transitions: StepCount = 100_000
     """Transitions that the replay keeps; the oldest leave first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where its frames are kept; auto: on the GPU where they fit."""
-    discount: Share = 0.99
+    discount: Fraction = 0.99
     """Of rewards to come, per agent step."""
-    n_steps: Size = 20
+    n_steps: PositiveInt = 20
     """Rewards in a return before the value of what follows."""
     n_step_bug: bool = False
     """Keep CURL's bug: no bootstrap either where the step after the n-th ended the episode."""
     base_replay: Literal["td-error", "uniform"] = "td-error"
     """How replay is drawn where curiosity does not prioritise it."""
-    priority_exponent: Share = 0.5
+    priority_exponent: Fraction = 0.5
     """Of TD-error priorities; curiosity enters as it is."""
     importance_sampling: bool = False
     """Weigh each sample by (N P)^-beta over the largest of the batch: Rainbow's, beside its
     TD-error priorities."""
-    importance_beta: Share = 0.4
+    importance_beta: Fraction = 0.4
     """Beta of the importance weights at the start of learning."""
-    importance_beta_agent_steps: Count = 98_400
+    importance_beta_agent_steps: StepCount = 98_400
     """Agent steps after the start of learning in which beta rises to 1."""
     learning_rate: Positive = 1e-4
     """Of Adam, for all parameters."""
@@ -114,13 +138,13 @@ class RainbowConfig:
     """Epsilon of Adam."""
     max_gradient_norm: Positive = 10.0
     """Larger gradients are scaled down to this norm."""
-    target_every_agent_steps: Count = 2_000
+    target_every_agent_steps: StepCount = 2_000
     """Agent steps between two copies into the target network."""
-    key_ema_rate: Share = 0.001
+    key_ema_rate: Fraction = 0.001
     """Of the momentum network that encodes keys."""
     convolutions: Literal["data-efficient", "nature"] = "data-efficient"
     """Which encoder: two layers (data-efficient Rainbow), or three (DQN's in Nature)."""
-    hidden_dim: Size = 256
+    hidden_dim: PositiveInt = 256
     """Width of the hidden layers of the value heads."""
     distributional: bool = True
     """C51 with cross-entropy, or plain Q values with a Huber loss."""
@@ -136,12 +160,12 @@ class RainbowConfig:
     """Split Q into value and advantage."""
     double_q: bool = True
     """Choose the next action by the online network, value it by the target."""
-    epsilon_train: Share = 0.0
+    epsilon_train: Fraction = 0.0
     """Share of random actions in training."""
-    epsilon_decay_agent_steps: CountOrZero = 0
+    epsilon_decay_agent_steps: StepCountOrZero = 0
     """Agent steps after the start of learning in which epsilon falls from 1 to `epsilon_train`; 0
     starts there."""
-    epsilon_eval: Share = 0.001
+    epsilon_eval: Fraction = 0.001
     """Share of random actions in evaluation."""
     q_observations: Literal["views", "original"] = "views"
     """What the Q loss and its target see: the augmented views (CCLF, DrQ) or the frames as they are
@@ -155,9 +179,9 @@ class RainbowConfig:
     """Weight of the contrastive loss by the list of the CCLF paper."""
     curl_coefficient: ZeroOrMore = 1.0
     """Weight of the contrastive loss by the list of CURL."""
-    contrastive_hidden_dim: Size = 256
+    contrastive_hidden_dim: PositiveInt = 256
     """Width of the hidden layer of the contrastive head."""
-    contrastive_dim: Size = 128
+    contrastive_dim: PositiveInt = 128
     """Numbers that queries and keys are compared by."""
     logit_scale: Positive = 0.1
     """Inside the softmax of belief and contrastive loss."""
@@ -173,7 +197,7 @@ class RainbowConfig:
         return self.cclf_coefficient if self.contrastive_list == "cclf" else self.curl_coefficient
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
         if self.learn_start_agent_steps <= self.n_steps:
             raise ConfigError(
                 f"learn_start_agent_steps={self.learn_start_agent_steps} clashes with "
@@ -183,8 +207,8 @@ class RainbowConfig:
 
     def check(self, config: Config) -> None:
         """Refuse what does not go together with the rest of a run."""
-        refuse_workers(config.run, "Rainbow", ("env_worker",))
-        refuse_unknown(
+        validate_workers(config.run, "Rainbow", ("env_worker",))
+        validate_augmentation(
             config.method,
             "Rainbow",
             augmentations=("crop-pad-crop", "shift", "none"),
@@ -225,7 +249,7 @@ class RainbowConfig:
                 "views; use q_observations=views"
             )
 
-    def fast_precision(self, config: Config) -> Precision:  # noqa: ARG002 (of every run)
+    def preferred_gpu_precision(self, config: Config) -> Precision:  # noqa: ARG002 (of every run)
         return "tf32"
 
     def updates_at(self, agent_steps: int) -> int:

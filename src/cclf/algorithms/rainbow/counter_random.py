@@ -35,7 +35,7 @@ def mix(state: Tensor) -> Tensor:
     return state ^ ((state >> 31) & 0x1FFFFFFFF)
 
 
-class CounterRandom:
+class CounterBasedRNG:
     """Uniform numbers in (0, 1) by name, for S runs at a time; `shapes` are those of one run.
 
     A name's numbers are counted from a place of its own, so that one run may have more of the last

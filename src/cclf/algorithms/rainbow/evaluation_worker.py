@@ -13,7 +13,7 @@ from cclf.training.agent import Agent
 from cclf.types import MakeEnv
 
 
-def give_way() -> None:
+def set_idle_priority() -> None:
     """This process gets the cores that nothing else wants. Niceness would not do: training's games
     sleep between their steps, and would wait each time until a nice process had used up its
     slice."""
@@ -23,9 +23,9 @@ def give_way() -> None:
         os.nice(19)
 
 
-class EpisodePlayer:
+class EvaluationWorker:
     def __init__(self, make_env: MakeEnv) -> None:
-        give_way()
+        set_idle_priority()
         self._make_env = make_env
         torch.set_num_threads(1)
         # by task: to start an emulator takes longer than to load weights

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from cclf.algorithms.rainbow.learner import make_rainbow
 from cclf.algorithms.rainbow.turn import RainbowRun
 from cclf.config import Config
-from cclf.types import Answers, MakeEnv
+from cclf.types import ExportedPolicy, MakeEnv
 
 
-class GameValues(nn.Module):
+class QNetwork(nn.Module):
     """Rainbow's Q values (B, A) for stacks of uint8 frames (B, F, H, W), without noise."""
 
     def __init__(self, run: RainbowRun, config: Config):
@@ -29,9 +29,9 @@ class GameValues(nn.Module):
         return values
 
 
-def answers(
+def export_policy(
     policy: RainbowRun, config: Config, make_env: MakeEnv, seed: int, steps: int
-) -> Answers:
+) -> ExportedPolicy:
     random, game, seen = np.random.default_rng(seed), make_env(config, seed, True), []
     game.reset(seed)
     for _ in range(steps):
@@ -42,4 +42,4 @@ def answers(
     game.close()
     stacks = np.stack(seen)
     values = policy.evaluation_values(torch.from_numpy(stacks)).numpy()
-    return Answers(GameValues(policy, config).eval(), stacks, values, "q_values")
+    return ExportedPolicy(QNetwork(policy, config).eval(), stacks, values, "q_values")

@@ -1,7 +1,7 @@
 """The turn of `turn.py` for runs that move in step: each has its game, all learn in one call.
 
 Each run keeps its own game, replay and counters, and is saved and loaded by itself, into a stack of
-any size or as a run alone: see `GameRun`.
+any size or as a run alone: see `RunHandle`.
 """
 
 from collections import deque
@@ -14,21 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.algorithms.rainbow.batched import RainbowStack, Sums
-from cclf.algorithms.rainbow.players import Board
+from cclf.algorithms.rainbow.batched import BatchedRainbow, MetricSums
+from cclf.algorithms.rainbow.players import SharedBuffer
 from cclf.algorithms.rainbow.replay import NStepReplay
-from cclf.algorithms.rainbow.schedule import GameSchedule
+from cclf.algorithms.rainbow.schedule import TrainingSchedule
 from cclf.algorithms.rainbow.turn import COUNTERS, refuse_unknown_actions
-from cclf.data.device_transfer import ToHost, to_device
+from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.errors import ConfigError, WorkerError
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
-from cclf.training.turns import whole
-from cclf.training.workers import LOST, WAIT_SECONDS, EnvPool
-from cclf.types import Advance, EnvSpec, GameBatch, Metrics, Turn
+from cclf.training.turns import run_to_end
+from cclf.training.workers import WAIT_SECONDS, WORKER_LOST, EnvPool
+from cclf.types import EnvSpec, GameBatch, Metrics, StepResult, Turn
 
 
-class Tables:
-    """Games by number, some at each table: a pool whose environments are `Players`.
+class GameWorkers:
+    """Games by number, some at each table: a pool whose environments are `GameGroup`.
 
     A table may stand in another process. `memory` is a file that it has by the same descriptor.
     """
@@ -45,7 +45,7 @@ class Tables:
         ]
         self.specs: list[EnvSpec] = [spec for specs in self._ask_all("specs") for spec in specs]
         board = memory.fileno(), len(self.specs), (frame_stack, *self.specs[0].frame_shape[1:])
-        self.board = Board.in_file(*board)
+        self.board = SharedBuffer.in_file(*board)
         self._ask_all("sit", *[(*board, *bound) for bound in bounds])
 
     def look(self) -> np.ndarray:
@@ -53,7 +53,7 @@ class Tables:
         self._ask_all("look")
         return self.board.stacks
 
-    def play(self, actions: np.ndarray) -> Board:
+    def play(self, actions: np.ndarray) -> SharedBuffer:
         """One action (S,) in each game; tables play at the same time. What came of it stands on
         the board until the next time."""
         self.board.actions[:] = actions
@@ -102,7 +102,7 @@ class Tables:
         while len(answers) < count:
             # one worker after another: all are needed
             for table, command, value in self.pool.receive(WAIT_SECONDS):
-                if command == LOST:
+                if command == WORKER_LOST:
                     raise WorkerError(value)
                 answers[table] = value
         return answers
@@ -112,10 +112,10 @@ class Tables:
         self._memory.close()
 
 
-class Seat:
+class GameHandle:
     """One of the games, to be saved and loaded by itself."""
 
-    def __init__(self, tables: Tables, number: int):
+    def __init__(self, tables: GameWorkers, number: int):
         self.tables, self.number, self.spec = tables, number, tables.specs[number]
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,13 +129,13 @@ class Seat:
         self.tables.close()
 
 
-class GameStack:
+class BatchedLearner:
     """S games, and the algorithm and replay of all of them. `runs` are what the loop drives."""
 
     def __init__(
         self,
-        tables: Tables,
-        algorithm: RainbowStack,
+        tables: GameWorkers,
+        algorithm: BatchedRainbow,
         replay: NStepReplay,
         report_every_agent_steps: int,
         graphs: bool = False,
@@ -145,7 +145,7 @@ class GameStack:
         Metrics are handed out every so many steps, as means over the updates since.
         """
         self.tables, self.algorithm, self.replay = tables, algorithm, replay
-        self.schedule = GameSchedule.of(algorithm.settings)
+        self.schedule = TrainingSchedule.of(algorithm.settings)
         self.report_every_agent_steps = report_every_agent_steps
         device = algorithm.device
         shape = (len(tables.specs), replay.frame_stack, *replay.frames.shape[2:])
@@ -157,24 +157,24 @@ class GameStack:
         self._env_steps, self._beta, self._epsilon = (
             torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
         )
-        self._act: Callable[[Tensor], Tensor] = self._choose
+        self._act: Callable[[Tensor], Tensor] = self._select_view
         self._learn: Callable[[], Metrics] = self._update
         if graphs:
-            self._act = GraphedPolicy(self._choose)
+            self._act = GraphedPolicy(self._select_view)
             self._learn = GraphedUpdate(self._update, 1, lambda _: 0, [])
         self.metric_names = (*algorithm.metric_names, "gradient_norm")
         sums = torch.zeros(
             len(self.metric_names), len(tables.specs), dtype=torch.float64, device=device
         )
-        self.sums = Sums(self.metric_names, sums)
+        self.sums = MetricSums(self.metric_names, sums)
         self._reported: list[str] = []  # which of them this method has
-        self.runs = [GameRun(self, index) for index in range(len(tables.specs))]
+        self.runs = [RunHandle(self, index) for index in range(len(tables.specs))]
 
-    def turn(self, env_steps: int) -> list[Advance]:
+    def turn(self, env_steps: int) -> list[StepResult]:
         """One agent step of every run; `env_steps` is the clock before it."""
         step = self._next_step()
         actions = self.act(step)
-        chosen = ToHost(actions)
+        chosen = AsyncHostCopy(actions)
         self._store_actions(actions)
         # the bug looks at how the newest step ended, nothing else does
         learn_first = not self.replay.n_step_bug
@@ -184,14 +184,14 @@ class GameStack:
         self._store_outcome(played)
         if not learn_first:
             self.learn(step, env_steps)
-        if self.schedule.copies_target_at(step):
+        if self.schedule.updates_target_at(step):
             self.algorithm.copy_target()
         metrics: list[Metrics | None] = [None] * len(self.runs)
         if step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step):
             metrics = [*self._report()]
         finished = zip(played.over.tolist(), played.finished_returns.tolist(), strict=True)
         returns = [[value] if over else [] for over, value in finished]
-        return [Advance(1, *both) for both in zip(metrics, returns, strict=True)]
+        return [StepResult(1, *both) for both in zip(metrics, returns, strict=True)]
 
     def _next_step(self) -> int:
         clocks = {run.agent_steps for run in self.runs}
@@ -212,7 +212,7 @@ class GameStack:
         self._epsilon.fill_(self.schedule.epsilon_at(step))
         return self._act(self._observation)
 
-    def _choose(self, observation: Tensor) -> Tensor:
+    def _select_view(self, observation: Tensor) -> Tensor:
         return self.algorithm.act(observation, self._moment, self._epsilon)
 
     def _store_actions(self, actions: Tensor) -> None:
@@ -221,7 +221,7 @@ class GameStack:
         ages = to_device(torch.tensor([run.age for run in self.runs]), device)
         self.replay.add(self._observation[:, -1].to(device), actions.to(device), ages)
 
-    def _store_outcome(self, played: Board) -> None:
+    def _store_outcome(self, played: SharedBuffer) -> None:
         """To replay, and to be acted on next."""
         reward, ended = to_device(
             torch.from_numpy(np.stack([played.rewards, played.ended])), self.replay.device
@@ -262,25 +262,25 @@ class GameStack:
         return [{name: row[name] for name in self._reported} for row in rows]
 
 
-class GameRun:
+class RunHandle:
     """One run of a stack, as the loop sees it.
 
     The first run that is asked to advance moves all; the others find their turn done. So the loop
     must ask the runs in turn, and save one only when it has taken what its last turn brought.
     """
 
-    def __init__(self, stack: GameStack, index: int):
-        self.stack, self.index, self.env = stack, index, Seat(stack.tables, index)
+    def __init__(self, stack: BatchedLearner, index: int):
+        self.stack, self.index, self.env = stack, index, GameHandle(stack.tables, index)
         self.algorithm = stack.algorithm.runs[index]
         self.metric_names = (*stack.metric_names, "priority_entropy_share")
         self.agent_steps = 0
         self.updates = 0
         self.reported_updates = 0  # since the last report of metrics
         self.age = 0  # agent steps since the episode began
-        self._done: deque[Advance] = deque()
+        self._done: deque[StepResult] = deque()
 
-    def advance(self, env_steps: int) -> Advance:
-        return whole(self.turn(env_steps))
+    def advance(self, env_steps: int) -> StepResult:
+        return run_to_end(self.turn(env_steps))
 
     def turn(self, env_steps: int) -> Turn:
         if not self._done:
@@ -293,7 +293,7 @@ class GameRun:
     def replay(self) -> NStepReplay:
         return self.stack.replay
 
-    def slow_metrics(self) -> dict[str, float]:
+    def replay_metrics(self) -> dict[str, float]:
         """Statistics over the whole replay, for the log only."""
         return {"priority_entropy_share": self.replay.priority_entropy_share(self.index)}
 

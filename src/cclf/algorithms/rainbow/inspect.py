@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.algorithms.rainbow.learner import make_game_replay, make_rainbow, random_key
-from cclf.algorithms.rainbow.noise import Draws
-from cclf.algorithms.rainbow.rainbow import Rainbow, RainbowNoise
+from cclf.algorithms.rainbow.learner import make_game_replay, make_rainbow, noise_seed
+from cclf.algorithms.rainbow.noise import NoiseSampler
+from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise
 from cclf.algorithms.rainbow.replay import NStepReplay
 from cclf.config import Config
 from cclf.errors import ConfigError
@@ -35,8 +35,8 @@ from cclf.inspection.samples import (
     table_of,
     without_curiosity,
 )
-from cclf.storage.run_folder import load_part
-from cclf.storage.safe_loading import refuse_unlike
+from cclf.storage.run_folder import load_submodule
+from cclf.storage.safe_loading import check_same_structure
 from cclf.training.seeding import derive
 from cclf.types import GameBatch, MakeEnv
 
@@ -77,7 +77,7 @@ def gallery(
 
 def load(
     config: Config, learner: dict[str, Any], device: torch.device
-) -> tuple[Draws, Rainbow, NStepReplay]:
+) -> tuple[NoiseSampler, RainbowLoss, NStepReplay]:
     """Random numbers, the networks, and the replay of a checkpoint; without its game."""
     rainbow = config.algorithm
     networks, maxima = learner["algorithm"]["networks"], learner["algorithm"]["maxima"]
@@ -85,20 +85,20 @@ def load(
         rainbow.atoms if rainbow.distributional else 1
     )
     module = make_rainbow(config, num_actions).to(device)
-    load_part(module, module.state_dict() | networks | maxima, "networks")
+    load_submodule(module, module.state_dict() | networks | maxima, "networks")
     # A stream of numbers of its own, which the run's seed decides.
-    key = random_key(replace(config, seed=derive(config.seed, "inspect")))
-    draws = Draws(module, [key], device, torch.float32)
+    key = noise_seed(replace(config, seed=derive(config.seed, "inspect")))
+    draws = NoiseSampler(module, [key], device, torch.float32)
     pixels = config.env.frame_pixels
     replay = make_game_replay(config, 1, (pixels, pixels), torch.device("cpu"))
-    refuse_unlike(replay.run_state(0), learner["replay"], "replay")
+    check_same_structure(replay.run_state(0), learner["replay"], "replay")
     replay.load_run_state(0, learner["replay"])
     if not replay.drawable().any():
         raise ConfigError("the replay of this run holds nothing to draw yet: train it first")
     return draws, module, replay
 
 
-def draw(draws: Draws, replay: NStepReplay, moment: int) -> tuple[GameBatch, RainbowNoise]:
+def draw(draws: NoiseSampler, replay: NStepReplay, moment: int) -> tuple[GameBatch, RainbowNoise]:
     """A batch and the noise of its update, of a moment of this stream."""
     uniform, noise = draws.of_first(moment)
     batch = replay.sample(uniform["replay"][None].cpu())
@@ -106,7 +106,7 @@ def draw(draws: Draws, replay: NStepReplay, moment: int) -> tuple[GameBatch, Rai
 
 
 def appraise(
-    rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor
+    rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor
 ) -> tuple[Pair, Appraisal]:
     """Views of o_t and o_(t+n) as an update shifts them, and what it would make of them."""
     pair = (
@@ -120,7 +120,7 @@ def appraise(
 
 
 def columns(
-    rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise, pair: Pair, appraisal: Appraisal
+    rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise, pair: Pair, appraisal: Appraisal
 ) -> dict[str, Tensor]:
     """All numbers about a batch, samples first, and the newest frame of each view."""
     found = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)
@@ -136,7 +136,7 @@ def columns(
     return found
 
 
-def shift_apart(rainbow: Rainbow, shifts: Tensor) -> Tensor:
+def shift_apart(rainbow: RainbowLoss, shifts: Tensor) -> Tensor:
     """How far the middle of each view lies from the anchor's, in pixels along both axes: (K-1,
     B)."""
     # (2, K, B)
@@ -145,7 +145,7 @@ def shift_apart(rainbow: Rainbow, shifts: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def td_error(rainbow: Rainbow, batch: GameBatch, noise: RainbowNoise) -> Tensor:
+def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Tensor:
     """The loss of each transition, (B,), as Rainbow alone has it: one view, no bonus."""
     seen = (batch.observation, batch.next_observation)
     first, next_first = map(rainbow.online.encoder, seen)
@@ -169,14 +169,14 @@ def _measures(table: dict[str, np.ndarray], n_steps: int) -> list[Measure]:
     ]
 
 
-def _remarks(rainbow: Rainbow, replay: NStepReplay, table: dict[str, np.ndarray]) -> list[str]:
+def _remarks(rainbow: RainbowLoss, replay: NStepReplay, table: dict[str, np.ndarray]) -> list[str]:
     remarks = again_remark(table, "shifts")
     if rainbow.framework.selection == "curiosity":
         furthest = np.concatenate([table["lies_furthest"], table["next_lies_furthest"]]).mean()
         remarks.append(
             f"The chosen view lies furthest from its anchor in {100 * furthest:.0f} % of cases; a "
             "blind choice would do so in "
-            f"{100 / (rainbow.method.drawn_views - 1):.0f} % or a little more, since views may lie "
+            f"{100 / (rainbow.method.num_augmented_views - 1):.0f} % or a little more, since views may lie "
             "equally far."
         )
     ended, next_c = table["ended"], table["next_c"]

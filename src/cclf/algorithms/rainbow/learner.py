@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from cclf.algorithms.rainbow.batched import Compute, RainbowStack, as_written, compute_with
+from cclf.algorithms.rainbow.batched import BatchedRainbow, RainbowKernels, make_kernels, uncompiled
 from cclf.algorithms.rainbow.config import RainbowConfig
-from cclf.algorithms.rainbow.games import GameRun, GameStack, Tables
-from cclf.algorithms.rainbow.players import Player, Players
-from cclf.algorithms.rainbow.rainbow import Rainbow
+from cclf.algorithms.rainbow.games import BatchedLearner, GameWorkers, RunHandle
+from cclf.algorithms.rainbow.players import EpisodicGame, GameGroup
+from cclf.algorithms.rainbow.rainbow import RainbowLoss
 from cclf.algorithms.rainbow.replay import NStepReplay
 from cclf.algorithms.rainbow.turn import RainbowLearner, RainbowRun
 from cclf.config import Config
@@ -20,10 +20,10 @@ from cclf.errors import ConfigError
 from cclf.training.agent import Agent
 from cclf.training.cuda_graphs import compiled
 from cclf.training.devices import choose_replay_device
-from cclf.training.evaluation import Rounds, evaluate_games
-from cclf.training.evaluation_workers import Evaluators
+from cclf.training.evaluation import EvaluationSteps, evaluate_games
+from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import derive, seeded_weights
-from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs, shared_file
+from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs, anonymous_file
 from cclf.types import EnvSpec, Game, MakeEnv
 
 
@@ -32,12 +32,12 @@ def make_learners(
     device: torch.device,
     make_env: MakeEnv,
     resume_points: Sequence[int | None],
-) -> list[RainbowLearner | GameRun]:
+) -> list[RainbowLearner | RunHandle]:
     """Runs that go on from the same step are stacked: they learn as one.
 
     A run alone is a plain one on a CPU, and a stack of one on a GPU.
     """
-    learners: dict[int, RainbowLearner | GameRun] = {}
+    learners: dict[int, RainbowLearner | RunHandle] = {}
     for point in dict.fromkeys(resume_points):
         places = [place for place, own in enumerate(resume_points) if own == point]
         runs = [configs[place] for place in places]
@@ -45,7 +45,7 @@ def make_learners(
         if len(runs) == 1 and device.type == "cpu":
             learners[places[0]] = make_learner(runs[0], device, games[0])
         else:
-            stack = make_game_stack(runs, device, games, game_workers(len(runs), device))
+            stack = make_game_stack(runs, device, games, num_game_workers(len(runs), device))
             learners |= dict(zip(places, stack.runs, strict=True))
     return [learners[place] for place in range(len(configs))]
 
@@ -54,25 +54,25 @@ def make_learner(
     config: Config, device: torch.device, make_game: Callable[[], Game]
 ) -> RainbowLearner:
     """One run by itself."""
-    player = Player(make_game())
+    player = EpisodicGame(make_game())
     algorithm = make_rainbow_run(config, num_actions(player.spec), device)
     replay = make_replay_of_runs([config], player.spec, device)
     return RainbowLearner(player, algorithm, replay, config.run.log_every_agent_steps)
 
 
-def make_rainbow(config: Config, num_actions: int) -> Rainbow:
+def make_rainbow(config: Config, num_actions: int) -> RainbowLoss:
     with seeded_weights(config.seed):
-        return Rainbow(config, num_actions)
+        return RainbowLoss(config, num_actions)
 
 
-def random_key(config: Config) -> int:
+def noise_seed(config: Config) -> int:
     return derive(config.seed, "rainbow", config.task)
 
 
 def make_rainbow_run(
     config: Config, num_actions: int, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> RainbowRun:
-    return RainbowRun(make_rainbow(config, num_actions), random_key(config), device, dtype)
+    return RainbowRun(make_rainbow(config, num_actions), noise_seed(config), device, dtype)
 
 
 def make_rainbow_stack(
@@ -80,13 +80,13 @@ def make_rainbow_stack(
     num_actions: Sequence[int],
     device: torch.device,
     dtype: torch.dtype = torch.float32,
-    compute: Compute | None = None,
-) -> RainbowStack:
+    compute: RainbowKernels | None = None,
+) -> BatchedRainbow:
     """Runs that differ in task and seed alone, as one."""
-    return RainbowStack(
+    return BatchedRainbow(
         [make_rainbow(config, count) for config, count in zip(configs, num_actions, strict=True)],
         make_rainbow(configs[0], max(num_actions)),
-        [random_key(config) for config in configs],
+        [noise_seed(config) for config in configs],
         device,
         dtype,
         compute,
@@ -98,39 +98,41 @@ def make_game_stack(
     device: torch.device,
     games: Sequence[Callable[[], Game]],
     workers: int = 0,
-) -> GameStack:
+) -> BatchedLearner:
     """Runs that differ in task and seed alone and move in step; each plays one of `games`."""
     config = configs[0]
-    seats = make_tables(config, games, workers)
+    seats = make_game_workers(config, games, workers)
     replay = make_replay_of_runs(configs, seats.specs[0], device)
     on_gpu, replay_beside = device.type == "cuda", replay.device == device
-    wrap = compiled if on_gpu and config.run.compile else as_written
-    compute = compute_with(wrap, wrap if replay_beside else as_written)
+    wrap = compiled if on_gpu and config.run.compile else uncompiled
+    compute = make_kernels(wrap, wrap if replay_beside else uncompiled)
     algorithm = make_rainbow_stack(
         configs, [num_actions(spec) for spec in seats.specs], device, compute=compute
     )
     graphs = on_gpu and replay_beside and config.run.cuda_graphs
-    return GameStack(seats, algorithm, replay, config.run.log_every_agent_steps, graphs)
+    return BatchedLearner(seats, algorithm, replay, config.run.log_every_agent_steps, graphs)
 
 
-def make_tables(config: Config, games: Sequence[Callable[[], Game]], workers: int) -> Tables:
+def make_game_workers(
+    config: Config, games: Sequence[Callable[[], Game]], workers: int
+) -> GameWorkers:
     """In as many processes; with none, here."""
-    shares = _shares(games, workers or 1)
-    tables = [partial(Players, share) for share in shares]
-    memory = shared_file()
+    shares = _split_evenly(games, workers or 1)
+    tables = [partial(GameGroup, share) for share in shares]
+    memory = anonymous_file()
     pool: EnvPool = (
         EnvWorkers(tables, workers, config.task, shared=[memory.fileno()])
         if workers
         else LocalEnvs([make() for make in tables])
     )
-    return Tables(pool, [len(share) for share in shares], memory, config.env.frame_stack)
+    return GameWorkers(pool, [len(share) for share in shares], memory, config.env.frame_stack)
 
 
 def make_replay_of_runs(
     configs: Sequence[Config], spec: EnvSpec, device: torch.device
 ) -> NStepReplay:
     """Beside the algorithm where it fits; refuses what fits nowhere."""
-    _, size = replay_forecast(configs[0], spec)
+    _, size = replay_size(configs[0], spec)
     wanted = configs[0].algorithm.replay_device
     there = choose_replay_device(wanted, device, size * len(configs))
     return make_game_replay(configs[0], len(configs), spec.frame_shape[1:], there)
@@ -152,12 +154,14 @@ def make_game_replay(
     )
 
 
-def game_workers(runs: int, device: torch.device) -> int:
+def num_game_workers(runs: int, device: torch.device) -> int:
     """Processes that play the games of a stack: none for one run or on a CPU."""
     return 0 if runs == 1 or device.type == "cpu" else min(runs, len(os.sched_getaffinity(0)))
 
 
-def _shares(makes: Sequence[Callable[[], Game]], shares: int) -> list[Sequence[Callable[[], Game]]]:
+def _split_evenly(
+    makes: Sequence[Callable[[], Game]], shares: int
+) -> list[Sequence[Callable[[], Game]]]:
     """Cut into `shares` runs of neighbours, as even as can be."""
     bounds = [len(makes) * share // shares for share in range(shares + 1)]
     return [makes[first:last] for first, last in pairwise(bounds)]
@@ -178,7 +182,7 @@ def replay_transitions(config: Config) -> int:
     return min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
 
 
-def replay_forecast(config: Config, spec: EnvSpec) -> tuple[int, int]:
+def replay_size(config: Config, spec: EnvSpec) -> tuple[int, int]:
     """Transitions this run can ever hold, and their bytes."""
     transitions = replay_transitions(config)
     return transitions, NStepReplay.bytes_needed(
@@ -191,14 +195,14 @@ def make_agent(
     device: torch.device,  # noqa: ARG001
     make_env: MakeEnv,
     runs: int = 1,  # noqa: ARG001
-    evaluators: Evaluators | None = None,
+    evaluators: EvaluationWorkers | None = None,
 ) -> Agent:
     """On the CPU whatever the training runs on: the network is small, and scores are the same."""
     settings: RainbowConfig = config.algorithm
     game = make_env(config, 0, True)
     player = make_rainbow_run(config, num_actions(game.spec), torch.device("cpu"))
 
-    def rounds(seeds: Sequence[int], record: bool) -> Rounds:
+    def rounds(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if evaluators is None:
             return evaluate_games(game, player, seeds, settings.epsilon_eval, record)
         weights = {
@@ -207,8 +211,8 @@ def make_agent(
         return elsewhere(evaluators, (config.to_dict(), weights), seeds, record)
 
     def elsewhere(
-        evaluators: Evaluators, agent: tuple[Any, ...], seeds: Sequence[int], record: bool
-    ) -> Rounds:
+        evaluators: EvaluationWorkers, agent: tuple[Any, ...], seeds: Sequence[int], record: bool
+    ) -> EvaluationSteps:
         result = yield from evaluators.rounds(agent, seeds)
         if not record:
             return result
@@ -221,9 +225,9 @@ def make_agent(
 
 def make_evaluators(
     config: Config, device: torch.device, make_env: MakeEnv, runs: int
-) -> Evaluators | None:
+) -> EvaluationWorkers | None:
     """Processes that play the evaluation episodes of all `runs`; None where this one plays them."""
-    from cclf.algorithms.rainbow.evaluation_worker import EpisodePlayer
+    from cclf.algorithms.rainbow.evaluation_worker import EvaluationWorker
 
     episodes = runs * max(config.run.eval_episodes, config.run.final_eval_episodes)
     told = config.run.eval_workers
@@ -231,4 +235,4 @@ def make_evaluators(
         episodes,
         (0 if device.type == "cpu" else len(os.sched_getaffinity(0))) if told is None else told,
     )
-    return Evaluators(partial(EpisodePlayer, make_env), workers) if workers else None
+    return EvaluationWorkers(partial(EvaluationWorker, make_env), workers) if workers else None

@@ -30,7 +30,7 @@ def _uniform(*shape: int, bound: float) -> nn.Parameter:
 
 class GameEncoder(nn.Module):
     """Stacks of uint8 frames (n, F, H, W) to flat features (n, D). Weights start as PyTorch's
-    convolutions do. Where it `reads_words`, four frames may also come as words (n, H, W)."""
+    convolutions do. Where it `accepts_packed`, four frames may also come as words (n, H, W)."""
 
     def __init__(self, frame_stack: int, pixels: int, kind: str):
         super().__init__()
@@ -49,7 +49,7 @@ class GameEncoder(nn.Module):
         """Rows and columns that reach a feature at all: 75 of 84 in the data-efficient network,
         whose strides leave a border."""
 
-    def reads_words(self, images: Tensor) -> bool:
+    def accepts_packed(self, images: Tensor) -> bool:
         """Whether words (`cclf.kernels.gather_packed`) are the fastest way to give it views of these
         frames (n, F, H, W)."""
         return self._tiled and images.is_cuda and images.shape[1] == FRAMES

@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.rainbow import equations
-from cclf.algorithms.rainbow.counter_random import CounterRandom, normal
+from cclf.algorithms.rainbow.counter_random import CounterBasedRNG, normal
 from cclf.algorithms.rainbow.networks import HeadNoise, LayerNoise
-from cclf.algorithms.rainbow.rainbow import Rainbow, RainbowNoise
+from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise
 
-Uniform = dict[str, Tensor]
+UniformNumbers = dict[str, Tensor]
 
 
-class Draws:
+class NoiseSampler:
     """The numbers of S runs, each with a key of its own; `module` says how many a run needs."""
 
     def __init__(
-        self, module: Rainbow, keys: Sequence[int], device: torch.device, dtype: torch.dtype
+        self, module: RainbowLoss, keys: Sequence[int], device: torch.device, dtype: torch.dtype
     ):
         self.dtype, self.device = dtype, device
         self.noisy_layers = len(module.online.head.layers) if module.settings.noisy else 0
         self.keys = torch.tensor(keys, dtype=torch.int64, device=device)
-        self.random = CounterRandom(_shapes(module), device)
+        self.random = CounterBasedRNG(_shapes(module), device)
 
-    def at(self, moment: Tensor) -> tuple[Uniform, RainbowNoise]:
+    def at(self, moment: Tensor) -> tuple[UniformNumbers, RainbowNoise]:
         """Of a moment: uniform numbers by name (S, ...), and what an update needs."""
         numbers = self.random.uniform(self.keys, moment)
         gauss = normal(numbers)  # of all at once: a kernel for each of them would cost more
@@ -41,7 +41,7 @@ class Draws:
             order=uniform["order"].argsort() if "order" in uniform else none,
         )
 
-    def of_first(self, moment: int) -> tuple[Uniform, RainbowNoise]:
+    def of_first(self, moment: int) -> tuple[UniformNumbers, RainbowNoise]:
         """The same of the first run alone, without the axis of runs."""
         uniform, noise = self.at(torch.tensor(moment, device=self.device))
 
@@ -58,7 +58,7 @@ class Draws:
         return tuple(LayerNoise(factors[f"{n}_inputs"], factors[f"{n}_outputs"]) for n in names)
 
 
-def _shapes(module: Rainbow) -> dict[str, tuple[int, ...]]:
+def _shapes(module: RainbowLoss) -> dict[str, tuple[int, ...]]:
     """Uniform numbers of one turn of one run, by name.
 
     Those of the views, and after them an order, come last: methods share the others.
@@ -71,10 +71,15 @@ def _shapes(module: Rainbow) -> dict[str, tuple[int, ...]]:
                 name = f"{network}_{number}"
                 shapes |= {f"{name}_inputs": (inputs,), f"{name}_outputs": (outputs,)}
     if method.augmentation != "none":
-        axes = (method.drawn_views, batch, 2, 2 if method.augmentation == "crop-pad-crop" else 1)
+        axes = (
+            method.num_augmented_views,
+            batch,
+            2,
+            2 if method.augmentation == "crop-pad-crop" else 1,
+        )
         shapes |= {"shifts": axes, "next_shifts": axes}
         if settings.intensity_scale:
             shapes |= {"intensity": axes[:2], "next_intensity": axes[:2]}
-    if module.framework.needs_order:
+    if module.framework.needs_permutation:
         shapes |= {"order": (batch,)}
     return shapes

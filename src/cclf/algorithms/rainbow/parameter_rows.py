@@ -8,24 +8,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cclf.algorithms.rainbow.rainbow import Rainbow
+from cclf.algorithms.rainbow.rainbow import RainbowLoss
 
-GROUPS = {"online": ("framework.", "online."), "target": ("target_",), "momentum": ("momentum_",)}
-_ALIGNED = 64  # numbers: each parameter begins where matrix units and wide reads of a GPU want it
+NETWORKS = {"online": ("framework.", "online."), "target": ("target_",), "momentum": ("momentum_",)}
+_ALIGNMENT = 64  # numbers: each parameter begins where matrix units and wide reads of a GPU want it
 
 
-class Layout:
+class FlatParameters:
     """Where each named parameter of a group lies in its row.
 
     Zeros, which stay zero, fill a row up: behind each parameter up to the next aligned place, and
     in a stack also the places of actions that other games have.
     """
 
-    def __init__(self, module: Rainbow, group: str):
+    def __init__(self, module: RainbowLoss, group: str):
         self.group = group
         named = module.named_parameters()
-        self.shapes = {name: p.shape for name, p in named if name.startswith(GROUPS[group])}
-        self.sizes = [-(-shape.numel() // _ALIGNED) * _ALIGNED for shape in self.shapes.values()]
+        self.shapes = {name: p.shape for name, p in named if name.startswith(NETWORKS[group])}
+        self.sizes = [
+            -(-shape.numel() // _ALIGNMENT) * _ALIGNMENT for shape in self.shapes.values()
+        ]
 
     def row(self, named: dict[str, Tensor]) -> Tensor:
         """A row (P,) out of parameters by name."""
@@ -38,9 +40,9 @@ class Layout:
         parts = zip(self.shapes.items(), torch.split(row, self.sizes), strict=True)
         return {name: part[: shape.numel()].view(shape) for (name, shape), part in parts}
 
-    def source(self, online: "Layout") -> slice:
+    def source(self, online: "FlatParameters") -> slice:
         """The part of an online row that this group copies: it lies together, see `RainbowNet`."""
-        (prefix,) = GROUPS[self.group]
+        (prefix,) = NETWORKS[self.group]
         names = [name.replace(prefix, "online.", 1) for name in self.shapes]
         first = list(online.shapes).index(names[0])
         together = list(online.shapes)[first : first + len(names)] == names
@@ -49,7 +51,7 @@ class Layout:
         return slice(start, start + sum(self.sizes))
 
 
-def lay_out(module: Rainbow, layout: Layout) -> Tensor:
+def lay_out(module: RainbowLoss, layout: FlatParameters) -> Tensor:
     """Move the parameters of a group into one row: they become views of it, and change with it."""
     row = layout.row(dict(module.named_parameters()))
     for name, view in layout.named(row).items():

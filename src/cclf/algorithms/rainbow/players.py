@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cclf.storage.safe_loading import refuse_unlike
+from cclf.storage.safe_loading import check_same_structure
 from cclf.types import EnvSpec, Game
 
 
-class Outcome(NamedTuple):
+class GameStep(NamedTuple):
     """What came of one action in a game."""
 
     reward: float
@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
     finished_return: float | None
 
 
-class Player:
+class EpisodicGame:
     """One game, whose next episode begins as soon as one has ended."""
 
     def __init__(self, game: Game):
@@ -37,7 +37,7 @@ class Player:
             self.begun = True
         return self.game.stack
 
-    def play(self, action: int) -> Outcome:
+    def play(self, action: int) -> GameStep:
         step, finished = self.game.step(action), None
         self.game_return += self.game.raw_reward
         if self.game.game_over:
@@ -45,7 +45,7 @@ class Player:
         ended = step.terminated or step.truncated
         if ended:
             self.game.reset()
-        return Outcome(step.reward, ended, finished)
+        return GameStep(step.reward, ended, finished)
 
     def close(self) -> None:
         self.game.close()
@@ -55,7 +55,7 @@ class Player:
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Whether the episode goes on: a game that cannot be brought back begins a new one."""
-        refuse_unlike(self._progress() | {"game": None}, state, "env of games")
+        check_same_structure(self._progress() | {"game": None}, state, "env of games")
         lost = self.game.load_state_dict(state["game"]) is False
         self.begun = state["begun"] and not lost
         self.game_return = 0.0 if lost else state["game_return"]
@@ -65,7 +65,7 @@ class Player:
         return {"begun": self.begun, "game_return": self.game_return}
 
 
-class Board(NamedTuple):
+class SharedBuffer(NamedTuple):
     """What is asked of games and what they answer, in memory that processes share: a turn of Atari
     is too short to send frames around."""
 
@@ -77,7 +77,7 @@ class Board(NamedTuple):
     stacks: np.ndarray  # (S, F, H, W) uint8  to act on next
 
     @staticmethod
-    def in_file(descriptor: int, games: int, stack_shape: tuple[int, ...]) -> "Board":
+    def in_file(descriptor: int, games: int, stack_shape: tuple[int, ...]) -> "SharedBuffer":
         """All processes that map the same file see one board. The file grows if it has to."""
         kinds = (np.int64, np.float64, np.float64, np.bool_, np.bool_, np.uint8)
         shapes = [(games,)] * 5 + [(games, *stack_shape)]
@@ -90,23 +90,25 @@ class Board(NamedTuple):
         memory = mmap.mmap(descriptor, sum(sizes))
         begins = accumulate(sizes[:-1], initial=0)
         fields = zip(kinds, begins, shapes, strict=True)
-        return Board(*(np.ndarray(shape, kind, memory, begin) for kind, begin, shape in fields))
+        return SharedBuffer(
+            *(np.ndarray(shape, kind, memory, begin) for kind, begin, shape in fields)
+        )
 
-    def part(self, first: int, last: int) -> "Board":
-        return Board(*(field[first:last] for field in self))
+    def part(self, first: int, last: int) -> "SharedBuffer":
+        return SharedBuffer(*(field[first:last] for field in self))
 
 
-class Players:
+class GameGroup:
     """Several games, of runs of a stack, at their part of a board."""
 
     def __init__(self, makes: Sequence[Callable[[], Game]]):
-        self.players = [Player(make()) for make in makes]
+        self.players = [EpisodicGame(make()) for make in makes]
         self.specs: list[EnvSpec] = [player.spec for player in self.players]
 
     def sit(
         self, descriptor: int, games: int, stack_shape: tuple[int, ...], first: int, last: int
     ) -> None:
-        self.board = Board.in_file(descriptor, games, stack_shape).part(first, last)
+        self.board = SharedBuffer.in_file(descriptor, games, stack_shape).part(first, last)
 
     def look(self) -> None:
         """Show what to act on now."""

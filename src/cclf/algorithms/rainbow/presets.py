@@ -8,9 +8,9 @@ from cclf.algorithms.base import (
     Defaults,
     Method,
     Overrides,
-    by_curiosity,
-    by_name,
-    with_pieces,
+    cclf_with_pieces,
+    index_by_name,
+    methods_with_measure,
 )
 from cclf.algorithms.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
 
@@ -23,7 +23,7 @@ DEFAULTS = Defaults(
     },
 )
 
-_PLAIN = with_pieces()
+_PLAIN = cclf_with_pieces()
 _CCLF = Method("cclf", "all four pieces", {})
 # On Rainbow the contrastive loss may stand beside a Q loss that never sees an augmented frame:
 # CURL's does.
@@ -76,7 +76,7 @@ def _on_rainbow(method: Method) -> Method:
     )
 
 
-METHODS = by_name(
+METHODS = index_by_name(
     Method("rainbow", "data-efficient Rainbow", _NOTHING, _ORIGINAL),
     Method("rainbow-uniform", "the same with uniform replay", _NOTHING,
            {"q_observations": "original", "base_replay": "uniform"}),
@@ -93,7 +93,7 @@ METHODS = by_name(
     _CCLF,
     Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
     *(_on_rainbow(method) for method in ABLATIONS),
-    *by_curiosity(_CCLF, *CONTROLS, "ranks", "debiased", "cancelled"),
+    *methods_with_measure(_CCLF, *CONTROLS, "ranks", "debiased", "cancelled"),
 )  # fmt: skip
 
 # CCLF on Rainbow was never released: here "released" is CURL's Rainbow, with the pieces of the

@@ -20,7 +20,7 @@ from cclf.config import Config
 from cclf.data import augmentations
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal, Framework
-from cclf.kernels.gather_packed import take_words
+from cclf.kernels.gather_packed import gather_packed
 from cclf.types import GameBatch, Metrics
 
 
@@ -68,7 +68,7 @@ class RainbowNet(nn.Module):
         )
 
 
-class RainbowStep(NamedTuple):
+class LossOutput(NamedTuple):
     loss: Tensor  # ()
     priority: Tensor  # (B,)  new replay priorities
     metrics: Metrics
@@ -80,7 +80,7 @@ class TdLosses(NamedTuple):
     target: Tensor  # (B, N)
 
 
-class Rainbow(nn.Module):
+class RainbowLoss(nn.Module):
     """Networks of one run, and the loss that its next update descends."""
 
     metric_names: tuple[str, ...] = (
@@ -154,7 +154,7 @@ class Rainbow(nn.Module):
 
     def forward(
         self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor, valid: Tensor
-    ) -> RainbowStep:
+    ) -> LossOutput:
         """`beta` is the exponent of the importance weights, `valid` (A,) marks the actions of the
         game.
 
@@ -201,7 +201,7 @@ class Rainbow(nn.Module):
             loss = loss + share
         priority = self._priority(batch, appraisal, losses.detach())
         metrics["priority_mean"] = priority.mean()
-        return RainbowStep(loss, priority, metrics)
+        return LossOutput(loss, priority, metrics)
 
     def td_losses(
         self,
@@ -225,8 +225,8 @@ class Rainbow(nn.Module):
         if self.method.augmentation == "none":
             shown = self.online.encoder.visible_pixels
             return Views(images[None, :, :, :shown, :shown])
-        words = self.online.encoder.reads_words(images) and not self.settings.intensity_scale
-        take = take_words if words else augmentations.take_pixels
+        words = self.online.encoder.accepts_packed(images) and not self.settings.intensity_scale
+        take = gather_packed if words else augmentations.gather_pixels
         views = take(images, *self.places(shifts))
         if self.settings.intensity_scale:
             views = (
@@ -309,7 +309,7 @@ class Rainbow(nn.Module):
                 0, 1
             )
         action = equations.best_action(self.online.q_values(chooser), valid)
-        outputs = _of_action(outputs, action).view(*learned.next_weights.shape, -1)
+        outputs = _gather_action(outputs, action).view(*learned.next_weights.shape, -1)
         mixed = learned.next_weights[..., None]
         bootstrap = self.n_step_discount * batch.continuation[:, None]
         base = (batch.n_step_return + learned.bonus)[:, None]
@@ -322,7 +322,7 @@ class Rainbow(nn.Module):
     def _view_losses(self, outputs: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """(V, B): cross-entropy of C51, Huber loss of a plain Q value."""
         views, batch = outputs.shape[:2]
-        taken = _of_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
+        taken = _gather_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
         if target.shape[1] == 1:
             return F.huber_loss(taken, target.expand_as(taken), reduction="none").squeeze(2)
         return equations.cross_entropy(target, taken.log_softmax(2))
@@ -349,7 +349,7 @@ class Rainbow(nn.Module):
         target_value = (target * support).sum(1) if support.shape[0] > 1 else target[:, 0]
         metrics = {
             "q_loss": losses.detach().mean(),
-            "q_mean": _of_action(
+            "q_mean": _gather_action(
                 self.online.q_values(outputs[0].detach())[..., None], batch.action
             ).mean(),
             "target_mean": target_value.mean(),
@@ -358,9 +358,9 @@ class Rainbow(nn.Module):
             "ended_share": 1.0 - batch.continuation.mean(),
             "importance_weight_mean": weights.mean(),
         }
-        return metrics | self.framework.metrics(appraisal, self.method.drawn_views)
+        return metrics | self.framework.metrics(appraisal, self.method.num_augmented_views)
 
 
-def _of_action(outputs: Tensor, action: Tensor) -> Tensor:
+def _gather_action(outputs: Tensor, action: Tensor) -> Tensor:
     """The row of each sample's action: (n, A, N) and (n,) to (n, N)."""
     return outputs.gather(1, action[:, None, None].expand(-1, 1, outputs.shape[2])).squeeze(1)

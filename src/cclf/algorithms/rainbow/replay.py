@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.rainbow import equations
-from cclf.storage.safe_loading import refuse_other_lengths, refuse_unless
+from cclf.storage.safe_loading import check_data, check_lengths
 from cclf.types import GameBatch
 
-BLOCK_SLOTS = 256  # whose priorities are summed up first
+BLOCK_SIZE = 256  # whose priorities are summed up first
 
 
 class NStepReplay:
@@ -48,7 +48,7 @@ class NStepReplay:
         shape = (runs, self.slots)
         self.frames = torch.zeros(*shape, *frame_shape, dtype=torch.uint8, device=device)
         # the same memory, to copy faster
-        self._words = self.frames.flatten(2).view(_word(frame_shape[0] * frame_shape[1]))
+        self._words = self.frames.flatten(2).view(_widest_dtype(frame_shape[0] * frame_shape[1]))
         self.actions = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rewards = torch.zeros(shape, dtype=dtype, device=device)
         self.ended = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -87,7 +87,7 @@ class NStepReplay:
         self.actions[:, head] = action
         self.ages[:, head] = age
         self.priorities[:, head] = self.max_priority
-        self.count_written(self.written + 1)
+        self.set_written(self.written + 1)
 
     def add_outcome(self, reward: Tensor, ended: Tensor) -> None:
         """What came of the newest step, (S,) each. Without the bug no transition that can be drawn
@@ -96,7 +96,7 @@ class NStepReplay:
         self.rewards[:, head] = reward
         self.ended[:, head] = ended
 
-    def count_written(self, written: int) -> None:
+    def set_written(self, written: int) -> None:
         self.written = written
         self._written.fill_(written)
 
@@ -116,14 +116,14 @@ class NStepReplay:
         of the sum needs no loop.
         """
         runs, batch = uniform.shape
-        blocks = self.drawable().view(runs, -1, BLOCK_SLOTS)
+        blocks = self.drawable().view(runs, -1, BLOCK_SIZE)
         sums = blocks.sum(2)
         ends = sums.cumsum(1)
         draws = (torch.arange(batch, device=self.device) + uniform) / batch * ends[:, -1:]
-        block = _part(ends, draws)
+        block = _bucket_index(ends, draws)
         into = (draws - (ends - sums).gather(1, block))[..., None]
-        within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SLOTS)).cumsum(2)
-        slot = block * BLOCK_SLOTS + _part(within, into).squeeze(2)
+        within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SIZE)).cumsum(2)
+        slot = block * BLOCK_SIZE + _bucket_index(within, into).squeeze(2)
         return self.gather(slot.clamp_max(self.slots - 1))
 
     def gather(self, slot: Tensor) -> GameBatch:
@@ -191,13 +191,13 @@ class NStepReplay:
                 f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least "
                 "as large"
             )
-        refuse_other_lengths(state, self._TENSORS, saved_slots, "replay")
-        refuse_unless(
+        check_lengths(state, self._TENSORS, saved_slots, "replay")
+        check_data(
             written >= saved_slots,
             f"replay: written {written} is less than its {saved_slots} slots",
         )
         weights = torch.cat([state["priorities"].flatten(), state["max_priority"].flatten()])
-        refuse_unless(
+        check_data(
             (weights >= 0.0).all() and weights.isfinite().all(), "replay: priorities are no weights"
         )
         cut = 0
@@ -207,10 +207,10 @@ class NStepReplay:
         for name in self._TENSORS:
             getattr(self, name)[run, :saved_slots] = state[name].roll(-cut, 0).to(self.device)
         self.max_priority[run] = state["max_priority"].to(self.device)
-        self.count_written(written)
+        self.set_written(written)
 
 
-def _word(pixels: int) -> torch.dtype:
+def _widest_dtype(pixels: int) -> torch.dtype:
     """The widest integer of which a frame of so many bytes is made."""
     return next(
         dtype
@@ -220,14 +220,14 @@ def _word(pixels: int) -> torch.dtype:
 
 
 def _whole_blocks(slots: int) -> int:
-    return -(-slots // BLOCK_SLOTS) * BLOCK_SLOTS
+    return -(-slots // BLOCK_SIZE) * BLOCK_SIZE
 
 
-def _part(ends: Tensor, draws: Tensor) -> Tensor:
+def _bucket_index(ends: Tensor, draws: Tensor) -> Tensor:
     """Of each draw (..., B) the part it falls into, whose ends are (..., n); never past the last,
     where rounding might lead.
 
-    >>> _part(torch.tensor([[1.0, 3.0, 3.0, 4.0]]), torch.tensor([[0.5, 1.0, 3.0, 4.0]]))
+    >>> _bucket_index(torch.tensor([[1.0, 3.0, 3.0, 4.0]]), torch.tensor([[0.5, 1.0, 3.0, 4.0]]))
     tensor([[0, 1, 3, 3]])
     """
     return torch.searchsorted(ends, draws, right=True).clamp_max(ends.shape[-1] - 1)

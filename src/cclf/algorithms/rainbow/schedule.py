@@ -5,7 +5,7 @@ from typing import NamedTuple
 from cclf.algorithms.rainbow.config import RainbowConfig
 
 
-class GameSchedule(NamedTuple):
+class TrainingSchedule(NamedTuple):
     """When to do what, in agent steps; step 1 is the first."""
 
     learn_start: int
@@ -18,8 +18,8 @@ class GameSchedule(NamedTuple):
     epsilon_steps: int
 
     @staticmethod
-    def of(settings: RainbowConfig) -> "GameSchedule":
-        return GameSchedule(
+    def of(settings: RainbowConfig) -> "TrainingSchedule":
+        return TrainingSchedule(
             learn_start=settings.learn_start_agent_steps,
             uniform_warmup=settings.warmup_policy == "uniform",
             updates_per_step=settings.updates_per_agent_step,
@@ -33,7 +33,7 @@ class GameSchedule(NamedTuple):
     def updates_at(self, step: int) -> int:
         return self.updates_per_step if step >= self.learn_start else 0
 
-    def copies_target_at(self, step: int) -> bool:
+    def updates_target_at(self, step: int) -> bool:
         return step >= self.learn_start and step % self.target_every == 0
 
     def beta_at(self, step: int) -> float:

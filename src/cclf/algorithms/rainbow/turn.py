@@ -27,15 +27,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from cclf.algorithms.rainbow import equations
-from cclf.algorithms.rainbow.noise import Draws, Uniform
-from cclf.algorithms.rainbow.parameter_rows import GROUPS, Layout, lay_out
-from cclf.algorithms.rainbow.players import Outcome, Player
-from cclf.algorithms.rainbow.rainbow import Rainbow, RainbowNet, RainbowNoise, RainbowStep
+from cclf.algorithms.rainbow.noise import NoiseSampler, UniformNumbers
+from cclf.algorithms.rainbow.parameter_rows import NETWORKS, FlatParameters, lay_out
+from cclf.algorithms.rainbow.players import EpisodicGame, GameStep
+from cclf.algorithms.rainbow.rainbow import LossOutput, RainbowLoss, RainbowNet, RainbowNoise
 from cclf.algorithms.rainbow.replay import NStepReplay
-from cclf.algorithms.rainbow.schedule import GameSchedule
-from cclf.storage.safe_loading import refuse_unless
-from cclf.training.turns import whole
-from cclf.types import Advance, GameBatch, Metrics, Turn
+from cclf.algorithms.rainbow.schedule import TrainingSchedule
+from cclf.storage.safe_loading import check_data
+from cclf.training.turns import run_to_end
+from cclf.types import GameBatch, Metrics, StepResult, Turn
 
 COUNTERS = ("agent_steps", "updates", "reported_updates", "age")
 
@@ -45,7 +45,7 @@ class RainbowLearner:
 
     def __init__(
         self,
-        env: Player,
+        env: EpisodicGame,
         algorithm: "RainbowRun",
         replay: NStepReplay,
         report_every_agent_steps: int,
@@ -55,7 +55,7 @@ class RainbowLearner:
         Metrics are handed out every so many steps, as means over the updates since.
         """
         self.env, self.algorithm, self.replay = env, algorithm, replay
-        self.schedule = GameSchedule.of(algorithm.settings)
+        self.schedule = TrainingSchedule.of(algorithm.settings)
         self.report_every_agent_steps = report_every_agent_steps
         self.summed_names = (*algorithm.metric_names, "gradient_norm")
         self.metric_names = (*self.summed_names, "priority_entropy_share")
@@ -78,14 +78,14 @@ class RainbowLearner:
         outcome = self.play(action)
         if self.replay.n_step_bug:  # the bug looks at how the newest step ended
             self.learn(step, env_steps)
-        if self.schedule.copies_target_at(step):
+        if self.schedule.updates_target_at(step):
             self.algorithm.copy_target()
         reports = step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step)
         finished = [] if outcome.finished_return is None else [outcome.finished_return]
-        return Advance(1, self._report() if reports else None, finished)
+        return StepResult(1, self._report() if reports else None, finished)
 
-    def advance(self, env_steps: int) -> Advance:
-        return whole(self.turn(env_steps))
+    def advance(self, env_steps: int) -> StepResult:
+        return run_to_end(self.turn(env_steps))
 
     def act(self, seen: Tensor, step: int) -> int:
         """Choose an action for what the game shows."""
@@ -106,7 +106,7 @@ class RainbowLearner:
             self.replay.set_priorities(batch.slot, priority)
             self._sum_up(metrics)
 
-    def play(self, action: int) -> Outcome:
+    def play(self, action: int) -> GameStep:
         """Take the action, and tell replay what came of it."""
         outcome = self.env.play(action)
         reward = torch.tensor([outcome.reward], dtype=torch.float64)
@@ -130,7 +130,7 @@ class RainbowLearner:
         self.reported_updates = 0
         return {name: means[name] for name in self._reported}
 
-    def slow_metrics(self) -> dict[str, float]:
+    def replay_metrics(self) -> dict[str, float]:
         """Statistics over the whole replay, for the log only."""
         return {"priority_entropy_share": self.replay.priority_entropy_share(0)}
 
@@ -161,15 +161,19 @@ class RainbowRun:
     """The networks of one run and what moves them; in evaluation it acts without noise."""
 
     def __init__(
-        self, rainbow: Rainbow, key: int, device: torch.device, dtype: torch.dtype = torch.float32
+        self,
+        rainbow: RainbowLoss,
+        key: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ):
         """`key` seeds its random numbers. The parameters of `rainbow` become views of rows."""
         self.rainbow = rainbow.to(device, dtype)
         self.settings, self.method = rainbow.settings, rainbow.method
         self.metric_names, self.num_actions = rainbow.metric_names, rainbow.online.head.num_actions
         self.valid = torch.ones(self.num_actions, dtype=dtype, device=device)  # all are its own
-        self.draws = Draws(rainbow, [key], device, dtype)
-        layouts = {group: Layout(rainbow, group) for group in GROUPS}
+        self.draws = NoiseSampler(rainbow, [key], device, dtype)
+        layouts = {group: FlatParameters(rainbow, group) for group in NETWORKS}
         self.layout = layouts["online"]
         rows = [lay_out(rainbow, layout) for layout in layouts.values()]
         self.online, self.target, self.momentum = rows  # (P,) each
@@ -180,12 +184,14 @@ class RainbowRun:
         self.moments = {name: torch.zeros_like(self.online) for name in ("mean", "square")}
         self.adam_steps = torch.zeros((), dtype=torch.float64, device=device)
 
-    def draw(self, moment: int) -> tuple[Uniform, RainbowNoise]:
+    def draw(self, moment: int) -> tuple[UniformNumbers, RainbowNoise]:
         """All random numbers of a moment: uniform ones by name, and what the networks need."""
         return self.draws.at(torch.tensor(moment, device=self.valid.device))
 
     @torch.no_grad()
-    def act(self, seen: Tensor, uniform: Uniform, noise: RainbowNoise, epsilon: float) -> int:
+    def act(
+        self, seen: Tensor, uniform: UniformNumbers, noise: RainbowNoise, epsilon: float
+    ) -> int:
         """The best action for frames (F, H, W) under the noise; with probability `epsilon` any."""
         ((chance, which),) = uniform["explore"].tolist()
         if chance < epsilon:
@@ -198,7 +204,7 @@ class RainbowRun:
     ) -> tuple[Metrics, Tensor]:
         """Learn from a batch: metrics (1,) each, and new priorities (1, B) of its transitions."""
         clocks = {"env_steps": env_steps, "beta": beta}
-        step: RainbowStep = as_in_a_stack(self.rainbow, batch, noise, valid=self.valid, **clocks)
+        step: LossOutput = as_in_a_stack(self.rainbow, batch, noise, valid=self.valid, **clocks)
         learned = {name: self.rainbow.get_parameter(name) for name in self.layout.shapes}
         found = torch.autograd.grad(step.loss.sum(), [*learned.values()], materialize_grads=True)
         norm = self.descend(self.layout.row(dict(zip(learned, found, strict=True))))
@@ -251,7 +257,7 @@ class RainbowRun:
     def parameters(self, group: str = "online") -> dict[str, Tensor]:
         """By name, those that learn or those of a copy."""
         named = self.networks.state_dict().items()
-        return {name: value for name, value in named if name.startswith(GROUPS[group])}
+        return {name: value for name, value in named if name.startswith(NETWORKS[group])}
 
     @property
     def networks(self) -> "RunNetworks":
@@ -284,7 +290,7 @@ class RainbowRun:
 class RunNetworks(NamedTuple):
     """The weights of one run, of all its networks."""
 
-    rainbow: Rainbow
+    rainbow: RainbowLoss
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: p.detach() for name, p in self.rainbow.named_parameters()}
@@ -315,4 +321,4 @@ def refuse_unknown_actions(state: dict[str, Any], num_actions: int) -> None:
     """Of a learner's state, whose replay may come from another game or a damaged file."""
     actions = state["replay"]["actions"]
     known = ((actions >= 0) & (actions < num_actions)).all()
-    refuse_unless(known, f"replay holds actions that are none of {num_actions}")
+    check_data(known, f"replay holds actions that are none of {num_actions}")

@@ -1,19 +1,19 @@
 """Soft actor-critic: the paper's base algorithm on DeepMind Control, from pixels; or from state."""
 
-from cclf.algorithms.base import Base
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.sac.config import SacConfig
 from cclf.algorithms.sac.presets import METHODS, OBSERVING, PROFILES, SIZES, of_task
 
-BASE = Base(
+BASE = BaseAlgorithm(
     name="sac",
     package=__name__,
     plays=("continuous",),
     settings=SacConfig,
     methods=METHODS,
     profiles=PROFILES,
-    of_task=of_task,
+    task_defaults=of_task,
     sizes=SIZES,
-    observing=OBSERVING,
+    observation_defaults=OBSERVING,
     uses_gpu=True,
-    keeps_replay=True,
+    uses_replay=True,
 )

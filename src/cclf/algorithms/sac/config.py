@@ -5,11 +5,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from cclf.algorithms.base import bf16_where_published, refuse_bf16, refuse_encoder, refuse_unknown
-from cclf.config import Config, Observe, Precision, check_fields
+from cclf.algorithms.base import (
+    default_precision,
+    validate_augmentation,
+    validate_bf16,
+    validate_encoder_name,
+)
+from cclf.config import Config, ObservationType, Precision, validate_fields
 from cclf.errors import ConfigError
-from cclf.fields import Count, Positive, Range, Share, ShareBelowOne, Size
-from cclf.rules import OF_GRIDS_ALONE, Rule, Values, all_of, any_of, needs, unless, where
+from cclf.fields import Fraction, FractionBelowOne, Positive, PositiveInt, Range, StepCount
+from cclf.rules import (
+    GRID_ONLY,
+    Rule,
+    Values,
+    all_of,
+    any_of,
+    excludes_value,
+    requires,
+    requires_value,
+)
 
 
 def _crops_differ(values: Values) -> str:
@@ -20,19 +34,21 @@ def _crops_differ(values: Values) -> str:
     )
 
 
-_of_pixels = unless("observe", "state")
+_of_pixels = excludes_value("observe", "state")
 _random_crops = any_of(
-    where("augmentation", "random-crop"), where("collection_view", "random-crop")
+    requires_value("augmentation", "random-crop"), requires_value("collection_view", "random-crop")
 )
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
-    "negatives": OF_GRIDS_ALONE,
-    "contrastive_learning_rate": needs("contrastive"),
-    "contrastive_encoder_steps": needs("contrastive"),
+    "negatives": GRID_ONLY,
+    "contrastive_learning_rate": requires("contrastive"),
+    "contrastive_encoder_steps": requires("contrastive"),
     "collection_view": all_of(_of_pixels, _crops_differ),
     "last_crop_offset": all_of(_of_pixels, _crops_differ, _random_crops),
     **dict.fromkeys(("frame_pixels", "crop_pixels", "encoder", "precision"), _of_pixels),
-    **dict.fromkeys(("conv_layers", "conv_filters"), all_of(_of_pixels, where("encoder", ""))),
-    "noise_scale": where("augmentation", "noise"),
+    **dict.fromkeys(
+        ("conv_layers", "conv_filters"), all_of(_of_pixels, requires_value("encoder", ""))
+    ),
+    "noise_scale": requires_value("augmentation", "noise"),
 }
 
 
@@ -41,18 +57,18 @@ class SacConfig:
     """Soft actor-critic from pixels or state."""
 
     base: ClassVar[str] = "sac"
-    observes: ClassVar[tuple[Observe, ...]] = ("pixels", "state")
+    observes: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
     rules: ClassVar[Mapping[str, Rule]] = RULES
 
-    batch_size: Size = 512
+    batch_size: PositiveInt = 512
     """Transitions in each update."""
-    warmup_agent_steps: Count = 1_000
+    warmup_agent_steps: StepCount = 1_000
     """Uniform random actions, no update."""
-    replay_capacity_transitions: Count = 100_000
+    replay_capacity_transitions: StepCount = 100_000
     """Transitions that the replay keeps; the oldest leave first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where its frames are kept; auto: on the GPU where they fit."""
-    discount: Share = 0.99
+    discount: Fraction = 0.99
     """Of rewards to come, per agent step."""
     learning_rate: Positive = 1e-3
     """Encoder, actor and critic."""
@@ -64,28 +80,28 @@ class SacConfig:
     optimisers of separate moments."""
     temperature_learning_rate: Positive = 1e-4
     """Of the entropy temperature."""
-    temperature_beta1: ShareBelowOne = 0.5
+    temperature_beta1: FractionBelowOne = 0.5
     """Adam's first beta for the entropy temperature."""
     initial_temperature: Positive = 0.1
     """The entropy temperature at the start; it is learned."""
-    q_ema_rate: Share = 0.01
+    q_ema_rate: Fraction = 0.01
     """Share of the critic that enters its target each time."""
-    encoder_ema_rate: Share = 0.05
+    encoder_ema_rate: Fraction = 0.05
     """Share of the encoder that enters its target each time."""
-    target_every_updates: Count = 2
+    target_every_updates: StepCount = 2
     """Updates between two steps of the targets."""
-    actor_every_updates: Count = 2
+    actor_every_updates: StepCount = 2
     """Updates between two of actor and temperature."""
     encoder: str = ""
     """An image encoder of your own in the place of the convolutions below: MODULE:FUNCTION, which
     makes a torch.nn.Module of (channels, pixels); see docs/extending.md. Runs the module's code."""
-    conv_layers: Size = 4
+    conv_layers: PositiveInt = 4
     """Convolutions of the encoder."""
-    conv_filters: Size = 32
+    conv_filters: PositiveInt = 32
     """Channels of each convolution."""
-    feature_dim: Size = 50
+    feature_dim: PositiveInt = 50
     """Numbers that the encoder makes of an observation."""
-    hidden_dim: Size = 1024
+    hidden_dim: PositiveInt = 1024
     """Width of the hidden layers of actor and critic; of state also of the layer in the place of
     the convolutions."""
     log_std_min: Annotated[float, Range(-50, 20)] = -10.0
@@ -106,7 +122,7 @@ class SacConfig:
     """Of augmentation=noise, in standard deviations of each number of the state over the batch."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        validate_fields(self)
         if not self.log_std_min < self.log_std_max:
             raise ConfigError(
                 f"log_std_min={self.log_std_min} clashes with log_std_max={self.log_std_max}: it "
@@ -119,14 +135,14 @@ class SacConfig:
         known: dict[str, Any] = {"augmentations": ("random-crop", "centre-crop")}
         if observe == "state":
             known = {"augmentations": ("noise", "none"), "selections": ("all", "curiosity")}
-        refuse_unknown(method, f"SAC on observe={observe}", **known)
+        validate_augmentation(method, f"SAC on observe={observe}", **known)
         if method.augmentation == "none" and method.contrastive:
             raise ConfigError(
                 "augmentation=none clashes with contrastive=True: both of its views would be the "
                 "same; use noise"
             )
-        refuse_encoder(self.encoder)
-        refuse_bf16(config)
+        validate_encoder_name(self.encoder)
+        validate_bf16(config)
         pixels, convolves = config.env.crop_pixels, observe == "pixels" and not self.encoder
         if convolves and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
             raise ConfigError(
@@ -134,8 +150,8 @@ class SacConfig:
                 "each 3x3 layer takes two pixels and none are left; lower conv_layers"
             )
 
-    def fast_precision(self, config: Config) -> Precision:
-        return bf16_where_published(config)
+    def preferred_gpu_precision(self, config: Config) -> Precision:
+        return default_precision(config)
 
     def updates_at(self, agent_steps: int) -> int:
         return max(0, agent_steps - self.warmup_agent_steps)

@@ -5,16 +5,16 @@ from torch import Tensor, nn
 
 from cclf.algorithms.common import pixel_export
 from cclf.algorithms.sac.learner import make_sac
-from cclf.algorithms.sac.parts import compute_with
-from cclf.algorithms.sac.sac import Sac
+from cclf.algorithms.sac.parts import make_kernels
+from cclf.algorithms.sac.sac import SAC
 from cclf.config import Config
-from cclf.types import Answers, MakeEnv
+from cclf.types import ExportedPolicy, MakeEnv
 
 
 class PixelPolicy(nn.Module):
     """SAC's mean action (B, A), each in [-1, 1], for stacks of whole uint8 frames (B, C, H, W)."""
 
-    def __init__(self, sac: Sac):
+    def __init__(self, sac: SAC):
         super().__init__()
         self.convolutions, self.head, self.trunk = (
             sac.critic.encoder.convolutions,
@@ -36,7 +36,7 @@ class PixelPolicy(nn.Module):
 class StatePolicy(nn.Module):
     """SAC's mean action (B, A), each in [-1, 1], for stacks of float32 state (B, D)."""
 
-    def __init__(self, sac: Sac):
+    def __init__(self, sac: SAC):
         super().__init__()
         self.layer = sac.critic.encoder.convolutions
         self.head, self.trunk = sac.actor.head, sac.actor.trunk
@@ -45,12 +45,14 @@ class StatePolicy(nn.Module):
         return torch.tanh(self.trunk(self.head(self.layer(states))).chunk(2, dim=1)[0])
 
 
-def answers(policy: Sac, config: Config, make_env: MakeEnv, seed: int, steps: int) -> Answers:
+def export_policy(
+    policy: SAC, config: Config, make_env: MakeEnv, seed: int, steps: int
+) -> ExportedPolicy:
     """Weights are float32 whatever a GPU computed with: that is what other programs get, and what
     they are checked against."""
     env = make_env(config, seed)
-    spec, compute = env.spec, compute_with("fp32")
+    spec, compute = env.spec, make_kernels("fp32")
     plain = make_sac(config, spec.action_dim, torch.device("cpu"), compute, spec.state_dim)
     plain.networks.load_state_dict(policy.networks.state_dict())
     module = StatePolicy(plain) if spec.state_dim else PixelPolicy(plain)
-    return pixel_export.answers(plain, module, config, env, seed, steps)
+    return pixel_export.export_policy(plain, module, config, env, seed, steps)

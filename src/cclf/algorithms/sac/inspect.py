@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.common import pixel_inspection
-from cclf.algorithms.common.pixel_inspection import Looks
+from cclf.algorithms.common.pixel_inspection import InspectionAdapter
 from cclf.algorithms.sac.learner import make_sac
 from cclf.algorithms.sac.parts import q_target
-from cclf.algorithms.sac.sac import Sac
+from cclf.algorithms.sac.sac import SAC
 from cclf.config import Config
-from cclf.data.augmentations import centre_origins, crop
+from cclf.data.augmentations import center_crop_corners, crop
 from cclf.data.replay import Replay
 from cclf.errors import ConfigError
 from cclf.inspection.records import About, Gallery
 from cclf.inspection.samples import without_curiosity
-from cclf.storage.safe_loading import refuse_unlike
+from cclf.storage.safe_loading import check_same_structure
 from cclf.types import Batch, MakeEnv
 
 
@@ -35,20 +35,22 @@ def gallery(
             "pictures of what an agent saw, and there are none"
         )
     sac, replay = load(config, learner, env_steps.device)
-    return pixel_inspection.gallery(about, config, looks_of(sac), replay, samples, env_steps)
+    return pixel_inspection.gallery(
+        about, config, inspection_adapter(sac), replay, samples, env_steps
+    )
 
 
-def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[Sac, Replay]:
+def load(config: Config, learner: dict[str, Any], device: torch.device) -> tuple[SAC, Replay]:
     make = partial(make_sac, device=device)
     sac, replay = pixel_inspection.load(config, learner, make)
     saved = learner["algorithm"]["log_temperature"]  # no network, and part of the target
-    refuse_unlike(sac.log_temperature.detach(), saved, "log_temperature")
+    check_same_structure(sac.log_temperature.detach(), saved, "log_temperature")
     sac.log_temperature.data.copy_(saved)
     return sac, replay
 
 
-def looks_of(sac: Sac) -> Looks:
-    return Looks(
+def inspection_adapter(sac: SAC) -> InspectionAdapter:
+    return InspectionAdapter(
         framework=sac.framework,
         draw_noise=sac.draw_noise,
         frames=lambda frames: frames,
@@ -60,11 +62,11 @@ def looks_of(sac: Sac) -> Looks:
     )
 
 
-def td_error(sac: Sac, batch: Batch, noise: Tensor, _: Tensor) -> Tensor:
+def td_error(sac: SAC, batch: Batch, noise: Tensor, _: Tensor) -> Tensor:
     """On the crops that evaluation sees; the clock changes nothing here."""
     pixels = sac.env.crop_pixels
     size = (len(batch.reward), sac.env.frame_pixels, pixels)
-    origins = centre_origins(1, *size, batch.reward.device)
+    origins = center_crop_corners(1, *size, batch.reward.device)
     seen, following = (
         crop(frames, origins, pixels).inputs[0]
         for frames in (batch.observation, batch.next_observation)

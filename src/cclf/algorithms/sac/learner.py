@@ -6,35 +6,35 @@ import torch
 
 from cclf.algorithms.common import pixel_learner
 from cclf.algorithms.common.off_policy import OffPolicyLearner
-from cclf.algorithms.common.pixel_learner import compute_for
+from cclf.algorithms.common.pixel_learner import kernels_for_config
 from cclf.algorithms.sac.config import SacConfig
-from cclf.algorithms.sac.parts import Compute, compute_with
-from cclf.algorithms.sac.sac import Sac
+from cclf.algorithms.sac.parts import SacKernels, make_kernels
+from cclf.algorithms.sac.sac import SAC
 from cclf.config import Config
 from cclf.training.agent import Agent
-from cclf.training.evaluation_workers import Evaluators
+from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import seeded_weights
 from cclf.types import EnvSpec, MakeEnv
 
-evaluates_beside_training = pixel_learner.evaluates_beside_training
-replay_forecast = pixel_learner.replay_forecast
+evaluates_asynchronously = pixel_learner.evaluates_asynchronously
+replay_size = pixel_learner.replay_size
 
 
 def make_sac(
     config: Config,
     action_dim: int,
     device: torch.device,
-    compute: Compute | None = None,
+    compute: SacKernels | None = None,
     state_dim: int = 0,
-) -> Sac:
-    """`state_dim`: see `Sac`."""
+) -> SAC:
+    """`state_dim`: see `SAC`."""
     with seeded_weights(config.seed):
-        return Sac(config, action_dim, device, compute, state_dim)
+        return SAC(config, action_dim, device, compute, state_dim)
 
 
-def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> Sac:
+def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> SAC:
     """The algorithm alone, as a learner of this config has it."""
-    compute = compute_for(config, device, compute_with)
+    compute = kernels_for_config(config, device, make_kernels)
     return make_sac(config, spec.action_dim, device, compute, spec.state_dim)
 
 
@@ -49,10 +49,10 @@ def make_agent(
     device: torch.device,
     make_env: MakeEnv,
     runs: int = 1,
-    evaluators: Evaluators | None = None,  # noqa: ARG001 (SAC acts here, whoever steps the environments)
+    evaluators: EvaluationWorkers | None = None,  # noqa: ARG001 (SAC acts here, whoever steps the environments)
 ) -> Agent:
 
-    def make_policy(spec: EnvSpec) -> Sac:
+    def make_policy(spec: EnvSpec) -> SAC:
         return make_sac(config, spec.action_dim, device, state_dim=spec.state_dim)
 
     return pixel_learner.make_agent(config, device, make_env, make_policy, runs)

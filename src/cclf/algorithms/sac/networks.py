@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.custom_encoder import OwnEncoder
-from cclf.algorithms.common.pixel_encoder import Head, mlp
-from cclf.algorithms.sac.observations import Rows, Trunk
+from cclf.algorithms.common.custom_encoder import CustomEncoder
+from cclf.algorithms.common.pixel_encoder import EncoderHead, mlp
+from cclf.algorithms.sac.observations import LazyViews, ObservationEncoder
 
 
 def initialise(module: nn.Module) -> None:
@@ -30,12 +30,12 @@ def initialise(module: nn.Module) -> None:
 class Encoder(nn.Module):
     """Pixels, or state, to features z."""
 
-    def __init__(self, convolutions: Trunk, feature_dim: int, tanh: bool):
+    def __init__(self, convolutions: ObservationEncoder, feature_dim: int, tanh: bool):
         super().__init__()
         self.convolutions = convolutions
-        self.head = Head(convolutions.out_dim, feature_dim, tanh)
+        self.head = EncoderHead(convolutions.out_dim, feature_dim, tanh)
 
-    def forward(self, images: Tensor | Rows) -> Tensor:
+    def forward(self, images: Tensor | LazyViews) -> Tensor:
         z: Tensor = self.head(self.convolutions(images))
         return z
 
@@ -48,7 +48,7 @@ class Critic(nn.Module):
         self.encoder = encoder
         self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
-        own = isinstance(encoder.convolutions, OwnEncoder)  # which begins as it was made
+        own = isinstance(encoder.convolutions, CustomEncoder)  # which begins as it was made
         for part in (encoder.head if own else encoder, self.q1, self.q2):
             part.apply(initialise)
 
@@ -71,7 +71,7 @@ class Actor(nn.Module):
 
     def __init__(
         self,
-        head: Head,
+        head: EncoderHead,
         feature_dim: int,
         action_dim: int,
         hidden_dim: int,

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from cclf import equations
-from cclf.algorithms.common.optimizers import Move, follow, move_by
-from cclf.algorithms.common.pixel_encoder import Kernel, kernels_for
-from cclf.algorithms.sac.observations import Rows
+from cclf.algorithms.common.optimizers import AdamStep, polyak_update, select_adam_step
+from cclf.algorithms.common.pixel_encoder import ConvFn, select_kernels
+from cclf.algorithms.sac.observations import LazyViews
 from cclf.config import Precision
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
@@ -18,7 +18,7 @@ from cclf.kernels.first_convolution import pack
 from cclf.types import Batch, Metrics
 
 if TYPE_CHECKING:
-    from cclf.algorithms.sac.sac import Sac
+    from cclf.algorithms.sac.sac import SAC
 
 # with new priorities, None where replay is uniform
 Appraised = tuple[Appraisal, Tensor | None, Metrics]
@@ -34,54 +34,56 @@ class SacNoise(NamedTuple):
     order: Tensor | None = None  # (B,)  a permutation, where the framework needs one
 
 
-class Encoded(NamedTuple):
+class EncodedViews(NamedTuple):
     """Features of the views before any step of this update.
 
     A view is known by its row: v B + b is view v of o_t in sample b; K B further, of o_(t+1).
     """
 
-    crops: Rows  # (2 K B)
+    crops: LazyViews  # (2 K B)
     first: Tensor  # (F B, D)  views learned from whatever is chosen, by the critic, with gradient
     next_first_conv: Tensor  # (F B, H)  their successors, by the critic's convolutions
     next_first_target: Tensor  # (F B, D)  and by the target's encoder
     keys: Tensor | None  # (2 K B, D)  all but the anchors by the target, where curiosity asks
 
 
-class Compute(NamedTuple):
+class SacKernels(NamedTuple):
     """How the parts of an update are computed: as written below, or compiled for a GPU."""
 
-    convolutions: Kernel
+    convolutions: ConvFn
     join_frames: Callable[..., Tensor]
-    appraise: "Callable[[Sac, Encoded, Batch, SacNoise, Tensor], Appraised]"
+    appraise: "Callable[[SAC, EncodedViews, Batch, SacNoise, Tensor], Appraised]"
     q_target: Callable[..., Tensor]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
     actor_loss: Callable[..., tuple[Tensor, Metrics]]
     contrastive_loss: Callable[..., Tensor]
-    move: Move | None  # a step of Adam; None is PyTorch's own
+    move: AdamStep | None  # a step of Adam; None is PyTorch's own
     follow: Callable[[list[Tensor], list[Tensor], float], None]
 
 
-def compute_with(precision: Precision, wrap: Callable[[Any], Any] = lambda part: part) -> Compute:
+def make_kernels(
+    precision: Precision, wrap: Callable[[Any], Any] = lambda part: part
+) -> SacKernels:
     """The parts for a precision, each wrapped, by a compiler for example.
 
     In bf16 the encoder's convolutions run in bfloat16 with float32 sums; all else is float32.
     """
-    return Compute(
-        kernels_for(precision, wrap)[0],
+    return SacKernels(
+        select_kernels(precision, wrap)[0],
         pack if precision == "bf16" else lambda *frames: torch.cat(frames),
         wrap(appraise),
         wrap(q_target),
         wrap(critic_loss),
         wrap(actor_loss),
         wrap(contrastive_loss),
-        move_by(wrap),
-        wrap(follow),
+        select_adam_step(wrap),
+        wrap(polyak_update),
     )
 
 
 @torch.no_grad()
 def appraise(
-    sac: "Sac", encoded: Encoded, batch: Batch, noise: SacNoise, env_steps: Tensor
+    sac: "SAC", encoded: EncodedViews, batch: Batch, noise: SacNoise, env_steps: Tensor
 ) -> Appraised:
     """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over rows in
     place of pixels."""
@@ -108,14 +110,14 @@ def appraise(
     )
     priority = sac.framework.priority(batch.priority, appraisal)
     metrics = {"reward_mean": batch.reward.mean()}
-    metrics |= sac.framework.metrics(appraisal, sac.method.drawn_views)
+    metrics |= sac.framework.metrics(appraisal, sac.method.num_augmented_views)
     if priority is not None:
         metrics["priority_mean"] = priority.mean()
     return appraisal, priority, metrics
 
 
 def q_target(
-    sac: "Sac",
+    sac: "SAC",
     appraisal: Appraisal,
     batch: Batch,
     conv_features: Sequence[Tensor],
@@ -135,7 +137,7 @@ def q_target(
 
 
 def critic_loss(
-    sac: "Sac", features: Tensor, target: Tensor, weights: Tensor, action: Tensor
+    sac: "SAC", features: Tensor, target: Tensor, weights: Tensor, action: Tensor
 ) -> tuple[Tensor, Metrics]:
     """Eq. (1) with even weights, Eq. (7) with curiosity's, on features (V B, D) of the views."""
     both = sac.critic.values(features, action.repeat(weights.shape[0], 1))
@@ -149,7 +151,7 @@ def critic_loss(
 
 
 def actor_loss(
-    sac: "Sac", conv_features: Tensor, features: Tensor, noise: Tensor
+    sac: "SAC", conv_features: Tensor, features: Tensor, noise: Tensor
 ) -> tuple[Tensor, Metrics]:
     """Of actor and temperature together: neither's part reaches the other's parameters, nor the
     encoder."""
@@ -164,6 +166,6 @@ def actor_loss(
     }
 
 
-def contrastive_loss(sac: "Sac", query: Tensor, key: Tensor, curiosity: Tensor) -> Tensor:
+def contrastive_loss(sac: "SAC", query: Tensor, key: Tensor, curiosity: Tensor) -> Tensor:
     """Eq. (8): encoder and belief learn to match the anchor with its key view."""
     return sac.framework.contrastive_loss(query, key, curiosity)

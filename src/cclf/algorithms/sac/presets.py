@@ -7,14 +7,14 @@ from cclf.algorithms.base import (
     Defaults,
     Method,
     Overrides,
-    by_curiosity,
-    by_name,
-    with_pieces,
+    cclf_with_pieces,
+    index_by_name,
+    methods_with_measure,
 )
 
-_PLAIN = with_pieces()
+_PLAIN = cclf_with_pieces()
 _CCLF = Method("cclf", "all four pieces", {})
-METHODS = by_name(
+METHODS = index_by_name(
     Method(
         "sac-pixel",
         "SAC on the centre crop, no augmentation",
@@ -43,10 +43,10 @@ METHODS = by_name(
         "two of five crops by least pixel overlap, Eq. (4)",
         _PLAIN | {"views": 5, "selection": "overlap"},
     ),
-    Method("select+", "two of five crops by curiosity, Eq. (5)", with_pieces("selection")),
+    Method("select+", "two of five crops by curiosity, Eq. (5)", cclf_with_pieces("selection")),
     _CCLF,
     *ABLATIONS,
-    *by_curiosity(_CCLF, *CONTROLS, *CANDIDATES),
+    *methods_with_measure(_CCLF, *CONTROLS, *CANDIDATES),
 )
 
 # Each disagreement between the paper and the released code is one field; see docs/deviations.md.

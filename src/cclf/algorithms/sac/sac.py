@@ -15,18 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.optimizers import Optimiser, adam, descend, learned_parameters
-from cclf.algorithms.common.pixel_encoder import Head
+from cclf.algorithms.common.optimizers import (
+    Optimizer,
+    adam,
+    backward_and_step,
+    trainable_parameters,
+)
+from cclf.algorithms.common.pixel_encoder import EncoderHead
 from cclf.algorithms.sac.networks import Actor, Critic, Encoder, PolicySample
-from cclf.algorithms.sac.observations import Rows, sight_of
-from cclf.algorithms.sac.parts import Compute, Encoded, SacNoise, compute_with
+from cclf.algorithms.sac.observations import LazyViews, make_observation_pipeline
+from cclf.algorithms.sac.parts import EncodedViews, SacKernels, SacNoise, make_kernels
 from cclf.config import Config
 from cclf.framework import Appraisal, Framework
-from cclf.training.cuda_graphs import at_once
+from cclf.training.cuda_graphs import run_concurrently
 from cclf.types import Batch, Metrics, UpdateResult
 
 
-class Sac:
+class SAC:
     """Actor, critic, temperature and target, with the optimisers that move them."""
 
     metric_names: tuple[str, ...] = (
@@ -43,21 +48,21 @@ class Sac:
         config: Config,
         action_dim: int,
         device: torch.device,
-        compute: Compute | None = None,
+        compute: SacKernels | None = None,
         state_dim: int = 0,
     ):
         """`state_dim`: numbers in one observation of state, 0 of pixels."""
         settings = config.algorithm
         self.settings, self.method, self.env = settings, config.method, config.env
-        self.sight = sight_of(config, state_dim)
+        self.sight = make_observation_pipeline(config, state_dim)
         self.action_dim, self.target_entropy = action_dim, -float(action_dim)
-        self.compute = compute or compute_with(settings.precision)
+        self.compute = compute or make_kernels(settings.precision)
         self.framework = Framework(settings.feature_dim, config.method)
         convolutions = self.sight.trunk(self.compute.convolutions)
         encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
         sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
         self.critic = Critic(encoder, *sizes)
-        head = Head(convolutions.out_dim, settings.feature_dim, settings.encoder_tanh)
+        head = EncoderHead(convolutions.out_dim, settings.feature_dim, settings.encoder_tanh)
         self.actor = Actor(head, *sizes, settings.log_std_min, settings.log_std_max)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         start = math.log(settings.initial_temperature)
@@ -67,13 +72,13 @@ class Sac:
         self.optimisers = self._make_optimisers()
         self.updates = 0
 
-    def _make_optimisers(self) -> dict[str, Optimiser]:
-        settings, encoder = self.settings, learned_parameters(self.critic.encoder)
+    def _make_optimisers(self) -> dict[str, Optimizer]:
+        settings, encoder = self.settings, trainable_parameters(self.critic.encoder)
         belief = list(self.framework.parameters())
         betas = (settings.temperature_beta1, 0.999)
         slow = {"lr": settings.temperature_learning_rate, "betas": betas}
         optimisers = {
-            "critic": adam(learned_parameters(self.critic), lr=settings.learning_rate),
+            "critic": adam(trainable_parameters(self.critic), lr=settings.learning_rate),
             "actor": adam(self.actor.parameters(), lr=settings.learning_rate),
             "temperature": adam([self.log_temperature], **slow),
             "contrastive": adam([*encoder, *belief], lr=settings.contrastive_learning_rate),
@@ -86,7 +91,7 @@ class Sac:
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
     ) -> SacNoise:
         def origins() -> Tensor:
-            kind, views = self.method.augmentation, self.method.drawn_views
+            kind, views = self.method.augmentation, self.method.num_augmented_views
             return self.sight.draw(kind, views, batch_size, augment_generator)
 
         def normal(*shape: int) -> Tensor:
@@ -94,7 +99,7 @@ class Sac:
             return torch.randn(shape, generator=policy_generator, device=policy_generator.device)
 
         now, following = origins(), origins()
-        target, actor = normal(self.framework.learned_views, batch_size), normal(batch_size)
+        target, actor = normal(self.framework.num_loss_views, batch_size), normal(batch_size)
         order = self.framework.draw_order(batch_size, augment_generator)
         return SacNoise(now, following, target, actor, order)
 
@@ -102,19 +107,19 @@ class Sac:
         """One update: appraise, critic, target, actor and temperature, contrastive."""
         encoded = self.encode(batch, noise)
         appraisal, priority, metrics = self.compute.appraise(self, encoded, batch, noise, env_steps)
-        metrics |= self._learn_values(encoded, appraisal, batch, noise.target)
+        metrics |= self._update_critic(encoded, appraisal, batch, noise.target)
         moves_target = self.updates % self.settings.target_every_updates == 0
         if moves_target:  # the actor step neither reads nor moves it, so this may come first
-            self._move_target()
-        metrics |= self._learn_from_anchors(encoded, appraisal, noise.actor, moves_target)
+            self._update_target()
+        metrics |= self._update_actor_and_encoder(encoded, appraisal, noise.actor, moves_target)
         self.updates += 1
         return UpdateResult(metrics, priority)
 
-    def encode(self, batch: Batch, noise: SacNoise) -> Encoded:
+    def encode(self, batch: Batch, noise: SacNoise) -> EncodedViews:
         """K views of each o_t and o_(t+1); encodes those that are needed whatever is chosen."""
         crops = self.crops(batch, noise)
         views, batch_size = noise.origins.shape[:2]
-        learned = self.framework.learned_views if self.framework.selection == "all" else 1
+        learned = self.framework.num_loss_views if self.framework.selection == "all" else 1
         known = batch_size * learned
         next_known = slice(views * batch_size, views * batch_size + known)
         first = self.critic.encoder(crops.rows(slice(known)))
@@ -122,19 +127,19 @@ class Sac:
             next_conv = self.critic.encoder.convolutions(crops.rows(next_known))
             if not self.framework.needs_curiosity:
                 next_target = self.target.encoder(crops.rows(next_known))
-                return Encoded(crops, first, next_conv, next_target, None)
+                return EncodedViews(crops, first, next_conv, next_target, None)
             # One pass over all views but the anchors: large batches fill a GPU better.
             others = self.target.encoder(crops.rows(slice(batch_size, None)))
             keys = torch.cat([first[:batch_size].detach(), others])
-            return Encoded(crops, first, next_conv, keys[next_known], keys)
+            return EncodedViews(crops, first, next_conv, keys[next_known], keys)
 
-    def crops(self, batch: Batch, noise: SacNoise) -> Rows:
+    def crops(self, batch: Batch, noise: SacNoise) -> LazyViews:
         """All views of the batch as rows, not yet cut out of their frames."""
         frames = self.compute.join_frames(batch.observation, batch.next_observation)
         return self.sight.pairs(frames, noise.origins, noise.next_origins)
 
-    def _learn_values(
-        self, encoded: Encoded, appraisal: Appraisal, batch: Batch, noise: Tensor
+    def _update_critic(
+        self, encoded: EncodedViews, appraisal: Appraisal, batch: Batch, noise: Tensor
     ) -> Metrics:
         """Target (2) and Q loss (1), (7), over the anchor and the other learned views."""
         views, batch_size = appraisal.views.shape
@@ -158,20 +163,20 @@ class Sac:
             inputs = (batch, conv_features, target_features, noise)
             return self.compute.q_target(self, appraisal, *inputs)
 
-        features, target = at_once(seen, aim)
+        features, target = run_concurrently(seen, aim)
         weights, action = appraisal.weights, batch.action
         loss, metrics = self.compute.critic_loss(self, features, target, weights, action)
-        descend(loss, self.optimisers["critic"], move=self.compute.move)
+        backward_and_step(loss, self.optimisers["critic"], move=self.compute.move)
         return metrics
 
-    def _move_target(self) -> None:
+    def _update_target(self) -> None:
         q_rate, encoder_rate = self.settings.q_ema_rate, self.settings.encoder_ema_rate
         for part, rate in (("q1", q_rate), ("q2", q_rate), ("encoder", encoder_rate)):
             ours, theirs = getattr(self.critic, part), getattr(self.target, part)
             self.compute.follow(list(theirs.parameters()), list(ours.parameters()), rate)
 
-    def _learn_from_anchors(
-        self, encoded: Encoded, appraisal: Appraisal, noise: Tensor, target_moved: bool
+    def _update_actor_and_encoder(
+        self, encoded: EncodedViews, appraisal: Appraisal, noise: Tensor, target_moved: bool
     ) -> Metrics:
         """Actor and temperature, and the contrastive loss (8), on the anchors encoded anew. Neither
         reads what the other moves."""
@@ -190,7 +195,9 @@ class Sac:
             key = self._key(encoded, appraisal, target_moved)
             loss = self.compute.contrastive_loss(self, query, key, appraisal.curiosity)
             names = [name for name in ("encoder", "contrastive") if name in self.optimisers]
-            descend(loss, *(self.optimisers[name] for name in names), move=self.compute.move)
+            backward_and_step(
+                loss, *(self.optimisers[name] for name in names), move=self.compute.move
+            )
             return {"contrastive_loss": loss.detach()}
 
         detached = (conv_features.detach(), query.detach())
@@ -200,14 +207,14 @@ class Sac:
                 return {}
             loss, metrics = self.compute.actor_loss(self, *detached, noise)
             slow = self.optimisers["temperature"]
-            descend(loss, self.optimisers["actor"], slow, move=self.compute.move)
+            backward_and_step(loss, self.optimisers["actor"], slow, move=self.compute.move)
             return metrics | {"temperature": self.temperature.detach()}
 
-        contrastive_metrics, actor_metrics = at_once(contrast, act)
+        contrastive_metrics, actor_metrics = run_concurrently(contrast, act)
         return actor_metrics | contrastive_metrics
 
     @torch.no_grad()
-    def _key(self, encoded: Encoded, appraisal: Appraisal, target_moved: bool) -> Tensor:
+    def _key(self, encoded: EncodedViews, appraisal: Appraisal, target_moved: bool) -> Tensor:
         """Features of the key views by the target's encoder as it is now."""
         if encoded.keys is None or target_moved:
             key: Tensor = self.target.encoder(encoded.crops.rows(appraisal.key_view))

@@ -1,0 +1,87 @@
+"""Random numbers from keys and clocks: reproducible, unlike each other, and of the right
+distribution."""
+
+import numpy as np
+import torch
+
+from cclf.algorithms.rainbow.counter_random import CounterBasedRNG, integers, mix, normal
+
+CPU = torch.device("cpu")
+
+
+def splitmix(state):
+    """The same in Python's unbounded integers."""
+    size = 2**64
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % size
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % size
+    return state ^ (state >> 31)
+
+
+def test_the_mix_is_splitmix64():
+    states = np.random.default_rng(0).integers(-(2**63), 2**63, 1000)
+    assert [value % 2**64 for value in mix(torch.from_numpy(states)).tolist()] == [
+        splitmix(int(s) % 2**64) for s in states
+    ]
+
+
+def test_known_numbers_of_splitmix64():
+    """Its published sequence from seed 1234567."""
+    state = torch.tensor([1234567]) + (torch.arange(3) + 1) * (0x9E3779B97F4A7C15 - 2**64)
+    assert [value % 2**64 for value in mix(state).tolist()] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
+
+
+def draw(shapes, keys, moment):
+    random = CounterBasedRNG(shapes, CPU)
+    return random.named(random.uniform(torch.tensor(keys), torch.tensor(moment)))
+
+
+def test_a_number_depends_on_key_moment_name_and_place_alone():
+    shapes = {"a": (3, 4), "b": (5,)}
+    both = draw(shapes, [7, 8], 3)
+    assert both["a"].shape == (2, 3, 4)
+    assert both["a"].dtype == torch.float64
+    assert torch.equal(both["b"][1], draw(shapes, [8], 3)["b"][0])
+    longer = draw({"a": (3, 4), "b": (9,)}, [8], 3)
+    assert torch.equal(longer["b"][0, :5], both["b"][1])
+    numbers = [
+        draw(shapes, [key], moment)[name]
+        for key in (7, 8)
+        for moment in (3, 4)
+        for name in ("a", "b")
+    ]
+    flat = torch.cat([number.flatten() for number in numbers])
+    assert len(flat.unique()) == len(flat)
+
+
+def test_uniform_normal_and_integers_have_their_moments():
+    uniform = torch.cat(
+        [draw({"x": (1000,)}, [5, 6], moment)["x"].flatten() for moment in range(50)]
+    )
+    assert uniform.min() > 0.0
+    assert uniform.max() < 1.0
+    assert abs(uniform.mean() - 0.5) < 0.005
+    assert abs(uniform.var() - 1 / 12) < 0.002
+    assert abs(np.corrcoef(uniform[:-1], uniform[1:])[0, 1]) < 0.01
+    gauss = normal(uniform)
+    assert abs(gauss.mean()) < 0.02
+    assert abs(gauss.std() - 1.0) < 0.02
+    assert abs((gauss**4).mean() - 3.0) < 0.15
+    counts = integers(uniform, 5).bincount()
+    assert len(counts) == 5
+    assert (counts - 20_000).abs().max() < 600
+
+
+def test_runs_and_moments_are_uncorrelated():
+    numbers = CounterBasedRNG({"x": (4000,)}, CPU)
+    rows = torch.cat(
+        [
+            numbers.uniform(torch.tensor([1, 2, 2**62 + 1]), torch.tensor(moment))
+            for moment in range(4)
+        ]
+    )
+    correlation = torch.corrcoef(rows) - torch.eye(12)
+    assert correlation.abs().max() < 0.07

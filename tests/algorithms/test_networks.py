@@ -1,0 +1,220 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
+
+from cclf.algorithms.a2c.networks import GridEncoder, grid_windows
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, EncoderHead
+from cclf.algorithms.sac.networks import Actor, Critic, Encoder, PolicySample
+
+FEATURES, ACTIONS, HIDDEN = 50, 2, 64
+
+
+def make_encoder(pixels: int = 16, channels: int = 9, tanh: bool = False) -> Encoder:
+    return Encoder(ConvEncoder(channels, pixels, layers=4, filters=32), FEATURES, tanh)
+
+
+def make_critic() -> Critic:
+    torch.manual_seed(0)
+    return Critic(make_encoder(), FEATURES, ACTIONS, HIDDEN)
+
+
+def make_actor(inputs: int = 32) -> Actor:
+    torch.manual_seed(0)
+    return Actor(
+        EncoderHead(inputs, FEATURES, tanh=False),
+        FEATURES,
+        ACTIONS,
+        HIDDEN,
+        log_std_min=-10.0,
+        log_std_max=2.0,
+    )
+
+
+def assert_orthogonal(matrix: Tensor, gain: float) -> None:
+    """The columns of a tall matrix, or the rows of a wide one, are orthogonal and have length
+    `gain`."""
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    torch.testing.assert_close(
+        tall.T @ tall, gain**2 * torch.eye(tall.shape[1]), rtol=0.0, atol=1e-5
+    )
+
+
+def test_convolutions_start_delta_orthogonal() -> None:
+    for convolution in make_critic().encoder.convolutions.layers:
+        assert_orthogonal(convolution.weight[:, :, 1, 1], gain=math.sqrt(2.0))
+        off_centre = torch.ones(3, 3, dtype=torch.bool)
+        off_centre[1, 1] = False
+        assert (convolution.weight[:, :, off_centre] == 0.0).all()
+
+
+@pytest.mark.parametrize("make", [make_critic, make_actor])
+def test_linear_layers_start_orthogonal_and_biases_at_zero(make) -> None:
+    module = make()
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    assert len(linear) == (7 if isinstance(module, Critic) else 4)
+    for layer in linear:
+        assert_orthogonal(layer.weight, gain=1.0)
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0.0).all(), name
+    norms = [layer for layer in module.modules() if isinstance(layer, nn.LayerNorm)]
+    assert len(norms) == 1
+    assert (norms[0].weight == 1.0).all()
+
+
+def test_the_twins_start_apart() -> None:
+    critic = make_critic()
+    assert not torch.equal(critic.q1[0].weight, critic.q2[0].weight)
+
+
+@pytest.mark.parametrize(("pixels", "side"), [(84, 35), (16, 1), (15, 1), (17, 2)])
+def test_convolutions_announce_the_features_they_give(pixels: int, side: int) -> None:
+    convolutions = ConvEncoder(9, pixels, layers=4, filters=32)
+    features = convolutions(torch.zeros(2, 9, pixels, pixels, dtype=torch.uint8))
+    assert convolutions.out_dim == 32 * side**2
+    assert features.shape == (2, convolutions.out_dim)
+
+
+def test_the_papers_encoder_has_39200_features_in_and_50_out() -> None:
+    encoder = make_encoder(pixels=84)
+    assert encoder.convolutions.out_dim == 39200
+    assert encoder(torch.zeros(1, 9, 84, 84, dtype=torch.uint8)).shape == (1, 50)
+
+
+def test_pixels_are_scaled_to_one() -> None:
+    convolutions = ConvEncoder(3, 15, layers=1, filters=1)
+    nn.init.constant_(convolutions.layers[0].weight, 1 / 27)
+    nn.init.zeros_(convolutions.layers[0].bias)
+    white = convolutions(torch.full((1, 3, 15, 15), 255, dtype=torch.uint8))
+    torch.testing.assert_close(white, torch.ones(1, 49))
+
+
+def test_convolutions_are_plain_convolutions_flattened_with_channels_last() -> None:
+    torch.manual_seed(0)
+    convolutions = make_encoder(pixels=20).convolutions.double()
+    images = torch.randint(256, (3, 9, 20, 20), dtype=torch.uint8)
+    x = images.double() / 255.0
+    for number, layer in enumerate(convolutions.layers):
+        x = torch.relu(
+            nn.functional.conv2d(x, layer.weight, layer.bias, stride=2 if number == 0 else 1)
+        )
+    assert x.shape == (3, 32, 3, 3)
+    torch.testing.assert_close(convolutions(images), x.permute(0, 2, 3, 1).reshape(3, -1))
+
+
+def test_features_are_layer_normalised_and_squashed_only_with_tanh() -> None:
+    torch.manual_seed(0)
+    plain, squashed = make_encoder(tanh=False), make_encoder(tanh=True)
+    squashed.load_state_dict(plain.state_dict())
+    images = torch.randint(256, (6, 9, 16, 16), dtype=torch.uint8)
+    z = plain(images)
+    torch.testing.assert_close(z.mean(1), torch.zeros(6), rtol=0.0, atol=1e-5)
+    torch.testing.assert_close(z.var(1, unbiased=False), torch.ones(6), rtol=0.0, atol=1e-2)
+    assert z.abs().max() > 1.0
+    assert torch.equal(squashed(images), torch.tanh(z))
+
+
+def test_critic_values_are_one_number_per_sample_and_twin() -> None:
+    critic = make_critic()
+    z, action = torch.randn(6, FEATURES), torch.randn(6, ACTIONS)
+    q1, q2 = critic.values(z, action)
+    assert q1.shape == q2.shape == (6,)
+    assert torch.equal(q1, critic.q1(torch.cat([z, action], 1))[:, 0])
+    assert torch.equal(q2, critic.q2(torch.cat([z, action], 1))[:, 0])
+
+
+def spread_policy() -> tuple[Actor, Tensor, Tensor, PolicySample]:
+    """A policy whose log standard deviations are moderate, so that its actions spread without
+    saturating."""
+    actor = make_actor().double()
+    nn.init.constant_(actor.trunk[4].bias[ACTIONS:], 0.5)
+    features, noise = (
+        torch.randn(500, 32, dtype=torch.float64),
+        torch.randn(500, ACTIONS, dtype=torch.float64),
+    )
+    return actor, features, noise, actor(features, noise)
+
+
+def gaussian_of(actor: Actor, features: Tensor) -> Independent:
+    mean, raw = actor.trunk(actor.head(features)).chunk(2, dim=1)
+    log_std = -10.0 + 12.0 * (torch.tanh(raw) + 1.0) / 2.0
+    return Independent(Normal(mean, log_std.exp()), 1)
+
+
+def test_log_prob_is_that_of_a_squashed_gaussian_away_from_saturation() -> None:
+    actor, features, _, sample = spread_policy()
+    distribution = TransformedDistribution(gaussian_of(actor, features), TanhTransform())
+    inside = sample.action.abs().amax(1) < 0.9
+    assert inside.sum() > 100
+    expected = distribution.log_prob(sample.action)[inside]
+    # 2 actions x 1e-6 / (1 - 0.9^2)
+    torch.testing.assert_close(sample.log_prob[inside], expected, rtol=0.0, atol=1.1e-5)
+    milder = sample.action.abs().amax(1) < 0.7
+    torch.testing.assert_close(
+        sample.log_prob[milder], distribution.log_prob(sample.action)[milder], rtol=0.0, atol=1e-5
+    )
+
+
+def test_log_prob_is_finite_where_the_tanh_saturates() -> None:
+    actor = make_actor()
+    nn.init.constant_(actor.trunk[4].bias[:ACTIONS], 50.0)
+    sample = actor(torch.randn(4, 32), torch.randn(4, ACTIONS))
+    assert (sample.action == 1.0).all()
+    assert sample.log_prob.isfinite().all()
+
+
+def test_action_is_mean_plus_scaled_noise_and_the_mean_action_has_none() -> None:
+    actor, features, noise, sample = spread_policy()
+    gaussian = gaussian_of(actor, features)
+    torch.testing.assert_close(sample.action, torch.tanh(gaussian.mean + noise * gaussian.stddev))
+    torch.testing.assert_close(sample.mean_action, torch.tanh(gaussian.mean))
+    assert torch.equal(actor(features, torch.zeros_like(noise)).action, sample.mean_action)
+
+
+def test_entropy_is_that_of_the_gaussian_before_the_tanh() -> None:
+    actor, features, _, sample = spread_policy()
+    torch.testing.assert_close(sample.entropy, gaussian_of(actor, features).entropy())
+
+
+def test_standard_deviation_stays_between_its_bounds() -> None:
+    actor = make_actor()
+    for bias, log_std in ((-50.0, -10.0), (50.0, 2.0)):
+        nn.init.constant_(actor.trunk[4].bias[ACTIONS:], bias)
+        entropy = actor(torch.randn(3, 32), torch.zeros(3, ACTIONS)).entropy
+        torch.testing.assert_close(
+            entropy, torch.full((3,), ACTIONS * (log_std + 0.5 * math.log(2 * math.pi * math.e)))
+        )
+
+
+def test_the_actor_owns_no_convolution() -> None:
+    actor = make_actor()
+    assert not [layer for layer in actor.modules() if isinstance(layer, nn.Conv2d)]
+    assert {name.split(".")[0] for name, _ in actor.named_parameters()} == {"head", "trunk"}
+
+
+def test_grid_encoder_is_three_convolutions_and_a_pool() -> None:
+    torch.manual_seed(0)
+    ours = GridEncoder().double()
+    convolutions = [nn.Conv2d(3, 16, 2), nn.Conv2d(16, 32, 2), nn.Conv2d(32, 64, 2)]
+    for convolution, weight, bias in zip(convolutions, ours.weights, ours.biases, strict=True):
+        outputs, inputs = convolution.weight.shape[:2]
+        convolution.weight.data = weight.detach().view(outputs, 2, 2, inputs).permute(0, 3, 1, 2)
+        convolution.bias.data = bias.detach()
+    first, second, third = convolutions
+    textbook = nn.Sequential(
+        first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), third, nn.ReLU(), nn.Flatten()
+    )
+    observation = torch.randint(11, (6, 7, 7, 3))
+    windows = torch.from_numpy(grid_windows(observation.numpy().astype("uint8"))).double()
+    features = ours(windows)
+    assert features.shape == (6, 64)
+    torch.testing.assert_close(features, textbook(observation.permute(0, 3, 1, 2).double()))
+    for (name, parameter), convolution in zip(
+        ours.weights.named_parameters(), convolutions, strict=True
+    ):
+        # PyTorch's own initialisation, uniform in +-1/sqrt(fan_in)
+        bound = 1.0 / math.sqrt(convolution.weight[0].numel())
+        assert 0.9 * bound < parameter.abs().max() <= bound, name

@@ -1,0 +1,191 @@
+"""Rainbow from the command line: training with its final evaluation, the doctor's forecast, the
+benchmark."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cclf import build, cli
+from cclf.algorithms.rainbow import bench as bench_rainbow
+from cclf.training import devices
+from cclf.training.seeding import derive
+from rainbow_inputs import CPU, game_stack, tiny
+from test_cli import assert_refused, cclf
+from tiny_runs import rows, tiny_options
+
+WORDS = [*tiny_options(tiny("curl")), "--final-eval-episodes", 3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    code, out, err = cclf("train", *WORDS, "--out", tmp_path_factory.mktemp("runs"))
+    assert code == 0, err
+    return Path(out.strip())
+
+
+def test_train_makes_ten_episode_rows_and_a_final_one(folder):
+    evaluations, final = rows(folder / "eval.csv"), rows(folder / "final.csv")
+    assert [(row["env_steps"], row["episodes"]) for row in evaluations] == [
+        ("12", "2"),
+        ("24", "2"),
+    ]
+    assert [
+        (row["env_steps"], row["agent_steps"], row["updates"], row["episodes"]) for row in final
+    ] == [("24", "24", "13", "3")]
+    assert final[0].keys() == evaluations[0].keys()
+    assert len(final[0]["returns"].split()) == 3
+    assert rows(folder / "train.csv")[-1]["updates"] == "9"
+
+
+def test_the_final_evaluation_is_of_the_final_agent(folder):
+    agent, config, env_steps = build.load_agent(folder, CPU, 3)
+    seeds = [derive(config.seed, "final", episode) for episode in range(3)]
+    expected = agent.evaluate(seeds, False).returns
+    agent.close()
+    assert env_steps == 24
+    assert [float(value) for value in rows(folder / "final.csv")[0]["returns"].split()] == expected
+
+
+def test_the_same_command_makes_a_lost_final_evaluation_again_and_no_second_one(folder):
+    before = (folder / "final.csv").read_text()
+    out = folder.parents[3]
+    (folder / "final.csv").unlink()
+    assert cclf("train", *WORDS, "--out", out)[0] == 0
+    again = rows(folder / "final.csv", "wall_seconds")
+    assert [row["returns"] for row in again] == [before.splitlines()[1].split(",")[-1]]
+    stamp = (folder / "final.csv").stat().st_mtime_ns
+    assert cclf("train", *WORDS, "--out", out)[0] == 0
+    assert (folder / "final.csv").stat().st_mtime_ns == stamp
+
+
+def test_a_stop_in_the_final_evaluation_leaves_none(folder):
+    (folder / "final.csv").unlink(missing_ok=True)
+    assert not build.final_evaluation(folder, CPU, lambda: True)
+    assert not (folder / "final.csv").exists()
+    assert build.final_evaluation(folder, CPU, lambda: False)
+    assert (folder / "final.csv").exists()
+
+
+def test_the_bench_reports_parity_before_speed():
+    words = (
+        "--tiny",
+        "--methods",
+        "rainbow",
+        "--stacks",
+        "2",
+        "--rounds",
+        "1",
+        "--replay-transitions",
+        "100",
+        "--device",
+        "cpu",
+    )
+    code, out, err = cclf("bench", "rainbow", *words, "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    figures = report["rainbow"]
+    assert figures["parity"]["stack_relative_difference"] < 1e-4
+    assert figures["parity"]["fast_relative_difference"] < 1e-4
+    assert figures["median_ms"] == figures["stack_1"]["median_ms"] > 0
+    assert figures["stack_2"]["run_updates_per_second"] == pytest.approx(
+        2e3 / figures["stack_2"]["median_ms"]
+    )
+    schedule = figures["schedule"]
+    assert schedule["runs"] == 104
+    playing = 104 * 100_000 / report["game_steps_per_second"] / 60.0
+    assert schedule["playing_minutes"] == pytest.approx(playing)
+    assert {"device", "commit", "command"} <= report.keys()
+    assert err.index("parity") < err.index("run-updates/s")
+
+
+def test_the_benchs_parity_sees_a_difference(monkeypatch):
+    from cclf.algorithms.rainbow.batched import BatchedRainbow
+
+    inner = BatchedRainbow.update
+
+    def clipped_together(self, *arguments):
+        if len(self.runs) > 1:
+            self.settings = replace(self.settings, max_gradient_norm=1e-3)
+        return inner(self, *arguments)
+
+    monkeypatch.setattr(BatchedRainbow, "update", clipped_together)
+    parity = bench_rainbow._parity(bench_rainbow._config("rainbow", "fp32", 100, tiny=True), CPU)
+    assert parity["stack_relative_difference"] > 0.01
+    assert parity["fast_relative_difference"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--stacks", "0"),
+        ("--rounds", "0"),
+        ("--methods", "sac-pixel"),
+        ("--precision", "tf32", "--device", "cpu"),
+    ],
+)
+def test_a_bench_that_cannot_be_is_refused_before_it_measures(words, monkeypatch, capsys):
+    monkeypatch.setattr(bench_rainbow, "_game_speed", lambda *_: pytest.fail("it measured"))
+    assert cli.main(["bench", "rainbow", *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "expected"),
+    [("cpu", 0, None), ("cpu", 3, 3), ("cuda", 0, 1), ("cuda", 3, 3)],
+)
+def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, expected):
+    told = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    config = tiny("rainbow")
+    devices.set_threads(
+        replace(config, run=replace(config.run, threads=asked)), torch.device(device)
+    )
+    assert told == [expected] * (expected is not None)
+
+
+@pytest.mark.parametrize(("task", "precision"), [("atari/Pong", "tf32"), ("toy/reach-1d", "bf16")])
+def test_precisions_of_a_gpu_are_refused_without_one(tmp_path, task, precision):
+    result = cclf(
+        "train", task, "--precision", precision, "--device", "cpu", "--out", str(tmp_path)
+    )
+    assert_refused(result, f"precision={precision} clashes with device=cpu")
+    assert not list(tmp_path.iterdir())
+
+
+def test_games_that_train_together_are_the_runs_they_would_be_alone():
+    """Games with different numbers of actions and contrastive coefficients, in one stack."""
+    configs = [
+        tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4}) for game in ("Freeway", "Alien")
+    ]
+    assert len({config.algorithm.contrastive_coefficient for config in configs}) == 2
+    joint = game_stack(configs, CPU).runs
+    alone = [build.make_learner(config, CPU) for config in configs]
+    for t in range(25):
+        for one, other in zip(joint, alone, strict=True):
+            one.advance(4 * t)
+            other.advance(4 * t)
+    assert alone[0].updates > 5
+    for one, other in zip(joint, alone, strict=True):
+        ours, theirs = one.algorithm.parameters(), other.algorithm.parameters()
+        assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-5
+
+
+def test_tasks_of_different_algorithms_do_not_train_together():
+    assert_refused(cclf("train", "atari/Pong", "--with-tasks", "toy/reach"), "different algorithms")
+    assert_refused(cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "named once")
+
+
+def test_a_trained_run_is_evaluated_played_and_exported(folder, tmp_path):
+    code, out, err = cclf("evaluate", folder, "--episodes", 3, "--device", "cpu", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["env_steps"], len(told["returns"])) == (24, 3)
+    code, out, err = cclf("play", folder, "--out", tmp_path / "episode.mp4", "--device", "cpu")
+    assert code == 0, err
+    assert (tmp_path / "episode.mp4").stat().st_size > 0
+    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    assert code == 0, err
+    assert "q_values" in out

@@ -1,0 +1,396 @@
+"""What ends runs of Rainbow before their time, alone and in a stack: kills between checkpoints,
+signals, losses gone wrong."""
+
+import contextlib
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from cclf import build
+from cclf.algorithms.rainbow.games import BatchedLearner
+from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.storage import atomic_files, checkpoint
+from cclf.storage.atomic_files import folder_lock
+from cclf.storage.tables import CsvTable
+from cclf.training import loop
+from rainbow_inputs import tiny_cclf
+from test_cli import assert_refused, cclf, contents
+from test_reliability import full_from, signalled
+from tiny_runs import differing, rows, tiny_options
+
+CONFIG = tiny_cclf(env_steps=36, eval_episodes=1, final_eval_episodes=1)
+SEEDS = (1, 2)
+
+
+class Killed(BaseException):  # as a kill would: nothing catches it
+    pass
+
+
+def kill(*_, **__):
+    raise Killed
+
+
+def train(out, *words, seeds=SEEDS):
+    together = ("--with-seeds", *seeds[1:]) if len(seeds) > 1 else ()
+    return cclf(
+        "train", *tiny_options(replace(CONFIG, seed=seeds[0])), *together, "--out", out, *words
+    )
+
+
+def folder(out, seed=1):
+    return out / replace(CONFIG, seed=seed).run_name()
+
+
+def end(out, seed=1):
+    """All that a run leaves: its tables but for the clock on the wall, and its state."""
+    own = folder(out, seed)
+    tables = [rows(own / f"{name}.csv", "wall_seconds") for name in ("train", "eval", "final")]
+    return tables, checkpoint.load(own / "checkpoint")["learner"]
+
+
+def assert_same_end(out, undisturbed, seeds=SEEDS):
+    for seed in seeds:
+        (tables, state), (expected, expected_state) = end(out, seed), end(undisturbed, seed)
+        assert tables == expected
+        assert differing(state, expected_state) == []
+
+
+def at_call(number, original, then):
+    """`original`, and in its call of this number `then` instead."""
+    calls = []
+
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        return (then if len(calls) == number else original)(*args, **kwargs)
+
+    return wrapped
+
+
+def newest(out, seed):
+    return checkpoint.load(folder(out, seed) / "checkpoint")["agent_steps"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    assert train(out)[0] == 0
+    return out
+
+
+# --- a stack is killed between the checkpoints of its runs
+# ---------------------------------------------------------------
+
+# number of the save that a kill comes before -> where the two runs stand then, and from where they
+# go on
+BETWEEN = {2: (12, 0, 0), 4: (24, 12, 12), 6: (36, 24, 24)}
+
+
+@pytest.mark.parametrize("save", BETWEEN)
+def test_a_kill_between_the_checkpoints_of_two_runs_changes_nothing(
+    tmp_path, undisturbed, monkeypatch, save
+):
+    first, second, resumed = BETWEEN[save]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            checkpoint.Checkpoints, "save", at_call(save, checkpoint.Checkpoints.save, kill)
+        )
+        with pytest.raises(Killed):
+            train(tmp_path)
+    assert newest(tmp_path, 1) == first
+    assert second == 0 or newest(tmp_path, 2) == second
+    code, _, err = train(tmp_path)
+    assert code == 0, err
+    assert f"goes back to {resumed} agent steps" in err
+    assert_same_end(tmp_path, undisturbed)
+
+
+def test_a_damaged_checkpoint_takes_the_whole_stack_to_the_one_before(tmp_path, undisturbed):
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    path = max((folder(tmp_path, 2) / "checkpoint").glob("frames/*-00000003-*"))
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    final = folder(tmp_path, 2) / "final.csv"
+    # of another agent, as it were: it must be made again
+    final.write_text(final.read_text().rstrip() + "9\n")
+    (folder(tmp_path, 2) / "final.json").unlink()
+    assert rows(final) != rows(folder(undisturbed, 2) / "final.csv")
+    code, _, err = train(tmp_path)
+    assert code == 0, err
+    assert err.count("goes back to 24 agent steps") == 2
+    assert_same_end(tmp_path, undisturbed)
+
+
+def test_runs_without_a_common_checkpoint_go_on_apart(tmp_path, undisturbed):
+    """A seed that is added later, and runs that are done."""
+    shutil.copytree(folder(undisturbed, 1), folder(tmp_path, 1))
+    before = (folder(tmp_path, 1) / "train.csv").stat().st_mtime_ns
+    code, _, err = train(tmp_path)
+    assert code == 0, err
+    assert "goes back" not in err
+    assert (folder(tmp_path, 1) / "train.csv").stat().st_mtime_ns == before, "it was finished"
+    assert rows(folder(tmp_path, 2) / "eval.csv")[-1]["env_steps"] == "36"
+    assert len(rows(folder(tmp_path, 2) / "final.csv")) == 1
+
+
+def test_files_of_forgotten_checkpoints_are_removed_and_never_written_again(tmp_path, undisturbed):
+    """They may have second names in a bundle, which must stay what they are."""
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    own = checkpoint.Checkpoints(folder(tmp_path) / "checkpoint")
+    chunk = max(own.folder.glob("frames/*-00000003-*"))
+    own.rewind(24)
+    assert own.steps() == {24: 2}
+    assert not chunk.exists()
+    own.rewind(12)
+    assert own.steps() == {24: 2}, "that one was pruned before: nothing happens"
+
+
+# --- signals
+# -------------------------------------------------------------------------------------------------------------
+
+# what gets the signal in which of its calls -> where each run is saved
+PHASES = {
+    "before the first step": (build, "make_learners", 1, 0, 0),
+    "warm-up": (BatchedLearner, "act", 5, 5, 5),
+    "an update": (BatchedLearner, "learn", 20, 20, 20),
+    "the evaluation of the first run": (loop.TrainingRun, "_evaluate", 1, 12, 12),
+    "the evaluation of the second run": (loop.TrainingRun, "_evaluate", 2, 12, 12),
+    "the last evaluation of the second run": (loop.TrainingRun, "_evaluate", 6, None, 36),
+    "a checkpoint": (checkpoint, "index_text", 3, 24, 24),
+    "the final evaluation of the first run": (build, "final_evaluation", 1, None, None),
+    "the final evaluation of the second run": (build, "final_evaluation", 2, None, None),
+}
+LIKE_ANOTHER = (
+    "before the first step",
+    "the evaluation of the first run",
+    "the final evaluation of the first run",
+)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in PHASES],
+)
+def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch, phase):
+    owner, name, number, *saved = PHASES[phase]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, signalled(getattr(owner, name), number))
+        code, _, err = train(tmp_path)
+    assert code == 75
+    told = [int(line.split()[2]) for line in err.splitlines() if line.startswith("stopped at")]
+    assert told == [steps for steps in saved if steps is not None]
+    assert ("stopped in the final evaluation" in err) == (None in saved)
+    code, _, err = train(tmp_path)
+    assert code == 0, err
+    assert "goes back" not in err, "a signal loses nothing"
+    assert_same_end(tmp_path, undisturbed)
+
+
+def test_a_run_whose_evaluation_outlasts_the_stop_does_not_part_from_the_others(
+    tmp_path, undisturbed, monkeypatch
+):
+    """Beside training it stays at the checkpoint of the moment it began at, while others are saved
+    where they are."""
+    leave = loop.TrainingRun.leave
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchedLearner, "learn", signalled(BatchedLearner.learn, 17))
+        patch.setattr(
+            loop.TrainingRun,
+            "leave",
+            lambda self, *rest: None if self.learner.index else leave(self, *rest),
+        )
+        assert train(tmp_path)[0] == 75
+    assert (newest(tmp_path, 1), newest(tmp_path, 2)) == (17, 12)
+    assert train(tmp_path)[0] == 0
+    assert_same_end(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+@pytest.mark.parametrize(("name", "number"), [("_evaluate", 2), ("_evaluate", 3), ("_step", 30)])
+def test_a_signal_beside_evaluation_workers(
+    tmp_path, undisturbed, monkeypatch, seeds, name, number
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingRun, name, signalled(getattr(loop.TrainingRun, name), number))
+        patch.setattr(loop, "STOP_GRACE_SECONDS", 0.0)
+        assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 75
+    assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 0
+    assert_same_end(tmp_path, undisturbed, seeds)
+
+
+@pytest.mark.slow
+def test_a_signal_in_the_final_evaluation_beside_workers(tmp_path, undisturbed, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "final_evaluation", signalled(build.final_evaluation, 2))
+        assert train(tmp_path, "--eval-workers", 2)[0] == 75
+    assert not (folder(tmp_path, 2) / "final.csv").exists()
+    assert train(tmp_path, "--eval-workers", 2)[0] == 0
+    assert_same_end(tmp_path, undisturbed)
+
+
+# --- numbers that are no longer finite
+# -----------------------------------------------------------------------------------
+
+
+def poisoned(patch, updates, run=0):
+    """The weights of one run, alone or in a stack, are no numbers from this update on."""
+    stacked, alone = BatchedLearner.learn, RainbowLearner.learn
+
+    def learn_together(self, *rest):
+        if self.runs[run].updates == updates:
+            self.algorithm.rows["online"].data[run] = float("nan")
+        return stacked(self, *rest)
+
+    def learn(self, *rest):
+        if self.updates == updates:
+            self.algorithm.online.fill_(float("nan"))
+        return alone(self, *rest)
+
+    patch.setattr(BatchedLearner, "learn", learn_together)
+    patch.setattr(RainbowLearner, "learn", learn)
+
+
+def test_a_non_finite_loss_leaves_a_bundle_that_replays_it(tmp_path, undisturbed, monkeypatch):
+    out, own = tmp_path / "out", folder(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        # at step 17: after the checkpoint of step 12, seen in the row of step 20
+        poisoned(patch, 5)
+        code, stdout, err = train(out, seeds=(1,))
+        assert (code, stdout) == (1, "")
+        assert err.splitlines()[-1].startswith("cclf: q_loss is nan at 20 env steps")
+        facts = json.loads((own / "failure" / "failure.json").read_text())
+        assert checkpoint.load(own / "failure" / "checkpoint")["agent_steps"] == 12, (
+            "the state before"
+        )
+        assert_refused(train(out, seeds=(1,)), "failed before", f"delete {own / 'failure'}")
+
+        replayed = folder(tmp_path / "replayed")
+        shutil.copytree(own / "failure", replayed)
+        assert train(tmp_path / "replayed", seeds=(1,))[0] == 1
+        assert json.loads((replayed / "failure" / "failure.json").read_text()) == facts
+    shutil.rmtree(own / "failure")
+    assert train(out, seeds=(1,))[0] == 0
+    assert_same_end(out, undisturbed, (1,))
+
+
+def test_a_run_that_fails_in_a_stack_leaves_the_others_alone_and_can_go_on_later(
+    tmp_path, undisturbed, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        poisoned(patch, 5)
+        code, stdout, err = train(tmp_path)
+    assert code == 1
+    assert "q_loss is nan at 20 env steps" in err
+    assert stdout.split() == [str(folder(tmp_path, 2))]
+    assert_same_end(tmp_path, undisturbed, (2,))
+    code, stdout, err = train(tmp_path)
+    assert (code, stdout.split()) == (1, [str(folder(tmp_path, 2))]), err
+    assert f"warning: left out: this run failed before, see {folder(tmp_path) / 'failure'}" in err
+    shutil.rmtree(folder(tmp_path) / "failure")
+    code, _, err = train(tmp_path)
+    assert code == 0, err
+    assert_same_end(tmp_path, undisturbed)
+
+
+def test_only_the_run_whose_numbers_go_wrong_after_its_last_row_leaves_the_stack(
+    tmp_path, undisturbed, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        # at step 32: after the row of step 30, before the checkpoint of step 36
+        poisoned(patch, 20, run=1)
+        code, stdout, err = train(tmp_path)
+    assert (code, stdout.split()) == (1, [str(folder(tmp_path, 1))]), err
+    assert " is nan at 36 env steps" in err
+    assert newest(tmp_path, 2) == 24
+    assert_same_end(tmp_path, undisturbed, (1,))
+    shutil.rmtree(folder(tmp_path, 2) / "failure")
+    assert train(tmp_path)[0] == 0
+    assert_same_end(tmp_path, undisturbed)
+
+
+# --- one of the runs is refused
+# ------------------------------------------------------------------------------------------
+
+
+def files_of(out):
+    return {path: content for path, content in contents(out).items() if not path.endswith("/lock")}
+
+
+def locked(own):
+    return folder_lock(own)
+
+
+@contextlib.contextmanager
+def without_a_good_checkpoint(own):
+    for path in own.glob("checkpoint/0*/index.json"):
+        path.write_text("{}")
+    yield
+
+
+@contextlib.contextmanager
+def of_another_config(own):
+    path = own / "config.json"
+    path.write_text(path.read_text().replace('"seed": 2', '"seed": 7'))
+    yield
+
+
+@contextlib.contextmanager
+def without_its_evaluations(own):
+    (own / "eval.csv").unlink()
+    yield
+
+
+REFUSED = {
+    "is training in": locked,
+    "no checkpoint in": without_a_good_checkpoint,
+    "holds a run of another config": of_another_config,
+    "cannot go on with": without_its_evaluations,
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_stack_that_is_refused_for_one_run_changes_nothing_of_the_others(
+    tmp_path, undisturbed, monkeypatch, why
+):
+    """Seed 1 stands a checkpoint ahead, so it would go back beside seed 2; seed 3 is new."""
+    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint").rewind(24)
+    with REFUSED[why](folder(tmp_path, 2)):
+        before = files_of(tmp_path)
+        for seeds in ((1, 2), (3, 1, 2)):
+            code, _, err = train(tmp_path, seeds=seeds)
+            assert (code, err.count("Traceback")) == (2, 0), err
+            assert why in err.splitlines()[-1]
+            assert "goes back" not in err
+            assert files_of(tmp_path) == before
+
+
+# --- a full disk
+# ---------------------------------------------------------------------------------------------------------
+
+# what finds the disk full from which call on -> where the runs are saved
+FULL = {
+    "a row": (CsvTable, "write", 6, 12, 12),
+    "a checkpoint of the second run": (checkpoint, "fsync_write", 14, 24, 12),
+    "the final row": (CsvTable, "write", 13, 36, 36),
+}
+
+
+@pytest.mark.parametrize("moment", FULL)
+def test_a_full_disk_ends_the_runs_with_their_last_checkpoints_intact(
+    tmp_path, undisturbed, monkeypatch, moment
+):
+    owner, name, number, *saved = FULL[moment]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full_from(getattr(owner, name), number))
+        code, _, err = train(tmp_path)
+    assert code == 1
+    assert "the disk is full" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert [newest(tmp_path, seed) for seed in SEEDS] == saved
+    assert not list(tmp_path.rglob("checkpoint/*.tmp"))
+    code, _, err = train(tmp_path)
+    assert code == 0, err
+    assert_same_end(tmp_path, undisturbed)

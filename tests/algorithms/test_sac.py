@@ -1,0 +1,865 @@
+"""SAC against the released code's figures, against a textbook update of our own, and against the
+special cases of the paper."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import golden_inputs as golden
+import reference_sac
+from cclf import equations
+from cclf.algorithms.sac import learner
+from cclf.algorithms.sac.parts import SacNoise, actor_loss, critic_loss, make_kernels
+from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
+from cclf.algorithms.sac.sac import SAC
+from cclf.config import Config, Precision
+from cclf.data.replay import Replay
+from cclf.presets import resolve
+from cclf.training.cuda_graphs import compiled
+from cclf.types import Batch, UpdateResult
+from golden_inputs import GOLDEN, largest_error
+
+CPU = torch.device("cpu")
+BATCH, ACTIONS = 8, 2
+STEPS = torch.tensor(100.0, dtype=torch.float64)
+Update = Callable[[SAC, Batch, SacNoise, Tensor], UpdateResult]
+# The plain one, and the one that trains.
+both_updates = pytest.mark.parametrize(
+    "run", [reference_sac.update, SAC.update], ids=["reference", "trains"]
+)
+
+
+def tiny(method: str, profile: str = "released", **overrides: Any) -> Config:
+    """A method on 20x20 frames; overrides go to the part of the config that has such a field."""
+    config = resolve("toy/reach", method, profile=profile)
+    algorithm = {"hidden_dim": 32, "conv_filters": 8, "feature_dim": 10}
+    method_fields = {
+        name: value for name, value in overrides.items() if hasattr(config.method, name)
+    }
+    algorithm |= {name: value for name, value in overrides.items() if name not in method_fields}
+    return dataclasses.replace(
+        config,
+        method=dataclasses.replace(config.method, **method_fields),
+        algorithm=dataclasses.replace(config.algorithm, **algorithm),
+    )
+
+
+def make_sac(method: str, profile: str = "released", **overrides: Any) -> SAC:
+    return learner.make_sac(tiny(method, profile, **overrides), ACTIONS, CPU)
+
+
+def make_batch(seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def frames() -> Tensor:
+        return torch.randint(256, (BATCH, 3, 20, 20), generator=generator, dtype=torch.uint8)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator)
+
+    continuation = torch.ones(BATCH)
+    continuation[2] = 0.0
+    action = 2.0 * uniform(BATCH, ACTIONS) - 1.0
+    observation, reward, following = frames(), uniform(BATCH), frames()
+    priority, slot = 0.5 + 0.5 * uniform(BATCH), torch.arange(BATCH)
+    return Batch(observation, action, reward, continuation, following, priority, slot, reward)
+
+
+def draw_noise(sac: SAC, seed: int = 0) -> SacNoise:
+    return sac.draw_noise(
+        BATCH, torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1000)
+    )
+
+
+def update(sac: SAC, number: int = 0) -> dict[str, Tensor]:
+    return sac.update(make_batch(number), draw_noise(sac, number), STEPS).metrics
+
+
+def as_double(noise: SacNoise) -> SacNoise:
+    numbers = {name: getattr(noise, name).double() for name in ("target", "actor")}
+    return noise._replace(**numbers)
+
+
+def appraise(sac: SAC, batch: Batch, noise: SacNoise):
+    return reference_sac.appraise(sac, batch, noise, STEPS)
+
+
+def to_double(sac: SAC) -> SAC:
+    # in place: the optimisers hold the same parameters, and have no state yet
+    sac.networks.double()
+    sac.log_temperature.data = sac.log_temperature.data.double()
+    return sac
+
+
+def snapshot(sac: SAC) -> dict[str, Tensor]:
+    parameters = {
+        name: parameter.detach().clone() for name, parameter in sac.networks.named_parameters()
+    }
+    return parameters | {"log_temperature": sac.log_temperature.detach().clone()}
+
+
+def moved(before: dict[str, Tensor], sac: SAC) -> set[str]:
+    """The parts that changed, two levels deep: critic.encoder, critic.q1, actor.head ..."""
+    after = snapshot(sac)
+    return {
+        ".".join(name.split(".")[:2])
+        for name in before
+        if not torch.equal(before[name], after[name])
+    }
+
+
+def spy(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[tuple, Any]]:
+    """Records the arguments and results of an equation, which runs as ever."""
+    calls: list[tuple[tuple, Any]] = []
+    original: Callable = getattr(equations, name)
+
+    def recorded(*args: Any) -> Any:
+        result = original(*args)
+        calls.append((args, result))
+        return result
+
+    monkeypatch.setattr(equations, name, recorded)
+    return calls
+
+
+# --- a. the released code ---
+
+
+def their_names(sac: SAC) -> dict[str, Tensor]:
+    """Our parameters under the names that the released code gives them."""
+    renaming = {
+        "encoder.convolutions.layers.": "encoder.convs.",
+        "encoder.head.": "encoder.",
+        "actor.head.": "actor.encoder.",
+        ".norm.": ".ln.",
+        ".q1.": ".Q1.trunk.",
+        ".q2.": ".Q2.trunk.",
+        "framework.bilinear": "W",
+    }
+    named: dict[str, Tensor] = {"log_alpha": sac.log_temperature}
+    for name, parameter in sac.networks.named_parameters():
+        for ours, theirs in renaming.items():
+            name = name.replace(ours, theirs)
+        named[name] = parameter
+    return named
+
+
+def make_golden_sac(precision: str) -> SAC:
+    config = resolve("dmc/reacher-easy", "cclf", profile="released")
+    config = dataclasses.replace(
+        config,
+        env=dataclasses.replace(
+            config.env, frame_pixels=golden.FRAME_PIXELS, crop_pixels=golden.CROP_PIXELS
+        ),
+        algorithm=dataclasses.replace(
+            config.algorithm, hidden_dim=golden.HIDDEN_DIM, batch_size=golden.BATCH
+        ),
+    )
+    assert config.env.action_repeat == golden.ACTION_REPEAT
+    sac = learner.make_sac(config, golden.ACTION_DIM, CPU)
+    if precision == "float64":
+        to_double(sac)
+        for maximum in (sac.framework.reward_max, sac.framework.bonus_max):
+            maximum.fill_(1e-5)
+    for name, parameter in their_names(sac).items():
+        parameter.data.copy_(golden.initial_parameter(name, tuple(parameter.shape)))
+    return sac
+
+
+def golden_batch(number: int, priorities: Tensor, dtype: torch.dtype) -> tuple[Batch, SacNoise]:
+    contents, index = golden.replay_contents(), golden.indices(number)
+    batch = Batch(
+        observation=contents["observation"][index],
+        action=contents["action"][index].to(dtype),
+        reward=contents["reward"][index].to(dtype),
+        continuation=contents["continuation"][index].to(dtype),
+        next_observation=contents["next_observation"][index],
+        priority=priorities[index].to(dtype),
+        slot=index,
+        n_step_return=contents["reward"][index].to(dtype),
+    )
+    noise = (golden.target_noise(number).to(dtype), golden.actor_noise(number).to(dtype))
+    return batch, SacNoise(*golden.crop_origins(number), *noise)
+
+
+def assert_parameters_agree(sac: SAC, recorded: dict[str, list[float]], precision: str) -> None:
+    entry_tolerance, sum_tolerance = {"float32": (2e-5, 1e-4), "float64": (1e-8, 1e-6)}[precision]
+    ours = their_names(sac)
+    assert set(ours) == set(recorded)
+    for name, figures in recorded.items():
+        summary = golden.summary(ours[name])
+        assert largest_error(summary[2:], figures[2:]) < entry_tolerance, name
+        assert largest_error(summary[:2], figures[:2]) < sum_tolerance, name
+
+
+@both_updates
+@pytest.mark.parametrize("precision", golden.DTYPES)
+def test_six_updates_agree_with_the_released_code_in_every_figure(
+    precision: str, run: Update, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype, tolerance = golden.DTYPES[precision], {"float32": 1e-5, "float64": 1e-8}[precision]
+    recorded = GOLDEN[precision]["cclf"]
+    sac = make_golden_sac(precision)
+    replay = Replay(golden.TRANSITIONS, (3, 20, 20), golden.ACTION_DIM, 3, None, CPU)
+    replay.priorities[: golden.TRANSITIONS] = golden.initial_priorities()
+    assert_parameters_agree(sac, recorded["initial"]["parameters"], precision)
+    assert (
+        largest_error(replay.priorities[: golden.TRANSITIONS], recorded["initial"]["weights"])
+        < tolerance
+    )
+
+    selections, targets, bonuses = (
+        spy(monkeypatch, name) for name in ("select_most_curious", "q_target", "intrinsic_reward")
+    )
+    for number, figures in enumerate(recorded["updates"]):
+        for calls in (selections, targets, bonuses):
+            calls.clear()
+        batch, noise = golden_batch(number, replay.priorities, dtype)
+        assert batch.slot.tolist() == figures["indices"]
+        temperature_before = sac.temperature.item()
+        env_steps = torch.tensor(float(figures["step"] * golden.ACTION_REPEAT), dtype=torch.float64)
+        metrics, priority = run(sac, batch, noise, env_steps)
+        assert priority is not None
+        replay.set_priorities(batch.slot, priority)
+
+        def agree(ours: Any, name: str, figures: dict[str, Any] = figures) -> None:
+            assert largest_error(ours, figures[name]) < tolerance, (
+                f"{name} of step {figures['step']}"
+            )
+
+        for (args, chosen), prefix in zip(selections, ("obs", "next_obs"), strict=True):
+            assert (chosen + 1).tolist() == figures[f"{prefix}_index"]
+            agree(args[0].T, f"{prefix}_candidate_beliefs")
+        ((curiosity, next_curiosity, *_), bonus) = bonuses[0]
+        agree(1.0 - curiosity, "obs_belief")
+        agree(1.0 - next_curiosity, "next_obs_belief")
+        agree(bonus, "intrinsic")
+        ((reward, _, continuation, discount, values, _), target) = targets[0]
+        agree(reward + continuation * discount * values, "view_target_Q")
+        agree(target, "target_Q")
+        agree(metrics["critic_loss"], "critic_loss")
+        agree(metrics["contrastive_loss"], "contrastive_loss")
+        agree(metrics["reward_running_max"], "reward_ex_max")
+        agree(metrics["bonus_running_max"], "reward_in_max")
+        agree(sac.temperature, "alpha")
+        agree(replay.priorities[: golden.TRANSITIONS], "weights")
+        assert ("actor_loss" in metrics) == (figures["actor_loss"] is not None)
+        if figures["actor_loss"] is not None:
+            agree(temperature_before, "alpha_before")
+            agree(metrics["actor_loss"], "actor_loss")
+            agree(metrics["temperature_loss"], "alpha_loss")
+            agree(metrics["policy_entropy"], "entropy")
+        assert_parameters_agree(sac, figures["parameters"], precision)
+
+
+# --- b. every piece off: the textbook ---
+
+
+class Textbook:
+    """SAC from pixels with one view, written out: no appraisal, no weights, plain losses, one Adam
+    per network."""
+
+    def __init__(self, ours: SAC, config: Config):
+        def encoder() -> nn.Sequential:
+            convolutions: list[nn.Module] = []
+            for i in range(4):
+                convolutions += [
+                    nn.Conv2d(3 if i == 0 else 8, 8, 3, stride=2 if i == 0 else 1),
+                    nn.ReLU(),
+                ]
+            return nn.Sequential(
+                nn.Sequential(*convolutions, nn.Flatten()),
+                nn.Sequential(nn.Linear(8, 10), nn.LayerNorm(10)),
+            )
+
+        def mlp(inputs: int, outputs: int) -> nn.Sequential:
+            return nn.Sequential(
+                nn.Linear(inputs, 32),
+                nn.ReLU(),
+                nn.Linear(32, 32),
+                nn.ReLU(),
+                nn.Linear(32, outputs),
+            )
+
+        def critic() -> nn.ModuleList:
+            return nn.ModuleList([encoder(), mlp(10 + ACTIONS, 1), mlp(10 + ACTIONS, 1)])
+
+        self.critic, self.target = critic(), critic()
+        self.actor = nn.ModuleList(
+            [nn.Sequential(nn.Linear(8, 10), nn.LayerNorm(10)), mlp(10, 2 * ACTIONS)]
+        )
+        for mine, theirs in (
+            (self.critic, ours.critic),
+            (self.target, ours.target),
+            (self.actor, ours.actor),
+        ):
+            for parameter, source in zip(mine.parameters(), theirs.parameters(), strict=True):
+                parameter.data.copy_(source.data)
+        self.log_alpha = torch.tensor(
+            math.log(config.algorithm.initial_temperature), requires_grad=True
+        )
+        rate = config.algorithm.learning_rate
+        self.critic_adam = torch.optim.Adam(self.critic.parameters(), lr=rate, fused=True)
+        self.actor_adam = torch.optim.Adam(self.actor.parameters(), lr=rate, fused=True)
+        self.alpha_adam = torch.optim.Adam(
+            [self.log_alpha],
+            lr=config.algorithm.temperature_learning_rate,
+            betas=(0.5, 0.999),
+            fused=True,
+        )
+
+    def policy(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        conv_features = self.critic[0][0](images).detach()
+        mean, raw = self.actor[1](self.actor[0](conv_features)).chunk(2, dim=1)
+        log_std = -10.0 + 0.5 * 12.0 * (torch.tanh(raw) + 1.0)
+        action = torch.tanh(mean + noise * log_std.exp())
+        log_prob = (-0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
+        return action, log_prob - torch.log(torch.relu(1.0 - action**2) + 1e-6).sum(1)
+
+    @staticmethod
+    def q(
+        critic: nn.ModuleList, images: Tensor, action: Tensor, learn_encoder: bool
+    ) -> tuple[Tensor, Tensor]:
+        features = critic[0](images)
+        inputs = torch.cat([features if learn_encoder else features.detach(), action], dim=1)
+        return critic[1](inputs).squeeze(1), critic[2](inputs).squeeze(1)
+
+    def update(
+        self, number: int, batch: Batch, images: Tensor, next_images: Tensor, noise: SacNoise
+    ) -> None:
+        with torch.no_grad():
+            next_action, log_prob = self.policy(next_images, noise.target[0])
+            q1, q2 = self.q(self.target, next_images, next_action, learn_encoder=False)
+            value = torch.min(q1, q2) - self.log_alpha.exp() * log_prob
+            y = batch.reward + batch.continuation * 0.99 * value
+        q1, q2 = self.q(self.critic, images, batch.action, learn_encoder=True)
+        self._minimise(((q1 - y) ** 2).mean() + ((q2 - y) ** 2).mean(), self.critic_adam)
+        if number % 2 == 0:
+            action, log_prob = self.policy(images, noise.actor)
+            q1, q2 = self.q(self.critic, images, action, learn_encoder=False)
+            self._minimise(
+                (self.log_alpha.exp().detach() * log_prob - torch.min(q1, q2)).mean(),
+                self.actor_adam,
+            )
+            self._minimise(
+                (self.log_alpha.exp() * (-log_prob + ACTIONS).detach()).mean(), self.alpha_adam
+            )
+            for part, tau in zip(range(3), (0.05, 0.01, 0.01), strict=True):
+                for slow, fast in zip(
+                    self.target[part].parameters(), self.critic[part].parameters(), strict=True
+                ):
+                    slow.data.lerp_(fast.data, tau)
+
+    def _minimise(self, loss: Tensor, adam: torch.optim.Adam) -> None:
+        for optimiser in (self.critic_adam, self.actor_adam, self.alpha_adam):
+            optimiser.zero_grad()
+        loss.backward()
+        adam.step()
+
+
+def slice_crops(images: Tensor, origins: Tensor) -> Tensor:
+    corners = zip(images, origins.tolist(), strict=True)
+    return torch.stack([image[:, y : y + 16, x : x + 16] for image, (y, x) in corners])
+
+
+def pixels(crops: Tensor) -> Tensor:
+    """In [0, 1], and channels last: in another memory layout the same convolution rounds
+    differently."""
+    return crops.to(torch.float32, memory_format=torch.channels_last) / 255.0
+
+
+@both_updates
+@pytest.mark.parametrize("method", ["rad", "sac-pixel"])
+def test_with_every_piece_off_the_appraisal_gives_textbook_sac_bit_for_bit(
+    method: str, run: Update
+) -> None:
+    config = tiny(method)
+    ours = learner.make_sac(config, ACTIONS, CPU)
+    textbook = Textbook(ours, config)
+    start = snapshot(ours)
+    for number in range(4):
+        batch, noise = make_batch(number), draw_noise(ours, number)
+        if method == "sac-pixel":
+            assert (noise.origins == 2).all()
+        run(ours, batch, noise, STEPS)
+        crops = slice_crops(batch.observation, noise.origins[0])
+        next_crops = slice_crops(batch.next_observation, noise.next_origins[0])
+        textbook.update(number, batch, pixels(crops), pixels(next_crops), noise)
+        pairs = (
+            (ours.critic, textbook.critic),
+            (ours.target, textbook.target),
+            (ours.actor, textbook.actor),
+        )
+        for mine, theirs in pairs:
+            for (name, parameter), other in zip(
+                mine.named_parameters(), theirs.parameters(), strict=True
+            ):
+                assert torch.equal(parameter, other), f"{name} after update {number}"
+        assert torch.equal(ours.log_temperature, textbook.log_alpha)
+    assert moved(start, ours) == {
+        *("critic.encoder", "critic.q1", "critic.q2", "target.encoder", "target.q1", "target.q2"),
+        *("actor.head", "actor.trunk", "log_temperature"),
+    }
+
+
+# --- c. special cases of the paper ---
+
+
+class CriticStep:
+    """Target, losses and gradients of the first critic step of a method, in float64 on the given
+    crops and policy noise."""
+
+    def __init__(self, sac: SAC, noise: SacNoise, run: Update, monkeypatch: pytest.MonkeyPatch):
+        to_double(sac)
+        batch = make_batch()
+        batch = batch._replace(
+            **{
+                name: getattr(batch, name).double()
+                for name in ("action", "reward", "continuation", "priority")
+            }
+        )
+        gradients: list[Tensor] = []
+
+        critic = sac.optimisers["critic"]
+        plain_step = critic.step
+
+        def remember(parameters: list[Tensor], found: list[Tensor], *move: Any) -> None:
+            gradients.extend(gradient.clone() for gradient in found)
+            plain_step(parameters, found, *move)
+
+        monkeypatch.setattr(critic, "step", remember)
+        with monkeypatch.context() as patch:
+            targets, losses = spy(patch, "q_target"), spy(patch, "q_loss")
+            run(
+                sac,
+                batch,
+                as_double(noise),
+                STEPS,
+            )
+        self.target, self.losses, self.gradients = (
+            targets[0][1],
+            torch.stack([loss.detach() for _, loss in losses]),
+            gradients,
+        )
+
+
+def assert_same_step(one: CriticStep, other: CriticStep, tolerance: float) -> None:
+    assert one.target.abs().max() > 0.1
+    torch.testing.assert_close(one.target, other.target, rtol=0.0, atol=tolerance)
+    torch.testing.assert_close(one.losses, other.losses, rtol=0.0, atol=tolerance)
+    assert max(gradient.abs().max() for gradient in one.gradients) > 1e-3
+    for gradient, expected in zip(one.gradients, other.gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0.0, atol=tolerance)
+
+
+def cclf_step_with(
+    curiosity: float, run: Update, monkeypatch: pytest.MonkeyPatch
+) -> tuple[CriticStep, SacNoise]:
+    """All four pieces on, a bonus of lambda = 0, every belief at 1 - curiosity: ties choose view 1
+    for o and o'."""
+    sac = make_sac("cclf", bonus_temperature=0.0)
+    noise = draw_noise(sac)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            equations, "belief", lambda _, keys, *__: torch.full_like(keys[..., 0], 1.0 - curiosity)
+        )
+        return CriticStep(sac, noise, run, patch), noise
+
+
+@both_updates
+def test_even_curiosity_makes_cclf_drq_on_the_same_two_views(
+    run: Update, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cclf, noise = cclf_step_with(0.5, run, monkeypatch)
+    two = noise._replace(origins=noise.origins[:2], next_origins=noise.next_origins[:2])
+    drq = CriticStep(make_sac("drq"), two, run, monkeypatch)
+    assert_same_step(cclf, drq, tolerance=0.0 if run is reference_sac.update else 1e-12)
+
+
+@both_updates
+@pytest.mark.parametrize(("curiosity", "view"), [(0.0, 0), (1.0, 1)])
+def test_no_curiosity_makes_cclf_rad_on_the_anchor_and_full_curiosity_on_the_other_view(
+    curiosity: float, view: int, run: Update, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cclf, noise = cclf_step_with(curiosity, run, monkeypatch)
+    only = slice(view, view + 1)
+    one = SacNoise(noise.origins[only], noise.next_origins[only], noise.target[only], noise.actor)
+    assert_same_step(cclf, CriticStep(make_sac("rad"), one, run, monkeypatch), tolerance=1e-12)
+
+
+def test_drqs_target_is_the_mean_of_its_two_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    drq = make_sac("drq")
+    noise = draw_noise(drq)
+    both = CriticStep(drq, noise, reference_sac.update, monkeypatch)
+    targets = []
+    for view in (slice(0, 1), slice(1, 2)):
+        one = SacNoise(
+            noise.origins[view], noise.next_origins[view], noise.target[view], noise.actor
+        )
+        targets.append(CriticStep(make_sac("rad"), one, reference_sac.update, monkeypatch).target)
+    torch.testing.assert_close(both.target, (targets[0] + targets[1]) / 2.0)
+
+
+# --- d. structure ---
+
+
+def test_actor_and_temperature_step_move_nothing_of_the_critic() -> None:
+    sac = make_sac("cclf")
+    before = snapshot(sac)
+    # even when they carry a gradient
+    conv_features = sac.critic.encoder.convolutions(make_batch().observation[..., :16, :16])
+    loss, _ = actor_loss(
+        sac, conv_features, sac.critic.encoder.head(conv_features), torch.randn(BATCH, ACTIONS)
+    )
+    reference_sac.descend(sac, loss, "actor", "temperature")
+    assert moved(before, sac) == {"actor.head", "actor.trunk", "log_temperature"}
+
+
+def test_critic_step_moves_the_critic_alone() -> None:
+    sac = make_sac("cclf")
+    batch = make_batch()
+    appraisal = appraise(sac, batch, draw_noise(sac))
+    before = snapshot(sac)
+    features = sac.critic.encoder(appraisal.views.flatten(0, 1))
+    reference_sac.descend(
+        sac, critic_loss(sac, features, batch.reward, appraisal.weights, batch.action)[0], "critic"
+    )
+    assert moved(before, sac) == {"critic.encoder", "critic.q1", "critic.q2"}
+
+
+def contrast(sac: SAC) -> None:
+    appraisal = appraise(sac, make_batch(), draw_noise(sac))
+    query, key = sac.critic.encoder(appraisal.views[0]), sac.target.encoder(appraisal.key_view)
+    loss = sac.framework.contrastive_loss(query, key, appraisal.curiosity)
+    reference_sac.descend(
+        sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimisers)
+    )
+
+
+def test_contrastive_step_moves_encoder_and_belief_alone() -> None:
+    sac = make_sac("cclf")
+    before = snapshot(sac)
+    contrast(sac)
+    assert moved(before, sac) == {"critic.encoder", "framework.bilinear"}
+
+
+def test_no_gradient_is_left_behind() -> None:
+    sac = make_sac("cclf")
+    update(sac)
+    assert sac.log_temperature.grad is None
+    assert [
+        name for name, parameter in sac.networks.named_parameters() if parameter.grad is not None
+    ] == []
+
+
+def test_actor_and_target_move_every_second_update_with_their_own_rates() -> None:
+    sac = make_sac("drq")  # no contrastive step: the critic stays where the target saw it
+    slow = {
+        "target.encoder",
+        "target.q1",
+        "target.q2",
+        "actor.head",
+        "actor.trunk",
+        "log_temperature",
+    }
+    for number in range(4):
+        before = snapshot(sac)
+        metrics = update(sac, number)
+        after, parts = snapshot(sac), moved(before, sac)
+        even = number % 2 == 0
+        assert ("actor_loss" in metrics) == even
+        assert parts == {"critic.encoder", "critic.q1", "critic.q2"} | (slow if even else set())
+        for name in before:
+            if even and name.startswith("target."):
+                rate = 0.05 if name.startswith("target.encoder") else 0.01
+                critic = after[name.replace("target.", "critic.", 1)]
+                torch.testing.assert_close(
+                    after[name], (1.0 - rate) * before[name] + rate * critic, rtol=1e-5, atol=1e-7
+                )
+
+
+def test_two_encoder_steps_move_the_encoder_twice_and_the_belief_once() -> None:
+    changes = {}
+    for steps in (1, 2):
+        sac = make_sac("cclf", contrastive_encoder_steps=steps)
+        assert ("encoder" in sac.optimisers) == (steps == 2)
+        before = snapshot(sac)
+        contrast(sac)
+        changes[steps] = {name: value - before[name] for name, value in snapshot(sac).items()}
+    for name, once in changes[1].items():
+        factor = 2.0 if name.startswith("critic.encoder") else 1.0
+        torch.testing.assert_close(changes[2][name], factor * once, rtol=1e-3, atol=1e-6)
+    assert max(change.abs().max() for change in changes[1].values()) == pytest.approx(
+        1e-3, rel=1e-3
+    )  # Adam's first step
+
+
+def test_curiosity_and_keys_carry_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    sac = make_sac("cclf")
+    losses = spy(monkeypatch, "contrastive_loss")
+    features = spy(monkeypatch, "similarity_logits")
+    update(sac)
+    ((_, weights, _, *_), _), ((query, key, bilinear), _) = losses[-1], features[-1]
+    assert not weights.requires_grad
+    assert not key.requires_grad
+    assert query.requires_grad
+    assert bilinear.requires_grad
+    assert not any(tensor.requires_grad for tensor in appraise(sac, make_batch(), draw_noise(sac)))
+
+
+@both_updates
+def test_the_key_is_the_moved_target_encoders_feature_of_the_chosen_view(
+    run: Update, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sac = make_sac("cclf")
+    for number in range(2):  # the target moves in the first only
+        batch, noise = make_batch(number), draw_noise(sac, number)
+        with monkeypatch.context() as patch:
+            logits, selections = spy(patch, "similarity_logits"), spy(patch, "select_most_curious")
+            run(sac, batch, noise, STEPS)
+        chosen = selections[0][1] + 1
+        crops = slice_crops(batch.observation, noise.origins[chosen, torch.arange(BATCH)])
+        torch.testing.assert_close(logits[-1][0][1], sac.target.encoder(crops))
+
+
+@pytest.mark.parametrize("method", SAC_METHODS)
+def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
+    plain, lean = (to_double(make_sac(method)) for _ in range(2))
+    for number in range(8):
+        noise = as_double(draw_noise(plain, number))
+        batch = Batch(*(x.double() if x.is_floating_point() else x for x in make_batch(number)))
+        one, other = (
+            reference_sac.update(plain, batch, noise, STEPS),
+            lean.update(batch, noise, STEPS),
+        )
+        torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-9, atol=1e-9)
+        assert (one.priority is None) == (other.priority is None)
+        if one.priority is not None:
+            torch.testing.assert_close(one.priority, other.priority, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(snapshot(plain), snapshot(lean), rtol=1e-9, atol=1e-9)
+    assert plain.updates == lean.updates == 8
+
+
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [
+        *((method, "fp32") for method in ("cclf", "curl", "drq")),
+        *(
+            pytest.param(method, "fp32", marks=pytest.mark.slow)
+            for method in ("cclf-shuffled", "select")
+        ),
+        ("cclf", "bf16"),
+    ],
+)
+def test_the_compiled_update_is_the_same(
+    method: str,
+    precision: Precision,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As on a GPU, with PyTorch's own kernels. In float32: compiled code does not write a float64
+    number on the CPU back."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    lean = make_sac(method, precision=precision)
+    fast = learner.make_sac(
+        tiny(method, precision=precision), ACTIONS, CPU, make_kernels(precision, compiled)
+    )
+    for number in range(3):
+        batch, noise = make_batch(number), draw_noise(lean, number)
+        one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)
+        torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(snapshot(lean), snapshot(fast), rtol=1e-4, atol=1e-5)
+    assert "going on without compiling" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", SAC_METHODS)
+def test_every_method_updates_with_finite_metrics_of_known_names(method: str) -> None:
+    sac = make_sac(method)
+    config = tiny(method).method
+    seen: set[str] = set()
+    for number in range(3):
+        batch, noise = make_batch(number), draw_noise(sac, number)
+        assert noise.origins.shape == (config.num_augmented_views, BATCH, 2)
+        assert noise.target.shape == (config.num_loss_views, BATCH, ACTIONS)
+        metrics, priority = sac.update(batch, noise, STEPS)
+        seen |= set(metrics)
+        assert [
+            name for name, value in metrics.items() if not (value.shape == () and value.isfinite())
+        ] == []
+        assert (priority is not None) == config.prioritisation
+        if priority is not None:
+            assert ((priority >= 0.0) & (priority <= 1.0)).all()
+    assert seen <= set(sac.metric_names)
+    assert ("contrastive_loss" in seen) == config.contrastive
+    assert ("curiosity_mean" in seen) == sac.framework.needs_curiosity
+    assert sac.updates == 3
+    for parameter in sac.networks.parameters():
+        assert parameter.isfinite().all()
+
+
+def test_the_metrics_of_cclf_are_all_that_are_announced() -> None:
+    assert set(update(make_sac("cclf"))) == set(SAC.metric_names)
+
+
+@pytest.mark.parametrize("method", ["cclf", "drq"])
+def test_a_loaded_state_goes_on_exactly(method: str) -> None:
+    sac = make_sac(method)
+    for number in range(3):
+        update(sac, number)
+    state = copy.deepcopy(sac.state_dict())
+    fresh = learner.make_sac(dataclasses.replace(tiny(method), seed=99), ACTIONS, CPU)
+    assert not torch.equal(fresh.critic.q1[0].weight, sac.critic.q1[0].weight)
+    fresh.load_state_dict(state)
+    for number in range(3, 6):
+        ours, theirs = update(sac, number), update(fresh, number)
+        assert ours.keys() == theirs.keys()
+        assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+        one, other = snapshot(sac), snapshot(fresh)
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    assert fresh.updates == 6
+
+
+def test_curiosity_reaches_target_loss_and_priority_only_through_the_pieces_that_are_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for piece in ("selection", "prioritisation", "regularisation", "reward"):
+        sac = make_sac(piece)
+        with monkeypatch.context() as patch:
+            targets, losses = spy(patch, "q_target"), spy(patch, "q_loss")
+            metrics, priority = sac.update(make_batch(), draw_noise(sac), STEPS)
+        ((_, bonus, _, _, _, next_weights), _), ((_, _, weights), _) = targets[0], losses[0]
+        assert ((weights == 0.5).all() and (next_weights == 0.5).all()) == (
+            piece != "regularisation"
+        )
+        assert (bonus == 0.0).all() == (piece != "reward")
+        assert (priority is None) == (piece != "prioritisation")
+        assert ("chosen_view_1" in metrics) == (piece == "selection")
+
+
+@pytest.mark.parametrize("rule", ["of-paid-bonus", "of-curiosity"])
+def test_running_maxima_follow_their_rule_over_two_updates(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # lambda = 0.5, no decay, c = c' = 0.8 then 0.4 for every sample, rewards scaled to a largest of
+    # 3 then 2. of-paid-bonus: ratio 1, bonus 0.5*0.8 = 0.4, maxima 3 and 0.4; ratio 7.5, bonus
+    # 0.5*7.5*0.4 = 1.5, maxima 3 and 1.5. of-curiosity: maxima 3 and 0.8, bonus 0.5*3.75*0.8 = 1.5;
+    # maxima 3 and 0.8 still, bonus 0.5*3.75*0.4 = 0.75.
+    expected = {
+        "of-paid-bonus": [(0.4, 3.0, 0.4), (1.5, 3.0, 1.5)],
+        "of-curiosity": [(1.5, 3.0, 0.8), (0.75, 3.0, 0.8)],
+    }
+    sac = make_sac("cclf", bonus_maxima=rule, bonus_temperature=0.5, bonus_decay_per_env_step=0.0)
+    for number, (curiosity, reward_max) in enumerate([(0.8, 3.0), (0.4, 2.0)]):
+        batch = make_batch(number)
+        batch = batch._replace(reward=batch.reward * reward_max / batch.reward.max())
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                equations,
+                "belief",
+                lambda _, keys, *__, c=curiosity: torch.full_like(keys[..., 0], 1.0 - c),
+            )
+            metrics = sac.update(batch, draw_noise(sac, number), STEPS).metrics
+        names = ("bonus_mean", "reward_running_max", "bonus_running_max")
+        assert tuple(metrics[name].item() for name in names) == pytest.approx(
+            expected[rule][number], rel=1e-5
+        )
+
+
+# --- e. profiles ---
+
+
+def test_paper_profile_puts_a_tanh_behind_every_encoder_and_the_released_none() -> None:
+    images = torch.randint(256, (BATCH, 3, 16, 16), dtype=torch.uint8)
+    for profile, squashed in (("paper", True), ("released", False)):
+        sac = make_sac("cclf", profile)
+        heads = (sac.critic.encoder.head, sac.target.encoder.head, sac.actor.head)
+        for head in heads:
+            z = head(sac.critic.encoder.convolutions(images))
+            normalised = head.norm(head.fc(sac.critic.encoder.convolutions(images)))
+            assert torch.equal(z, torch.tanh(normalised) if squashed else normalised)
+
+
+def test_paper_profile_takes_one_encoder_step_and_the_released_two() -> None:
+    assert set(make_sac("cclf", "paper").optimisers) == {
+        "critic",
+        "actor",
+        "temperature",
+        "contrastive",
+    }
+    assert set(make_sac("cclf", "released").optimisers) == {
+        "critic",
+        "actor",
+        "temperature",
+        "contrastive",
+        "encoder",
+    }
+
+
+def test_paper_profile_sums_the_contrastive_loss_and_the_released_divides_by_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for profile in ("paper", "released"):
+        with monkeypatch.context() as patch:
+            losses = spy(patch, "contrastive_loss")
+            metrics = update(make_sac("cclf", profile))
+        (logits, weights, *_), _ = losses[-1]
+        log_loss = torch.nn.functional.cross_entropy(
+            logits.detach(), torch.arange(BATCH), reduction="none"
+        )
+        total = (weights * log_loss).sum()
+        torch.testing.assert_close(
+            metrics["contrastive_loss"], total if profile == "paper" else total / weights.sum()
+        )
+
+
+def test_paper_profile_reaches_the_last_crop_offset_and_the_released_does_not() -> None:
+    for profile, last in (("paper", 4), ("released", 3)):
+        noise = make_sac("cclf", profile).draw_noise(
+            500, torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
+        )
+        assert noise.origins.max() == noise.next_origins.max() == last
+        assert noise.origins.min() == noise.next_origins.min() == 0
+        assert not torch.equal(noise.origins, noise.next_origins)
+
+
+def test_paper_profile_collects_on_random_crops_and_the_released_on_the_centre() -> None:
+    observation = make_batch().observation[:1]
+    noise = torch.randn(1, ACTIONS, generator=torch.Generator().manual_seed(7))
+    for profile, offsets in (("paper", range(5)), ("released", [2])):
+        sac = make_sac("cclf", profile)
+        corners = [torch.tensor([[[y, x]]]) for y in offsets for x in offsets]
+        expected = {
+            tuple(sac.policy(observation, corner, noise).action[0].tolist()) for corner in corners
+        }
+        assert len(expected) == len(corners)
+        crops, drawn = torch.Generator().manual_seed(0), set()
+        for _ in range(300):
+            action = sac.collection_action(
+                observation, STEPS, crops, torch.Generator().manual_seed(7)
+            )
+            drawn.add(tuple(action[0].tolist()))
+        assert drawn == expected
+
+
+@pytest.mark.parametrize("profile", ["paper", "released"])
+def test_evaluation_takes_the_mean_action_on_the_centre_crop(profile: str) -> None:
+    sac = make_sac("cclf", profile)
+    observation = torch.randint(256, (2, 3, 20, 20), dtype=torch.uint8)
+    conv_features = sac.critic.encoder.convolutions(observation[:, :, 2:18, 2:18])
+    expected = sac.actor(conv_features, torch.zeros(2, ACTIONS)).mean_action
+    torch.testing.assert_close(sac.evaluation_action(observation), expected)
+    assert torch.equal(sac.evaluation_action(observation), sac.evaluation_action(observation))
+
+
+def test_paper_profile_moves_the_encoder_at_the_tasks_rate_and_the_released_at_its_own() -> None:
+    for profile, rate in (("paper", 2e-4), ("released", 1e-3)):
+        config = resolve("dmc/cheetah-run", "cclf", profile=profile)
+        assert config.algorithm.contrastive_learning_rate == rate
+        assert config.algorithm.learning_rate == 2e-4

@@ -1,0 +1,208 @@
+"""SAC from state: the same update as from pixels, with noise in the place of crops and a linear
+layer in the place of convolutions."""
+
+import dataclasses
+from functools import partial
+
+import pytest
+import torch
+from test_sac import ACTIONS, BATCH, CPU, STEPS, as_double, draw_noise, make_batch, snapshot
+from test_sac import to_double as doubled
+from torch import nn
+
+import reference_sac
+from cclf.algorithms.sac import learner
+from cclf.algorithms.sac.observations import StateEncoder
+from cclf.algorithms.sac.parts import make_kernels
+from cclf.algorithms.sac.presets import METHODS
+from cclf.data.augmentations import lazy_noise, lazy_noise_pairs
+from cclf.errors import ConfigError
+from cclf.presets import reject_inactive_options, resolve, sizes_below
+from cclf.training.cuda_graphs import compiled
+from cclf.types import EnvSpec
+
+NUMBERS = 3
+PENDULUM = "gym/Pendulum-v1"
+pytest.importorskip("gymnasium")
+
+
+def tiny(method, **settings):
+    config = resolve(PENDULUM, method, observe="state")
+    sizes = {"hidden_dim": 32, "feature_dim": 10} | settings
+    return dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, **sizes))
+
+
+def make_sac(method, **settings):
+    return learner.make_sac(tiny(method, **settings), ACTIONS, CPU, state_dim=NUMBERS)
+
+
+def make_state_batch(number=0):
+    """Numbers of very different sizes."""
+    generator = torch.Generator().manual_seed(number)
+    scale = torch.tensor([1e-2, 1.0, 1e2])
+    now, following = (scale * torch.randn(BATCH, NUMBERS, generator=generator) for _ in range(2))
+    return make_batch(number)._replace(observation=now, next_observation=following)
+
+
+STATE_METHODS = [name for name in METHODS if name != "select"]
+
+
+@pytest.mark.parametrize("method", STATE_METHODS)
+def test_the_update_that_trains_is_the_plain_one(method):
+    plain, lean = (doubled(make_sac(method)) for _ in range(2))
+    for number in range(4):
+        noise = as_double(draw_noise(plain, number))
+        noise = noise._replace(
+            origins=noise.origins.double(), next_origins=noise.next_origins.double()
+        )
+        batch = type(make_state_batch())(
+            *(x.double() if x.is_floating_point() else x for x in make_state_batch(number))
+        )
+        one = reference_sac.update(plain, batch, noise, STEPS)
+        other = lean.update(batch, noise, STEPS)
+        torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-9, atol=1e-9)
+        assert (one.priority is None) == (other.priority is None)
+        if one.priority is not None:
+            torch.testing.assert_close(one.priority, other.priority, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(snapshot(plain), snapshot(lean), rtol=1e-9, atol=1e-9)
+
+
+def test_there_is_no_convolution_and_actor_and_critic_share_the_layer():
+    sac = make_sac("cclf")
+    assert not any(isinstance(module, nn.Conv2d) for module in sac.networks.modules())
+    assert isinstance(sac.critic.encoder.convolutions, StateEncoder)
+    assert sac.critic.encoder.convolutions.fc.in_features == NUMBERS
+    stacked = dataclasses.replace(
+        tiny("cclf"), env=dataclasses.replace(tiny("cclf").env, frame_stack=4)
+    )
+    wide = learner.make_sac(stacked, ACTIONS, CPU, state_dim=NUMBERS)
+    assert wide.critic.encoder.convolutions.fc.in_features == 4 * NUMBERS
+
+
+def test_noise_is_in_standard_deviations_of_each_number():
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.tensor([5.0, 0.0, -3.0]) + torch.tensor([1e-2, 0.0, 1e2]) * torch.randn(
+        4_000, 3, generator=generator
+    )
+    draws = torch.randn(2, 4_000, 3, generator=generator)
+    views = lazy_noise(vectors, draws, scale=0.1).made().view(2, 4_000, 3)
+    added = (views - vectors).std((0, 1))
+    torch.testing.assert_close(added, torch.tensor([1e-3, 0.0, 10.0]), rtol=0.03, atol=1e-6)
+    assert not torch.equal(views[0], views[1])
+
+
+def test_rows_of_pairs_are_those_of_crops():
+    """View k of o_t in sample b is row k B + b, of its successor K B further; any can be chosen."""
+    vectors = torch.arange(8.0).view(4, 2)  # o_t of two samples, then what followed
+    draws, following = torch.ones(3, 2, 2), torch.full((3, 2, 2), 2.0)
+    rows = lazy_noise_pairs(vectors, draws, following, scale=0.5)
+    spread = 0.5 * vectors.std(0, correction=0)
+    for view in range(3):
+        for sample in range(2):
+            now, later = view * 2 + sample, (3 + view) * 2 + sample
+            torch.testing.assert_close(rows.made()[now], vectors[sample] + spread)
+            torch.testing.assert_close(rows.made()[later], vectors[2 + sample] + 2 * spread)
+    chosen = torch.tensor([7, 0])
+    assert torch.equal(rows.rows(chosen).made(), rows.made()[chosen])
+
+
+def test_what_acts_sees_state_as_it_is():
+    """Neither evaluation nor collection adds noise, in the paper's profile neither."""
+    for profile in ("released", "paper"):
+        config = resolve(PENDULUM, "cclf", profile=profile, observe="state")
+        sac = learner.make_sac(config, ACTIONS, CPU, state_dim=NUMBERS)
+        state = make_state_batch().observation[:2]
+        layer = sac.critic.encoder.convolutions
+        mean = sac.actor(layer(state), torch.zeros(2, ACTIONS)).mean_action
+        assert torch.equal(sac.evaluation_action(state), mean)
+        generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+        noise = torch.randn(2, ACTIONS, generator=torch.Generator().manual_seed(2))
+        action = sac.collection_action(state, STEPS, *generators)
+        assert torch.equal(action, sac.actor(layer(state), noise).action)
+
+
+def test_a_spec_says_what_is_observed():
+    assert (EnvSpec((3,), 1, 1, None).state_dim, EnvSpec((3,), 1, 1, None).frame_dtype) == (
+        3,
+        "float32",
+    )
+    assert (
+        EnvSpec((3, 8, 8), 1, 1, None).state_dim,
+        EnvSpec((3, 8, 8), 1, 1, None).frame_dtype,
+    ) == (
+        0,
+        "uint8",
+    )
+
+
+# --- configs
+
+
+def test_crops_become_noise_and_the_centre_crop_nothing():
+    for name in STATE_METHODS:
+        pixels, state = resolve(PENDULUM, name), resolve(PENDULUM, name, observe="state")
+        crops = pixels.method.augmentation
+        expected = {"random-crop": "noise", "centre-crop": "none"}[crops]
+        assert state.method == dataclasses.replace(pixels.method, augmentation=expected)
+        assert state.env.observe == "state"
+        assert state.run_name() != pixels.run_name()
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "base", "said"),
+    [
+        (PENDULUM, "select", None, "selection=overlap clashes with SAC on observe=state"),
+        (PENDULUM, None, "drqv2", "observe=state clashes with drqv2, which learns from pixels"),
+        ("gym/CartPole-v1", None, None, "observe=state clashes with rainbow, which learns from"),
+        ("dmc/cartpole-swingup", None, None, "observe=state clashes with dmc/cartpole-swingup"),
+        ("toy/reach", None, None, "tasks of toy/ show pixels; leave it out"),
+        ("minigrid/Empty-16x16", None, None, "observe=state clashes with minigrid/Empty-16x16"),
+    ],
+)
+def test_what_cannot_observe_state_is_refused(task, method, base, said):
+    with pytest.raises(ConfigError, match=said):
+        resolve(task, method, base_name=base, observe="state")
+
+
+def test_a_choice_of_views_that_would_be_the_same_is_refused():
+    curl = resolve(PENDULUM, "curl", observe="state")
+    with pytest.raises(ConfigError, match="augmentation=none clashes with contrastive=True"):
+        dataclasses.replace(curl, method=dataclasses.replace(curl.method, augmentation="none"))
+    rad = resolve(PENDULUM, "rad", observe="state")
+    plain = dataclasses.replace(rad, method=dataclasses.replace(rad.method, augmentation="none"))
+    assert plain.method == resolve(PENDULUM, "sac-pixel", observe="state").method
+    pixels = resolve(PENDULUM, "rad")
+    with pytest.raises(ConfigError, match="noise clashes with SAC on observe=pixels"):
+        dataclasses.replace(pixels, method=dataclasses.replace(pixels.method, augmentation="noise"))
+
+
+@pytest.mark.parametrize("option", ["frame_pixels", "crop_pixels", "conv_layers", "conv_filters"])
+def test_options_of_pixels_are_refused(option):
+    defaults = resolve(PENDULUM, "cclf", observe="state")
+    group = "env" if hasattr(defaults.env, option) else "algorithm"
+    value = getattr(getattr(defaults, group), option) - (1 if option == "crop_pixels" else -1)
+    part = dataclasses.replace(getattr(defaults, group), **{option: value})
+    with pytest.raises(ConfigError, match=f"{option}={value} clashes with observe=state"):
+        reject_inactive_options(dataclasses.replace(defaults, **{group: part}), defaults)
+
+
+def test_a_smaller_size_changes_what_acts():
+    small = resolve(PENDULUM, "cclf", size="small", observe="state")
+    defaults = resolve(PENDULUM, "cclf", observe="state")
+    assert small.algorithm.batch_size < defaults.algorithm.batch_size
+    assert sizes_below(defaults) == ["small"]
+    assert sizes_below(small) == []
+
+
+@pytest.mark.slow
+def test_the_compiled_update_is_the_same(monkeypatch, capsys):
+    """As on a GPU, with PyTorch's own kernels."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    lean, compute = make_sac("cclf"), make_kernels("fp32", compiled)
+    fast = learner.make_sac(tiny("cclf"), ACTIONS, CPU, compute, NUMBERS)
+    for number in range(3):
+        batch, noise = make_state_batch(number), draw_noise(lean, number)
+        one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)
+        torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(snapshot(lean), snapshot(fast), rtol=1e-4, atol=1e-5)
+    assert "going on without compiling" not in capsys.readouterr().err

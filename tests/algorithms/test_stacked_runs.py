@@ -1,0 +1,154 @@
+"""Stacked runs under the loop: each ends as if it were alone, whatever was saved of its neighbours
+when the process died."""
+
+import os
+import shutil
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+
+import rainbow_inputs
+from cclf import build
+from cclf.errors import WorkerError
+from cclf.storage import checkpoint
+from cclf.storage.tables import RunLog
+from cclf.training.loop import ActiveRun, train_loop
+from cclf.training.progress import Progress
+from cclf.training.signals import StopSignal
+from rainbow_inputs import CPU, game_stack, tiny
+from tiny_runs import differing, rows, tables
+
+CONFIGS = [tiny("cclf", seed=seed) for seed in (1, 2)]
+
+
+class StopWhen(StopSignal):
+    """A stop that asks for itself once `happened()`."""
+
+    def __init__(self, happened=lambda: False):
+        self.happened = happened
+
+    @property
+    def requested(self):
+        return self.happened()
+
+
+def run_both(folders, happened=lambda: False, configs=CONFIGS):
+    """Go on with both runs from what is saved; their learners."""
+    points = checkpoint.common_checkpoint_steps([folder / "checkpoint" for folder in folders])
+    learners = build.make_learners(configs, CPU, points)
+    prepared = []
+    for config, folder, learner, point in zip(configs, folders, learners, points, strict=True):
+        folder.mkdir(parents=True, exist_ok=True)
+        training, _, agent = build.make_training(config, folder, CPU, 2, learner)
+        training.checkpoints.rewind(point)
+        training.resume()
+        if not training.finished:
+            log = RunLog(
+                folder, learner.metric_names, (), training.env_steps, training.evaluation_due
+            )
+            prepared.append(
+                (ActiveRun(training, log, Progress(config.run.env_steps, 0, 0, quiet=True)), agent)
+            )
+    failed = train_loop([run for run, _ in prepared], StopWhen(happened))
+    for run, agent in prepared:
+        run.log.close()
+        agent.close()
+    assert failed == {}
+    return learners
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    folders = [tmp_path_factory.mktemp("straight") / str(config.seed) for config in CONFIGS]
+    return folders, [learner.state_dict() for learner in run_both(folders)]
+
+
+def evaluated(folder, env_steps):
+    return (folder / "eval.csv").exists() and any(
+        row["env_steps"] == str(env_steps) for row in rows(folder / "eval.csv")
+    )
+
+
+def test_a_stop_between_two_evaluations_of_a_stack_changes_nothing(tmp_path, straight):
+    """The first run has made its evaluation of step 12, the second has it before itself: its
+    weights must wait for it."""
+    folders = [tmp_path / "1", tmp_path / "2"]
+    run_both(folders, lambda: evaluated(folders[0], 12))
+    assert not evaluated(folders[1], 12)
+    learners = run_both(folders)
+    for folder, learner, expected, state in zip(folders, learners, *straight, strict=True):
+        assert differing(state, learner.state_dict()) == []
+        assert tables(folder) == tables(expected)
+
+
+def test_runs_that_have_no_step_in_common_go_on_apart(tmp_path, straight):
+    folders = [tmp_path / "1", tmp_path / "2"]
+    run_both(folders, lambda: evaluated(folders[1], 12))
+    shutil.rmtree(folders[1])  # as if it had never saved
+    learners = run_both(folders)
+    assert learners[0].replay is not learners[1].replay
+    for folder, learner, expected, state in zip(folders, learners, *straight, strict=True):
+        assert differing(state, learner.state_dict()) == []
+        assert tables(folder) == tables(expected)
+
+
+def test_a_finished_run_does_not_hold_up_one_that_begins(tmp_path, straight):
+    """They have no step in common: the first saved twice, so that its beginning is gone."""
+    folders = [tmp_path / "1", tmp_path / "2"]
+    shutil.copytree(straight[0][0], folders[0])
+    learners = run_both(folders)
+    assert learners[0].replay is not learners[1].replay
+    assert learners[1].agent_steps == 24
+    assert tables(folders[1]) == tables(straight[0][1])
+
+
+def test_a_larger_budget_stacks_what_was_finished(tmp_path, straight):
+    folders = [tmp_path / "1", tmp_path / "2"]
+    for folder, source in zip(folders, straight[0], strict=True):
+        shutil.copytree(source, folder)
+    longer = [replace(config, run=replace(config.run, env_steps=30)) for config in CONFIGS]
+    learners = run_both(folders, configs=longer)
+    assert learners[0].stack is learners[1].stack
+    assert [learner.agent_steps for learner in learners] == [30, 30]
+
+
+def test_games_in_other_processes_are_played_as_here(monkeypatch):
+    """Three games at two tables, each in a process; saved, loaded and played as if they were
+    here."""
+    configs = [tiny("rainbow", seed=seed) for seed in (1, 2, 3)]
+    here = game_stack(configs, CPU)
+    monkeypatch.setattr(rainbow_inputs, "num_game_workers", lambda *_: 2)
+    there = game_stack(configs, CPU)
+    try:
+        for t in range(15):
+            for one, two in zip(here.runs, there.runs, strict=True):
+                assert one.advance(t).finished_returns == two.advance(t).finished_returns
+            if t == 7:
+                for run in there.runs:
+                    run.load_state_dict(run.state_dict())
+        for one, two in zip(here.runs, there.runs, strict=True):
+            assert differing(one.state_dict(), two.state_dict()) == []
+    finally:
+        there.tables.close()
+
+
+def test_a_lost_table_ends_all_runs_of_its_stack(monkeypatch):
+    """Its games cannot be brought back, and a new one must not be played in their place."""
+    monkeypatch.setattr(rainbow_inputs, "num_game_workers", lambda *_: 2)
+    stack = game_stack([tiny("rainbow", seed=seed) for seed in (1, 2)], CPU)
+    try:
+        for run in stack.runs:
+            run.advance(0)
+        os.kill(stack.tables.pool._workers[1].process.pid, signal.SIGKILL)
+        for run in stack.runs:
+            with pytest.raises(WorkerError, match="killed by signal 9"):
+                run.advance(1)
+    finally:
+        stack.tables.close()
+
+
+def test_a_table_needs_no_torch():
+    program = "import sys, cclf.algorithms.rainbow.players, cclf.envs.make; sys.exit('torch' in sys.modules)"
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program]) == 0

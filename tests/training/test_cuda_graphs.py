@@ -1,0 +1,180 @@
+"""What can be said of compilation and graphs without a GPU: nothing breaks a graph, and failure
+falls back with one line."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cclf.algorithms.common.pixel_encoder import ConvEncoder
+from cclf.data import augmentations
+from cclf.kernels.paired_convolutions import paired_convolutions
+from cclf.training import cuda_graphs as compiling
+
+
+def test_the_compiled_kernels_are_single_graphs() -> None:
+    parameters = list(ConvEncoder(9, 84, 4, 32).parameters())
+    layers = list(zip(parameters[::2], parameters[1::2], strict=True))
+    images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
+    whole = torch.compile(paired_convolutions, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(whole(images, layers), paired_convolutions(images, layers))
+    frames, origins = (
+        torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8),
+        torch.randint(16, (5, 2, 2)),
+    )
+    crop = torch.compile(augmentations.crop, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(
+        crop(frames, origins, 84).inputs, augmentations.crop(frames, origins, 84).inputs
+    )
+
+
+def test_what_cannot_be_compiled_runs_plainly_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_):
+        raise torch._dynamo.exc.TorchDynamoException("no compiler here\nmore")
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    fast = compiling.compiled(double)
+    assert [fast(3), fast(4)] == [6, 8]
+    assert capsys.readouterr().err == "going on without compiling double: no compiler here\n"
+
+
+def test_a_policy_that_cannot_be_captured_acts_plainly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(compiling.GraphedPolicy, "_capture", refuse)
+    act = compiling.GraphedPolicy(lambda observation: 2 * observation)
+    assert [float(act(torch.tensor(float(n)))) for n in range(8)] == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert capsys.readouterr().err.count("acting without CUDA graphs") == 1
+
+
+@pytest.mark.gpu
+def test_a_graphed_policy_gives_the_same_actions_and_moves_its_generator_as_far() -> None:
+    device = torch.device("cuda")
+    streams = [torch.Generator(device).manual_seed(3) for _ in range(2)]
+
+    def act(generator: torch.Generator):
+        return lambda observation: (
+            observation * torch.rand(observation.shape, generator=generator, device=device)
+        )
+
+    plain, graphed = act(streams[0]), compiling.GraphedPolicy(act(streams[1]), streams[1:])
+    for n in range(12):
+        observation = torch.full((2 + n % 2, 3), float(n), device=device)
+        assert torch.equal(plain(observation), graphed(observation))
+    assert len(graphed.graphs) == 2
+
+
+def test_errors_of_the_function_itself_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(x: int) -> int:
+        raise KeyError(x)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    with pytest.raises(KeyError):
+        compiling.compiled(wrong)(1)
+
+
+def test_an_update_that_cannot_be_captured_goes_on_plainly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {"updates": 0}
+
+    def update() -> dict[str, torch.Tensor]:
+        made["updates"] += 1
+        return {"loss": torch.tensor(float(made["updates"]))}
+
+    def count(value: int | None = None) -> int:
+        if value is not None:
+            made["updates"] = value
+        return made["updates"]
+
+    def refuse(_):
+        update()  # the Python code runs while a graph is captured
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(compiling.GraphedUpdate, "_capture", refuse)
+    graphed = compiling.GraphedUpdate(update, 2, count, [])
+    values = [float(graphed()["loss"]) for _ in range(8)]
+    assert values == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert capsys.readouterr().err.count("going on without CUDA graphs") == 1
+
+
+@pytest.mark.gpu
+def test_what_is_computed_at_once_in_a_graph_is_what_is_computed_in_turn() -> None:
+    device = torch.device("cuda")
+    x = torch.randn(512, 512, device=device)
+
+    def chain(weight: torch.Tensor, times: int) -> torch.Tensor:
+        result = x
+        for _ in range(times):
+            result = torch.tanh(result @ weight)
+        return result
+
+    weights = [torch.randn(512, 512, device=device) / 20 for _ in range(2)]
+
+    def both() -> tuple[torch.Tensor, torch.Tensor]:
+        return compiling.run_concurrently(
+            lambda: chain(weights[0], 40), lambda: chain(weights[1], 60)
+        )
+
+    expected = both()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = both()
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, found, expected))
+
+
+TRAIN_COMPILED = """
+import importlib, sys
+from pathlib import Path
+from torch._dynamo.utils import counters
+from cclf.training.cuda_graphs import compiled
+from tiny_runs import run, tiny_config
+
+base, method, folder = sys.argv[1:]
+learner = importlib.import_module(f"cclf.algorithms.{base}.learner")
+learner.compute_for = lambda config, device, compute_with: compute_with("bf16", compiled)
+sizes = {"precision": "bf16"}
+run(tiny_config("toy/reach-1d", method, base=base, algorithm=sizes, env_steps=24), Path(folder))
+found = counters["aot_autograd"]
+print(found["total"], found["autograd_cache_hit"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles for a CPU, by g++")
+@pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
+def test_a_second_start_finds_every_part_of_an_update_in_the_cache(
+    base: str, method: str, tmp_path: Path
+) -> None:
+    """Elsewhere tracing and compiling anew takes seconds, at each start."""
+
+    def start(folder: str) -> tuple[int, int]:
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+        words = [sys.executable, "-c", TRAIN_COMPILED, base, method, str(tmp_path / folder)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "going on without compiling" not in done.stderr
+        total, hits = map(int, done.stdout.split())
+        return total, hits
+
+    total, hits = start("first")
+    assert total > 5
+    assert hits < total
+    total, hits = start("second")
+    assert hits == total

@@ -1,0 +1,228 @@
+"""Evaluation: what it shows the policy, what it adds up, and that training never feels it."""
+
+import numpy as np
+import pytest
+import torch
+
+from cclf.training.evaluation import (
+    Evaluation,
+    _is_whole_mp4,
+    evaluate,
+    evaluate_vector,
+    wait_for_evaluation,
+    write_video,
+)
+from cclf.training.workers import LocalEnvs
+from cclf.types import EnvSpec, EnvStep, VectorStep
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config
+
+
+class Clock:
+    """Its frame shows the seed of the episode plus the number of steps; it pays 1, then 2, and ends
+    after seed % 3 + 2 steps."""
+
+    spec = EnvSpec((1, 2, 2), 1, 1, None)
+
+    def __init__(self):
+        self.actions, self.pictures = [], 0
+
+    def _frame(self):
+        return np.full((1, 2, 2), self.seed + self.steps, np.uint8)
+
+    def reset(self, seed=None):
+        self.seed, self.steps = seed, 0
+        return self._frame()
+
+    def step(self, action):
+        self.actions.append(action)
+        self.steps += 1
+        ended = self.steps == self.seed % 3 + 2
+        return EnvStep(
+            self._frame(),
+            float(self.steps),
+            ended and self.seed % 2 == 0,
+            ended and self.seed % 2 == 1,
+        )
+
+    def picture(self):
+        self.pictures += 1
+        return np.full((4, 4, 3), self.seed + self.steps, np.uint8)
+
+
+class Watcher:
+    """Remembers what it saw, answers with the newest pixel."""
+
+    def __init__(self):
+        self.seen = []
+
+    def evaluation_action(self, observation):
+        assert observation.shape == (1, 3, 2, 2)
+        assert observation.dtype == torch.uint8
+        self.seen.append(observation[0, :, 0, 0].tolist())
+        return observation[:, -1, 0, 0].float()[:, None]
+
+
+def test_one_episode_per_seed_with_stacks_and_sums():
+    env, policy = Clock(), Watcher()
+    result = wait_for_evaluation(
+        evaluate(LocalEnvs([env]), policy, [10, 21, 32], frame_stack=3, device=CPU)
+    )
+    assert policy.seen == [
+        *([10, 10, 10], [10, 10, 11], [10, 11, 12]),  # 10 % 3 + 2 = 3 steps, terminated
+        *([21, 21, 21], [21, 21, 22]),  # truncated
+        *([32, 32, 32], [32, 32, 33], [32, 33, 34], [33, 34, 35]),
+    ]
+    assert [float(action[0]) for action in env.actions] == [10, 11, 12, 21, 22, 32, 33, 34, 35]
+    assert result.returns == [6.0, 3.0, 10.0]
+    assert result.mean == pytest.approx(19 / 3)
+    assert result.std == pytest.approx(np.std([6, 3, 10]))
+    assert (result.pictures, env.pictures) == ([], 0)
+
+
+def test_pictures_are_of_the_first_episode_alone():
+    result = wait_for_evaluation(
+        evaluate(LocalEnvs([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True)
+    )
+    assert [picture[0, 0, 0] for picture in result.pictures] == [10, 11, 12]
+
+
+class Worlds:
+    """Three worlds; world i ends every i + 1 steps and pays 1 a step."""
+
+    num_envs, num_actions = 3, 2
+
+    def reset(self, seeds=None):
+        self.seeds, self.steps = seeds, np.zeros(3, int)
+        return self.steps.copy()
+
+    def step(self, actions):
+        assert actions.shape == (3,)
+        self.steps += 1
+        ended = self.steps % (np.arange(3) + 1) == 0
+        return VectorStep(
+            self.steps.copy(), np.ones(3), ended & [True, False, True], ended & [False, True, False]
+        )
+
+    def render(self, index):
+        return np.full((4, 4, 3), index + self.steps[index], np.uint8)
+
+
+class Chooser:
+    def __init__(self):
+        self.uniform = []
+
+    def act(self, observation, uniform):
+        self.uniform.append(uniform)
+        return np.zeros(len(observation), int)
+
+
+def test_of_each_world_the_first_episode_alone_counts():
+    result = wait_for_evaluation(
+        evaluate_vector(Worlds(), Chooser(), [5, 6, 7], action_seed=1, record=True)
+    )
+    assert result.returns == [1.0, 2.0, 3.0]
+    assert [picture[0, 0, 0] for picture in result.pictures] == [0], (
+        "the first world, while its first episode lasts"
+    )
+
+
+def test_sampled_actions_are_decided_by_the_seed():
+    draws = []
+    for seed in (1, 1, 2):
+        chooser = Chooser()
+        wait_for_evaluation(evaluate_vector(Worlds(), chooser, [5, 6, 7], action_seed=seed))
+        draws.append(np.stack(chooser.uniform))
+    assert draws[0].shape == (3, 3, 2)
+    assert np.array_equal(draws[0], draws[1])
+    assert not np.array_equal(draws[0], draws[2])
+
+
+def test_a_video_has_every_picture(tmp_path):
+    imageio = pytest.importorskip("imageio.v2")
+    pictures = [np.full((36, 50, 3), shade, np.uint8) for shade in (0, 80, 160, 240)]
+    write_video(str(tmp_path / "episode.mp4"), pictures)
+    frames = list(imageio.get_reader(tmp_path / "episode.mp4").iter_data())
+    assert len(frames) == 4
+    assert frames[0].shape == (36, 50, 3)
+    assert [int(frame.mean()) for frame in frames] == pytest.approx([0, 80, 160, 240], abs=4)
+
+
+def test_video_that_was_cut_is_not_whole(tmp_path):
+    pytest.importorskip("imageio.v2")
+    path = tmp_path / "episode.mp4"
+    write_video(str(path), [np.full((36, 50, 3), 80, np.uint8)] * 4)
+    data = path.read_bytes()
+    for size_bytes in range(0, len(data), 13):
+        path.write_bytes(data[:size_bytes])
+        assert not _is_whole_mp4(path), size_bytes
+    path.write_bytes(data)
+    assert _is_whole_mp4(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["episode.mp4"]
+
+
+def test_statistics_of_one_episode():
+    assert (Evaluation([4.0], []).mean, Evaluation([4.0], []).std) == (4.0, 0.0)
+
+
+CHANGES = {
+    "schedule": {"eval_every_env_steps": 7},
+    "never before the end": {"eval_every_env_steps": 10_000},
+    "episodes": {"eval_episodes": 5},
+    "logging": {"log_every_agent_steps": 3},
+    "video": {"video": True},
+    "tensorboard": {"tensorboard": True},
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    return run(tiny_config(), folder)[0].state_dict(), folder
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_about_evaluation_or_logging_changes_training(plain, tmp_path, change):
+    learner, _ = run(tiny_config(**CHANGES[change]), tmp_path)
+    assert differing(learner.state_dict(), plain[0]) == []
+    if change == "video":
+        assert len(list(tmp_path.glob("*.mp4"))) == 1
+    if change == "tensorboard":
+        assert list((tmp_path / "tensorboard").iterdir())
+    if "log" not in change:
+        assert tables(tmp_path)[0] == tables(plain[1])[0]
+
+
+def test_at_a_given_moment_the_evaluation_is_the_same_whatever_the_schedule(plain, tmp_path):
+    run(tiny_config(eval_every_env_steps=15), tmp_path / "often")
+    run(tiny_config(eval_every_env_steps=10, eval_episodes=4), tmp_path / "more")
+    by_step = {row["env_steps"]: row for row in rows(plain[1] / "eval.csv", "wall_seconds")}
+    often = {row["env_steps"]: row for row in rows(tmp_path / "often" / "eval.csv", "wall_seconds")}
+    more = {row["env_steps"]: row for row in rows(tmp_path / "more" / "eval.csv", "wall_seconds")}
+    assert sorted(by_step) == ["30", "60"]
+    assert sorted(often) == ["15", "30", "45", "60"]
+    for step, row in by_step.items():
+        assert often[step] == row
+        assert more[step]["returns"].split()[:2] == row["returns"].split(), (
+            "more episodes begin with the same ones"
+        )
+    assert often["15"]["returns"] != often["30"]["returns"], "another moment, other episodes"
+
+
+def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone(tmp_path):
+    from cclf import build
+
+    training, learner, agent = build.make_training(tiny_config(), tmp_path, CPU)
+    before = learner.state_dict()
+    before = {key: value for key, value in before.items() if key != "env"}
+    first, second = (
+        wait_for_evaluation(training.evaluate(30, False)),
+        wait_for_evaluation(training.evaluate(30, False)),
+    )
+    assert first.returns == second.returns
+    assert wait_for_evaluation(training.evaluate(60, False)).returns != first.returns
+    after = {key: value for key, value in learner.state_dict().items() if key != "env"}
+    assert differing(before, after) == []
+    assert learner.env.state_dict() == build.make_learner(tiny_config(), CPU).env.state_dict(), (
+        "the training environment rests"
+    )
+    agent.close()

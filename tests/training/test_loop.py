@@ -1,0 +1,404 @@
+"""The loop: clocks that agree, rows where they belong, and a stop at any moment that changes
+nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+from cclf import build
+from cclf.algorithms.common import pixel_learner
+from cclf.storage.tables import RunLog
+from cclf.training import loop
+from cclf.training.evaluation import Evaluation
+from cclf.training.loop import ActiveRun, Schedule, TrainingRun, train_loop
+from cclf.training.turns import interleave
+from cclf.types import StepResult
+from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 3])
+def test_the_three_clocks_agree_in_every_row(tmp_path, repeat):
+    config = tiny_config(
+        env={"action_repeat": repeat},
+        env_steps=61 * repeat,
+        eval_every_env_steps=20,
+        eval_episodes=1,
+    )
+    learner, finished = run(config, tmp_path)
+    assert finished
+    train, evaluation = tables(tmp_path)
+    for row in (*train, *evaluation):
+        env_steps, agent_steps, updates = (
+            int(row[name]) for name in ("env_steps", "agent_steps", "updates")
+        )
+        assert env_steps == agent_steps * repeat
+        assert updates == max(0, agent_steps - 20), (
+            "one update per agent step after the warm-up of 20"
+        )
+    assert [int(row["agent_steps"]) for row in train] == list(range(10, 61, 10))
+    crossings = [
+        step
+        for step in range(repeat, 61 * repeat + 1, repeat)
+        if step // 20 != (step - repeat) // 20
+    ]
+    assert [int(row["env_steps"]) for row in evaluation] == sorted({*crossings, 61 * repeat})
+    assert (
+        (learner.agent_steps, learner.updates)
+        == (61, 41)
+        == (config.planned_agent_steps, config.planned_updates)
+    )
+
+
+def test_the_budget_is_met_to_the_step_and_never_by_less(tmp_path):
+    config = tiny_config(env={"action_repeat": 4}, env_steps=61)
+    run(config, tmp_path)
+    assert rows(tmp_path / "eval.csv")[-1]["env_steps"] == "64"
+
+
+def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
+    run(tiny_config(env_steps=100), tmp_path)
+    train = rows(tmp_path / "train.csv")
+    # 25 steps each
+    assert [row["episodes"] for row in train] == ["0", "0", "1", "1", "2", "2", "2", "3", "3", "4"]
+    assert [bool(row["episode_return"]) for row in train] == [n in (2, 4, 7, 9) for n in range(10)]
+    assert [bool(row["critic_loss"]) for row in train] == [False, False, *[True] * 8], (
+        "no update in the warm-up"
+    )
+    assert all(np.isfinite(float(value)) for row in train for value in row.values() if value)
+    walls = [float(row["wall_seconds"]) for row in rows(tmp_path / "eval.csv")]
+    assert walls == sorted(walls)
+    assert walls[0] > 0
+
+
+class Scripted:
+    """A learner that only counts; each turn is `stride` agent steps, its metric the number of the
+    turn."""
+
+    metric_names = ("turn",)
+
+    def __init__(self, stride):
+        self.stride, self.updates, self.asked = stride, 0, []
+
+    def turn(self, env_steps):
+        self.asked.append(env_steps)
+        self.updates += 1
+        yield
+        return StepResult(
+            self.stride, {"turn": torch.tensor(float(self.updates))}, [float(env_steps)]
+        )
+
+    def replay_metrics(self):
+        return {}
+
+    def state_dict(self):
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state):
+        self.updates = state["updates"]
+
+
+def mean(*_):
+    yield ()
+    return Evaluation([1.0], [])
+
+
+def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(tmp_path):
+    moments = []
+
+    def evaluate(env_steps, record):
+        moments.append((env_steps, record))
+        return mean()
+
+    learner = Scripted(stride=16)
+    training = TrainingRun(Schedule(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
+    stop = StopAt()
+    log = RunLog(tmp_path, learner.metric_names, mirrors=(), resume_env_steps=0)
+    assert not train_loop([ActiveRun(training, log, QuietProgress(100, 0, stop))], stop)
+    assert training.finished
+    assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
+    assert moments == [(64, False), (128, True)], "the last evaluation alone is recorded"
+    train = rows(tmp_path / "train.csv")
+    assert [(row["agent_steps"], row["turn"], row["episode_return"]) for row in train] == [
+        ("32", "1.5", "16"),
+        ("64", "3.5", "80"),
+    ]
+
+
+def run_with_stops(config, folder, stops):
+    for stop in stops:
+        _, finished = run(config, folder, stop_at=stop)
+        assert not finished
+    learner, finished = run(config, folder)
+    assert finished
+    return learner
+
+
+def undisturbed_and_stopped(config, folder, stops):
+    return run(config, folder / "whole")[0], run_with_stops(config, folder / "parts", stops)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return run(tiny_config(), folder)[0].state_dict(), tables(folder)
+
+
+@pytest.mark.parametrize(
+    "stops",
+    [[1], [13], [20], [21], [30], [44], [59], [5, 6, 25, 31, 58]],
+    ids=lambda stops: "+".join(map(str, stops)),
+)
+def test_a_stop_at_any_step_changes_nothing(undisturbed, tmp_path, stops):
+    """In the warm-up, at its end, at an evaluation, in an episode, between two rows, and five times
+    in one run."""
+    learner = run_with_stops(tiny_config(), tmp_path, stops)
+    assert differing(learner.state_dict(), undisturbed[0]) == []
+    assert tables(tmp_path) == undisturbed[1]
+
+
+@pytest.mark.parametrize("method", ["drq", "curl", "select", "cclf-shuffled"])
+def test_other_methods_resume_exactly_too(tmp_path, method):
+    config = tiny_config(method=method, env_steps=45)
+    whole, parts = undisturbed_and_stopped(config, tmp_path, [33])
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+def test_a_wrapped_replay_resumes_exactly(tmp_path):
+    config = tiny_config(
+        env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80
+    )
+    whole, parts = undisturbed_and_stopped(config, tmp_path, range(21, 79, 11))
+    assert whole.replay.written > 3 * whole.replay.slots
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+
+
+def test_deepmind_control_resumes_exactly(tmp_path):
+    pytest.importorskip("dm_control")
+    env = {"frame_pixels": 32, "crop_pixels": 28}
+    config = tiny_config(
+        "dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pixel_learner, "evaluate", mean)  # it would render 250 frames
+        whole, parts = undisturbed_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("method", ["a2c", "re3+cclf", "cclf-shuffled"])
+def test_minigrid_resumes_exactly(tmp_path, method):
+    pytest.importorskip("minigrid")
+    config = tiny_config("minigrid/Empty-16x16", method, env_steps=320, eval_every_env_steps=160)
+    whole, parts = undisturbed_and_stopped(config, tmp_path, [48, 160, 200])
+    assert differing(whole.state_dict(), parts.state_dict()) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+class Unsaved:
+    """A toy that cannot be saved, as Gymnasium's environments cannot."""
+
+    def __init__(self, env):
+        self.env, self.spec, self.resets = env, env.spec, 0
+
+    def reset(self, seed=None):
+        self.resets += 1
+        return self.env.reset(seed)
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, _):
+        raise AssertionError("there is nothing to load")
+
+
+def test_an_environment_that_cannot_be_saved_begins_a_new_episode(tmp_path):
+    def prepare(learner):
+        learner.env = Unsaved(learner.env)
+
+    config = tiny_config(env_steps=60)
+    run(config, tmp_path, stop_at=35, prepare=prepare)  # ten steps into the second episode
+    learner, finished = run(config, tmp_path, prepare=prepare)
+    assert finished
+    assert (learner.agent_steps, learner.updates, learner.replay.size) == (60, 40, 60)
+    assert learner.env.resets == 1
+    ages = learner.replay.ages[: learner.replay.head + 1].tolist()
+    assert ages == [*range(26), *range(11), *range(26)], "whole, cut off after ten steps, new"
+    assert not learner.replay.live[[25, 36]].any(), (
+        "no transition leads from one episode into the next"
+    )
+
+
+def test_a_larger_budget_goes_on_as_if_it_had_been_given_at_once(tmp_path):
+    whole, _ = run(tiny_config(env_steps=60), tmp_path / "whole")
+    run(tiny_config(env_steps=30), tmp_path / "parts")
+    parts, _ = run(tiny_config(env_steps=60), tmp_path / "parts")
+    ours, theirs = whole.state_dict(), parts.state_dict()
+    assert differing(ours, theirs) == []
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+
+
+def test_a_finished_run_has_nothing_to_do(tmp_path):
+    run(tiny_config(), tmp_path)
+    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    _, finished = run(tiny_config(), tmp_path)
+    assert finished
+    assert before == {
+        path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()
+    }
+
+
+def test_the_update_sees_nothing_of_the_step_under_way():
+    """Its batch is drawn before the environment is stepped, so the two may overlap: replay then
+    holds all but this step."""
+    learner = build.make_learner(tiny_config(), CPU)
+    sizes = []
+    original = learner.replay.sample
+    learner.replay.sample = lambda *args: sizes.append(learner.replay.size) or original(*args)
+    for agent_steps in range(40):
+        learner.advance(agent_steps)
+    assert sizes == list(range(20, 40))
+
+
+def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, monkeypatch):
+    """As SAC on a GPU does without workers: episodes go on while the agent learns, with the weights
+    they began with."""
+    config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
+    rounds, one_round = [], loop.poll
+    monkeypatch.setattr(loop, "poll", lambda *given: rounds.append(given) or one_round(*given))
+    at_once, _ = run(config, tmp_path / "at once")
+    assert rounds == []
+    monkeypatch.setattr(pixel_learner, "evaluates_between_steps", lambda *_: True)
+    between, finished = run(config, tmp_path / "between")
+    assert finished
+    assert len(rounds) > 40, "a round of the evaluation after a turn of the training"
+    for name in ("train", "eval"):
+        one, two = (
+            rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("at once", "between")
+        )
+        assert one == two
+    assert differing(at_once.state_dict(), between.state_dict()) == []
+
+
+class Elsewhere:
+    """An environment that answers when it is called for, and writes down when it was asked."""
+
+    def __init__(self, env, name, events):
+        self.env, self.name, self.events = env, name, events
+
+    def __getattr__(self, attribute):
+        return getattr(self.env, attribute)
+
+    def begin_step(self, action):
+        self.events.append(f"ask {self.name}")
+        return lambda: self.events.append(f"answer {self.name}") or self.env.step(action)
+
+
+def test_all_environments_that_live_elsewhere_are_asked_before_one_is_waited_for():
+    """And all actions are asked for before the first update: a GPU that works in order has them at
+    once."""
+    configs = [tiny_config(seed=seed) for seed in (1, 2)]
+    apart, in_turn = ([build.make_learner(config, CPU) for config in configs] for _ in range(2))
+    events = []
+    for name, learner in zip("ab", in_turn, strict=True):
+        learner.env = Elsewhere(learner.env, name, events)
+        for part in ("act", "update"):
+            original = getattr(learner, part)
+            setattr(
+                learner,
+                part,
+                lambda *given, do=original, did=f"{part} {name}": events.append(did) or do(*given),
+            )
+    for agent_steps in range(40):
+        events.clear()
+        assert interleave([learner.turn(agent_steps) for learner in in_turn]) == {}
+        assert events == [
+            f"{part} {name}" for part in ("act", "update", "ask", "answer") for name in "ab"
+        ]
+        for learner in apart:
+            learner.advance(agent_steps)
+    for one, other in zip(apart, in_turn, strict=True):
+        assert differing(one.state_dict(), other.state_dict()) == []
+
+
+def together(configs, folder, stop, spoil=None):
+    """Train these in turn, each in `folder/<seed>`; what `train_loop` says, and the learners."""
+    runs, learners = [], []
+    for config in configs:
+        own = folder / str(config.seed)
+        own.mkdir(parents=True, exist_ok=True)
+        training, learner, _ = build.make_training(config, own, CPU)
+        training.resume()
+        log = RunLog(own, learner.metric_names, (), training.env_steps, training.evaluation_due)
+        runs.append(
+            ActiveRun(training, log, QuietProgress(config.run.env_steps, training.env_steps, stop))
+        )
+        learners.append(learner)
+    if spoil is not None:
+        learners[spoil].algorithm.critic.q1[0].weight.data.fill_(float("nan"))
+    failed = train_loop(runs, stop)
+    for run_ in runs:
+        run_.log.close()
+    return failed, learners
+
+
+def test_runs_that_take_turns_are_the_runs_they_would_be_alone(tmp_path):
+    # the second goes on alone at the end
+    configs = [tiny_config(seed=1, env_steps=40), tiny_config(seed=2, env_steps=55)]
+    # stopped in between, and taken up again
+    _, joint = together(configs, tmp_path / "joint", StopAt(33))
+    failed, joint = together(configs, tmp_path / "joint", StopAt())
+    assert not failed
+    for config, learner in zip(configs, joint, strict=True):
+        alone, _ = run(config, tmp_path / "alone" / str(config.seed))
+        assert differing(alone.state_dict(), learner.state_dict()) == []
+        assert tables(tmp_path / "alone" / str(config.seed)) == tables(
+            tmp_path / "joint" / str(config.seed)
+        )
+
+
+def test_a_run_that_diverges_leaves_and_the_other_goes_on(tmp_path):
+    failed, learners = together(
+        [tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0
+    )
+    assert set(failed) == {0}
+    assert learners[0].agent_steps < 60 == learners[1].agent_steps
+    assert (tmp_path / "1" / "failure").exists()
+
+
+def test_the_last_evaluations_of_all_runs_go_on_side_by_side(tmp_path):
+    """With workers that play for all of them, one run's end must not wait for another's."""
+    told, runs, stop = [], [], StopAt()
+
+    def evaluation(name, moment):
+        told.append(("begins", name, moment))
+        for _ in range(5):
+            yield ()
+        told.append(("ends", name, moment))
+        return Evaluation([1.0], [])
+
+    for name in ("a", "b"):
+        plan = Schedule(60, 1, 40, 30, video=False, evaluate_beside_training=True)
+        learner, folder = Scripted(stride=20), tmp_path / name
+        folder.mkdir()
+        training = TrainingRun(
+            plan, learner, lambda moment, _, name=name: evaluation(name, moment), folder
+        )
+        log = RunLog(folder, learner.metric_names, mirrors=(), resume_env_steps=0)
+        runs.append(ActiveRun(training, log, QuietProgress(60, 0, stop)))
+    assert not train_loop(runs, stop)
+    assert [word for word, _, moment in told if moment == 60] == [
+        "begins",
+        "begins",
+        "ends",
+        "ends",
+    ]
+    assert told.index(("ends", "a", 40)) < told.index(("begins", "a", 60)), "one at a time in a run"
+    for training, log, _ in runs:
+        log.close()
+        assert training.finished
+        assert training.checkpoints.load()["evaluation_due"] is False
+        assert [row["env_steps"] for row in rows(training.folder / "eval.csv")] == ["40", "60"]
