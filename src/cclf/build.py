@@ -52,13 +52,13 @@ def env_factory(config: Config) -> Any:
 def learner_module(config: Config) -> Any:
     """The module of its base algorithm that learns; `cclf.algorithms.base` lists its functions."""
     base = base_of(config)
-    room = base.part("learner")
+    module = base.part("learner")
     needed = {"make_learner": "make_learners", "make_algorithm": "make_agent"}
     for name, instead in needed.items():
-        if not hasattr(room, name) and not hasattr(room, instead):
-            where = f"{room.__name__} of the base algorithm {base.name}"
+        if not hasattr(module, name) and not hasattr(module, instead):
+            where = f"{module.__name__} of the base algorithm {base.name}"
             raise ConfigError(f"{where} lacks {name} (see docs/extending.md)")
-    return room
+    return module
 
 
 def make_learners(
@@ -69,10 +69,10 @@ def make_learners(
 ) -> list[Any]:
     """Of runs that take turns in one process and differ in task and seed alone; `make` may make
     other environments."""
-    room, make = learner_module(configs[0]), make or env_factory(configs[0])
-    if not hasattr(room, "make_learners"):
-        return [room.make_learner(config, device, make) for config in configs]
-    learners: list[Any] = room.make_learners(
+    module, make = learner_module(configs[0]), make or env_factory(configs[0])
+    if not hasattr(module, "make_learners"):
+        return [module.make_learner(config, device, make) for config in configs]
+    learners: list[Any] = module.make_learners(
         configs, device, make, resume_points or [None] * len(configs)
     )
     return learners
@@ -91,21 +91,21 @@ def make_agent(
     config: Config, device: torch.device, runs: int = 1, evaluators: EvaluationWorkers | None = None
 ) -> Agent:
     """`runs`: how many share this machine's cores, and perhaps `evaluators`."""
-    room = learner_module(config)
-    if hasattr(room, "make_agent"):
-        agent: Agent = room.make_agent(config, device, env_factory(config), runs, evaluators)
+    module = learner_module(config)
+    if hasattr(module, "make_agent"):
+        agent: Agent = module.make_agent(config, device, env_factory(config), runs, evaluators)
         return agent
     env = env_factory(config)(config, 0, True)
-    algorithm = room.make_algorithm(config, env.spec, device)
+    algorithm = module.make_algorithm(config, env.spec, device)
     return plain_agent(env, algorithm, config.env.frame_stack, device)
 
 
 def make_evaluators(config: Config, device: torch.device, runs: int) -> EvaluationWorkers | None:
     """Processes that play evaluation episodes of all `runs`, where the base algorithm has such."""
-    room = learner_module(config)
-    if not hasattr(room, "make_evaluators"):
+    module = learner_module(config)
+    if not hasattr(module, "make_evaluators"):
         return None
-    evaluators: EvaluationWorkers | None = room.make_evaluators(
+    evaluators: EvaluationWorkers | None = module.make_evaluators(
         config, device, env_factory(config), runs
     )
     return evaluators
@@ -115,10 +115,10 @@ def evaluates_asynchronously(
     config: Config, device: torch.device, runs: int, evaluators: EvaluationWorkers | None
 ) -> bool:
     """Whether training goes on while an evaluation is under way."""
-    room = learner_module(config)
-    if not hasattr(room, "evaluates_asynchronously"):
+    module = learner_module(config)
+    if not hasattr(module, "evaluates_asynchronously"):
         return evaluators is not None
-    beside: bool = room.evaluates_asynchronously(config, device, runs, evaluators)
+    beside: bool = module.evaluates_asynchronously(config, device, runs, evaluators)
     return beside
 
 

@@ -1,7 +1,7 @@
 """Every number of a run, in frozen dataclasses. Standard library only: reading the configuration
 must never import torch.
 
-Here is what every run has. The settings of a base algorithm lie in its room,
+Here is what every run has. The settings of a base algorithm are in its package,
 `cclf.algorithms.NAME.config`.
 """
 
@@ -226,7 +226,7 @@ class RunConfig:
 
 class Settings(Protocol):
     """What the settings of a base algorithm are beside its own numbers: a frozen dataclass of its
-    room. One that learns from more than pixels says so in a further name, `observes`:
+    package. One that learns from more than pixels says so in a further name, `observes`:
     ClassVar[tuple[Observe, ...]]. One that takes a network as MODULE:FUNCTION calls that field
     `encoder`; one whose field `precision` may be `auto` has a method `preferred_gpu_precision`, see
     `Config.settled`."""

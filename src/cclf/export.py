@@ -92,8 +92,8 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
 def answers_of(policy: Any, config: Config, seed: int) -> ExportedPolicy:
     """The policy as a module, observations of a short rollout, and what it answers to them, by the
     run's own code."""
-    room = build.base_of(config).part("export")
-    found: ExportedPolicy = room.export_policy(
+    module = build.base_of(config).part("export")
+    found: ExportedPolicy = module.export_policy(
         policy, config, build.env_factory(config), seed, CHECKED_AGENT_STEPS
     )
     return found

@@ -124,7 +124,7 @@ class Game(HasState, Protocol):
     def close(self) -> None: ...
 
 
-# How build makes environments for a room: by config and seed, in evaluation perhaps by other rules;
+# How build makes environments for an algorithm: by config and seed, in evaluation perhaps by other rules;
 # several grids as one.
 MakeEnv = Callable[..., Any]
 MakeVectorEnv = Callable[..., Any]

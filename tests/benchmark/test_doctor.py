@@ -298,7 +298,7 @@ def test_missing_packages_are_lines_and_not_tracebacks(missing):
     script = f"""
 import sys
 from importlib import metadata
-from cclf.training import machine
+from cclf.storage import machine
 class Missing:
     def find_spec(self, name, *_):
         if name in {missing!r}:
@@ -311,7 +311,7 @@ def version(name):
     return real(name)
 metadata.version = version
 machine.gpus = lambda: []
-from cclf.measure import probe
+from cclf.benchmark import probe
 probe.render = lambda *_, **__: [{{"outcome": "failed", "error": "no display"}}]
 from cclf.cli import main
 sys.exit(main(["doctor", "--task", "dmc/walker-walk"]))

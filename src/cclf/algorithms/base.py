@@ -1,8 +1,8 @@
-"""What a base algorithm offers to the rest of the package. Each room under `cclf.algorithms` fills one
+"""What a base algorithm offers to the rest of the package. Each package in `cclf.algorithms` fills one
 `Base` in, and packages of others may add theirs (docs/extending.md).
 
 This is the light half: names, settings, methods. It imports neither torch nor numpy, so that a
-command line can be read without them. The heavy half are modules of the room, imported when they
+command line can be read without them. The heavy half are modules of the package, imported when they
 are needed (`Base.part`). Only `learner` must be there.
 
 learner: how it learns and is evaluated. `cclf.build` asks for these functions:
@@ -132,7 +132,7 @@ class BaseAlgorithm:
         return self.methods.get("cclf") or next(iter(self.methods.values()))
 
     def part(self, name: str) -> Any:
-        """A module of the room, one of PARTS; refused in one line where the room has none."""
+        """A module of the package, one of PARTS; refused in one line where it has none."""
         try:
             return importlib.import_module(f"{self.package}.{name}")
         except ModuleNotFoundError as error:

@@ -178,11 +178,11 @@ def _loop(arguments: list[str]) -> int:
 
 def _of_base(name: str, arguments: list[str]) -> int:
     """A benchmark that only this base algorithm has."""
-    room = find_base(name).part("bench")
-    options = parse(room.Options, f"cclf bench {name}", arguments)
+    module = find_base(name).part("bench")
+    options = parse(module.Options, f"cclf bench {name}", arguments)
     from cclf.envs.make import make_env
 
-    return _show(room.bench(options, make_env), options.json, "", room.FIGURE, room.UNIT)
+    return _show(module.bench(options, make_env), options.json, "", module.FIGURE, module.UNIT)
 
 
 def _parity(arguments: list[str]) -> int:
@@ -193,8 +193,8 @@ def _parity(arguments: list[str]) -> int:
 
     config = load_config_for_playing(options.run, options.trust_imports)
     device = devices.choose_device(options.device)
-    room = build.base_of(config).part("parity")
-    report = room.parity(
+    module = build.base_of(config).part("parity")
+    report = module.parity(
         config,
         options.run,
         build.env_factory(config),

@@ -137,7 +137,7 @@ def _base(rest: list[str]) -> BaseAlgorithm | None:
 
 
 def _dataclass(command: str, rest: list[str], base: BaseAlgorithm | None) -> Any:
-    """The options of a command; None of a room's own benchmark, which would import torch."""
+    """The options of a command; None of an algorithm's own benchmark, which would import torch."""
     if command == "train":
         return train_options(base or next(iter(bases().values())))
     if command == "bench":
@@ -196,14 +196,18 @@ def _positional(command: str, rest: list[str]) -> Iterable[str]:
 def _values(option: str, kind: Any, base: BaseAlgorithm | None) -> Iterable[str]:
     if get_origin(kind) is Literal:
         return map(str, get_args(kind))
-    rooms = bases().values() if base is None else [base]
+    algorithms = bases().values() if base is None else [base]
     by_name: dict[str, Callable[[], Iterable[str]]] = {
         "task": known_tasks,
         "with-task": known_tasks,
-        "method": lambda: dict.fromkeys(name for room in rooms for name in room.methods),
+        "method": lambda: dict.fromkeys(
+            name for algorithm in algorithms for name in algorithm.methods
+        ),
         "base": bases,
-        "profile": lambda: dict.fromkeys(name for room in rooms for name in room.profiles),
-        "size": lambda: dict.fromkeys(name for room in rooms for name in room.sizes),
+        "profile": lambda: dict.fromkeys(
+            name for algorithm in algorithms for name in algorithm.profiles
+        ),
+        "size": lambda: dict.fromkeys(name for algorithm in algorithms for name in algorithm.sizes),
         "table": lambda: experiments.TABLES,
         "curiosity": lambda: get_args(Curiosity),
         "device": lambda: ("auto", "cpu", "cuda"),

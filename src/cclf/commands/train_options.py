@@ -32,7 +32,7 @@ def _methods(base: BaseAlgorithm) -> Any:
     )
 
 
-def train_options(room: BaseAlgorithm) -> Any:
+def train_options(spec: BaseAlgorithm) -> Any:
     """The options of `cclf train` with this base algorithm, as a dataclass."""
 
     @dataclass(frozen=True)
@@ -43,12 +43,12 @@ def train_options(room: BaseAlgorithm) -> Any:
 
         task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
         """What to learn, e.g. toy/reach or dmc/cartpole-swingup (see: cclf tasks)."""
-        method: Annotated[str, _methods(room)]
+        method: Annotated[str, _methods(spec)]
         base: Annotated[str, _choices(bases())]
         """The base algorithm; the task's own unless given (see: cclf methods)."""
-        profile: Annotated[str, _choices(room.profiles)]
+        profile: Annotated[str, _choices(spec.profiles)]
         """Which reading of the points where the paper and the released code disagree."""
-        size: Annotated[str | None, _choices(room.sizes)]
+        size: Annotated[str | None, _choices(spec.sizes)]
         """Smaller frames, networks and batches, for a machine without a GPU. What it changes is
         shown below; it is no setting of the paper."""
         seed: int
@@ -71,7 +71,7 @@ def train_options(room: BaseAlgorithm) -> Any:
         import the Python module."""
         env: tyro.conf.OmitArgPrefixes[Annotated[EnvConfig, _group("environment")]]
         method_config: tyro.conf.OmitArgPrefixes[Annotated[MethodConfig, _group("method")]]
-        algorithm: tyro.conf.OmitArgPrefixes[Annotated[room.settings, _group("algorithm")]]  # type: ignore[name-defined]
+        algorithm: tyro.conf.OmitArgPrefixes[Annotated[spec.settings, _group("algorithm")]]  # type: ignore[name-defined]
         run: tyro.conf.OmitArgPrefixes[Annotated[RunConfig, _group("run")]]
 
     return Train

@@ -1,2 +1,2 @@
-"""What a trained agent is curious about, as plain numbers and pictures: what every room hands over,
-and what rooms share."""
+"""What a trained agent is curious about, as plain numbers and pictures: what every algorithm returns,
+and what algorithms share."""

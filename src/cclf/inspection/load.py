@@ -80,8 +80,8 @@ def _gallery(
     heading = f"{config.task}, {config.method_name}, seed {config.seed}, after {env_steps:,} environment steps"
     clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
     about = About(folder, heading, origin)
-    room = build.base_of(config).part("inspect")
-    gallery: Gallery = room.gallery(
+    module = build.base_of(config).part("inspect")
+    gallery: Gallery = module.gallery(
         about, config, saved["learner"], samples, clock, build.env_factory(config)
     )
     return gallery
