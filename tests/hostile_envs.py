@@ -2,6 +2,7 @@
 `gym/hostile_envs:NAME-v0`."""
 
 import errno
+import os
 import sys
 
 import gymnasium
@@ -109,6 +110,16 @@ def fails_in_worker(answer):
     return answer
 
 
+def changes_dtype(answer):
+    sys.modules["torch"].set_default_dtype(sys.modules["torch"].float64)
+    return answer
+
+
+def changes_directory(answer):
+    os.chdir(os.sep)
+    return answer
+
+
 class UnprintableError(Exception):
     def __str__(self):
         raise RuntimeError("no words")
@@ -131,6 +142,8 @@ register("Raise", "step", boom, at_call=45)
 register("Exit", "step", leaves, at_call=45)
 register("Full", "step", throws(OSError(errno.ENOSPC, "full")), at_call=45)
 register("Scalar", "step", sees(7.0), at_call=45)
+register("Dtype", "step", changes_dtype, at_call=45)
+register("ChangesDirectory", "step", changes_directory, at_call=35)
 register("Early", "step", boom, at_call=5)
 register("RaiseInReset", "reset", boom, at_call=2)
 register("SteadyGame", "", None, action_space=Discrete(3))

@@ -84,7 +84,8 @@ def test_training_with_broken_standard_output_concludes_all_runs(
     for seed in (1, 2):
         assert rows(tmp_path / replace(config, seed=seed).run_name() / "final.csv")
     lost = "cclf: cannot write to standard output: "
-    assert (lost in capsys.readouterr().err) == (exit_code == 2)
+    message = capsys.readouterr().err
+    assert (lost in message) == ("the command itself is done" in message) == (exit_code == 2)
 
 
 def test_results_that_cannot_be_written_are_reported(monkeypatch, capsys):
@@ -92,9 +93,15 @@ def test_results_that_cannot_be_written_are_reported(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", FullDisk())
     assert main(["tasks"]) == 2
     assert capsys.readouterr().err == (
-        "cclf: cannot write to standard output: No space left on device\n"
+        "cclf: cannot write to standard output: No space left on device; the command itself is done\n"
     )
     assert sys.stdout is None
+
+
+def test_help_that_cannot_be_written_is_reported(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    assert main(["train", "--help"]) == 2
+    assert "cannot write to standard output" in capsys.readouterr().err
 
 
 def test_sign_outside_the_encoding_is_replaced(monkeypatch):
@@ -113,7 +120,8 @@ def run_in_shell(command, tmp_path):
 
 
 def test_process_with_standard_output_on_a_full_disk_says_it_in_one_line(tmp_path):
-    line = "cclf: cannot write to standard output: No space left on device\n"
+    reason = "No space left on device; the command itself is done"
+    line = f"cclf: cannot write to standard output: {reason}\n"
     assert run_in_shell("cclf methods --json > /dev/full", tmp_path) == (2, line)
 
 
@@ -192,7 +200,15 @@ def test_package_is_imported_without_other_modules():
 
 
 @pytest.mark.parametrize(
-    "words", [["train", "toy/reach-1d", "--out", ""], ["results", ""], ["report", "x", "--pdf="]]
+    "words",
+    [
+        ["train", "toy/reach-1d", "--out", ""],
+        ["train", "--from", ""],
+        ["results", ""],
+        ["report", "x", "--pdf="],
+        ["report", "x", "--markdown", ""],
+        ["export", "run", "--out", ""],
+    ],
 )
 def test_empty_path_is_refused(capsys, words):
     assert main(words) == 2

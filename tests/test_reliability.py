@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -298,6 +299,39 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     assert not list(folder.rglob("*.tmp")), "what was begun is in the way"
     assert train(tmp_path)[0] == 0
     assert_same_end(folder, undisturbed)
+
+
+def test_file_that_may_not_grow_ends_the_run_in_one_line(tmp_path, undisturbed):
+    """Errors of a disk other than that it is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        code, stdout, err = train(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (code, stdout) == (1, "")
+    assert "File too large; repair this and run the same command" in err.splitlines()[-1]
+    assert str(tmp_path) in err.splitlines()[-1]
+    assert train(tmp_path)[0] == 0
+    assert_same_end(tmp_path / CONFIG.run_name(), undisturbed)
+
+
+def test_run_folder_that_is_removed_ends_the_run_at_its_next_checkpoint(tmp_path, monkeypatch):
+    folder = tmp_path / CONFIG.run_name()
+
+    def save(self, *given):
+        shutil.rmtree(folder, ignore_errors=True)
+        return original(self, *given)
+
+    original = checkpoint.Checkpoints.save
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save)
+    code, stdout, err = train(tmp_path)
+    assert (code, stdout) == (1, "")
+    assert "cannot use" in err.splitlines()[-1]
+    assert "No such file or directory" in err.splitlines()[-1]
+    assert not folder.exists()
 
 
 @pytest.fixture

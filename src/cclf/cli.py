@@ -15,7 +15,13 @@ from typing import TextIO, cast
 
 from cclf import __version__
 from cclf.commands import COMMANDS
-from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, limit_openmp_spinning
+from cclf.commands.options import (
+    DEBUG,
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    limit_openmp_spinning,
+)
 from cclf.console import TolerantStream, open_standard_streams, say
 from cclf.errors import ConfigError, WorkerError, did_you_mean
 
@@ -45,7 +51,6 @@ More options:  cclf COMMAND --help
 """
 
 EXIT_INTERRUPTED = 130
-DEBUG = "CCLF_DEBUG"  # environment variable: show the traceback of an error of the system
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = standard_output if output.usable else None
     if output.error is not None:
         reason = output.error.strerror or output.error
-        say(f"cclf: cannot write to standard output: {reason}")
+        done = "; the command itself is done" if exit_code == EXIT_DONE else ""
+        say(f"cclf: cannot write to standard output: {reason}{done}")
         return exit_code or EXIT_BAD_INPUT
     return exit_code
 
@@ -75,6 +81,11 @@ def _exit_code(arguments: list[str]) -> int:
     except KeyboardInterrupt:  # while it starts, or in a command that has nothing to save
         say("cclf: interrupted")
         return EXIT_INTERRUPTED
+    except SystemExit as exit_:  # of a help page, or of a second signal
+        if isinstance(exit_.code, str):
+            say(exit_.code)
+            return EXIT_FAILED
+        return exit_.code or EXIT_DONE
     except ConfigError as error:
         say(f"cclf: {' '.join(str(error).split())}")  # a library's message may have several lines
         return EXIT_BAD_INPUT

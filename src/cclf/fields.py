@@ -101,6 +101,8 @@ def type_error(value: Any, kind: Any) -> str:
     if kind is int:
         return "" if is_number and isinstance(value, int) else "must be a whole number"
     if kind is float:
+        if isinstance(value, float) and not math.isfinite(value):
+            return "must be a finite number"
         return "" if is_number else "must be a number"
     if kind is bool:
         return "" if isinstance(value, bool) else "must be true or false"

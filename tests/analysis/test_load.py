@@ -265,7 +265,7 @@ def results_file(state: str = "done", without_state: bool = False) -> dict[str, 
         ({"config.json": "[]", "eval.csv": "", "manifest.json": "{}"}, "holds no facts"),
         (
             {"config.json": "{}", "eval.csv": "", "manifest.json": "{}"},
-            "not a run folder of this version",
+            "cannot read the run in",
         ),
         (results_file(state="\x1b[2J"), r"a.csv, line 2: .* not '\\x1b\[2J'"),
         (results_file(state="Done"), "one of done, failed, unfinished, not 'Done'"),
@@ -374,3 +374,20 @@ def test_a_run_in_less_than_float32_says_so_in_its_name():
     }
     assert load.run_name(config).profile == "paper-bf16"
     assert load.run_name(config | {"algorithm": {"precision": "fp32"}}).profile == "paper"
+
+
+def test_final_evaluation_of_the_same_length_is_one_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, evaluations={200_000: 0.5})
+    (folder / "final.csv").write_text((folder / "eval.csv").read_text().replace("0.5", "0.7"))
+    assert [row.return_mean for row in load.read(tmp_path)] == [0.5]
+
+
+def test_folder_that_may_not_be_entered_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(PermissionError):
+        load.read(tmp_path)

@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -329,6 +330,11 @@ RUNS = {
     "before a checkpoint": ("Early", "failed in step(): ValueError: boom", NOTHING),
     "in an evaluation": ("RaiseInEvaluation", "failed in step(): ValueError: boom", NOTHING),
     "in the final evaluation": ("Late", "failed in step(): ValueError: boom", GOOD),
+    "it changes PyTorch's dtype": (
+        "Dtype",
+        "failed in step(): RuntimeError: it changed PyTorch's",
+        GOOD,
+    ),
     "in reset": ("RaiseInReset", "failed in reset(): ValueError: boom", NOTHING),
 }
 
@@ -359,6 +365,14 @@ def test_a_run_goes_on_from_its_checkpoint_once_its_environment_is_repaired(tmp_
         assert ("resuming at 30 env steps" in err) == (out == "cut")
     cut, whole = (tables(tmp_path / out / config.run_name()) for out in ("cut", "whole"))
     assert cut == whole
+
+
+def test_an_environment_that_changes_the_working_directory_moves_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, (code, stdout, err) = trained("ChangesDirectory", "runs")
+    assert code == 0, err
+    assert stdout == f"{'runs' / Path(config.run_name())}\n"
+    assert (tmp_path / "runs" / config.run_name() / "checkpoint").is_dir()
 
 
 def test_games_learned_together_fail_together(tmp_path):

@@ -191,6 +191,7 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_one(tmp_path, monkeypatc
     """Once, and once more in the save after it: at every pair of moments a whole checkpoint is
     found."""
     executioner = Executioner(monkeypatch)
+    (tmp_path / "count").mkdir()
     executioner.save(tmp_path / "count" / "checkpoint", 0, None)
     executioner.save(tmp_path / "count" / "checkpoint", 0, None)
     moments = executioner.count
@@ -198,6 +199,7 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_one(tmp_path, monkeypatc
     for first in range(moments + 1):
         for second in range(moments + 1):
             folder = tmp_path / f"{first}-{second}" / "checkpoint"
+            folder.parent.mkdir()
             executioner.save(folder, 1, None)
             executioner.save(folder, 2, first)
             found = number_in(folder)

@@ -60,7 +60,7 @@ def read_runs(folder: Path) -> list[Row]:
     names: dict[RunName, Path] = {}
     for run, config in run_configs(folder):
         facts = _UNKNOWN_ORIGIN | read_manifest(run)
-        with data_error_context(f"{run} is not a run folder of this version"):
+        with data_error_context(f"cannot read the run in {run}"):
             name = run_name(config)
             if name in names:
                 raise ConfigError(
@@ -165,9 +165,12 @@ def _rows_of_run(
     seconds = {line["env_steps"]: line["wall_seconds"] for line in lines}
     # the last agent in more episodes, timed by itself: the run's own clock stays
     if (run / "final.csv").exists():
+        evaluated = {(line["env_steps"], line["episodes"]) for line in lines}
         lines += [
             line | {"wall_seconds": seconds.get(line["env_steps"], "0")}
             for line in _lines(run / "final.csv")
+            # As many episodes of the same agent tell no more.
+            if (line["env_steps"], line["episodes"]) not in evaluated
         ]
     reached = max((int(line["env_steps"]) for line in lines), default=0)
     # By its own account, or by its sweep's, unless it came to its end after all.

@@ -20,6 +20,7 @@ from tyro.constructors import (
 )
 
 from cclf import fields
+from cclf.commands.options import EMPTY_PATH
 
 _NONE_GIVEN = (tyro.MISSING, tyro.MISSING_NONPROP)
 
@@ -61,7 +62,7 @@ def _as_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
 
 def _path(words: list[str]) -> Path:
     if not words[0]:
-        raise ValueError("the path is empty: name a file or folder, or . for the working directory")
+        raise ValueError(EMPTY_PATH)
     return Path(words[0])
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,8 @@ from cclf import fields
 from cclf.errors import ConfigError
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
+DEBUG = "CCLF_DEBUG"  # environment variable: show the traceback of an error of the system
+EMPTY_PATH = "the path is empty: name a file or folder, or . for the working directory"
 NAMED_RUNS = 8  # of a folder that holds several
 
 
@@ -32,6 +35,7 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     from cclf.commands.option_help import registry
 
     kind = options if isinstance(options, type) else type(options)
+    _refuse_empty_paths(kind, arguments)
     default = tyro.MISSING_NONPROP if isinstance(options, type) else options
     report = io.StringIO()
     try:
@@ -50,6 +54,16 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
     fields.refuse_options(filled)
     named = getattr(filled, "run", None)
     return replace(filled, run=find_run_folder(named)) if isinstance(named, Path) else filled
+
+
+def _refuse_empty_paths(kind: type, arguments: list[str]) -> None:
+    """Of options; tyro would say of one that may be left out which types it has tried."""
+    types = fields.field_types(kind)
+    options = {f"--{name.replace('_', '-')}" for name in types if "Path" in str(types[name])}
+    for before, word in itertools.pairwise(["", *arguments]):
+        option = before if word == "" else word.removesuffix("=")
+        if option in options and (word == "" or word.endswith("=")):
+            raise ConfigError(f"{option}: {EMPTY_PATH}")
 
 
 def find_run_folder(folder: Path) -> Path:

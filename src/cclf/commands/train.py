@@ -3,12 +3,13 @@
 import contextlib
 import errno
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cclf.algorithms.registry import find_base
-from cclf.commands.options import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from cclf.commands.options import DEBUG, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from cclf.commands.train_options import all_configs, train_config
 from cclf.config import Config
 from cclf.console import say
@@ -42,20 +43,25 @@ def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:
     """Train these, which differ in task and seed alone, in one process, and say how each ended."""
     from cclf.training.trainer import train_runs
 
-    outcomes = []
+    outcomes, absolute_out = [], out.absolute()
     try:
         with contextlib.closing(train_runs(configs, out, stop)) as coming:
             for outcome in coming:
-                _tell(outcome)
-                outcomes.append(outcome)
+                folder = outcome.folder
+                if folder.is_relative_to(absolute_out):  # as the command line names it
+                    folder = out / folder.relative_to(absolute_out)
+                _tell(outcome, folder)
+                outcomes.append(outcome._replace(folder=folder))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if DEBUG in os.environ:
             raise
-        full = error.filename if isinstance(error.filename, str) else out
-        say(
-            f"cclf: the disk is full ({full}): free some space and run the same command; it goes on "
-            "from the last checkpoint, if there is one"
-        )
+        path = error.filename if isinstance(error.filename, str) else out
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what_to_do = f"the disk is full ({path}): free some space and run the same command"
+        else:
+            reason = error.strerror or error
+            what_to_do = f"cannot use {path}: {reason}; repair this and run the same command"
+        say(f"cclf: {what_to_do}; it goes on from the last checkpoint, if there is one")
         return EXIT_FAILED
     if len(outcomes) < len(configs):
         return EXIT_FAILED  # one was left out
@@ -82,9 +88,9 @@ def hints(config: Config, folder: Path) -> list[str]:
     ]
 
 
-def _tell(outcome: "RunResult") -> None:
+def _tell(outcome: "RunResult", shown: Path) -> None:
     if outcome.end == "done":
-        print(outcome.folder, flush=True)
+        print(shown, flush=True)
     elif outcome.error is None:
         say(outcome.line)
     else:

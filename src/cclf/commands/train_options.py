@@ -12,7 +12,7 @@ import tyro
 from cclf import presets
 from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
 from cclf.algorithms.registry import bases, find_base
-from cclf.commands.options import parse
+from cclf.commands.options import EMPTY_PATH, parse
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
 from cclf.envs.registry import find_task, task_kind
 from cclf.errors import ConfigError
@@ -137,6 +137,8 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         known, _ = names.parse_known_args(arguments)
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error} (see: cclf train --help)") from error
+    if known.source == Path() and "." not in arguments:
+        raise ConfigError(f"--from: {EMPTY_PATH}")
     if known.source is None:
         defaults = _preset(arguments, known)
     else:

@@ -1,5 +1,6 @@
 """Calls into the code of an environment: whatever it raises becomes one line that names it."""
 
+import sys
 import traceback
 from collections.abc import Callable
 from functools import cache
@@ -21,8 +22,13 @@ def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -
     Not only exceptions are caught: `sys.exit()` in an environment would end a run in silence, and
     StopIteration would end the generator that a run is.
     """
+    settings = _torch_settings()
     try:
-        return function(*given)
+        answer = function(*given)
+        if settings is not None and _torch_settings() != settings:
+            _restore(settings)
+            raise RuntimeError("it changed PyTorch's default dtype or gradient mode")
+        return answer
     except (KeyboardInterrupt, ConfigError, WorkerError):
         raise
     except BaseException as error:
@@ -32,6 +38,21 @@ def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -
         said = said if len(said) <= MESSAGE_LENGTH else f"{said[:MESSAGE_LENGTH]}..."
         line = f"the environment {name} failed in {method}(): {said}"
         raise WorkerError(line, traceback.format_exc()) from error
+
+
+def _torch_settings() -> Any:
+    """What an environment may not change in the process that learns; without an import of PyTorch,
+    which workers do not need."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "is_grad_enabled"):
+        return None
+    return torch.get_default_dtype(), torch.is_grad_enabled()
+
+
+def _restore(settings: Any) -> None:
+    torch = sys.modules["torch"]
+    torch.set_default_dtype(settings[0])
+    torch.set_grad_enabled(settings[1])
 
 
 def close(name: str, function: Callable[[], Any]) -> None:

@@ -30,10 +30,13 @@ _RUN_FILE = "config.json"  # what makes a folder one
 
 def fsync_write(path: Path, data: bytes) -> None:
     # Not through a link: planted in a run folder, it would lead to a file elsewhere.
-    with open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _naming(path, error) from error
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -112,6 +115,8 @@ def find_files(folder: Path, *patterns: str) -> Iterator[Path]:
     Other processes may change the folder meanwhile: what disappears or may not be entered is
     skipped. The parts of a run folder that hold no runs are not entered.
     """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.scandir(folder).close()  # one that may not be entered is an error, unlike those in it
     for current, folders, files in os.walk(folder):
         names = sorted([*folders, *files])  # also a folder in a file's place, which is refused
         yield from (

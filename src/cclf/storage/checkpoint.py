@@ -148,7 +148,8 @@ class Checkpoints:
         self, temporary: Path, serial: int, state: dict[str, Any], frames: bool
     ) -> dict[str, Any] | None:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        self.folder.mkdir(exist_ok=True)  # without the run folder: it was removed during the run
+        temporary.mkdir()
         tensors: dict[str, torch.Tensor] = {}
         tree = _flatten(state, "", tensors)
         checksums: dict[str, str] = {}

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# SIGHUP: the terminal was closed.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 SAME_SIGNAL_SECONDS = 0.5
 STOP_MESSAGE = "stopping after this update, then saving; Ctrl-C again quits at once"
 _STANDARD_ERROR = 2
@@ -17,7 +18,7 @@ _CLEAR_LINE = "\r\x1b[2K"  # of what is drawn live, and of the ^C that a termina
 
 
 class StopSignal:
-    """Set by the first SIGINT, SIGTERM or SIGUSR1, polled by the loop; a second one, a while later,
+    """Set by the first of `SIGNALS`, polled by the loop; a second one, a while later,
     quits at once.
 
     `timeout` and some schedulers send one signal to a process and then to its whole group: two that
@@ -32,7 +33,9 @@ class StopSignal:
 
     def install(self) -> None:
         for number in SIGNALS:
-            signal.signal(number, self._handle)
+            # `nohup` starts a process that ignores it.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._handle)
         # who started this process may have held them back
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

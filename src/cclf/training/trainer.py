@@ -45,6 +45,8 @@ def train_runs(
 ) -> Generator[RunResult, None, None]:
     """Train these, which differ in task and seed alone, in one process."""
     device = devices.choose_device(configs[0].run.device)
+    out = out.absolute()  # an environment may change the working directory
+    started = False
     try:
         configs = presets.resolve_precision(configs, out, device.type == "cuda")
         devices.configure_torch(configs[0], device)
@@ -56,6 +58,7 @@ def train_runs(
             if evaluators is not None:
                 held.callback(evaluators.close)
             runs = _prepare_runs(accepted, out, found, device, evaluators, held)
+            started = True
 
             def conclude(folder: Path) -> bool:
                 return build.final_evaluation(folder, device, lambda: stop.requested, evaluators)
@@ -64,9 +67,14 @@ def train_runs(
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         named = None if error.filename is None else Path(os.fsdecode(error.filename))
-        if full or named is None or not named.is_relative_to(out):
-            raise  # not of the run folder: the environment's own
+        if started or full or named is None or not named.is_relative_to(out):
+            raise
         raise ConfigError(f"cannot use the run folder: {error}") from error
+
+
+def _shown(folder: Path) -> Path:
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def _without_missing_extras(configs: list[Config]) -> list[Config]:
@@ -217,7 +225,7 @@ def _start_run(
         return None
     folder = training.folder
     start = f"resuming at {training.env_steps:,} env steps in" if resumed else "run folder"
-    say("\n".join([*run_summary(config, learner, device), f"{start} {folder}"]))
+    say("\n".join([*run_summary(config, learner, device), f"{start} {_shown(folder)}"]))
     moment = training.env_steps, training.evaluation_due
     with data_error_context(f"cannot go on with the tables in {folder}"):
         mirrors = make_loggers(config, folder, *moment)
