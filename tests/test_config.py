@@ -271,6 +271,17 @@ def test_the_names_of_runs_are_those_they_had_before_curiosity_could_be_exchange
     assert doorkey.run_name() == "minigrid/DoorKey-6x6/re3+cclf/seed-7-273a788a"
 
 
+def test_added_option_at_its_default_renames_no_run():
+    @dataclasses.dataclass(frozen=True)
+    class WithOption(type(BASE.algorithm)):
+        added: int = 3
+
+    settings = dataclasses.asdict(BASE.algorithm)
+    for added, same in ((3, True), (4, False)):
+        config = dataclasses.replace(BASE, algorithm=WithOption(**settings, added=added))
+        assert (config.run_name() == BASE.run_name()) == same
+
+
 def test_a_config_from_before_curiosity_could_be_exchanged_has_the_papers_and_pixels():
     for config in (BASE, presets.resolve("minigrid/DoorKey-6x6", "cclf")):
         written = config.to_dict()

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from cclf import fields
 from cclf.errors import ConfigError
-from cclf.fields import Fraction, PositiveInt, Range, Seed, StepCount, ZeroOrMore
+from cclf.fields import Fraction, PositiveInt, Range, Seed, StepCount, ZeroOrMore, names
 from cclf.rules import METHOD_RULES, Rule
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -23,15 +23,6 @@ Curiosity = Literal["belief", "shuffled", "even", "ranks", "debiased", "cancelle
 # as one.
 TaskKind = Literal["continuous", "discrete", "grid"]
 ObservationType = Literal["pixels", "state"]
-
-
-# Options that are younger than the first runs, with the value that those ran by. Names leave it out,
-# so that older folders are found again.
-_OMITTED_FROM_HASH = {
-    "method.curiosity": "belief",
-    "env.observe": "pixels",
-    "algorithm.encoder": "",
-}
 
 
 def validate_fields(config: Any) -> None:
@@ -44,6 +35,12 @@ def validate_fields(config: Any) -> None:
 @dataclass(frozen=True)
 class EnvConfig:
     """What the agent sees and does."""
+
+    always_hashed: ClassVar[frozenset[str]] = names(
+        """
+        frame_pixels crop_pixels frame_stack action_repeat
+        """
+    )
 
     observe: ObservationType = "pixels"
     """pixels: frames, rendered where the environment gives none. state: the numbers that it gives
@@ -69,6 +66,14 @@ class EnvConfig:
 @dataclass(frozen=True)
 class MethodConfig:
     """Which views are made of an observation, and which of the four pieces curiosity drives."""
+
+    always_hashed: ClassVar[frozenset[str]] = names(
+        """
+        augmentation views selection contrastive prioritisation regularisation reward
+        priority_momentum bonus_temperature bonus_decay_per_env_step contrastive_reduction
+        bonus_maxima negatives
+        """
+    )
 
     augmentation: Literal[
         "random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise"
@@ -322,6 +327,19 @@ class Config:
             flat["algorithm.precision"] = "fp32"
         return flat
 
+    def _added_fields_at_default(self) -> set[str]:
+        """Fields that the hash leaves out, so that a new one renames no run folder: those that a
+        class does not list as `always_hashed`, at their default. A class of another package that
+        has no such list is hashed whole."""
+        groups = {name: getattr(self, name) for name in ("env", "method", "algorithm")}
+        return {
+            f"{name}.{field.name}"
+            for name, settings in groups.items()
+            for field in dataclasses.fields(settings)
+            if field.name not in getattr(settings, "always_hashed", {field.name})
+            and getattr(settings, field.name) == field.default
+        }
+
     def why_inactive(self, option: str) -> str:
         """What keeps an option from acting in this run, to be read after `clashes with`; empty
         where it acts."""
@@ -335,11 +353,11 @@ class Config:
     def run_name(self) -> str:
         """`suite/task/method/seed-3-1a2b3c4d`: from what acts in this run alone, never from the
         clock."""
+        added = self._added_fields_at_default()
         acting = {
             name: value
             for name, value in self.hashed_fields().items()
-            if not self.why_inactive(name.rpartition(".")[2])
-            and not (name in _OMITTED_FROM_HASH and value == _OMITTED_FROM_HASH[name])
+            if name not in added and not self.why_inactive(name.rpartition(".")[2])
         }
         digest = hashlib.sha256(json.dumps(acting, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.task}/{self.method_name}/seed-{self.seed}-{digest}"

@@ -62,6 +62,11 @@ Positive = Annotated[float, Range(0, without_least=True)]
 ZeroOrMore = Annotated[float, Range(0)]
 
 
+def names(text: str) -> frozenset[str]:
+    """Of fields, separated by spaces."""
+    return frozenset(text.split())
+
+
 @cache
 def field_types(config: type) -> dict[str, Any]:
     """The fields of a dataclass with their types, ranges included."""

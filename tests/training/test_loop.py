@@ -7,6 +7,7 @@ import torch
 
 from cclf import build
 from cclf.algorithms.common import pixel_learner
+from cclf.errors import ConfigError
 from cclf.storage.tables import RunLog
 from cclf.training import loop
 from cclf.training.evaluation import Evaluation
@@ -47,6 +48,22 @@ def test_the_three_clocks_agree_in_every_row(tmp_path, repeat):
         == (61, 41)
         == (config.planned_agent_steps, config.planned_updates)
     )
+
+
+def test_metric_that_is_not_declared_is_an_error_at_the_first_update(tmp_path):
+    def forget(learner):
+        update = learner.algorithm.update
+
+        def with_metric(*given):
+            result = update(*given)
+            return result._replace(metrics={**result.metrics, "forgotten": torch.ones(())})
+
+        learner.algorithm.update = with_metric
+
+    with pytest.raises(
+        ConfigError, match=r"gives? the metrics \['forgotten'\], which its metric_names"
+    ):
+        run(tiny_config(), tmp_path, prepare=forget)
 
 
 def test_the_budget_is_met_to_the_step_and_never_by_less(tmp_path):

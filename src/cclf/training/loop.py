@@ -64,6 +64,7 @@ class TrainingRun:
         self.episodes = 0
         self.finished_returns: list[float] = []
         self.averages = MetricAccumulator()
+        self._declared_metrics = frozenset(learner.metric_names)
         self.wall_seconds = 0.0
         # when this process began, less the seconds that earlier ones took
         self._started: float | None = None
@@ -152,6 +153,12 @@ class TrainingRun:
         self.episodes += len(finished_returns)
         self.finished_returns += finished_returns
         if metrics is not None:
+            undeclared = metrics.keys() - self._declared_metrics
+            if undeclared:  # they would be in no column of train.csv
+                raise ConfigError(
+                    f"the updates of this algorithm give the metrics {sorted(undeclared)}, which "
+                    "its metric_names does not declare"
+                )
             self.averages.add(metrics)
 
     def _step_counters(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cclf.errors import ConfigError, WorkerError, short_error
+from cclf.training.signals import SIGNALS
 from cclf.types import Env
 
 GRACE_SECONDS = 2.0  # for a worker to end by itself, or to write down where it hangs
@@ -61,7 +62,7 @@ def call(env: Any, command: str, arguments: Sequence[Any]) -> Any:
 def main(descriptor: int, timeout_seconds: float) -> None:
     """The worker."""
     # some schedulers send them to all processes of a job
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # An alarm says where this process hangs and ends it, parent or not, also where a driver holds
     # the GIL. (`dump_traceback_later` starts a thread each time: on busy cores as slow as a step of

@@ -7,7 +7,15 @@ from typing import ClassVar
 from cclf.algorithms.base import validate_augmentation, validate_workers
 from cclf.config import Config, validate_fields
 from cclf.errors import ConfigError
-from cclf.fields import Fraction, FractionBelowOne, Positive, PositiveInt, StepCount, ZeroOrMore
+from cclf.fields import (
+    Fraction,
+    FractionBelowOne,
+    Positive,
+    PositiveInt,
+    StepCount,
+    ZeroOrMore,
+    names,
+)
 from cclf.rules import Rule, always_inactive, requires, weights_contrastive_loss
 
 _NO_PIXELS = always_inactive(
@@ -33,6 +41,14 @@ class A2cConfig:
 
     base: ClassVar[str] = "a2c"
     rules: ClassVar[Mapping[str, Rule]] = RULES
+    always_hashed: ClassVar[frozenset[str]] = names(
+        """
+        num_envs rollout_steps discount gae_lambda learning_rate rmsprop_alpha
+        rmsprop_epsilon entropy_coefficient value_coefficient max_gradient_norm
+        contrastive_coefficient contrastive_hidden_dim key_ema_rate re3 re3_coefficient
+        re3_window_observations re3_running_mean_bug
+        """
+    )
 
     num_envs: PositiveInt = 16
     """Environments that step together."""

@@ -12,7 +12,7 @@ from cclf.algorithms.base import (
 )
 from cclf.config import Config, Precision, validate_fields
 from cclf.errors import ConfigError
-from cclf.fields import Fraction, Positive, PositiveInt, Range, StepCount, ZeroOrMore
+from cclf.fields import Fraction, Positive, PositiveInt, Range, StepCount, ZeroOrMore, names
 from cclf.rules import GRID_ONLY, Rule, always_inactive, requires, requires_value
 
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
@@ -30,6 +30,14 @@ class Drqv2Config:
 
     base: ClassVar[str] = "drqv2"
     rules: ClassVar[Mapping[str, Rule]] = RULES
+    always_hashed: ClassVar[frozenset[str]] = names(
+        """
+        batch_size warmup_agent_steps update_every_agent_steps replay_capacity_transitions
+        n_steps discount learning_rate contrastive_coefficient q_ema_rate shift_pixels
+        conv_layers conv_filters feature_dim hidden_dim first_noise_std last_noise_std
+        noise_agent_steps update_noise_clip precision
+        """
+    )
 
     batch_size: PositiveInt = 256
     """Transitions in each update."""

@@ -16,6 +16,7 @@ from cclf.fields import (
     StepCount,
     StepCountOrZero,
     ZeroOrMore,
+    names,
 )
 from cclf.rules import (
     GRID_ONLY,
@@ -101,6 +102,18 @@ class RainbowConfig:
 
     base: ClassVar[str] = "rainbow"
     rules: ClassVar[Mapping[str, Rule]] = RULES
+    always_hashed: ClassVar[frozenset[str]] = names(
+        """
+        batch_size learn_start_agent_steps warmup_policy updates_per_agent_step
+        replay_capacity_transitions discount n_steps n_step_bug base_replay
+        priority_exponent importance_sampling importance_beta importance_beta_agent_steps
+        learning_rate adam_epsilon max_gradient_norm target_every_agent_steps key_ema_rate
+        convolutions hidden_dim distributional atoms value_max noisy noisy_sigma dueling
+        double_q epsilon_train epsilon_decay_agent_steps epsilon_eval q_observations
+        intensity_scale contrastive_list cclf_coefficient curl_coefficient
+        contrastive_hidden_dim contrastive_dim logit_scale precision contrastive_joins_td
+        """
+    )
 
     batch_size: PositiveInt = 32
     """Transitions in each update."""

@@ -13,7 +13,7 @@ from cclf.algorithms.base import (
 )
 from cclf.config import Config, ObservationType, Precision, validate_fields
 from cclf.errors import ConfigError
-from cclf.fields import Fraction, FractionBelowOne, Positive, PositiveInt, Range, StepCount
+from cclf.fields import Fraction, FractionBelowOne, Positive, PositiveInt, Range, StepCount, names
 from cclf.rules import (
     GRID_ONLY,
     Rule,
@@ -59,6 +59,16 @@ class SacConfig:
     base: ClassVar[str] = "sac"
     observes: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
     rules: ClassVar[Mapping[str, Rule]] = RULES
+    always_hashed: ClassVar[frozenset[str]] = names(
+        """
+        batch_size warmup_agent_steps replay_capacity_transitions discount learning_rate
+        contrastive_learning_rate contrastive_encoder_steps temperature_learning_rate
+        temperature_beta1 initial_temperature q_ema_rate encoder_ema_rate
+        target_every_updates actor_every_updates conv_layers conv_filters feature_dim
+        hidden_dim log_std_min log_std_max precision encoder_tanh last_crop_offset
+        collection_view noise_scale
+        """
+    )
 
     batch_size: PositiveInt = 512
     """Transitions in each update."""
