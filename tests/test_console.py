@@ -85,7 +85,11 @@ def test_training_with_broken_standard_output_concludes_all_runs(
         assert rows(tmp_path / replace(config, seed=seed).run_name() / "final.csv")
     lost = "cclf: cannot write to standard output: "
     message = capsys.readouterr().err
-    assert (lost in message) == ("the command itself is done" in message) == (exit_code == 2)
+    assert (
+        (lost in message)
+        == ("the command finished, but its output is incomplete" in message)
+        == (exit_code == 2)
+    )
 
 
 def test_results_that_cannot_be_written_are_reported(monkeypatch, capsys):
@@ -93,7 +97,7 @@ def test_results_that_cannot_be_written_are_reported(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", FullDisk())
     assert main(["tasks"]) == 2
     assert capsys.readouterr().err == (
-        "cclf: cannot write to standard output: No space left on device; the command itself is done\n"
+        "cclf: cannot write to standard output: No space left on device; the command finished, but its output is incomplete\n"
     )
     assert sys.stdout is None
 
@@ -120,7 +124,7 @@ def run_in_shell(command, tmp_path):
 
 
 def test_process_with_standard_output_on_a_full_disk_says_it_in_one_line(tmp_path):
-    reason = "No space left on device; the command itself is done"
+    reason = "No space left on device; the command finished, but its output is incomplete"
     line = f"cclf: cannot write to standard output: {reason}\n"
     assert run_in_shell("cclf methods --json > /dev/full", tmp_path) == (2, line)
 

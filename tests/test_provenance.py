@@ -122,5 +122,5 @@ def test_a_damaged_history_is_refused_where_rows_are_read(tmp_path):
     write_run(
         tmp_path, "a2c", 1, evaluations={128: 0.5}, manifest={"history": [{"from_env_steps": "x"}]}
     )
-    with pytest.raises(ConfigError, match="is not a run folder of this version"):
+    with pytest.raises(ConfigError, match="cannot read the run in"):
         load.read_runs(tmp_path)

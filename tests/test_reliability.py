@@ -125,7 +125,7 @@ PHASES = {
     "an update": (OffPolicyLearner, "update", 42, 42),
     "the first evaluation": (loop.TrainingRun, "_evaluate", 1, 30),
     "the last evaluation": (loop.TrainingRun, "_evaluate", 2, 60),
-    "a checkpoint": (checkpoint, "index_text", 1, 30),
+    "a checkpoint": (checkpoint, "index_bytes", 1, 30),
 }
 
 

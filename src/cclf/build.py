@@ -18,7 +18,6 @@ from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
 from cclf.storage.failure import check_finite
-from cclf.storage.known_rows import final_rows, write_final_facts
 from cclf.storage.run_folder import (
     WEIGHTS,
     load_config_for_playing,
@@ -28,6 +27,7 @@ from cclf.storage.run_folder import (
     read_weights,
 )
 from cclf.storage.safe_loading import data_error_context
+from cclf.storage.table_records import final_rows, write_final_record
 from cclf.storage.tables import EVAL_COLUMNS, CsvTable
 from cclf.training.agent import Agent, plain_agent
 from cclf.training.evaluation import EvaluationSteps, EvaluationStoppedError
@@ -270,5 +270,5 @@ def final_evaluation(
     with closing(CsvTable(folder / "final.csv", EVAL_COLUMNS, env_steps - 1)) as table:
         table.write(row)
         table.sync()
-        write_final_facts(folder, table.known())
+        write_final_record(folder, table.known())
     return True

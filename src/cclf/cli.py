@@ -1,10 +1,10 @@
 """The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers
 at once.
 
-Exit codes: 0 done; 1 a run that cannot go on (numbers no longer finite, disk full), a sweep with
-failed runs, or a problem found by `doctor --strict`; 2 bad input, one line on standard error; 75
-stopped by a signal after saving, run it again to go on; 130 interrupted (Ctrl-C) where there was
-nothing to save.
+Exit codes: 0 success; 1 a run failed (values that are not finite, an error of an environment, a full
+disk), a sweep had failed runs, or `doctor --strict` found a problem; 2 invalid input or output that
+could not be written; 75 stopped by a signal after saving (run the same command to resume); 130
+interrupted (Ctrl-C) with nothing to save.
 """
 
 import errno
@@ -33,7 +33,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf train TASK      train an agent; the same command again resumes it
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf play RUN        watch it: episodes as an mp4
-  cclf inspect RUN     what it was curious about, as a page
+  cclf inspect RUN     what curiosity was high and low for, as a page
   cclf export RUN      its policy as TorchScript or ONNX, checked
   cclf sweep           train methods x tasks x seeds, here or on a Ray cluster
   cclf reproduce TABLE run a table of the paper, and say which claims held
@@ -41,10 +41,10 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf plot RESULTS    draw learning curves from those files
   cclf report RUNS     one page: curves, tables beside the paper's, verdicts
   cclf bench KIND      speed and parity on this machine
-  cclf doctor          what this machine can do, and what to repair
+  cclf doctor          check this machine and suggest repairs
   cclf methods         the methods: what each is, and its difference from CCLF
   cclf tasks           the tasks
-  cclf completion bash the Tab key of a shell: bash, zsh or fish
+  cclf completion bash shell completion: bash, zsh or fish
 
 A first run:   cclf train toy/reach --method cclf
 More options:  cclf COMMAND --help
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     open_standard_streams()
     standard_output = sys.stdout
     if hasattr(standard_output, "reconfigure"):
-        standard_output.reconfigure(errors="replace")  # "?" where the encoding lacks a sign
+        standard_output.reconfigure(errors="replace")  # "?" for what the encoding cannot represent
     output = TolerantStream(standard_output)
     sys.stdout = cast(TextIO, output)
     try:
@@ -68,7 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = standard_output if output.usable else None
     if output.error is not None:
         reason = output.error.strerror or output.error
-        done = "; the command itself is done" if exit_code == EXIT_DONE else ""
+        done = (
+            "; the command finished, but its output is incomplete" if exit_code == EXIT_DONE else ""
+        )
         say(f"cclf: cannot write to standard output: {reason}{done}")
         return exit_code or EXIT_BAD_INPUT
     return exit_code
@@ -78,10 +80,10 @@ def _exit_code(arguments: list[str]) -> int:
     """Errors that a user can act on become one line on standard error."""
     try:
         return _run_command(arguments)
-    except KeyboardInterrupt:  # while it starts, or in a command that has nothing to save
+    except KeyboardInterrupt:  # during startup, or in a command that has nothing to save
         say("cclf: interrupted")
         return EXIT_INTERRUPTED
-    except SystemExit as exit_:  # of a help page, or of a second signal
+    except SystemExit as exit_:  # raised by --help and by a second signal
         if isinstance(exit_.code, str):
             say(exit_.code)
             return EXIT_FAILED
@@ -93,11 +95,11 @@ def _exit_code(arguments: list[str]) -> int:
         say(f"cclf: {error}\n{error.details}")
         return EXIT_FAILED
     except OSError as error:
-        # An error without a file is not one of the files that the user named.
+        # Without a file name it is an internal error: show the traceback.
         if error.filename is None or DEBUG in os.environ:
             raise
         path = os.fsdecode(error.filename) if not isinstance(error.filename, int) else "a file"
-        say(f"cclf: cannot use {path}: {error.strerror or error}")
+        say(f"cclf: cannot access {path}: {error.strerror or error}")
         return EXIT_FAILED if error.errno in (errno.ENOSPC, errno.EDQUOT) else EXIT_BAD_INPUT
 
 

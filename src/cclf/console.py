@@ -1,8 +1,5 @@
-"""Standard error, which takes messages for a person, and standard output, which takes results.
-
-Neither can end a run: where a stream is closed, full, or a pipe whose reader has left, what is
-written to it is dropped. The command line reports results that were lost.
-"""
+"""Output streams whose write errors never end a run: messages go to standard error, results to
+standard output. What cannot be written is dropped; the command line reports lost results."""
 
 import contextlib
 import errno
@@ -21,13 +18,13 @@ def warn(text: str) -> None:
 
 
 def message_stream() -> IO[str]:
-    """Standard error as it is now. rich replaces `sys.stderr` while it draws."""
+    """The current `sys.stderr`, looked up on each call because rich replaces it while drawing."""
     return cast(IO[str], TolerantStream(sys.stderr))
 
 
 class TolerantStream:
-    """A stream whose failures are not raised: what cannot be written is dropped, and the first
-    error is in `error`. A reader that leaves, as `head` does, is no error."""
+    """A stream whose write errors are not raised: what cannot be written is dropped, and the first
+    error is in `error`. A broken pipe (as with `head`) is not recorded as an error."""
 
     def __init__(self, stream: IO[str] | None):
         self._stream = stream
@@ -70,8 +67,8 @@ class TolerantStream:
 
 
 def open_standard_streams() -> None:
-    """Open the null device for each standard stream that is closed. Otherwise the next file that is
-    opened would take its number, and libraries would print into that file."""
+    """Open the null device for each standard stream that is closed. Otherwise the next opened file
+    would get its file descriptor, and libraries would print into that file."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

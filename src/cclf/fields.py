@@ -32,6 +32,11 @@ class Range(NamedTuple):
             and not (self.without_most and value == self.most)
         )
 
+    def complaint(self, value: float) -> str:
+        """What is wrong with a value that is not admitted."""
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        return str(self) if is_finite or math.isfinite(self.most) else "must be a finite number"
+
     def __str__(self) -> str:
         """
         >>> str(Range(1)), str(Range(0, without_least=True)), str(Range(0, 1, without_most=True))
@@ -86,7 +91,9 @@ def type_error(value: Any, kind: Any) -> str:
         base, *rules = get_args(kind)
         ranges = [rule for rule in rules if isinstance(rule, Range)]
         broken = [
-            str(each) for each in ranges if not type_error(value, base) and not each.admits(value)
+            each.complaint(value)
+            for each in ranges
+            if not type_error(value, base) and not each.admits(value)
         ]
         return type_error(value, base) or "".join(broken[:1])
     if origin is Literal:
@@ -106,8 +113,6 @@ def type_error(value: Any, kind: Any) -> str:
     if kind is int:
         return "" if is_number and isinstance(value, int) else "must be a whole number"
     if kind is float:
-        if isinstance(value, float) and not math.isfinite(value):
-            return "must be a finite number"
         return "" if is_number else "must be a number"
     if kind is bool:
         return "" if isinstance(value, bool) else "must be true or false"

@@ -156,7 +156,7 @@ PHASES = {
     "the evaluation of the first run": (loop.TrainingRun, "_evaluate", 1, 12, 12),
     "the evaluation of the second run": (loop.TrainingRun, "_evaluate", 2, 12, 12),
     "the last evaluation of the second run": (loop.TrainingRun, "_evaluate", 6, None, 36),
-    "a checkpoint": (checkpoint, "index_text", 3, 24, 24),
+    "a checkpoint": (checkpoint, "index_bytes", 3, 24, 24),
     "the final evaluation of the first run": (build, "final_evaluation", 1, None, None),
     "the final evaluation of the second run": (build, "final_evaluation", 2, None, None),
 }

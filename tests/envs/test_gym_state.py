@@ -172,7 +172,7 @@ def test_the_first_line_of_a_run_says_what_is_learned_from():
 
 @pytest.mark.parametrize("name", ["Vector", "Silent"])
 def test_one_that_renders_nothing_is_learned_from_state_alone(name, tmp_path, recwarn):
-    said = rf"cclf-state/{name}-v0 renders no picture .* --observe state --no-video"
+    said = rf"cclf-state/{name}-v0 returns no image from .* --observe state --no-video"
     pixels = gymnasium_env.GymnasiumPixels(f"cclf-state/{name}-v0", 24, 1, 1)
     with pytest.raises(ConfigError, match=said):
         pixels.reset()
@@ -184,7 +184,9 @@ def test_one_that_renders_nothing_is_learned_from_state_alone(name, tmp_path, re
     pixels = tiny_config(
         f"gym/cclf-state/{name}-v0", "rad", env={"frame_pixels": 20, "crop_pixels": 16}
     )
-    assert_refused(cclf("train", *tiny_options(pixels), "--out", tmp_path), "renders no picture")
+    assert_refused(
+        cclf("train", *tiny_options(pixels), "--out", tmp_path), "returns no image from render()"
+    )
 
 
 # --- saving

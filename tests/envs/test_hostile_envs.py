@@ -92,10 +92,10 @@ def test_what_an_environment_raises_names_it_and_the_call(said, place):
 
 # what it answers -> what the line ends with
 ANSWERS = [
-    ("reset", gives(np.zeros(3, np.float32)), "reset() with ndarray"),
-    ("reset", gives(np.zeros(2, np.float32)), "reset() with ndarray"),
-    ("reset", gives((np.zeros(3), 0.5)), "reset() with a pair"),
-    ("reset", gives(None), "reset() with NoneType"),
+    ("reset", gives(np.zeros(3, np.float32)), "reset() returned ndarray"),
+    ("reset", gives(np.zeros(2, np.float32)), "reset() returned ndarray"),
+    ("reset", gives((np.zeros(3), 0.5)), "reset() returned info of type"),
+    ("reset", gives(None), "reset() returned NoneType"),
     ("reset", sees(7.0), "an observation of shape (): its space has (3,)"),
     ("reset", sees(np.zeros((1, 3))), "an observation of shape (1, 3): its space has (3,)"),
     ("step", sees(7.0), "an observation of shape (): its space has (3,)"),
@@ -107,19 +107,19 @@ ANSWERS = [
     ("step", sees([0.0, NAN, 0.0]), "an observation that is not finite in float32"),
     ("step", sees([0.0, 1e300, 0.0]), "an observation that is not finite in float32"),
     ("step", sees([[0.0], [1.0, 2.0], 3.0]), "failed in step(): ValueError: setting an array"),
-    ("step", gives(None), "step() with NoneType"),
-    ("step", lambda answer: answer[:4], "step() with tuple of 4"),
-    ("step", put(1, None), "step() with the reward None"),
-    ("step", put(1, "1.0"), "step() with the reward '1.0'"),
-    ("step", put(1, np.zeros(2)), "step() with the reward array([0., 0.])"),
-    ("step", put(1, 1j), "step() with the reward 1j"),
-    ("step", put(1, np.complex64(1)), "step() with the reward np.complex64(1+0j)"),
-    ("step", put(1, 1e300), "step() with the reward 1e+300"),
-    ("step", put(1, NAN), "step() with the reward nan"),
-    ("step", put(1, -INF), "step() with the reward -inf"),
+    ("step", gives(None), "step() returned NoneType"),
+    ("step", lambda answer: answer[:4], "step() returned tuple of 4"),
+    ("step", put(1, None), "step() returned the reward None"),
+    ("step", put(1, "1.0"), "step() returned the reward '1.0'"),
+    ("step", put(1, np.zeros(2)), "step() returned the reward array([0., 0.])"),
+    ("step", put(1, 1j), "step() returned the reward 1j"),
+    ("step", put(1, np.complex64(1)), "step() returned the reward np.complex64(1+0j)"),
+    ("step", put(1, 1e300), "step() returned a reward of 1e+300"),
+    ("step", put(1, NAN), "step() returned a reward of nan"),
+    ("step", put(1, -INF), "step() returned a reward of -inf"),
     ("step", put(1, 10**400), "failed in step(): OverflowError"),
-    ("step", put(2, np.zeros(2, bool)), "step() with terminated=array([False, False])"),
-    ("step", put(3, "no"), "step() with truncated='no'"),
+    ("step", put(2, np.zeros(2, bool)), "step() returned terminated=array([False, False])"),
+    ("step", put(3, "no"), "step() returned truncated='no'"),
 ]
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_answer_is_refused_by_name(row):
     with pytest.raises(WorkerError) as caught:
         played(state, place, fault)
     line = str(caught.value)
-    assert line.startswith(f"the environment {NAME} ")
+    assert line.startswith(f"the environment {NAME}")
     assert said in line
     assert "\n" not in line
 
@@ -179,13 +179,13 @@ def test_one_number_in_any_form_is_a_reward_and_a_truth_value(value):
 
 
 PICTURES = [
-    (np.zeros((0, 0, 3), np.uint8), "render() with a picture of shape (0, 0, 3)"),
-    (np.zeros((4, 4, 2), np.uint8), "render() with a picture of shape (4, 4, 2)"),
-    (np.zeros((2, 4, 4, 3), np.uint8), "render() with a picture of shape (2, 4, 4, 3)"),
-    (np.full((4, 4, 3), 0.5), "render() with a picture of float64 from 0.5 to 0.5"),
-    (np.full((4, 4, 3), 256), "render() with a picture of int64 from 256 to 256"),
-    (np.full((4, 4, 3), "a"), "render() with a picture of <U1"),
-    (None, "render() with NoneType"),
+    (np.zeros((0, 0, 3), np.uint8), "render() returned a picture of shape (0, 0, 3)"),
+    (np.zeros((4, 4, 2), np.uint8), "render() returned a picture of shape (4, 4, 2)"),
+    (np.zeros((2, 4, 4, 3), np.uint8), "render() returned a picture of shape (2, 4, 4, 3)"),
+    (np.full((4, 4, 3), 0.5), "render() returned a picture of float64 from 0.5 to 0.5"),
+    (np.full((4, 4, 3), 256), "render() returned a picture of int64 from 256 to 256"),
+    (np.full((4, 4, 3), "a"), "render() returned a picture of <U1"),
+    (None, "render() returned NoneType"),
 ]
 
 
@@ -326,7 +326,7 @@ RUNS = {
     "it raises": ("Raise", "failed in step(): ValueError: boom", GOOD),
     "it exits": ("Exit", "failed in step(): SystemExit: 0", GOOD),
     "its disk is full": ("Full", "failed in step(): OSError: [Errno 28] full", GOOD),
-    "it answers wrongly": ("Scalar", "answered step() with an observation of shape ()", GOOD),
+    "it answers wrongly": ("Scalar", "step() returned an observation of shape ()", GOOD),
     "before a checkpoint": ("Early", "failed in step(): ValueError: boom", NOTHING),
     "in an evaluation": ("RaiseInEvaluation", "failed in step(): ValueError: boom", NOTHING),
     "in the final evaluation": ("Late", "failed in step(): ValueError: boom", GOOD),
@@ -346,7 +346,7 @@ def test_a_run_says_what_failed_and_how_to_go_on(row, tmp_path):
     _, (code, out, err) = trained(name, tmp_path, **changes)
     lines = err.splitlines()
     assert (code, out) == (1, "")
-    begin = f"cclf: the environment hostile_envs:{name}-v0 "
+    begin = f"cclf: the environment hostile_envs:{name}-v0"
     (place,) = [place for place, line in enumerate(lines) if line.startswith(begin)]
     assert said in lines[place]
     assert lines[-1] == way_on
@@ -442,7 +442,9 @@ def test_a_dry_run_refuses_an_unknown_task(task, said):
 
 
 def test_a_dry_run_refuses_an_environment_that_no_run_could_learn():
-    assert_refused(cclf("train", "gym/hostile_envs:Blind-v0", "--dry-run"), "renders no picture")
+    assert_refused(
+        cclf("train", "gym/hostile_envs:Blind-v0", "--dry-run"), "returns no image from render()"
+    )
     words = ("train", "gym/hostile_envs:Words-v0", "--observe", "state", "--dry-run")
     assert_refused(cclf(*words), "observation['mission'] is Space", "register it with a wrapper")
 

@@ -152,7 +152,7 @@ def test_a_planted_pickle_is_refused_and_never_run(two, tmp_path, name, checksum
                 key: (own / key if "/" not in key else folder / key).read_bytes() for key in listed
             }
             (own / "index.json").write_bytes(
-                checkpoint_files.index_text(
+                checkpoint_files.index_bytes(
                     {key: checkpoint_files.checksum(found[key]) for key in found}
                 )
             )
@@ -175,7 +175,7 @@ def test_an_index_cannot_lead_out_of_the_folder(two, tmp_path):
     state = (own / "state.json").read_text().replace(chunk.name, f"../../{chunk.name}")
     (own / "state.json").write_text(state)
     listed["state.json"] = checkpoint_files.checksum(state.encode())
-    (own / "index.json").write_bytes(checkpoint_files.index_text(listed))
+    (own / "index.json").write_bytes(checkpoint_files.index_bytes(listed))
     assert checkpoint.load(folder)["agent_steps"] == 30
 
 

@@ -13,10 +13,10 @@ import cclf as package
 from cclf import build
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
-from cclf.storage.known_rows import (
-    TablePrefix,
+from cclf.storage.table_records import (
+    TableRecord,
     check_tables,
-    read_final_facts,
+    read_final_record,
     rows_up_to,
     table_damage,
 )
@@ -47,7 +47,7 @@ def run(trained, tmp_path):
 
 def known_rows(run):
     return {
-        name: TablePrefix(**facts)
+        name: TableRecord(**facts)
         for name, facts in checkpoint.load(run / "checkpoint")["tables"].items()
     }
 
@@ -386,7 +386,7 @@ def test_final_row_without_its_facts_is_measured_again(run, trained):
     assert collect(run)[2] == ""
     assert train(out_of(run), LONGER)[0] == 0
     assert rows(run / "final.csv", "wall_seconds") == whole
-    assert read_final_facts(run).rows == 2
+    assert read_final_record(run).rows == 2
 
 
 def test_runs_of_earlier_versions_are_not_warned_of(run):

@@ -210,7 +210,7 @@ def sign(folder):
         for path in (folder / "checkpoint").glob("frames/*"):
             found[f"frames/{path.name}"] = path.read_bytes()
         (own / "index.json").write_bytes(
-            checkpoint_files.index_text(
+            checkpoint_files.index_bytes(
                 {name: checkpoint_files.checksum(found[name]) for name in found}
             )
         )

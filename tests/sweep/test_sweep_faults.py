@@ -91,7 +91,7 @@ def test_second_sweep_on_a_folder_is_refused_and_leaves_the_log_of_the_first(
     finally:
         first.process.kill()
         first.process.wait()
-    [report] = first.reports()
+    [report] = first.statuses()
     assert (report.exit_code, report.last_line) == (-9, "ended by SIGKILL: first line")
 
 
@@ -121,7 +121,7 @@ def test_reason_is_read_from_the_log_of_the_own_process(
         becomes(monkeypatch, f"print({word!r}); raise SystemExit(1)")
         begun.append(Child(Job((run,)), tmp_path, {}))
         begun[-1].process.wait()
-    assert [ended.reports()[0].last_line for ended in begun] == ["first", "second"]
+    assert [ended.statuses()[0].last_line for ended in begun] == ["first", "second"]
     assert (run.folder / LOG).read_text() == "second\n"
 
 

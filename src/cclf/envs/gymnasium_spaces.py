@@ -138,7 +138,7 @@ def _part_of(name: str) -> str:
     return name.removeprefix("an ")
 
 
-def refuse_no_space(env_id: str, name: str, space: Any) -> None:
+def require_space(env_id: str, name: str, space: Any) -> None:
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Space):
@@ -151,7 +151,7 @@ def refuse_no_space(env_id: str, name: str, space: Any) -> None:
 Check = Callable[[Any], str]
 
 
-def check_of(space: Any, name: str = "an observation") -> Check:
+def make_space_check(space: Any, name: str = "an observation") -> Check:
     """Bounds of a Box are not checked: many environments exceed them, which harms nothing."""
     from gymnasium import spaces
 
@@ -163,16 +163,18 @@ def check_of(space: Any, name: str = "an observation") -> Check:
             limits = int(np.iinfo(space.dtype).min), int(np.iinfo(space.dtype).max)
         else:
             limits = None
-        return partial(_wrong_of_box, space.shape, space.dtype, limits, name)
-    checks = {key: check_of(inner, f"{_part_of(name)}[{key!r}]") for key, inner in _parts(space)}
+        return partial(_box_error, space.shape, space.dtype, limits, name)
+    checks = {
+        key: make_space_check(inner, f"{_part_of(name)}[{key!r}]") for key, inner in _parts(space)
+    }
     if isinstance(space, spaces.Dict):
-        return partial(_wrong_of_dict, checks, name)
+        return partial(_dict_error, checks, name)
     if isinstance(space, spaces.Tuple):
-        return partial(_wrong_of_tuple, checks, name)
-    return partial(_wrong_of_other, space, name)
+        return partial(_tuple_error, checks, name)
+    return partial(_other_error, space, name)
 
 
-def _wrong_of_box(
+def _box_error(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     limits: tuple[int, int] | None,
@@ -194,7 +196,7 @@ def _wrong_of_box(
     return ""
 
 
-def _wrong_of_dict(checks: Mapping[Any, Check], name: str, observation: Any) -> str:
+def _dict_error(checks: Mapping[Any, Check], name: str, observation: Any) -> str:
     if not isinstance(observation, Mapping):
         return f"{name} of {type(observation).__name__}: its space is Dict"
     for key, check in checks.items():
@@ -206,9 +208,9 @@ def _wrong_of_dict(checks: Mapping[Any, Check], name: str, observation: Any) -> 
     return ""
 
 
-def _wrong_of_tuple(checks: Mapping[Any, Check], name: str, observation: Any) -> str:
+def _tuple_error(checks: Mapping[Any, Check], name: str, observation: Any) -> str:
     if not isinstance(observation, (tuple, list, np.ndarray)) or len(observation) != len(checks):
-        return f"{name} of {kind_of(observation)}: its space has {len(checks)} parts"
+        return f"{name} of {describe_type(observation)}: its space has {len(checks)} parts"
     for check, part in zip(checks.values(), observation, strict=True):
         wrong = check(part)
         if wrong:
@@ -216,23 +218,23 @@ def _wrong_of_tuple(checks: Mapping[Any, Check], name: str, observation: Any) ->
     return ""
 
 
-def _wrong_of_other(space: Any, name: str, observation: Any) -> str:
+def _other_error(space: Any, name: str, observation: Any) -> str:
     if space.contains(observation):
         return ""
-    return f"{_part_of(name)}={said(observation)}: its space is {space}"
+    return f"{_part_of(name)}={short_repr(observation)}: its space is {space}"
 
 
-def kind_of(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """Its type, and how many it holds.
 
-    >>> kind_of((1, 2)), kind_of(None)
+    >>> describe_type((1, 2)), describe_type(None)
     ('tuple of 2', 'NoneType')
     """
     counted = isinstance(value, (tuple, list, dict))
     return f"{type(value).__name__} of {len(value)}" if counted else type(value).__name__
 
 
-def said(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """In one short line."""
     text = " ".join(repr(value).split())
     return text if len(text) < 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Calls into the code of an environment: whatever it raises becomes one line that names it."""
+"""Calls of an environment's methods: whatever they raise becomes one line that names it."""
 
 import sys
 import traceback
@@ -10,17 +10,18 @@ from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
 
-MESSAGE_LENGTH = 300  # the traceback has all of it
+MESSAGE_LENGTH = 300  # longer messages are cut; the traceback is complete
 
 Answer = TypeVar("Answer")
 _EXIT_CODES_OF_SIGNALS = {128 + number for number in SIGNALS}
 
 
 def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -> Answer:
-    """What `function` answers; `name` and `method` are what an error calls the two.
+    """Call `function` and return its result. Whatever it raises becomes a WorkerError that names the
+    environment (`name`) and the method.
 
-    Not only exceptions are caught: `sys.exit()` in an environment would end a run in silence, and
-    StopIteration would end the generator that a run is.
+    Not only exceptions are caught: `sys.exit()` in an environment would end a run without a message,
+    and StopIteration would silently end the generator that implements the training loop.
     """
     settings = _torch_settings()
     try:
@@ -33,16 +34,17 @@ def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -
         raise
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in _EXIT_CODES_OF_SIGNALS:
-            raise  # of `Stop`: a second signal ends the process
-        said = short_error(error)
-        said = said if len(said) <= MESSAGE_LENGTH else f"{said[:MESSAGE_LENGTH]}..."
-        line = f"the environment {name} failed in {method}(): {said}"
+            raise  # by our own signal handler: a second signal exits immediately
+        message = short_error(error)
+        if len(message) > MESSAGE_LENGTH:
+            message = f"{message[:MESSAGE_LENGTH]}..."
+        line = f"the environment {name} failed in {method}(): {message}"
         raise WorkerError(line, traceback.format_exc()) from error
 
 
 def _torch_settings() -> Any:
-    """What an environment may not change in the process that learns; without an import of PyTorch,
-    which workers do not need."""
+    """Settings that an environment may not change in the training process. PyTorch is not imported
+    for this: workers do without it."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "is_grad_enabled"):
         return None
@@ -56,7 +58,7 @@ def _restore(settings: Any) -> None:
 
 
 def close(name: str, function: Callable[[], Any]) -> None:
-    """What an environment raises as it closes costs a warning: its work is done."""
+    """Close an environment. An error is only a warning, since its results are no longer needed."""
     try:
         call(name, "close", function)
     except (ConfigError, WorkerError) as error:
@@ -65,13 +67,13 @@ def close(name: str, function: Callable[[], Any]) -> None:
 
 @cache
 def _warn_once(line: str) -> None:
-    """A run closes several environments of a kind."""
+    """Once per message: a run closes several copies of an environment."""
     warn(line)
 
 
 class NamedEnv:
-    """An environment of any suite, or several grids as one, with errors that name it. All else is
-    the environment's own."""
+    """Wrapper for an environment of any suite, or for a vectorized grid environment, whose errors
+    name it. Other attributes are forwarded."""
 
     def __init__(self, name: str, inner: Any):
         self.name, self.inner = name, inner

@@ -30,7 +30,7 @@ from cclf.storage.atomic_files import fsync_write, sync_folder
 from cclf.storage.checkpoint_files import (
     OWN_FILES,
     checksum,
-    index_text,
+    index_bytes,
     read_checked,
     read_index,
     serials,
@@ -169,7 +169,7 @@ class Checkpoints:
         for name, data in zip(OWN_FILES, contents, strict=True):
             fsync_write(temporary / name, data)
             checksums[name] = checksum(data)
-        fsync_write(temporary / "index.json", index_text(checksums))
+        fsync_write(temporary / "index.json", index_bytes(checksums))
         sync_folder(temporary)
         return table
 

@@ -21,16 +21,16 @@ OWN_FILES = ("state.json", "tensors.safetensors")
 
 
 def serials(folder: Path) -> list[int]:
-    """The checkpoints in `folder`, the oldest first.
+    """The numbers of the checkpoints in `folder`, the oldest first; none if there is no such folder.
 
-    Nothing was saved only where there is no such folder. A link that leads nowhere or a file in its
-    place is refused: the run would begin again and lose what it wrote.
+    A broken link or a file in its place raises ConfigError: otherwise the run would restart from
+    step 0 and overwrite its results.
     """
     advice = "restore that folder, or delete what is there to train from the beginning"
     with data_error_context(f"cannot read the checkpoints in {folder}", advice):
         try:
             os.lstat(folder)
-        # The latter where there is no run folder either.
+        # NotADirectoryError: a parent of the path is a file.
         except (FileNotFoundError, NotADirectoryError):
             return []
         try:
@@ -44,8 +44,8 @@ def checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def index_text(checksums: dict[str, str]) -> bytes:
-    """The one text that lists these checksums: any other byte in the file shows."""
+def index_bytes(checksums: dict[str, str]) -> bytes:
+    """The exact content of index.json for these checksums, so that any changed byte is detected."""
     own = checksum(json.dumps(checksums, sort_keys=True).encode())
     return json.dumps(
         {"sha256": checksums, "sha256_of_this": own}, sort_keys=True, indent=1
@@ -56,7 +56,7 @@ def read_index(own: Path) -> dict[str, str]:
     """The checksums of all files of the checkpoint in the folder `own`, by name."""
     index = read_file(own / "index.json")
     checksums: dict[str, str] = json.loads(index)["sha256"]
-    check_data(index == index_text(checksums), "index.json is not as it was written")
+    check_data(index == index_bytes(checksums), "index.json is not as it was written")
     return checksums
 
 
@@ -72,11 +72,11 @@ def read_checked(own: Path, name: str, checksums: dict[str, str]) -> bytes:
 
 
 def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
-    """What the newest good checkpoint in `folder` knows of its run's tables; empty where nothing
-    was saved, or by an earlier version.
+    """The records of the CSV files in the newest valid checkpoint in `folder`; empty if there is none,
+    or if an earlier version wrote it.
 
-    Its index and state.json are checked, and all of its files only where it must be `whole`. A run
-    may go on there meanwhile.
+    Only index.json and state.json are verified, or every file if `whole`. Safe while the run is
+    training.
     """
     while True:
         known = serials(folder)
@@ -95,5 +95,5 @@ def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
         if serials(folder) == known:  # otherwise the run pruned them while they were read
             break
     if known:
-        raise ConfigError(f"no checkpoint in {folder} is good")
+        raise ConfigError(f"every checkpoint in {folder} is damaged")
     return {}

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 
 from cclf.console import warn
-from cclf.storage.known_rows import (
-    FINAL_FACTS,
-    TablePrefix,
+from cclf.storage.loggers import Logger
+from cclf.storage.safe_loading import check_data
+from cclf.storage.table_records import (
+    FINAL_RECORD,
+    TableRecord,
     add_row,
     check_tables,
     rows_up_to,
     sha256_of,
-    write_final_facts,
+    write_final_record,
 )
-from cclf.storage.loggers import Logger
-from cclf.storage.safe_loading import check_data
 from cclf.storage.trackers import short_tracker_error
 from cclf.types import Metrics
 
@@ -40,11 +40,11 @@ class CsvTable:
         path: Path,
         columns: Iterable[str],
         resume_env_steps: int,
-        known: TablePrefix | None = None,
-        with_later: bool = False,
+        known: TableRecord | None = None,
+        include_later: bool = False,
     ):
         """`rows_up_to` says which rows stay."""
-        kept = rows_up_to(path, resume_env_steps, known, with_later)
+        kept = rows_up_to(path, resume_env_steps, known, include_later)
         own = tuple(columns)
         self.columns = (
             *own,
@@ -78,8 +78,8 @@ class CsvTable:
         )
         self._file.flush()
 
-    def known(self) -> TablePrefix:
-        return TablePrefix(self.columns, self._rows, self._sha256.hexdigest())
+    def known(self) -> TableRecord:
+        return TableRecord(self.columns, self._rows, self._sha256.hexdigest())
 
     def _counted(self, row: dict[str, str]) -> dict[str, str]:
         self._rows += 1
@@ -135,19 +135,19 @@ class MetricAccumulator:
 
 
 def _reopened_final(
-    folder: Path, resume_env_steps: int, known: TablePrefix | None
-) -> TablePrefix | None:
+    folder: Path, resume_env_steps: int, known: TableRecord | None
+) -> TableRecord | None:
     """Forget the rows of final.csv after this moment, and what final.json says of them; the rows
     that stay."""
-    path, facts = folder / "final.csv", folder / FINAL_FACTS
+    path, facts = folder / "final.csv", folder / FINAL_RECORD
     had_facts = os.path.lexists(facts)
     facts.unlink(missing_ok=True)  # never ahead of the rows, whatever ends this process
     if not path.exists():
         return None
-    table = CsvTable(path, EVAL_COLUMNS, resume_env_steps, known, with_later=True)
+    table = CsvTable(path, EVAL_COLUMNS, resume_env_steps, known, include_later=True)
     table.close()
     if had_facts:
-        write_final_facts(folder, table.known())
+        write_final_record(folder, table.known())
     return table.known()
 
 
@@ -161,7 +161,7 @@ class RunLog:
         mirrors: Sequence[Logger],
         resume_env_steps: int,
         evaluation_due: bool = False,
-        known: Mapping[str, TablePrefix] | None = None,
+        known: Mapping[str, TableRecord] | None = None,
     ):
         """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that
         very step, too. `known` are those of the checkpoint, by table."""
@@ -220,7 +220,7 @@ class RunLog:
                 line = f"{mirror.name} failed, the run goes on without it: {short_tracker_error(error)}"
                 warn(line)
 
-    def known(self) -> dict[str, TablePrefix]:
+    def known(self) -> dict[str, TableRecord]:
         """The rows that are there now, by table, for a checkpoint."""
         final = {} if self._final is None else {"final": self._final}
         return {"train": self.train.known(), "eval": self.eval.known()} | final

@@ -112,7 +112,7 @@ class LocalRun:
         return self._child.process
 
     def poll(self) -> list[RunStatus]:
-        reports = self._child.reports()
+        reports = self._child.statuses()
         if reports[0].exit_code is not None and self.gpu is not None:
             self._free_gpu_places.append(self.gpu)
             self.gpu = None

@@ -387,7 +387,7 @@ class RemoteRun:
     def report(self) -> tuple[list[RunStatus], list[int]]:
         """How the runs stand, and the numbers of their newest checkpoints."""
         assert self._child is not None, "train comes before report"
-        reports = self._child.reports()
+        reports = self._child.statuses()
         return reports, [_newest_checkpoint(folder) for folder in self.job.folders(self.out)]
 
     def stop(self) -> None:

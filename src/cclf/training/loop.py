@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite, first_non_finite_of
-from cclf.storage.known_rows import TablePrefix
 from cclf.storage.safe_loading import check_data, check_same_structure, data_error_context
+from cclf.storage.table_records import TableRecord
 from cclf.storage.tables import MetricAccumulator, RunLog
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
 from cclf.training.evaluation import (
@@ -78,7 +78,7 @@ class TrainingRun:
         self._evaluations: list[EvaluationInfo] = []
         self._replay_lost = False  # what is loaded of it stands for frames that were not kept
         # of the tables, by the checkpoint that this run goes on from
-        self.known_rows: dict[str, TablePrefix] = {}
+        self.known_rows: dict[str, TableRecord] = {}
 
     @property
     def env_steps(self) -> int:
@@ -283,7 +283,7 @@ class TrainingRun:
             setattr(self, name, state[name])
         check_same_structure([0.0], self.finished_returns, "finished_returns")
         self.known_rows = {
-            name: TablePrefix(**facts) for name, facts in state.get("tables", {}).items()
+            name: TableRecord(**facts) for name, facts in state.get("tables", {}).items()
         }  # older ones have none
         if self.finished:
             # nothing is left to do, and a smaller budget than was run may have no room for the

@@ -18,7 +18,8 @@ _CPU = torch.device("cpu")
 class _Setting(NamedTuple):
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    # Values that compute as PyTorch does by default, that default first; empty: any value does.
+    # Values equivalent to PyTorch's default, the default itself first. Empty: the setting is saved and
+    # restored but never reset.
     defaults: tuple[Any, ...] = ()
 
 
@@ -34,25 +35,25 @@ def _set_deterministic(mode: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
 
 
-def _known(*settings: _Setting) -> tuple[_Setting, ...]:
+def _available(*settings: _Setting) -> tuple[_Setting, ...]:
     """Those that this version of PyTorch has."""
-    known = []
+    available = []
     for setting in settings:
         with suppress(AttributeError):
             _value(setting)
-            known.append(setting)
-    return tuple(known)
+            available.append(setting)
+    return tuple(available)
 
 
 def _value(setting: _Setting) -> Any:
-    """None where an older and a newer setting of the same precision disagree."""
+    """The value; None if PyTorch raises because an older and a newer precision setting conflict."""
     try:
         return setting.read()
     except RuntimeError:
         return None
 
 
-_OF_THREAD = _known(
+_THREAD_SETTINGS = _available(
     _Setting(torch.is_grad_enabled, torch.set_grad_enabled, (True,)),
     *(
         _Setting(
@@ -63,7 +64,7 @@ _OF_THREAD = _known(
         for device in ("cpu", "cuda")
     ),
 )
-_OF_PROCESS = _known(
+_PROCESS_SETTINGS = _available(
     _Setting(torch.get_default_dtype, torch.set_default_dtype, (torch.float32,)),
     _Setting(
         lambda: (
@@ -82,14 +83,14 @@ _OF_PROCESS = _known(
     _precision(backends.mkldnn, "conv", "none", "ieee"),
     _precision(backends.mkldnn, "rnn", "none", "ieee"),
 )
-# The config of a run says what these are, or that they stay as they are.
-_PRECISION_ON_GPU = _known(
+# Set by the config of a run or left unchanged by it, so they are saved and restored but not reset.
+_PRECISION_ON_GPU = _available(
     _attribute(backends.cudnn, "allow_tf32"),
     _precision(backends.cuda, "matmul"),
     _precision(backends.cudnn, "conv"),
     _precision(backends.cudnn, "rnn"),
 )
-_OF_RUN = (
+_RUN_SETTINGS = (
     _Setting(torch.get_num_threads, torch.set_num_threads),
     _attribute(backends.cudnn, "benchmark"),
 )
@@ -105,17 +106,17 @@ def default_settings() -> Iterator[None]:
         # Only where it is needed: an active device context makes every call of PyTorch slower.
         if torch.get_default_device() != _CPU:
             held.enter_context(_CPU)
-        held.callback(_write, _values(_OF_THREAD))
-        _write_defaults(_OF_THREAD)
+        held.callback(_write, _values(_THREAD_SETTINGS))
+        _write_defaults(_THREAD_SETTINGS)
         held.enter_context(_default_settings_of_process())
         yield
 
 
 @contextmanager
 def restored_settings() -> Iterator[None]:
-    """All settings are at the end what they are at the beginning. Not the environment variable that
-    `deterministic` sets: CUDA reads it once."""
-    before = _values((*_OF_THREAD, *_OF_PROCESS, *_PRECISION_ON_GPU, *_OF_RUN))
+    """Restore all settings on exit, except the environment variable CUBLAS_WORKSPACE_CONFIG that
+    `deterministic` sets: cuBLAS reads it only once."""
+    before = _values((*_THREAD_SETTINGS, *_PROCESS_SETTINGS, *_PRECISION_ON_GPU, *_RUN_SETTINGS))
     device = torch.get_default_device()
     try:
         yield
@@ -129,7 +130,7 @@ def restored_settings() -> Iterator[None]:
 # sets the defaults, and the last one restores what the program had set.
 _lock = threading.RLock()
 _users = 0
-_of_program: list[tuple[_Setting, Any]] = []
+_saved_process_settings: list[tuple[_Setting, Any]] = []
 # A process that is forked while another thread holds the lock could never get it.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
@@ -138,11 +139,11 @@ os.register_at_fork(
 
 @contextmanager
 def _default_settings_of_process() -> Iterator[None]:
-    global _users, _of_program
+    global _users, _saved_process_settings
     with _lock:
         if _users == 0:
-            before = _values((*_OF_PROCESS, *_PRECISION_ON_GPU))
-            _of_program = before if _write_defaults(_OF_PROCESS) else []
+            before = _values((*_PROCESS_SETTINGS, *_PRECISION_ON_GPU))
+            _saved_process_settings = before if _write_defaults(_PROCESS_SETTINGS) else []
         _users += 1
     try:
         yield
@@ -150,11 +151,11 @@ def _default_settings_of_process() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0:
-                _write(_of_program)
+                _write(_saved_process_settings)
 
 
 def _write_defaults(settings: Iterable[_Setting]) -> bool:
-    """Whether one of them had another value."""
+    """Reset settings that differ from their default. Returns whether any did."""
     others = [setting for setting in settings if _value(setting) not in setting.defaults]
     for setting in others:
         if _value(setting) not in setting.defaults:  # an earlier one may have changed it

@@ -19,9 +19,9 @@ from cclf.envs.registry import task_note
 from cclf.errors import ConfigError, WorkerError
 from cclf.storage import run_folder
 from cclf.storage.failure import NonFiniteError, check_not_failed
-from cclf.storage.known_rows import check_tables
 from cclf.storage.loggers import make_loggers
 from cclf.storage.safe_loading import data_error_context
+from cclf.storage.table_records import check_tables
 from cclf.storage.tables import RunLog
 from cclf.training import devices
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks
