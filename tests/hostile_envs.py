@@ -4,6 +4,7 @@
 import errno
 import os
 import sys
+import tempfile
 
 import gymnasium
 import numpy as np
@@ -116,7 +117,7 @@ def changes_dtype(answer):
 
 
 def changes_directory(answer):
-    os.chdir(os.sep)
+    os.chdir(tempfile.gettempdir())
     return answer
 
 
@@ -144,6 +145,7 @@ register("Full", "step", throws(OSError(errno.ENOSPC, "full")), at_call=45)
 register("Scalar", "step", sees(7.0), at_call=45)
 register("Dtype", "step", changes_dtype, at_call=45)
 register("ChangesDirectory", "step", changes_directory, at_call=35)
+register("ChangesDirectoryInMake", "make", changes_directory, at_call=1)
 register("Early", "step", boom, at_call=5)
 register("RaiseInReset", "reset", boom, at_call=2)
 register("SteadyGame", "", None, action_space=Discrete(3))

@@ -367,9 +367,15 @@ def test_a_run_goes_on_from_its_checkpoint_once_its_environment_is_repaired(tmp_
     assert cut == whole
 
 
-def test_an_environment_that_changes_the_working_directory_moves_no_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["ChangesDirectory", "ChangesDirectoryInMake"])
+def test_an_environment_that_changes_the_working_directory_moves_no_run(
+    tmp_path, monkeypatch, name
+):
+    config = tiny_config(f"gym/hostile_envs:{name}-v0", "rad", observe="state")
+    words = tiny_options(config)
+    gymnasium_env.inspect_env.cache_clear()  # the command makes the environment anew
     monkeypatch.chdir(tmp_path)
-    config, (code, stdout, err) = trained("ChangesDirectory", "runs")
+    code, stdout, err = cclf("train", *words, "--out", "runs")
     assert code == 0, err
     assert stdout == f"{'runs' / Path(config.run_name())}\n"
     assert (tmp_path / "runs" / config.run_name() / "checkpoint").is_dir()

@@ -27,8 +27,10 @@ def main(arguments: list[str]) -> int:
 
     stop = StopSignal(STOP_MESSAGE)
     stop.install()  # before all else: a signal that comes now is answered like any later one
-    asked = train_config(arguments)
-    configs = all_configs(asked, arguments)
+    # Some tasks are known only once their environment is made, which may change the directory.
+    with contextlib.chdir(Path.cwd()):
+        asked = train_config(arguments)
+        configs = all_configs(asked, arguments)
     if asked.dry_run:
         from cclf.envs.make import refuse_unknown
 
