@@ -131,12 +131,12 @@ def test_a_finished_call_returns_at_once_and_writes_nothing_on_standard_output(
     ("wrong", "line"),
     [
         ({"batch_sise": 16}, "unknown option 'batch_sise'; did you mean batch_size?"),
-        ({"bonus_temperature": 0.5}, "bonus_temperature=0.5 clashes with"),
+        ({"bonus_temperature": 0.5}, "bonus_temperature=0.5 conflicts with"),
         ({"env_steps": 1.5}, "env_steps=1.5 must be a whole number"),
         ({"device": "tpu"}, "device"),
         ({"method": "ccfl"}, "unknown method 'ccfl'"),
         ({"profile": "papre"}, "did you mean paper?"),
-        ({"base": "rainbow"}, "clashes with toy/reach-1d"),
+        ({"base": "rainbow"}, "conflicts with toy/reach-1d"),
     ],
 )
 def test_what_the_command_line_refuses_is_refused(

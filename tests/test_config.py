@@ -67,7 +67,7 @@ def test_config_and_presets_import_neither_torch_nor_numpy():
 def test_pieces_that_cannot_act_are_refused_by_both_names(values, names):
     with pytest.raises(ConfigError) as caught:
         MethodConfig(**values)
-    for name in (*names, "clashes with"):
+    for name in (*names, "conflicts with"):
         assert name in str(caught.value)
 
 
@@ -138,7 +138,7 @@ def _rainbow(name="cclf", **changes):
 def test_options_of_two_groups_that_clash_are_both_named(make, names):
     with pytest.raises(ConfigError) as caught:
         make()
-    for name in (*names, "clashes with"):
+    for name in (*names, "conflicts with"):
         assert name in str(caught.value)
 
 
@@ -196,7 +196,7 @@ def test_a_run_refuses_names_and_seeds_that_are_none(name, bad):
 
 
 def test_a_window_of_re3_holds_at_least_one_update():
-    with pytest.raises(ConfigError, match="re3_window_observations=127 clashes with num_envs=16"):
+    with pytest.raises(ConfigError, match="re3_window_observations=127 conflicts with num_envs=16"):
         A2cConfig(re3=True, re3_window_observations=127)
     assert A2cConfig(re3=True, re3_window_observations=128)
 

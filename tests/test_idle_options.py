@@ -296,7 +296,7 @@ def test_no_option_is_refused_that_would_act(base, method):
 )
 def test_the_refusal_names_both(task, method, group, option, value, other):
     defaults = presets.resolve(task, method)
-    pattern = rf"^{option}={value} clashes with .*{re.escape(other)}.*: it would do nothing"
+    pattern = rf"^{option}={value} conflicts with .*{re.escape(other)}.*: it would do nothing"
     with pytest.raises(ConfigError, match=pattern):
         reject_inactive_options(changed(defaults, group, option, value), defaults)
 

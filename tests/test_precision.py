@@ -78,7 +78,7 @@ def test_a_run_of_a_gpu_is_not_begun_again_without_one(
     folder.mkdir(parents=True)
     words = ["dmc/cartpole-swingup", "--method", "cclf", "--device", "cpu", "--out", str(tmp_path)]
     assert cli.main(["train", *words]) == 2
-    assert "precision=bf16 clashes with device=cpu" in capsys.readouterr().err
+    assert "precision=bf16 conflicts with device=cpu" in capsys.readouterr().err
     assert list(folder.parent.iterdir()) == [folder]
     assert not list(folder.iterdir())
 
@@ -110,7 +110,7 @@ def test_a_sweep_that_was_begun_stays_in_one_precision(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changes", [{"frame_stack": 6}, {"crop_pixels": 82}])
 def test_bf16_is_refused_where_its_kernels_are_not_made_for_it(changes: dict[str, int]) -> None:
     (name,) = changes
-    with pytest.raises(ConfigError, match=f"precision=bf16 clashes with {name}="):
+    with pytest.raises(ConfigError, match=f"precision=bf16 conflicts with {name}="):
         presets.with_changes(CARTPOLE, {"precision": "bf16", **changes})
     presets.with_changes(CARTPOLE, {"precision": "tf32", **changes})
 

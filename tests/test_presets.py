@@ -499,8 +499,8 @@ def test_every_method_of_rainbow_has_the_small_size(method):
     ("task", "size", "line"),
     [
         ("dmc/walker-walk", "smal", "unknown size 'smal'; did you mean small"),
-        ("minigrid/Empty-16x16", "small", "--size small clashes with a2c, which has one size"),
-        ("toy/reach", "small", "smaller already: frame_pixels is 20, not 50; leave it out"),
+        ("minigrid/Empty-16x16", "small", "--size small conflicts with a2c, which has one size"),
+        ("toy/reach", "small", "smaller already: frame_pixels is 20, not 50; remove it"),
         ("toy/catch", "small", "smaller already: hidden_dim is 64, not 128"),
     ],
 )

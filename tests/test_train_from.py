@@ -75,12 +75,12 @@ def test_seeds_may_be_several(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["toy/reach-1d"], "clashes with toy/reach-1d"),
-        (["--method", "cclf"], "clashes with --method"),
-        (["--base", "sac"], "clashes with --base"),
-        (["--profile", "paper"], "clashes with --profile"),
-        (["--with-tasks", "toy/reach"], "clashes with --with-tasks"),
-        (["--bonus-temperature", "0.5"], "bonus_temperature=0.5 clashes with"),
+        (["toy/reach-1d"], "conflicts with toy/reach-1d"),
+        (["--method", "cclf"], "conflicts with --method"),
+        (["--base", "sac"], "conflicts with --base"),
+        (["--profile", "paper"], "conflicts with --profile"),
+        (["--with-tasks", "toy/reach"], "conflicts with --with-tasks"),
+        (["--bonus-temperature", "0.5"], "bonus_temperature=0.5 conflicts with"),
         (["--batch-sise", "8"], "batch-sise"),
     ],
 )
@@ -103,7 +103,7 @@ def broken(change: dict[str, Any]) -> str:
         (broken({"surplus": 1}), "cannot read"),
         (broken({"run": {"env_steps": "many"}}), "env_steps=many must be a whole number"),
         (broken({"task": "toy/nowhere"}), "unknown task 'toy/nowhere'"),
-        (broken({"task": "toy/catch"}), "clashes with toy/catch"),
+        (broken({"task": "toy/catch"}), "conflicts with toy/catch"),
         (broken({"task": "dmc/../../x"}), "unknown task 'dmc/../../x'"),
         (broken({"method_name": "../../x"}), "unknown method '../../x'"),
         (broken({"profile": "mine"}), "unknown profile 'mine'"),

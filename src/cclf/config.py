@@ -58,7 +58,7 @@ class EnvConfig:
         validate_fields(self)
         if self.crop_pixels > self.frame_pixels:
             raise ConfigError(
-                f"crop_pixels={self.crop_pixels} clashes with frame_pixels={self.frame_pixels}: "
+                f"crop_pixels={self.crop_pixels} conflicts with frame_pixels={self.frame_pixels}: "
                 "a crop cannot be larger than its frame; lower crop_pixels"
             )
 
@@ -142,35 +142,35 @@ class MethodConfig:
             pieces.insert(0, "selection=curiosity")
         if pieces and not self.contrastive:
             raise ConfigError(
-                f"contrastive=False clashes with {pieces[0]}: curiosity is the error of a belief "
+                f"contrastive=False conflicts with {pieces[0]}: curiosity is the error of a belief "
                 "that only the contrastive loss "
                 f"trains; turn contrastive on or {pieces[0]} off"
             )
         if self.augmentation == "centre-crop" and (self.views > 1 or self.contrastive):
             other = "contrastive=True" if self.contrastive else f"views={self.views}"
             raise ConfigError(
-                f"augmentation=centre-crop clashes with {other}: all centre crops are the same; "
+                f"augmentation=centre-crop conflicts with {other}: all centre crops are the same; "
                 "use random-crop"
             )
         if self.selection != "all" and self.views < 3:
             raise ConfigError(
-                f"selection={self.selection} clashes with views={self.views}: there is nothing to "
+                f"selection={self.selection} conflicts with views={self.views}: there is nothing to "
                 "choose from; use views>=3"
             )
         if self.augmentation == "none" and self.views != 1:
             raise ConfigError(
-                f"augmentation=none clashes with views={self.views}: duplicates are all the same; "
+                f"augmentation=none conflicts with views={self.views}: duplicates are all the same; "
                 "use views=1"
             )
         if pieces and self.views < 2 and self.augmentation != "none":
             raise ConfigError(
-                f"{pieces[0]} clashes with views={self.views} and "
+                f"{pieces[0]} conflicts with views={self.views} and "
                 f"augmentation={self.augmentation}: curiosity compares two "
                 "views; use views>=2"
             )
         if pieces and self.selection == "all" and self.views != 2 and self.augmentation != "none":
             raise ConfigError(
-                f"{pieces[0]} clashes with selection=all and views={self.views}: without a "
+                f"{pieces[0]} conflicts with selection=all and views={self.views}: without a "
                 "selection the pair is two views; "
                 "use views=2"
             )
@@ -264,8 +264,8 @@ class Config:
         able = getattr(self.algorithm, "observes", ("pixels",))
         if self.env.observe not in able:
             raise ConfigError(
-                f"observe={self.env.observe} clashes with {self.base}, which learns from "
-                f"{' or '.join(able)} alone; leave it out"
+                f"observe={self.env.observe} conflicts with {self.base}, which learns from "
+                f"{' or '.join(able)} alone; remove it"
             )
         self.algorithm.check(self)
 
@@ -341,7 +341,7 @@ class Config:
         }
 
     def why_inactive(self, option: str) -> str:
-        """What keeps an option from acting in this run, to be read after `clashes with`; empty
+        """What keeps an option from acting in this run, to be read after `conflicts with`; empty
         where it acts."""
         rules = METHOD_RULES | dict(self.algorithm.rules)
         if option not in rules:

@@ -38,7 +38,7 @@ def select_algorithm(
     if play not in base.plays:
         able = ", ".join(other.name for other in bases().values() if play in other.plays)
         raise ConfigError(
-            f"--base {base_name} clashes with {task_name}, which is {play}: use one of {able}"
+            f"--base {base_name} conflicts with {task_name}, which is {play}: use one of {able}"
         )
     return base
 
@@ -110,7 +110,7 @@ def _apply_size(config: Config, size: str, base: BaseAlgorithm) -> Config:
     already."""
     if not base.sizes:
         raise ConfigError(
-            f"--size {size} clashes with {base.name}, which has one size: leave it out"
+            f"--size {size} conflicts with {base.name}, which has one size: remove it"
         )
     if size not in base.sizes:
         raise ConfigError(
@@ -120,8 +120,8 @@ def _apply_size(config: Config, size: str, base: BaseAlgorithm) -> Config:
     for name, now, then in _changed_by(config, smaller):
         if then > now:
             raise ConfigError(
-                f"--size {size} clashes with {config.task}, which is smaller already: {name} is "
-                f"{now}, not {then}; leave it out"
+                f"--size {size} conflicts with {config.task}, which is smaller already: {name} is "
+                f"{now}, not {then}; remove it"
             )
     return replace(
         config,
@@ -231,7 +231,7 @@ def reject_inactive_options(chosen: Config, defaults: Config) -> None:
     obeyed."""
     if not chosen.run.keep_replay and not find_base(chosen.base).uses_replay:
         raise ConfigError(
-            f"keep_replay=False clashes with {chosen.base}, which has no replay: leave it out"
+            f"keep_replay=False conflicts with {chosen.base}, which has no replay: remove it"
         )
     given = defaults.hashed_fields()
     for name, value in chosen.hashed_fields().items():
@@ -243,7 +243,7 @@ def reject_inactive_options(chosen: Config, defaults: Config) -> None:
             reason = f"{chosen.task}, which repeats no action"
         if reason:
             raise ConfigError(
-                f"{option}={value} clashes with {reason}: it would do nothing; leave it out"
+                f"{option}={value} conflicts with {reason}: it would do nothing; remove it"
             )
 
 

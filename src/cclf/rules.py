@@ -29,14 +29,14 @@ def always_inactive(reason: str) -> Rule:
 
 
 def all_of(*rules: Rule) -> Rule:
-    """Acts where all say so; the first clash is named."""
+    """Acts where all say so; the first conflict is named."""
     return lambda values: next(filter(None, (rule(values) for rule in rules)), "")
 
 
 def any_of(*rules: Rule) -> Rule:
     """Acts where one of them says so."""
     return lambda values: (
-        " and ".join(clashes) if all(clashes := [rule(values) for rule in rules]) else ""
+        " and ".join(conflicts) if all(conflicts := [rule(values) for rule in rules]) else ""
     )
 
 

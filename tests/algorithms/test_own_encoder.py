@@ -230,10 +230,18 @@ def test_a_function_whose_name_means_another_by_now_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("names", "changes", "line"),
     [
-        (("toy/reach",), {"conv_layers": 3}, "conv_layers=3 clashes with encoder=own_encoders:sm"),
-        (("toy/reach",), {"conv_filters": 8, "base": "drqv2"}, "conv_filters=8 clashes with enc"),
-        (("toy/reach",), {"precision": "bf16"}, "precision=bf16 clashes with encoder=own_encode"),
-        (("gym/Pendulum-v1",), {"observe": "state"}, "=own_encoders:small clashes with observe=st"),
+        (
+            ("toy/reach",),
+            {"conv_layers": 3},
+            "conv_layers=3 conflicts with encoder=own_encoders:sm",
+        ),
+        (("toy/reach",), {"conv_filters": 8, "base": "drqv2"}, "conv_filters=8 conflicts with enc"),
+        (("toy/reach",), {"precision": "bf16"}, "precision=bf16 conflicts with encoder=own_encode"),
+        (
+            ("gym/Pendulum-v1",),
+            {"observe": "state"},
+            "=own_encoders:small conflicts with observe=st",
+        ),
         (("toy/catch",), {}, "unknown option 'encoder'"),
     ],
 )

@@ -211,7 +211,7 @@ def test_a_run_alone_on_a_cpu_is_a_plain_one():
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_replay_that_fits_nowhere_is_refused(monkeypatch, make):
-    with pytest.raises(ConfigError, match="replay_device=cuda clashes with device=cpu"):
+    with pytest.raises(ConfigError, match="replay_device=cuda conflicts with device=cpu"):
         make(tiny("rainbow", replay_device="cuda"))
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1000)
     with pytest.raises(ConfigError, match="main memory"):

@@ -151,7 +151,7 @@ def test_precisions_of_a_gpu_are_refused_without_one(tmp_path, task, precision):
     result = cclf(
         "train", task, "--precision", precision, "--device", "cpu", "--out", str(tmp_path)
     )
-    assert_refused(result, f"precision={precision} clashes with device=cpu")
+    assert_refused(result, f"precision={precision} conflicts with device=cpu")
     assert not list(tmp_path.iterdir())
 
 

@@ -151,12 +151,12 @@ def test_crops_become_noise_and_the_centre_crop_nothing():
 @pytest.mark.parametrize(
     ("task", "method", "base", "said"),
     [
-        (PENDULUM, "select", None, "selection=overlap clashes with SAC on observe=state"),
-        (PENDULUM, None, "drqv2", "observe=state clashes with drqv2, which learns from pixels"),
-        ("gym/CartPole-v1", None, None, "observe=state clashes with rainbow, which learns from"),
-        ("dmc/cartpole-swingup", None, None, "observe=state clashes with dmc/cartpole-swingup"),
-        ("toy/reach", None, None, "tasks of toy/ show pixels; leave it out"),
-        ("minigrid/Empty-16x16", None, None, "observe=state clashes with minigrid/Empty-16x16"),
+        (PENDULUM, "select", None, "selection=overlap conflicts with SAC on observe=state"),
+        (PENDULUM, None, "drqv2", "observe=state conflicts with drqv2, which learns from pixels"),
+        ("gym/CartPole-v1", None, None, "observe=state conflicts with rainbow, which learns from"),
+        ("dmc/cartpole-swingup", None, None, "observe=state conflicts with dmc/cartpole-swingup"),
+        ("toy/reach", None, None, "tasks of toy/ show pixels; remove it"),
+        ("minigrid/Empty-16x16", None, None, "observe=state conflicts with minigrid/Empty-16x16"),
     ],
 )
 def test_what_cannot_observe_state_is_refused(task, method, base, said):
@@ -166,13 +166,13 @@ def test_what_cannot_observe_state_is_refused(task, method, base, said):
 
 def test_a_choice_of_views_that_would_be_the_same_is_refused():
     curl = resolve(PENDULUM, "curl", observe="state")
-    with pytest.raises(ConfigError, match="augmentation=none clashes with contrastive=True"):
+    with pytest.raises(ConfigError, match="augmentation=none conflicts with contrastive=True"):
         dataclasses.replace(curl, method=dataclasses.replace(curl.method, augmentation="none"))
     rad = resolve(PENDULUM, "rad", observe="state")
     plain = dataclasses.replace(rad, method=dataclasses.replace(rad.method, augmentation="none"))
     assert plain.method == resolve(PENDULUM, "sac-pixel", observe="state").method
     pixels = resolve(PENDULUM, "rad")
-    with pytest.raises(ConfigError, match="noise clashes with SAC on observe=pixels"):
+    with pytest.raises(ConfigError, match="noise conflicts with SAC on observe=pixels"):
         dataclasses.replace(pixels, method=dataclasses.replace(pixels.method, augmentation="noise"))
 
 
@@ -182,7 +182,7 @@ def test_options_of_pixels_are_refused(option):
     group = "env" if hasattr(defaults.env, option) else "algorithm"
     value = getattr(getattr(defaults, group), option) - (1 if option == "crop_pixels" else -1)
     part = dataclasses.replace(getattr(defaults, group), **{option: value})
-    with pytest.raises(ConfigError, match=f"{option}={value} clashes with observe=state"):
+    with pytest.raises(ConfigError, match=f"{option}={value} conflicts with observe=state"):
         reject_inactive_options(dataclasses.replace(defaults, **{group: part}), defaults)
 
 

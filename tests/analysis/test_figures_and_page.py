@@ -265,7 +265,7 @@ def test_scores_are_drawn_of_one_suite_and_profile(
         in capsys.readouterr().err
     )
     assert cli.main([*words, "--less", "cclf"]) == 2
-    assert "leave --less" in capsys.readouterr().err
+    assert "remove --less" in capsys.readouterr().err
 
 
 def test_a_difference_is_of_the_mean_over_training_where_runs_were_looked_at_often() -> None:

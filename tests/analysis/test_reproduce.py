@@ -288,7 +288,7 @@ def test_five_views_keep_more_for_gradients_than_two_and_have_the_same_parameter
 )
 def test_options_that_cost_cannot_use_are_refused(words, capsys):
     assert cli.main(["reproduce", "cost", "--dry-run", *words]) == 2
-    assert f"{words[0]} clashes with cost" in capsys.readouterr().err
+    assert f"{words[0]} conflicts with cost" in capsys.readouterr().err
 
 
 def test_cost_takes_the_options_that_act():

@@ -347,7 +347,7 @@ def test_the_environment_says_which_base_algorithm_plays_it():
     assert presets.resolve("gym/Pendulum-v1", base_name="drqv2").base == "drqv2"
     assert_refused(
         cclf("train", "gym/cclf-game/Falling-v0", "--base", "sac"),
-        "--base sac clashes with gym/cclf-game/Falling-v0, which is discrete: use one of rainbow",
+        "--base sac conflicts with gym/cclf-game/Falling-v0, which is discrete: use one of rainbow",
     )
 
 

@@ -395,11 +395,11 @@ def _pendulum():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["gym/CartPole-v1", "--observe", "state"], "observe=state clashes with rainbow"),
+        (["gym/CartPole-v1", "--observe", "state"], "observe=state conflicts with rainbow"),
         (["dmc/walker-walk", "--observe", "state"], "tasks of dmc/ show pixels"),
         (["gym/Pendulum-v1", "--observe", "stat"], "tasks of gym/ show pixels or state"),
         (["gym/Pendulum-v1", "--observe", "state", "--method", "select"], "selection=overlap"),
-        (["gym/Pendulum-v1", "--observe", "state", "--base", "drqv2"], "clashes with drqv2"),
+        (["gym/Pendulum-v1", "--observe", "state", "--base", "drqv2"], "conflicts with drqv2"),
         (["gym/Pendulum-v1", "--observe", "state", "--augmentation", "none"], "augmentation=none"),
         (["gym/Pendulum-v1", "--noise-scale", "0.2"], "augmentation=random-crop"),
     ],
@@ -423,5 +423,5 @@ def test_the_doctor_forecasts_a_run_of_state(monkeypatch):
 
 def test_a_config_that_somebody_wrote_gets_no_pixels_in_the_place_of_state():
     config = tiny_state()
-    with pytest.raises(ConfigError, match="observe=state clashes with toy/reach"):
+    with pytest.raises(ConfigError, match="observe=state conflicts with toy/reach"):
         build.make_learner(replace(config, task="toy/reach"), CPU)

@@ -119,7 +119,7 @@ def test_what_needs_the_replay_is_refused(tmp_path, base):
 
 def test_it_is_refused_where_there_is_no_replay():
     result = cclf("train", "minigrid/Empty-16x16", "--no-keep-replay", "--dry-run")
-    assert_refused(result, "keep_replay=False clashes with a2c, which has no replay")
+    assert_refused(result, "keep_replay=False conflicts with a2c, which has no replay")
 
 
 # --- room for it

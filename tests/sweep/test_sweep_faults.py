@@ -249,8 +249,12 @@ def test_progress_of_a_damaged_table_is_that_of_none(table: str, tmp_path: Path)
     [
         ((), ("--device", "cuda:99"), "device 'cuda:99' is not there"),
         ((), ("--device", "nowhere"), "unknown device 'nowhere'"),
-        ((), ("--device", "cpu", "--precision", "bf16"), "precision=bf16 clashes with device=cpu"),
-        ((), ("--device", "cpu", "--replay-device", "cuda"), "replay_device=cuda clashes"),
+        (
+            (),
+            ("--device", "cpu", "--precision", "bf16"),
+            "precision=bf16 conflicts with device=cpu",
+        ),
+        ((), ("--device", "cpu", "--replay-device", "cuda"), "replay_device=cuda conflicts"),
         ((), ("--tracker", "wandb"), "--tracker wandb needs wandb: pip install 'cclf[wandb]'"),
         ((), ("--encoder", "missing_module:f"), "Python finds no module 'missing_module'"),
         (("--tasks", "toy/reach-3d"), (), "unknown task 'toy/reach-3d'"),

@@ -206,7 +206,7 @@ def validate_augmentation(
     for name, known in (("augmentation", augmentations), ("selection", selections)):
         if getattr(method, name) not in known:
             chosen = f"{name}={getattr(method, name)}"
-            raise ConfigError(f"{chosen} clashes with {learner}: use one of {', '.join(known)}")
+            raise ConfigError(f"{chosen} conflicts with {learner}: use one of {', '.join(known)}")
 
 
 def validate_encoder_name(encoder: str) -> None:
@@ -235,7 +235,7 @@ def validate_bf16(config: Config) -> None:
     elif ((pixels - 3) // 2 + 1) % 2 == 0:
         reason = f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
     if reason:
-        raise ConfigError(f"precision=bf16 clashes with {reason}; use tf32 or fp32")
+        raise ConfigError(f"precision=bf16 conflicts with {reason}; use tf32 or fp32")
 
 
 def default_precision(config: Config) -> Precision:
@@ -251,6 +251,6 @@ def validate_workers(run: RunConfig, learner: str, names: tuple[str, ...]) -> No
     for name in names:
         if getattr(run, name):
             raise ConfigError(
-                f"{name}={getattr(run, name)} clashes with {learner}, whose environments are "
+                f"{name}={getattr(run, name)} conflicts with {learner}, whose environments are "
                 "stepped as one; leave it"
             )

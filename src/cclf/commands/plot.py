@@ -90,7 +90,7 @@ def _scores(rows: "list[Row]", options: Plot) -> Any:
     from cclf.analysis.ends import ends
 
     if options.less or options.published:
-        raise ConfigError("--scores draws where runs ended: leave --less and --published out")
+        raise ConfigError("--scores draws where runs ended: remove --less and --published")
     found = ends(rows, options.methods)
     if len(found) != 1:
         told = f"these have {'; '.join(found)}" if found else "no task here has a scale"

@@ -118,8 +118,8 @@ def _refuse_all_but(options: Any, used: tuple[str, ...]) -> None:
         for name, value in given.items():
             if name not in (*used, "where") and value != default[name]:
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} clashes with {options.table}: it would do "
-                    "nothing; leave it out"
+                    f"--{name.replace('_', '-')} conflicts with {options.table}: it would do "
+                    "nothing; remove it"
                 )
 
 

@@ -56,7 +56,7 @@ class Where:
     def __post_init__(self) -> None:
         if self.backend == "local" and (self.address is not None or self.shared_files != "detect"):
             raise ConfigError(
-                "--address and --shared-files clash with --backend local: use --backend ray"
+                "--address and --shared-files conflict with --backend local: use --backend ray"
             )
         if (
             self.jobs < 0

@@ -180,7 +180,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         raise ConfigError(f"seeds {chosen.seed} and {chosen.with_seeds}: each may be named once")
     if chosen.from_ is not None and chosen.with_tasks:
         raise ConfigError(
-            "--from clashes with --with-tasks: the file names the task; leave one out"
+            "--from conflicts with --with-tasks: the file names the task; remove one of them"
         )
     if not of_several and len({chosen.task, *chosen.with_tasks}) <= len(chosen.with_tasks):
         raise ConfigError(
@@ -193,7 +193,7 @@ def _preset(arguments: list[str], known: argparse.Namespace) -> Config:
     """What the names on a command line stand for, before its other options have their say."""
     if known.trust_imports:
         raise ConfigError(
-            "--trust-imports is for --from: what the command line names needs none; leave it out"
+            "--trust-imports is for --from: what the command line names needs none; remove it"
         )
     try:
         task = arguments[_task_place(arguments)]
@@ -221,7 +221,7 @@ def _from_file(arguments: list[str], known: argparse.Namespace) -> Config:
         also.append(arguments[_task_place(arguments)])
     if also:
         raise ConfigError(
-            f"--from {known.source} clashes with {also[0]}: the file says which run; leave one out"
+            f"--from {known.source} conflicts with {also[0]}: the file says which run; remove one of them"
         )
     return load_config_for_training(known.source, known.trust_imports)
 

@@ -298,8 +298,8 @@ def validate_observation(task_name: str, observe: ObservationType) -> None:
     suite = suite_of(task_name)
     if observe not in suite.observes:
         raise ConfigError(
-            f"observe={observe} clashes with {task_name}: tasks of {suite.name}/ show "
-            f"{' or '.join(suite.observes)}; leave it out"
+            f"observe={observe} conflicts with {task_name}: tasks of {suite.name}/ show "
+            f"{' or '.join(suite.observes)}; remove it"
         )
 
 

@@ -158,7 +158,7 @@ def make_tracker(
     except Exception as error:  # whatever a library raises that looks for a service
         line = f"{name} did not start: {short_tracker_error(error)}"
         if not resume_env_steps:
-            raise ConfigError(f"{line}; mend it, or leave --tracker {name} out") from error
+            raise ConfigError(f"{line}; mend it, or remove --tracker {name}") from error
         warn(f"{line}; the run goes on without it")
         return []
     atomic_write(folder / FILE, _text(name, identity, shown))

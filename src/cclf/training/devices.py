@@ -49,7 +49,7 @@ def set_precision(config: Config, device: torch.device) -> None:
     precision = getattr(config.settled(gpu=False).algorithm, "precision", "fp32")
     if precision != "fp32" and device.type != "cuda":
         raise ConfigError(
-            f"precision={precision} clashes with device={device}: it is made for GPUs; use "
+            f"precision={precision} conflicts with device={device}: it is made for GPUs; use "
             "precision=fp32"
         )
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
@@ -68,7 +68,7 @@ def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -
     nowhere."""
     if wanted == "cuda" and device.type != "cuda":
         raise ConfigError(
-            f"replay_device=cuda clashes with device={device}: the update must run on the GPU too"
+            f"replay_device=cuda conflicts with device={device}: the update must run on the GPU too"
         )
     if device.type == "cuda" and wanted in ("auto", "cuda"):
         free = torch.cuda.mem_get_info(device)[0]

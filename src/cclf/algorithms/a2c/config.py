@@ -91,11 +91,11 @@ class A2cConfig:
         batch_size = self.num_envs * self.rollout_steps
         if batch_size < 2:
             raise ConfigError(
-                "num_envs=1 clashes with rollout_steps=1: an update needs two transitions or more"
+                "num_envs=1 conflicts with rollout_steps=1: an update needs two transitions or more"
             )
         if self.re3 and self.re3_window_observations < batch_size:
             raise ConfigError(
-                f"re3_window_observations={self.re3_window_observations} clashes with "
+                f"re3_window_observations={self.re3_window_observations} conflicts with "
                 f"num_envs={self.num_envs} and "
                 f"rollout_steps={self.rollout_steps}: an update's observations must fit; use "
                 f"{batch_size} or more"
@@ -105,7 +105,7 @@ class A2cConfig:
         """Refuse what does not go together with the rest of a run."""
         if config.method.prioritisation:
             raise ConfigError(
-                "prioritisation=True clashes with A2C: it keeps no replay to draw from; turn "
+                "prioritisation=True conflicts with A2C: it keeps no replay to draw from; turn "
                 "prioritisation off"
             )
         validate_workers(config.run, "A2C", ("eval_workers", "env_worker"))

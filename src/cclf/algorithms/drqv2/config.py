@@ -95,12 +95,12 @@ class Drqv2Config:
         pixels = config.env.frame_pixels
         if config.env.crop_pixels != pixels:
             raise ConfigError(
-                f"crop_pixels={config.env.crop_pixels} clashes with frame_pixels={pixels}: DrQ-v2 "
+                f"crop_pixels={config.env.crop_pixels} conflicts with frame_pixels={pixels}: DrQ-v2 "
                 "sees whole frames; set both alike"
             )
         if not self.encoder and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
             raise ConfigError(
-                f"conv_layers={self.conv_layers} clashes with frame_pixels={pixels}: each 3x3 "
+                f"conv_layers={self.conv_layers} conflicts with frame_pixels={pixels}: each 3x3 "
                 "layer takes two pixels and none are left; lower conv_layers"
             )
 

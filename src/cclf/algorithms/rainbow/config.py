@@ -213,7 +213,7 @@ class RainbowConfig:
         validate_fields(self)
         if self.learn_start_agent_steps <= self.n_steps:
             raise ConfigError(
-                f"learn_start_agent_steps={self.learn_start_agent_steps} clashes with "
+                f"learn_start_agent_steps={self.learn_start_agent_steps} conflicts with "
                 f"n_steps={self.n_steps}: "
                 "no transition has its n steps yet; learn later"
             )
@@ -229,24 +229,24 @@ class RainbowConfig:
         )
         if config.env.crop_pixels != config.env.frame_pixels:
             raise ConfigError(
-                f"crop_pixels={config.env.crop_pixels} clashes with "
+                f"crop_pixels={config.env.crop_pixels} conflicts with "
                 f"frame_pixels={config.env.frame_pixels}: "
                 "Rainbow's augmentations keep the size of a frame"
             )
         least = {"data-efficient": 25, "nature": 36}[self.convolutions]
         if config.env.frame_pixels < least:
             raise ConfigError(
-                f"convolutions={self.convolutions} clashes with "
+                f"convolutions={self.convolutions} conflicts with "
                 f"frame_pixels={config.env.frame_pixels}: use {least} or more"
             )
         if config.method.augmentation == "none" and config.method.contrastive:
             raise ConfigError(
-                "augmentation=none clashes with contrastive=True: two views would be the same; use "
+                "augmentation=none conflicts with contrastive=True: two views would be the same; use "
                 "crop-pad-crop"
             )
         if config.method.augmentation == "none" and self.intensity_scale:
             raise ConfigError(
-                f"intensity_scale={self.intensity_scale} clashes with augmentation=none: it would "
+                f"intensity_scale={self.intensity_scale} conflicts with augmentation=none: it would "
                 "do nothing"
             )
         pieces = [
@@ -258,7 +258,7 @@ class RainbowConfig:
         if self.q_observations == "original" and (pieces or config.method.views > 1):
             other = pieces[0] if pieces else f"views={config.method.views}"
             raise ConfigError(
-                f"q_observations=original clashes with {other}: Q would learn from none of the "
+                f"q_observations=original conflicts with {other}: Q would learn from none of the "
                 "views; use q_observations=views"
             )
 

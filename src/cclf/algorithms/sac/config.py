@@ -135,7 +135,7 @@ class SacConfig:
         validate_fields(self)
         if not self.log_std_min < self.log_std_max:
             raise ConfigError(
-                f"log_std_min={self.log_std_min} clashes with log_std_max={self.log_std_max}: it "
+                f"log_std_min={self.log_std_min} conflicts with log_std_max={self.log_std_max}: it "
                 "must be below it"
             )
 
@@ -148,7 +148,7 @@ class SacConfig:
         validate_augmentation(method, f"SAC on observe={observe}", **known)
         if method.augmentation == "none" and method.contrastive:
             raise ConfigError(
-                "augmentation=none clashes with contrastive=True: both of its views would be the "
+                "augmentation=none conflicts with contrastive=True: both of its views would be the "
                 "same; use noise"
             )
         validate_encoder_name(self.encoder)
@@ -156,7 +156,7 @@ class SacConfig:
         pixels, convolves = config.env.crop_pixels, observe == "pixels" and not self.encoder
         if convolves and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:
             raise ConfigError(
-                f"conv_layers={self.conv_layers} clashes with crop_pixels={pixels}: "
+                f"conv_layers={self.conv_layers} conflicts with crop_pixels={pixels}: "
                 "each 3x3 layer takes two pixels and none are left; lower conv_layers"
             )
 
