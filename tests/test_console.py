@@ -172,6 +172,14 @@ def test_folder_that_may_not_be_entered_is_one_line(tmp_path, monkeypatch, capsy
     assert message.count("\n") == 1
 
 
+def test_working_directory_that_was_removed_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    assert main(["train", "toy/reach-1d", "--dry-run"]) == 2
+    assert "the working directory was removed" in capsys.readouterr().err
+
+
 def test_name_that_is_too_long_is_one_line(tmp_path, capsys):
     assert main(["train", "toy/reach-1d", "--out", str(tmp_path / ("a" * 300))]) == 2
     message = capsys.readouterr().err

@@ -230,11 +230,10 @@ class RunConfig:
 
 
 class Settings(Protocol):
-    """What the settings of a base algorithm are beside its own numbers: a frozen dataclass of its
-    package. One that learns from more than pixels says so in a further name, `observes`:
-    ClassVar[tuple[Observe, ...]]. One that takes a network as MODULE:FUNCTION calls that field
-    `encoder`; one whose field `precision` may be `auto` has a method `preferred_gpu_precision`, see
-    `Config.settled`."""
+    """What a base algorithm's settings, a frozen dataclass of its package, provide in addition to its
+    hyperparameters. Optional: `observes`, a ClassVar[tuple[ObservationType, ...]], if it learns from
+    more than pixels; `always_hashed`, see `Config.run_name`; a field `encoder` for a network given as
+    MODULE:FUNCTION; `preferred_gpu_precision`, if the field `precision` may be `auto`."""
 
     base: ClassVar[str]
     rules: ClassVar[Mapping[str, Rule]]
@@ -310,7 +309,7 @@ class Config:
 
     def hashed_fields(self) -> dict[str, Any]:
         """The flat part of the config that decides what is learned: it names the run folder and
-        guards a resume. A precision that is left open is float32 here, see `settled`."""
+        guards a resume. A precision that is left open is float32 here."""
         flat = {
             "task": self.task,
             "base": self.base,

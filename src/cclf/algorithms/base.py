@@ -1,5 +1,5 @@
 """What a base algorithm offers to the rest of the package. Each package in `cclf.algorithms` fills one
-`Base` in, and packages of others may add theirs (docs/extending.md).
+`BaseAlgorithm` in, and packages of others may add theirs (docs/extending.md).
 
 This is the light half: names, settings, methods. It imports neither torch nor numpy, so that a
 command line can be read without them. The heavy half are modules of the package, imported when they

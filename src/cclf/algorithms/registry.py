@@ -17,7 +17,7 @@ BUILT_IN = (
     "cclf.algorithms.a2c",
     "cclf.algorithms.drqv2",
 )
-ENTRY_POINTS = "cclf.bases"  # group of entry points, each of which names a `Base`
+ENTRY_POINTS = "cclf.bases"  # group of entry points, each of which names a `BaseAlgorithm`
 
 
 @cache

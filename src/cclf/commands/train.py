@@ -13,7 +13,7 @@ from cclf.commands.options import DEBUG, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from cclf.commands.train_options import all_configs, train_config
 from cclf.config import Config
 from cclf.console import say
-from cclf.errors import WorkerError
+from cclf.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
     from cclf.training.signals import StopSignal
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     stop = StopSignal(STOP_MESSAGE)
     stop.install()  # before all else: a signal that comes now is answered like any later one
     # Some tasks are known only once their environment is made, which may change the directory.
-    with contextlib.chdir(Path.cwd()):
+    with contextlib.chdir(_working_directory()):
         asked = train_config(arguments)
         configs = all_configs(asked, arguments)
     if asked.dry_run:
@@ -39,6 +39,13 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(asked.config.to_dict(), indent=2))
         return EXIT_DONE
     return run_training(configs, asked.out, stop)
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the working directory was removed: change to another one") from error
 
 
 def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:

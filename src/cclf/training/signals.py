@@ -80,7 +80,7 @@ class StopSignal:
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
     """The signals wait, here until the end, and in a process that is started meanwhile until it
-    installs its `Stop`."""
+    installs its `StopSignal`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

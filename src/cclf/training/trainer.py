@@ -73,8 +73,10 @@ def train_runs(
 
 
 def _shown(folder: Path) -> Path:
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+    """Relative to the working directory where that is shorter."""
+    with contextlib.suppress(OSError, ValueError):  # it was removed, or the folder is not below it
+        return folder.relative_to(Path.cwd())
+    return folder
 
 
 def _without_missing_extras(configs: list[Config]) -> list[Config]:
