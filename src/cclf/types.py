@@ -7,7 +7,7 @@ GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Metrics = dict[str, "Tensor"]
+
+# A value of a state dict: a tensor, an array, a bool, int, float or str, None, a list of such
+# values, or a state dict. It is Any for type checkers, as in PyTorch: readers index nested state
+# dicts, and `safe_loading.check_same_structure` compares what a file holds with the object's own
+# state before it is loaded.
+StateValue: TypeAlias = Any
+StateDict: TypeAlias = dict[str, StateValue]
 
 
 class Batch(NamedTuple):
@@ -84,8 +91,10 @@ class VectorStep(NamedTuple):
 
 
 class HasState(Protocol):
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+    """An object whose whole state can be saved and restored."""
+
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> object: ...
 
 
 class Env(HasState, Protocol):

@@ -37,6 +37,7 @@ from cclf.storage.checkpoint_files import (
 )
 from cclf.storage.replay_chunks import ReplayChunks, manifest_of, read_frames
 from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_file
+from cclf.types import StateDict, StateValue
 
 _TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
 REPLAY_KEPT = "replay_kept"  # of a run's state: whether its frames are in its checkpoint
@@ -54,7 +55,7 @@ class Checkpoints:
         self._chunks = ReplayChunks()
         self._damaged: set[int] = set()
 
-    def load(self, frames: bool = True, agent_steps: int | None = None) -> dict[str, Any] | None:
+    def load(self, frames: bool = True, agent_steps: int | None = None) -> StateDict | None:
         """The newest state that is whole; None where nothing was saved. One line says when a newer
         one had to be left out.
 
@@ -123,7 +124,7 @@ class Checkpoints:
             where = f"{agent_steps:,} agent steps, the newest that all runs of this command have"
             say(f"cclf: {self.folder.parent} goes back to {where}")
 
-    def save(self, state: dict[str, Any], frames: bool = True) -> None:
+    def save(self, state: StateDict, frames: bool = True) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the
         checkpoint before it. Without `frames` those of a replay are left out, and earlier
         checkpoints that have some are forgotten too."""
@@ -145,7 +146,7 @@ class Checkpoints:
         self._prune({serial, *(n for n in good_before[-1:] if frames or not self._has_frames(n))})
 
     def _write(
-        self, temporary: Path, serial: int, state: dict[str, Any], frames: bool
+        self, temporary: Path, serial: int, state: StateDict, frames: bool
     ) -> dict[str, Any] | None:
         shutil.rmtree(temporary, ignore_errors=True)
         self.folder.mkdir(exist_ok=True)  # without the run folder: it was removed during the run
@@ -215,7 +216,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def load(folder: Path, frames: bool = True) -> dict[str, Any] | None:
+def load(folder: Path, frames: bool = True) -> StateDict | None:
     """The newest good state in `folder`, for those who only read, also while a run goes on there;
     None where there is none."""
     while True:
@@ -244,7 +245,7 @@ def common_checkpoint_steps(folders: Sequence[Path]) -> list[int]:
     return [max(steps, default=0) for steps in known]
 
 
-def _read(folder: Path, serial: int, frames: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _read(folder: Path, serial: int, frames: bool) -> tuple[StateDict, dict[str, Any] | None]:
     """The state and its table of frames; one of _DAMAGE when a single byte is not what was
     written."""
     own = folder / f"{serial:08d}"
@@ -278,7 +279,7 @@ def _contiguous_copy(value: torch.Tensor) -> torch.Tensor:
     return value.detach().cpu().clone().contiguous()
 
 
-def _flatten(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _flatten(value: StateValue, key: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return {str(name): _flatten(item, f"{key}/{name}", tensors) for name, item in value.items()}
     if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -289,7 +290,7 @@ def _flatten(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
     return value
 
 
-def _unflatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _unflatten(value: Any, tensors: dict[str, torch.Tensor]) -> StateValue:
     if not isinstance(value, dict):
         return value
     if _TENSOR in value or _ARRAY in value:

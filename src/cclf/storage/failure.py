@@ -14,6 +14,7 @@ import torch
 
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import atomic_write, sync_folder
+from cclf.types import StateDict, StateValue
 
 FAILURE_FOLDER = "failure"
 FACTS = "failure.json"
@@ -36,7 +37,7 @@ def first_non_finite(row: Mapping[str, Any]) -> str | None:
     return min(bad, key=lambda name: not name.endswith("_loss"), default=None)
 
 
-def first_non_finite_of(state: Mapping[str, Any]) -> tuple[str, float] | None:
+def first_non_finite_of(state: StateDict) -> tuple[str, float] | None:
     """Of a nested state about to be saved, the first number that is none: its name and what it is.
 
     Each device is asked once for all its tensors. What an environment keeps is its own affair: a
@@ -61,7 +62,7 @@ def first_non_finite_of(state: Mapping[str, Any]) -> tuple[str, float] | None:
     return None
 
 
-def _floating(value: Any, name: str) -> Iterator[tuple[str, float | torch.Tensor]]:
+def _floating(value: StateValue, name: str) -> Iterator[tuple[str, float | torch.Tensor]]:
     """The floating numbers of a nested state by name, in its order; not those of an environment."""
     if isinstance(value, Mapping):
         for key, inner in value.items():

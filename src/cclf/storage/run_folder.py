@@ -26,7 +26,7 @@ from cclf.storage.safe_loading import (
     read_file,
     read_json,
 )
-from cclf.types import Learner
+from cclf.types import HasState, Learner, StateDict, StateValue
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WEIGHTS = "model.safetensors"  # of an agent that was shared, beside its config
@@ -139,7 +139,7 @@ def load_config_for_training(path: Path, trust_imports: bool) -> Config:
     return config
 
 
-def read_checkpoint(folder: Path, frames: bool = True) -> dict[str, Any]:
+def read_checkpoint(folder: Path, frames: bool = True) -> StateDict:
     """The newest good state of a run; without `frames` those of a replay, nearly all of its bytes,
     are not read."""
     saved = checkpoint.load(folder / "checkpoint", frames)
@@ -255,7 +255,7 @@ def code_version(package: Path = PACKAGE) -> str:
         return f"cclf {__version__}"
 
 
-def load_submodule(target: Any, saved: Any, name: str) -> None:
+def load_submodule(target: HasState, saved: StateValue, name: str) -> None:
     """Into a part of a learner; a ValueError where it is not the state of such a part."""
     check_same_structure(target.state_dict(), saved, name)
     target.load_state_dict(saved)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cclf.errors import ConfigError, WorkerError
+from cclf.types import StateDict, StateValue
 
 TEXT_BYTES = 2**30  # more than any table or config of ours
 TENSOR_BYTES = 2**36
@@ -102,7 +103,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def check_same_structure(own: Any, saved: Any, name: str = "the state") -> None:
+def check_same_structure(own: StateValue, saved: StateValue, name: str = "the state") -> None:
     """A ValueError where `saved` cannot be what an object whose state is `own` now saved: other
     names, kinds or shapes, or numbers that are none. Free is what a run fills as it goes on: an
     empty dict, None, the length of an empty array or list."""
@@ -131,7 +132,7 @@ def check_same_structure(own: Any, saved: Any, name: str = "the state") -> None:
         _refuse_other_scalar(own, saved, name)
 
 
-def _refuse_other_array(own: Any, saved: Any, name: str) -> None:
+def _refuse_other_array(own: StateValue, saved: StateValue, name: str) -> None:
     same_kind = hasattr(saved, "shape") and isinstance(saved, np.ndarray) == isinstance(
         own, np.ndarray
     )
@@ -143,7 +144,7 @@ def _refuse_other_array(own: Any, saved: Any, name: str) -> None:
         raise ValueError(f"{name} is {_describe(saved)}, not {_describe(own)}")
 
 
-def _refuse_other_scalar(own: Any, saved: Any, name: str) -> None:
+def _refuse_other_scalar(own: StateValue, saved: StateValue, name: str) -> None:
     if isinstance(own, (bool, str)):
         fits = type(saved) is type(own)
     elif isinstance(own, int):
@@ -156,12 +157,12 @@ def _refuse_other_scalar(own: Any, saved: Any, name: str) -> None:
         raise ValueError(f"{name} is {_describe(saved)}, where {_describe(own)} may stand")
 
 
-def check_data(fits: Any, what: str) -> None:
+def check_data(fits: object, what: str) -> None:
     if not bool(fits):
         raise ValueError(what)
 
 
-def check_lengths(state: dict[str, Any], names: Iterable[str], length: int, what: str) -> None:
+def check_lengths(state: StateDict, names: Iterable[str], length: int, what: str) -> None:
     for name in names:
         check_data(
             len(state[name]) == length,
@@ -169,7 +170,7 @@ def check_lengths(state: dict[str, Any], names: Iterable[str], length: int, what
         )
 
 
-def _describe(value: Any) -> str:
+def _describe(value: StateValue) -> str:
     if hasattr(value, "shape"):
         return f"{value.dtype} of shape {tuple(value.shape)}"
     text = (

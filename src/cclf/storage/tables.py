@@ -25,7 +25,7 @@ from cclf.storage.table_records import (
     write_final_record,
 )
 from cclf.storage.trackers import short_tracker_error
-from cclf.types import Metrics
+from cclf.types import Metrics, StateDict
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
 EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
@@ -119,10 +119,10 @@ class MetricAccumulator:
         self._values.clear()
         return means
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {name: torch.stack(values) for name, values in self._values.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         for name, values in state.items():
             fits = (
                 isinstance(values, torch.Tensor)
