@@ -245,3 +245,10 @@ def test_no_file_that_is_loaded_can_run_code():
         assert not other_imports(name) & pickles, name
     for place, node in nodes(ast.Attribute):
         assert ast.unparse(node) not in {"torch.save", "torch.load"}, place
+
+
+def test_imports_of_the_package_name_modules_that_exist():
+    """mypy ignores missing modules, and a function's import on a GPU runs in no test on a CPU."""
+    for name in FILES:
+        for module in own_imports(name):
+            assert {module, f"{module}/__init__"} & set(FILES), f"{name} imports {module}"

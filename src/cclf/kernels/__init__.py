@@ -4,16 +4,14 @@ Each file holds a kernel beside its plain reference."""
 
 import importlib.util
 from collections.abc import Sequence
-from types import ModuleType
 
 from torch import Tensor
 
 
-def triton_kernels(name: str, tensor: Tensor) -> ModuleType | None:
-    """The module of that name in here, if `tensor` is on a GPU and Triton is installed."""
-    if tensor.is_cuda and importlib.util.find_spec("triton") is not None:
-        return importlib.import_module(f"cclf.kernels.{name}")
-    return None
+def use_triton(tensor: Tensor) -> bool:
+    """Whether to run a Triton kernel: `tensor` is on a GPU and Triton is installed. Callers import
+    the kernel only then."""
+    return tensor.is_cuda and importlib.util.find_spec("triton") is not None
 
 
 def merge_vmap_dims(tensors: Sequence[Tensor], dims: Sequence[int]) -> list[Tensor]:

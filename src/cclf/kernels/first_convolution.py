@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from cclf.data.augmentations import LazyCrops, replicate_pad_indices
-from cclf.kernels import triton_kernels
+from cclf.kernels import use_triton
 
 CHANNELS = 16  # of a packed pixel
 FEW_CHANNELS = 9  # with no more, the ninth comes under eight taps
@@ -34,9 +34,10 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
             f"{channels} channels: a packed pixel has {CHANNELS}; use another --precision or a "
             "smaller --frame-stack"
         )
-    if triton := triton_kernels("pack_triton", images[0]):
-        packed: Tensor = triton.pack(images, dtype, border)
-        return packed
+    if use_triton(images[0]):
+        from cclf.kernels import pack_triton
+
+        return pack_triton.pack(images, dtype, border)
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
     place = replicate_pad_indices(frames.shape[1], border, frames.device)
     odd = len(place) % 2
@@ -67,9 +68,10 @@ def prepare_weight(weight: Tensor) -> Tensor:
 def forward(crops: LazyCrops, weight: Tensor, bias: Tensor) -> Tensor:
     """Crops of packed frames to (N, rows, columns + 1, O) in the frames' dtype; the last column is
     zero."""
-    if triton := triton_kernels("first_convolution_triton", crops.images):
-        result: Tensor = triton.forward(crops, weight, bias)
-        return result
+    if use_triton(crops.images):
+        from cclf.kernels import first_convolution_triton
+
+        return first_convolution_triton.forward(crops, weight, bias)
     dtype = crops.images.dtype
     usual = weight.view(3, 3, CHANNELS, -1).permute(3, 2, 0, 1).to(dtype)
     x = F.conv2d(_cut(crops), usual, bias.to(dtype), stride=2)
@@ -79,9 +81,10 @@ def forward(crops: LazyCrops, weight: Tensor, bias: Tensor) -> Tensor:
 def gradients(crops: LazyCrops, gradient: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
     """Of the prepared weight and the bias, in float32 or better, from the gradient of `result`, (N,
     rows, columns + 1, O)."""
-    if triton := triton_kernels("first_convolution_triton", crops.images):
-        found: tuple[Tensor, Tensor] = triton.gradients(crops, gradient, result)
-        return found
+    if use_triton(crops.images):
+        from cclf.kernels import first_convolution_triton
+
+        return first_convolution_triton.gradients(crops, gradient, result)
     reached = torch.where(result > 0, gradient, 0.0)[:, :, :-1].permute(0, 3, 1, 2)
     wide = torch.promote_types(gradient.dtype, torch.float32)
     usual = conv2d_weight(  # type: ignore[no-untyped-call]

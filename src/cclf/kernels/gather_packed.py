@@ -2,8 +2,8 @@
 of a pixel as one word of four bytes, the oldest in the lowest.
 
 For a GPU: what follows handles a word as fast as it would handle a byte. And a compiler makes the
-plain way (`augment.gather_pixels`) write down the place of each pixel as a number of eight bytes,
-where with Triton one kernel of `take_words_triton` reads and writes nothing but pixels.
+plain way (`augmentations.gather_pixels`) write down the place of each pixel as a number of eight bytes,
+where with Triton one kernel of `gather_packed_triton` reads and writes nothing but pixels.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cclf.data import augmentations
-from cclf.kernels import merge_vmap_dims, triton_kernels
+from cclf.kernels import merge_vmap_dims, use_triton
 
 FRAMES = 4  # in a word
 
@@ -32,12 +32,13 @@ def unpack_frames(images: Tensor) -> Tensor:
     return frames.movedim(-1, -3)
 
 
-@torch.library.custom_op("cclf::take_words", mutates_args=())
+@torch.library.custom_op("cclf::gather_packed", mutates_args=())
 def of_runs(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The same of S runs, each with S in front."""
-    if triton := triton_kernels("take_words_triton", images):
-        words: Tensor = triton.take_words(images, rows, columns)
-        return words
+    if use_triton(images):
+        from cclf.kernels import gather_packed_triton
+
+        return gather_packed_triton.gather_packed(images, rows, columns)
     runs = zip(images, rows, columns, strict=True)
     views = torch.stack([augmentations.gather_pixels(*run) for run in runs])
     return views.movedim(-3, -1).contiguous().view(torch.int32).squeeze(-1)

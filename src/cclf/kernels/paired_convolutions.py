@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.data.augmentations import LazyCrops, full_frame_crops
-from cclf.kernels import first_convolution, fused_encoder, triton_kernels
+from cclf.kernels import first_convolution, fused_encoder, use_triton
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.fused_encoder import Layers
 
@@ -62,13 +62,14 @@ def backward(
     return [gradient, *found]
 
 
-@torch.library.custom_op("cclf::cut_gradient", mutates_args=())
+@torch.library.custom_op("cclf::relu_bias_backward", mutates_args=())
 def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Back through ReLU and bias, channels last: the gradient where outputs (N, C, H, W) are above
     zero, and its sum for each channel (C,), in float32 or better."""
-    if triton := triton_kernels("cut_gradient_triton", gradient):
-        found: tuple[Tensor, Tensor] = triton.cut_gradient(gradient, outputs)
-        return found
+    if use_triton(gradient):
+        from cclf.kernels import relu_bias_backward_triton
+
+        return relu_bias_backward_triton.relu_bias_backward(gradient, outputs)
     cut = torch.where(outputs > 0, gradient, 0.0).contiguous(memory_format=torch.channels_last)
     return cut, cut.sum((0, 2, 3), dtype=torch.promote_types(cut.dtype, torch.float32))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclf.kernels import merge_vmap_dims, triton_kernels
+from cclf.kernels import merge_vmap_dims, use_triton
 from cclf.kernels.gather_packed import unpack_frames
 
 
@@ -34,9 +34,10 @@ def first_layer(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: i
     Weights (S, O, side * side * F) and biases (S, O); H and W are whole multiples of side * tile.
     """
     images = unpack_frames(images)
-    if triton := _kernels(images, weight):
-        result: Tensor = triton.forward(images, weight, bias, side, tile)
-        return result
+    if use_triton(images) and weight.dtype == torch.float32:
+        from cclf.kernels import tiled_convolution_triton
+
+        return tiled_convolution_triton.forward(images, weight, bias, side, tile)
     values = torch.baddbmm(
         bias[:, None], _tiles(images, side, tile).to(weight.dtype), (weight / 255.0).transpose(1, 2)
     )
@@ -50,9 +51,10 @@ def first_layer_gradients(
     """Of weights and biases, side by side (S, O, side * side * F + 1), from the gradient of
     `result`."""
     images = unpack_frames(images)
-    if triton := _kernels(images, gradient):
-        found: Tensor = triton.gradients(images, gradient, result, side, tile)
-        return found
+    if use_triton(images) and gradient.dtype == torch.float32:
+        from cclf.kernels import tiled_convolution_triton
+
+        return tiled_convolution_triton.gradients(images, gradient, result, side, tile)
     reached = (
         torch.where(result > 0, gradient, 0.0)
         .view(len(images), -1, gradient.shape[4] // tile**2)
@@ -115,11 +117,3 @@ def _(
 
 
 first_layer.register_autograd(_backward, setup_context=_remember)
-
-
-def _kernels(images: Tensor, values: Tensor) -> Any:
-    return (
-        triton_kernels("tiled_convolution_triton", images)
-        if values.dtype == torch.float32
-        else None
-    )
