@@ -83,7 +83,6 @@ def assert_refused(result, *words):
         (["methods", "--json"], ["torch", "numpy"]),
         (["train", "toy/reach", "--dry-run"], ["torch"]),
         (["train", "--help"], ["torch"]),
-        (["completion", "words", "train", "toy/reach", "--method", ""], ["torch", "numpy"]),
     ],
     ids=" ".join,
 )

@@ -1,25 +1,20 @@
-"""What `--help` says, and what the Tab key offers: both from the dataclasses of the commands."""
+"""The text of `--help` comes from the dataclasses of the commands."""
 
 import contextlib
 import dataclasses
 import importlib
 import io
-import os
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 
 from cclf.algorithms.registry import bases
 from cclf.cli import main
-from cclf.commands import COMMANDS, bench, completion
-from cclf.commands.option_help import sentences
+from cclf.commands import COMMANDS, bench
+from cclf.commands.option_help import field_help
 from cclf.commands.sweep import Where
 from cclf.commands.train_options import train_options
 from cclf.config import EnvConfig, MethodConfig, RunConfig
-from cclf.envs.registry import known_tasks
 
 OPTIONS = {
     **{command: command.capitalize() for command in COMMANDS if command not in ("train", "bench")},
@@ -52,7 +47,7 @@ NO_OPTIONS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_option_has_a_sentence(name):
-    said = sentences(KINDS[name])
+    said = field_help(KINDS[name])
     fields = {field.name for field in dataclasses.fields(KINDS[name])} - NO_OPTIONS.get(name, set())
     assert fields <= said.keys(), f"{name} says nothing of {sorted(fields - said.keys())}"
     for field in fields:
@@ -95,81 +90,3 @@ def test_help_flows_as_one_paragraph():
         line.strip("│ ") for line in shown("train", "toy/reach").splitlines()
     )
     assert "│ except `env_steps`, which says when to stop." in shown("train", "toy/reach")
-    assert "{None}" not in shown("train", "toy/reach") + shown("sweep")
-
-
-@pytest.mark.parametrize(
-    ("words", "some"),
-    [
-        (["ev"], ["evaluate"]),
-        (["train", "toy/"], [name for name in known_tasks() if name.startswith("toy/")]),
-        (["train", "toy/reach", "--method", "curl"], ["curl", "curl+", "curl++"]),
-        (["train", "minigrid/DoorKey-6x6", "--method", "re3+cclf-d"], ["re3+cclf-distinct"]),
-        (["train", "--seed", "1", "toy/c"], ["toy/catch"]),
-        (["train", "toy/reach", ""], []),
-        (["train", "toy/reach", "--no-vid"], ["--no-video"]),
-        (["train", "toy/reach", "--num-e"], []),
-        (["train", "minigrid/DoorKey-6x6", "--num-e"], ["--num-envs"]),
-        (["train", "toy/reach", "--replay-device", "c"], ["cpu", "cuda"]),
-        (["train", "toy/reach", "--video", "cp"], []),
-        (["sweep", "--methods", "cclf", "re3+cclf-d"], ["re3+cclf-distinct"]),
-        (["sweep", "--tasks", "toy/reach", "--", "--no-vid"], ["--no-video"]),
-        (["bench", "up"], ["update"]),
-        (["reproduce", "cos"], ["cost"]),
-        (["completion", "z"], ["zsh"]),
-        (["nonsense", ""], []),
-        (["train", "--base", "nonsense", "--method", ""], []),
-    ],
-    ids=" ".join,
-)
-def test_the_tab_key(words, some, capsys):
-    assert main(["completion", "words", *words]) == 0
-    assert capsys.readouterr().out.split() == some
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_tab_key_knows_the_options_of_every_command(command):
-    words = [command, "update"] if command == "bench" else [command]
-    found = completion.candidates([*words, "--"])
-    assert "--help" in found
-    said = shown(*words)
-    for option in found:
-        assert option in said
-
-
-def test_the_script_of_bash_asks_the_command(tmp_path):
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("no bash here")
-    (tmp_path / "cclf").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cclf "$@"\n')
-    (tmp_path / "cclf").chmod(0o755)
-    script = """
-eval "$(cclf completion bash)"
-COMP_WORDS=(cclf train minigrid/DoorKey-6x6 --method re3+cclf-d) COMP_CWORD=4
-_cclf; echo "${COMPREPLY[@]}"
-COMP_WORDS=(cclf "") COMP_CWORD=1
-_cclf; echo "${COMPREPLY[0]}"
-complete -p cclf
-"""
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [bash, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PATH": path},
-    )
-    first, second, third = done.stdout.splitlines()
-    assert (first, second) == ("re3+cclf-distinct", COMMANDS[0])
-    assert third == "complete -o default -F _cclf cclf"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_scripts_are_words_of_their_shells(shell, capsys):
-    assert main(["completion", shell]) == 0
-    found = shutil.which(shell)
-    if found is None:
-        pytest.skip(f"no {shell} here")
-    script = capsys.readouterr().out
-    done = subprocess.run([found, "-n"], input=script, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -44,7 +44,6 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf doctor          check this machine and suggest repairs
   cclf methods         the methods: what each is, and its difference from CCLF
   cclf tasks           the tasks
-  cclf completion bash shell completion: bash, zsh or fish
 
 A first run:   cclf train toy/reach --method cclf
 More options:  cclf COMMAND --help

@@ -4,5 +4,5 @@ only where it must."""
 # Each is a file of its name here, with a function `main`.
 COMMANDS = (
     *("demo", "train", "evaluate", "play", "inspect", "export", "sweep", "reproduce"),
-    *("results", "plot", "report", "bench", "doctor", "methods", "tasks", "completion"),
+    *("results", "plot", "report", "bench", "doctor", "methods", "tasks"),
 )
