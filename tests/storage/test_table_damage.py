@@ -20,7 +20,8 @@ from cclf.storage.table_records import (
     rows_up_to,
     table_damage,
 )
-from cclf.storage.tables import CsvTable
+from cclf.storage.tables import CsvTable, RunLog
+from cclf.training import trainer
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 
@@ -170,16 +171,42 @@ def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
     check_tables(run, 0, False, {})  # where nothing is kept, nothing is read
 
 
-def test_other_columns_in_a_later_version_lose_nothing_and_still_fit_the_checkpoint(tmp_path):
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
+def test_resumed_table_keeps_its_own_columns(tmp_path, recorded):
+    """A later version declares the metric `new` and no longer computes `old`."""
     path = tmp_path / "t.csv"
     table = CsvTable(path, ("env_steps", "old"), 0)
     table.write({"env_steps": 10, "old": 1})
     table.close()
-    for _ in range(2):  # the second time as if it had been killed before it saved
-        again = CsvTable(path, ("env_steps", "new"), 10, table.known())
+    known = table.known() if recorded else None
+    for _ in range(2):  # the second time as if it had been killed before the next checkpoint
+        again = CsvTable(path, ("env_steps", "new"), 10, known)
+        again.write({"env_steps": 20, "new": 2})
         again.close()
-        assert rows(path) == [{"env_steps": "10", "new": "", "old": "1"}]
-    assert again.known() != table.known()
+        assert path.read_text() == "env_steps,old\n10,1\n20,\n"
+
+
+@pytest.mark.parametrize("version", ["recorded", "not recorded"])
+def test_run_resumes_after_a_metric_was_added(run, trained, monkeypatch, version):
+    """Resuming goes on with the columns of train.csv, whatever the algorithm declares now."""
+    whole = out_of(run) / "whole"
+    shutil.copytree(trained / CONFIG.run_name(), whole / CONFIG.run_name())
+    assert train(whole, LONGER)[0] == 0  # as if no metric had been added
+
+    if version == "not recorded":
+        checkpoints = checkpoint.Checkpoints(run / "checkpoint")
+        state = checkpoints.load()
+        del state["tables"]
+        checkpoints.save(state)
+
+    def with_another_metric(folder, metric_names, *rest):
+        return RunLog(folder, ("added_metric", *metric_names), *rest)
+
+    monkeypatch.setattr(trainer, "RunLog", with_another_metric)
+    code, _, err = train(out_of(run), LONGER)
+    assert code == 0, err
+    assert (run / "train.csv").read_text() == (whole / CONFIG.run_name() / "train.csv").read_text()
+    assert table_damage(run, "train", "eval", "final") == ""
 
 
 # --- a checkpoint folder that is none, files in it that lead nowhere

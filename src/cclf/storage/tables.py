@@ -43,13 +43,11 @@ class CsvTable:
         known: TableRecord | None = None,
         include_later: bool = False,
     ):
-        """`rows_up_to` says which rows stay."""
+        """`rows_up_to` decides which rows are kept. A table that a checkpoint recorded, or that has
+        rows, keeps its own columns: metrics that were declared later are left out of it, and
+        metrics that no longer exist are empty."""
         kept = rows_up_to(path, resume_env_steps, known, include_later)
-        own = tuple(columns)
-        self.columns = (
-            *own,
-            *(column for column in (known.columns if known else ()) if column not in own),
-        )
+        self.columns = tuple(known.columns if known else kept[0] if kept else columns)
         self._rows, self._sha256 = 0, sha256_of(self.columns)
         temporary = path.with_suffix(".csv.tmp")
         # never through a link or into a pipe that someone put there
