@@ -20,7 +20,7 @@ ALGORITHMS = sorted(
 )
 # What a command line is read with: names, settings, methods, tasks. No torch, no numpy.
 LIGHT = {
-    *("console", "errors", "fields", "rules", "config", "plugins", "presets", "extras", "__init__"),
+    *("console", "errors", "validation", "config", "plugins", "presets", "extras", "__init__"),
     *("algorithms/__init__", "algorithms/base", "algorithms/registry"),
     *("envs/__init__", "envs/registry", "envs/atari_games"),
     *(

@@ -268,7 +268,7 @@ def test_a_run_folder_holds_what_the_contract_says(finished):
         ),
     }
     written = presets.from_dict(json.loads((folder / "config.json").read_text()))
-    assert written == config.settled(gpu=False)
+    assert written == config.resolve_precision(gpu=False)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert {
         "commit",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cclf import fields, presets
+from cclf import presets, validation
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.registry import bases
@@ -143,7 +143,7 @@ def test_options_of_two_groups_that_clash_are_both_named(make, names):
 
 
 KINDS = (EnvConfig, MethodConfig, SacConfig, A2cConfig, RainbowConfig, RunConfig)
-FIELDS = [(kind, name) for kind in KINDS for name in fields.field_types(kind)]
+FIELDS = [(kind, name) for kind in KINDS for name in validation.field_types(kind)]
 
 
 def bad_values(kind) -> list[object]:
@@ -152,11 +152,11 @@ def bad_values(kind) -> list[object]:
     parts = get_args(kind) if get_origin(kind) in (Annotated, UnionType, Union) else (kind,)
     if NoneType in parts:
         return [value for value in bad_values(parts[0]) if value is not None]
-    ranges = [part for part in parts if isinstance(part, fields.Range)]
+    ranges = [part for part in parts if isinstance(part, validation.Range)]
     beyond = [
         end + step
         for each in ranges
-        for end, step in ((each.least, -1), (each.most, 1))
+        for end, step in ((each.minimum, -1), (each.maximum, 1))
         if math.isfinite(end)
     ]
     at_end = [end for each in ranges for end, out in zip(each[:2], each[2:], strict=True) if out]
@@ -170,7 +170,7 @@ def bad_values(kind) -> list[object]:
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
 def test_every_field_refuses_what_it_cannot_hold_by_its_name(kind, name):
-    for bad in bad_values(fields.field_types(kind)[name]):
+    for bad in bad_values(validation.field_types(kind)[name]):
         with pytest.raises(ConfigError, match=f"^{name}="):
             kind(**{name: bad})
 
@@ -182,9 +182,9 @@ def test_every_number_has_a_range(kind, name):
     """A field that may hold any number at all is one that nobody thought about."""
     if isinstance(getattr(kind, name), bool):
         return
-    parts = get_args(fields.field_types(kind)[name])
-    is_choice = get_origin(fields.field_types(kind)[name]) is Literal
-    assert is_choice or any(isinstance(part, fields.Range) for part in parts)
+    parts = get_args(validation.field_types(kind)[name])
+    is_choice = get_origin(validation.field_types(kind)[name]) is Literal
+    assert is_choice or any(isinstance(part, validation.Range) for part in parts)
 
 
 @pytest.mark.parametrize(

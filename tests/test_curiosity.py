@@ -20,7 +20,7 @@ from cclf.config import MethodConfig
 from cclf.curiosity import CURIOSITY_MEASURES
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal, Framework
-from cclf.rules import MEASURES_WITHOUT_CONTRASTIVE_WEIGHT
+from cclf.validation import MEASURES_WITHOUT_CONTRASTIVE_WEIGHT
 from tiny_runs import CPU, tiny_config
 
 VIEWS, BATCH, FEATURES = 4, 6, 3

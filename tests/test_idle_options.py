@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build, fields, presets
+from cclf import build, presets, validation
 from cclf.algorithms.registry import bases
 from cclf.config import Config, EnvConfig, MethodConfig
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options
-from cclf.rules import METHOD_RULES
 from cclf.training.turns import run_to_end
+from cclf.validation import METHOD_RULES
 from tiny_runs import CPU, flat, tiny_config
 
 RAINBOW_SIZES = {
@@ -99,7 +99,7 @@ def changes(base: str, method: str) -> list[tuple[str, str, object]]:
     return [
         (group, name, value)
         for group, kind in groups.items()
-        for name, of_type in fields.field_types(kind).items()
+        for name, of_type in validation.field_types(kind).items()
         # where it computes; the other refuses a CPU by itself
         if name not in ("replay_device", "precision")
         for value in other_values(name, of_type, getattr(getattr(config, group), name))
@@ -312,6 +312,6 @@ def test_rules_name_options_that_exist():
         known = {
             name
             for kind in (EnvConfig, MethodConfig, base.settings)
-            for name in fields.field_types(kind)
+            for name in validation.field_types(kind)
         }
         assert set(base.settings.rules) | set(METHOD_RULES) <= known

@@ -35,19 +35,19 @@ def in_precision(config: Config, precision: str) -> Config:
     ],
 )
 def test_left_open_it_is_fast_on_a_gpu_where_that_was_compared(config: Config, fast: str) -> None:
-    assert config.settled(gpu=True).algorithm.precision == fast
-    assert config.settled(gpu=False).algorithm.precision == "fp32"
+    assert config.resolve_precision(gpu=True).algorithm.precision == fast
+    assert config.resolve_precision(gpu=False).algorithm.precision == "fp32"
     # named as before there was a choice
-    assert config.run_name() == config.settled(gpu=False).run_name()
-    assert (config.run_name() == config.settled(gpu=True).run_name()) == (fast == "fp32")
+    assert config.run_name() == config.resolve_precision(gpu=False).run_name()
+    assert (config.run_name() == config.resolve_precision(gpu=True).run_name()) == (fast == "fp32")
 
 
 def test_what_was_named_stays() -> None:
     for precision in ("fp32", "tf32", "bf16"):
         config = in_precision(CARTPOLE, precision)
-        assert config.settled(gpu=True) is config.settled(gpu=False) is config
+        assert config.resolve_precision(gpu=True) is config.resolve_precision(gpu=False) is config
     grid = presets.resolve("minigrid/DoorKey-6x6")  # nothing to choose
-    assert grid.settled(gpu=True) is grid
+    assert grid.resolve_precision(gpu=True) is grid
 
 
 @pytest.mark.parametrize(

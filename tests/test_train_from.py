@@ -54,7 +54,7 @@ def test_a_file_says_the_same_and_options_beside_it_change_it(
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(TINY.to_dict()))
     known = configs(capsys, f"--from={run / 'config.json'}")
-    assert known == TINY.settled(gpu=False).to_dict()
+    assert known == TINY.resolve_precision(gpu=False).to_dict()
     assert configs(capsys, "--from", str(file)) == TINY.to_dict()
     changed = configs(
         capsys, "--seed", "9", "--from", str(file), "--env-steps", "90", "--batch-size", "8"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cclf import extras, fields, plugins, presets
+from cclf import extras, plugins, presets, validation
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands.options import limit_openmp_spinning
 from cclf.config import Config, ObservationType
@@ -68,13 +68,16 @@ def train(
     may also be the function itself, which must lie in a module. A callback gets numbers, and may
     raise `cclf.StopRun`. One run at a time trains in a process.
     """
-    seed, changes = fields.plain(seed), {name: fields.plain(changes[name]) for name in changes}
+    seed, changes = (
+        validation.to_python_number(seed),
+        {name: validation.to_python_number(changes[name]) for name in changes},
+    )
     refuse_unnamed(task)
     for name, value in (("method", method), ("base", base), ("size", size)):
-        fields.refuse_misfit(name, value, str | None)
-    fields.refuse_misfit("seed", seed, fields.Seed)
-    fields.refuse_misfit("profile", profile, str)
-    fields.refuse_misfit("observe", observe, ObservationType)
+        validation.validate_value(name, value, str | None)
+    validation.validate_value("seed", seed, validation.Seed)
+    validation.validate_value("profile", profile, str)
+    validation.validate_value("observe", observe, ObservationType)
     folder = _path("out", out).absolute()  # a callback may change the working directory
     for name, callback in (("on_step", on_step), ("on_evaluation", on_evaluation)):
         _refuse_callback(name, callback)
@@ -148,14 +151,16 @@ def _only_run_of_process() -> Iterator[None]:
 def _refuse_callback(name: str, callback: Any) -> None:
     if callback is not None and (not callable(callback) or inspect.iscoroutinefunction(callback)):
         raise ConfigError(
-            f"{name}={fields.shown(callback)} must be a plain function of one argument"
+            f"{name}={validation.short_text(callback)} must be a plain function of one argument"
         )
 
 
 def _path(name: str, path: Any) -> Path:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
-        raise ConfigError(f"{name}={fields.shown(path)} must be a path: text or a pathlib.Path")
+        raise ConfigError(
+            f"{name}={validation.short_text(path)} must be a path: text or a pathlib.Path"
+        )
     if not text or "\0" in text:
         raise ConfigError(f"{name}={text!r:.60} is not the name of a file or folder")
     return Path(path)
@@ -169,10 +174,10 @@ def load(
     `trust_imports` allows a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to
     import that Python module.
     """
-    seed, folder = fields.plain(seed), _path("run", run)
-    fields.refuse_misfit("device", device, str)
-    fields.refuse_misfit("seed", seed, fields.Seed)
-    fields.refuse_misfit("trust_imports", trust_imports, bool)
+    seed, folder = validation.to_python_number(seed), _path("run", run)
+    validation.validate_value("device", device, str)
+    validation.validate_value("seed", seed, validation.Seed)
+    validation.validate_value("trust_imports", trust_imports, bool)
     limit_openmp_spinning()
     from cclf.trained_agent import TrainedAgent
 
@@ -190,7 +195,7 @@ def results(path: PathLike, pandas: bool = False) -> Any:
 
 
 def _refuse_missing(pandas: Any) -> None:
-    fields.refuse_misfit("pandas", pandas, bool)
+    validation.validate_value("pandas", pandas, bool)
     if pandas:
         extras.require_extras("pandas=True", ["pandas"])
 

@@ -12,10 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from cclf import fields
 from cclf.errors import ConfigError
-from cclf.fields import Fraction, PositiveInt, Range, Seed, StepCount, ZeroOrMore, names
-from cclf.rules import METHOD_RULES, Rule
+from cclf.validation import (
+    METHOD_RULES,
+    Fraction,
+    PositiveInt,
+    Range,
+    Rule,
+    Seed,
+    StepCount,
+    ZeroOrMore,
+    names,
+    validate_fields,
+)
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Curiosity = Literal["belief", "shuffled", "even", "ranks", "debiased", "cancelled", "particles"]
@@ -23,13 +32,6 @@ Curiosity = Literal["belief", "shuffled", "even", "ranks", "debiased", "cancelle
 # as one.
 TaskKind = Literal["continuous", "discrete", "grid"]
 ObservationType = Literal["pixels", "state"]
-
-
-def validate_fields(config: Any) -> None:
-    """Every field holds a value of its type and range: what a command line gives, and what a file
-    says."""
-    for name, kind in fields.field_types(config.__class__).items():
-        fields.refuse_misfit(name, getattr(config, name), kind)
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,7 @@ class Config:
         updates: int = self.algorithm.updates_at(agent_steps)
         return updates
 
-    def settled(self, gpu: bool) -> "Config":
+    def resolve_precision(self, gpu: bool) -> "Config":
         """With a precision in the place of `auto`: on a GPU the one that its base algorithm says is
         fast and good enough for this run, else float32."""
         if getattr(self.algorithm, "precision", None) != "auto":

@@ -212,7 +212,7 @@ def resolve_precision(configs: Sequence[Config], out: Path, gpu: bool) -> list[C
     def begun(some: list[Config]) -> bool:
         return any((out / config.run_name()).exists() for config in some)
 
-    chosen, other = ([config.settled(on) for config in configs] for on in (gpu, not gpu))
+    chosen, other = ([config.resolve_precision(on) for config in configs] for on in (gpu, not gpu))
     return other if begun(other) and not begun(chosen) else chosen
 
 

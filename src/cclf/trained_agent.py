@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cclf import build, fields
+from cclf import build, validation
 from cclf.envs.frame_stack import FrameStack
 from cclf.errors import ConfigError, short_error
 from cclf.storage.run_folder import read_config
@@ -62,9 +62,9 @@ class TrainedAgent:
 
     def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
         """Fresh episodes, those of `cclf evaluate`; `seed` chooses them."""
-        episodes, seed = fields.plain(episodes), fields.plain(seed)
-        fields.refuse_misfit("episodes", episodes, fields.PositiveInt)
-        fields.refuse_misfit("seed", seed, fields.Seed)
+        episodes, seed = validation.to_python_number(episodes), validation.to_python_number(seed)
+        validation.validate_value("episodes", episodes, validation.PositiveInt)
+        validation.validate_value("seed", seed, validation.Seed)
         config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
         with (
             default_settings(),

@@ -289,7 +289,7 @@ def test_a_run_says_so_and_goes_on(trained):
     )
     written = json.loads((folder / "config.json").read_text())
     assert written["env"]["observe"] == "state"
-    assert presets.from_dict(written) == config.settled(gpu=False)
+    assert presets.from_dict(written) == config.resolve_precision(gpu=False)
     assert run_name(written).profile == "released-state", "no table mixes it with pixels"
     out = folder.parents[3]
     assert_refused(

@@ -36,7 +36,7 @@ from typing import Any
 
 from cclf.config import Config, MethodConfig, Precision, RunConfig, TaskKind
 from cclf.errors import ConfigError
-from cclf.rules import Rule, always_inactive
+from cclf.validation import Rule, always_inactive
 
 Overrides = dict[str, Any]
 DEFAULT_PROFILE = "released"

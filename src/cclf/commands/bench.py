@@ -13,7 +13,7 @@ from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
 from cclf.config import Precision
 from cclf.errors import ConfigError, did_you_mean
-from cclf.fields import Range
+from cclf.validation import Range
 
 Seconds = Annotated[float, Range(0.01, 86_400)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from cclf.commands.options import EXIT_DONE, parse
-from cclf.fields import Episodes, Seed
+from cclf.validation import Episodes, Seed
 
 
 @dataclass(frozen=True)

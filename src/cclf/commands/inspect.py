@@ -11,7 +11,7 @@ from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 from cclf.config import Curiosity
 from cclf.errors import ConfigError, did_you_mean
-from cclf.fields import Range
+from cclf.validation import Range
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from cclf import fields
+from cclf import validation
 from cclf.commands.options import EMPTY_PATH
 
 
@@ -51,7 +51,7 @@ def _dataclass_options(info: StructTypeInfo) -> StructConstructorSpec | None:
     kind = info.type
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         return None
-    types = fields.field_types(kind)
+    types = validation.field_types(kind)
     options = tuple(
         StructFieldSpec(
             field.name,
@@ -72,7 +72,7 @@ def _default(field: "dataclasses.Field[Any]", instance: Any) -> Any:
 
 def _help(kind: type, name: str) -> str | None:
     """The text of an option, or the docstring of a group of options."""
-    inner = get_args(fields.field_types(kind)[name])[:1]
+    inner = get_args(validation.field_types(kind)[name])[:1]
     if inner and dataclasses.is_dataclass(inner[0]):
         return " ".join((inner[0].__doc__ or "").split())
     return field_help(kind).get(name)

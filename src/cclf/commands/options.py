@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cclf import fields
+from cclf import validation
 from cclf.errors import ConfigError
 
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
@@ -51,14 +51,14 @@ def parse(options: Any, prog: str, arguments: list[str]) -> Any:
         ]
         line = " ".join(words).partition(" Argument helptext:")[0]
         raise ConfigError(f"{line or 'bad options'} (see: {prog} --help)") from None
-    fields.refuse_options(filled)
+    validation.validate_options(filled)
     named = getattr(filled, "run", None)
     return replace(filled, run=find_run_folder(named)) if isinstance(named, Path) else filled
 
 
 def _refuse_empty_paths(kind: type, arguments: list[str]) -> None:
     """Of options; tyro would say of one that may be left out which types it has tried."""
-    types = fields.field_types(kind)
+    types = validation.field_types(kind)
     options = {f"--{name.replace('_', '-')}" for name in types if "Path" in str(types[name])}
     for before, word in itertools.pairwise(["", *arguments]):
         option = before if word == "" else word.removesuffix("=")

@@ -10,7 +10,7 @@ import tyro
 from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
 from cclf.errors import ConfigError
-from cclf.fields import Episodes, Seed
+from cclf.validation import Episodes, Seed
 
 
 @dataclass(frozen=True)

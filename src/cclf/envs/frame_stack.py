@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from cclf.errors import ConfigError
-from cclf.fields import shown
+from cclf.validation import short_text
 
 
 class FrameStack:
@@ -36,7 +36,7 @@ class FrameStack:
 
     def _checked_rows(self, rows: Any) -> np.ndarray:
         size = 0 if self._frames is None else len(self._is_new)
-        wrong = f"rows={shown(rows)}: the last batch had {size} rows, counted from 0"
+        wrong = f"rows={short_text(rows)}: the last batch had {size} rows, counted from 0"
         try:
             given = np.asarray(rows)
         except Exception as error:  # whatever the class of `rows` raises

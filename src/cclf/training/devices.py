@@ -46,7 +46,7 @@ def set_threads(config: Config, device: torch.device) -> None:
 def set_precision(config: Config, device: torch.device) -> None:
     """Process-wide switches of PyTorch that `precision` asks for."""
     # not every base algorithm has a choice; whoever left it open has settled it by now
-    precision = getattr(config.settled(gpu=False).algorithm, "precision", "fp32")
+    precision = getattr(config.resolve_precision(gpu=False).algorithm, "precision", "fp32")
     if precision != "fp32" and device.type != "cuda":
         raise ConfigError(
             f"precision={precision} conflicts with device={device}: it is made for GPUs; use "

@@ -5,18 +5,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cclf.algorithms.base import validate_augmentation, validate_workers
-from cclf.config import Config, validate_fields
+from cclf.config import Config
 from cclf.errors import ConfigError
-from cclf.fields import (
+from cclf.validation import (
     Fraction,
     FractionBelowOne,
     Positive,
     PositiveInt,
+    Rule,
     StepCount,
     ZeroOrMore,
+    always_inactive,
     names,
+    requires,
+    validate_fields,
+    weights_contrastive_loss,
 )
-from cclf.rules import Rule, always_inactive, requires, weights_contrastive_loss
 
 _NO_PIXELS = always_inactive(
     "A2C on grids, which sees what the task shows: 7x7 cells, one at a time"

@@ -10,10 +10,23 @@ from cclf.algorithms.base import (
     validate_bf16,
     validate_encoder_name,
 )
-from cclf.config import Config, Precision, validate_fields
+from cclf.config import Config, Precision
 from cclf.errors import ConfigError
-from cclf.fields import Fraction, Positive, PositiveInt, Range, StepCount, ZeroOrMore, names
-from cclf.rules import GRID_ONLY, Rule, always_inactive, requires, requires_value
+from cclf.validation import (
+    GRID_ONLY,
+    Fraction,
+    Positive,
+    PositiveInt,
+    Range,
+    Rule,
+    StepCount,
+    ZeroOrMore,
+    always_inactive,
+    names,
+    requires,
+    requires_value,
+    validate_fields,
+)
 
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "negatives": GRID_ONLY,

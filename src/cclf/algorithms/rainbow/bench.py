@@ -20,7 +20,7 @@ from cclf.algorithms.rainbow.coefficients import GAMES
 from cclf.config import Config
 from cclf.console import say
 from cclf.errors import ConfigError
-from cclf.fields import Range
+from cclf.validation import Range
 
 if TYPE_CHECKING:
     import torch

@@ -6,28 +6,27 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from cclf.algorithms.base import validate_augmentation, validate_workers
-from cclf.config import Config, Precision, validate_fields
+from cclf.config import Config, Precision
 from cclf.errors import ConfigError
-from cclf.fields import (
+from cclf.validation import (
+    GRID_ONLY,
     Fraction,
     Positive,
     PositiveInt,
     Range,
+    Rule,
     StepCount,
     StepCountOrZero,
-    ZeroOrMore,
-    names,
-)
-from cclf.rules import (
-    GRID_ONLY,
-    Rule,
     Values,
+    ZeroOrMore,
     all_of,
     any_of,
     excludes_value,
+    names,
     requires,
     requires_off,
     requires_value,
+    validate_fields,
 )
 
 _td_priorities = all_of(requires_off("prioritisation"), requires_value("base_replay", "td-error"))

@@ -11,18 +11,25 @@ from cclf.algorithms.base import (
     validate_bf16,
     validate_encoder_name,
 )
-from cclf.config import Config, ObservationType, Precision, validate_fields
+from cclf.config import Config, ObservationType, Precision
 from cclf.errors import ConfigError
-from cclf.fields import Fraction, FractionBelowOne, Positive, PositiveInt, Range, StepCount, names
-from cclf.rules import (
+from cclf.validation import (
     GRID_ONLY,
+    Fraction,
+    FractionBelowOne,
+    Positive,
+    PositiveInt,
+    Range,
     Rule,
+    StepCount,
     Values,
     all_of,
     any_of,
     excludes_value,
+    names,
     requires,
     requires_value,
+    validate_fields,
 )
 
 

@@ -1,0 +1,257 @@
+"""Validation of options: the types and ranges of fields, and the rules by which an option has no
+effect in a run.
+
+This module imports only the standard library, like the configuration itself.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from cclf.errors import ConfigError
+
+_MAX_TEXT_CHARACTERS = 60
+
+
+class Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+class Range(NamedTuple):
+    """A range of numbers. Its ends belong to it unless they are exclusive."""
+
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    exclusive_minimum: bool = False
+    exclusive_maximum: bool = False
+
+    def contains(self, value: float) -> bool:
+        return (
+            # An int may be too large for a float.
+            (isinstance(value, int) or math.isfinite(value))
+            and self.minimum <= value <= self.maximum
+            and not (self.exclusive_minimum and value == self.minimum)
+            and not (self.exclusive_maximum and value == self.maximum)
+        )
+
+    def error(self, value: float) -> str:
+        """Why a value outside the range is refused."""
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        return str(self) if is_finite or math.isfinite(self.maximum) else "must be a finite number"
+
+    def __str__(self) -> str:
+        """
+        >>> str(Range(1)), str(Range(0, exclusive_minimum=True)), str(Range(0, 1, exclusive_maximum=True))
+        ('must be 1 or more', 'must be above 0', 'must lie in [0, 1)')
+        """
+        if math.isinf(self.minimum) and math.isinf(self.maximum):
+            return "must be a number"
+        if math.isinf(self.maximum):
+            end = f"above {self.minimum}" if self.exclusive_minimum else f"{self.minimum} or more"
+            return f"must be {end}"
+        first = "(" if self.exclusive_minimum else "["
+        last = ")" if self.exclusive_maximum else "]"
+        return f"must lie in {first}{self.minimum}, {self.maximum}{last}"
+
+
+# The upper ends keep numbers within what PyTorch and a disk can count. A size that only exceeds the
+# memory is refused where the memory is allocated.
+StepCount = Annotated[int, Range(1, 10**12)]  # steps, updates, transitions
+StepCountOrZero = Annotated[int, Range(0, 10**12)]
+PositiveInt = Annotated[int, Range(1, 100_000)]  # batch sizes, layers, axes
+Seed = Annotated[int, Range(0, 2**63 - 1)]
+Episodes = Annotated[int, Range(1, 100_000)]  # of one command
+Fraction = Annotated[float, Range(0, 1)]
+FractionBelowOne = Annotated[float, Range(0, 1, exclusive_maximum=True)]
+Positive = Annotated[float, Range(0, exclusive_minimum=True)]
+ZeroOrMore = Annotated[float, Range(0)]
+
+
+@cache
+def field_types(config: type[Dataclass]) -> dict[str, Any]:
+    """The type of each field of a dataclass, with its range."""
+    hints = get_type_hints(config, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(config)}
+
+
+def type_error(value: Any, kind: Any) -> str:
+    """Why `value` does not fit a field of this type, to follow `name=value` in a message; empty if
+    it fits.
+
+    >>> type_error(1.5, Fraction), type_error(True, StepCount), type_error(64, PositiveInt)
+    ('must lie in [0, 1]', 'must be a whole number', '')
+    """
+    origin = get_origin(kind)
+    if origin is Annotated:
+        base, *annotations = get_args(kind)
+        ranges = [each for each in annotations if isinstance(each, Range)]
+        errors = [type_error(value, base)]
+        if not errors[0]:
+            errors += [each.error(value) for each in ranges if not each.contains(value)]
+        return next(filter(None, errors), "")
+    if origin is Literal:
+        choices = get_args(kind)
+        fits = any(type(value) is type(choice) and value == choice for choice in choices)
+        return "" if fits else f"must be one of {', '.join(map(str, choices))}"
+    if origin in (Union, UnionType):
+        kinds = [each for each in get_args(kind) if each is not NoneType or value is None]
+        return min((type_error(value, each) for each in kinds), key=len)
+    if kind is Any:
+        return ""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        return "" if is_number and isinstance(value, int) else "must be a whole number"
+    if kind is float:
+        return "" if is_number else "must be a number"
+    if kind is bool:
+        return "" if isinstance(value, bool) else "must be true or false"
+    return "" if isinstance(value, kind) else f"must be {'text' if kind is str else kind.__name__}"
+
+
+def validate_value(name: str, value: object, kind: Any) -> None:
+    if error := type_error(value, kind):
+        raise ConfigError(f"{name}={short_text(value)} {error}")
+
+
+def validate_fields(config: Dataclass) -> None:
+    """Raise ConfigError unless every field has a value of its type and range, wherever it came
+    from: a command line, a file or Python."""
+    for name, kind in field_types(type(config)).items():
+        validate_value(name, getattr(config, name), kind)
+
+
+def validate_options(options: Dataclass) -> None:
+    """Raise ConfigError if a number of a command line is out of range, or if an option that takes
+    several values, and has some by default, is given none."""
+    for field in dataclasses.fields(options):
+        value, kind = getattr(options, field.name), field_types(type(options))[field.name]
+        option = f"--{field.name.replace('_', '-')}"
+        if value == () and field.default not in ((), dataclasses.MISSING):
+            raise ConfigError(f"{option} needs at least one value")
+        takes_several = get_origin(kind) is tuple
+        for each in value if takes_several else (value,):
+            if error := _range_error(each, get_args(kind)[0] if takes_several else kind):
+                raise ConfigError(f"{option} {short_text(each)} {error}")
+
+
+def _range_error(value: object, kind: Any) -> str:
+    has_range = get_origin(kind) is Annotated and any(isinstance(a, Range) for a in get_args(kind))
+    return type_error(value, kind) if has_range else ""
+
+
+def short_text(value: object) -> str:
+    """Any value as part of a one-line message.
+
+    >>> short_text(1.5), short_text("tpu"), short_text([1, 2]), len(short_text("x" * 1_000))
+    ('1.5', 'tpu', '[1, 2]', 60)
+    """
+    try:
+        text = " ".join(str(value).split())
+    except Exception:  # a broken __str__, or an int with more digits than Python prints
+        text = f"<{type(value).__name__}>"
+    shortened = f"{text[: _MAX_TEXT_CHARACTERS - 3]}..."
+    return text if len(text) <= _MAX_TEXT_CHARACTERS else shortened
+
+
+def to_python_number(value: Any) -> Any:
+    """A NumPy or PyTorch scalar as a Python number; other values unchanged."""
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "dtype")
+    return value.item() if is_scalar and hasattr(value, "item") else value
+
+
+def names(text: str) -> frozenset[str]:
+    """Field names, separated by white space."""
+    return frozenset(text.split())
+
+
+# A rule gets the values that decide what a run learns, by field name. It returns why an option has
+# no effect in that run, to follow `conflicts with` in a message, or "" if the option has an effect.
+Values = Mapping[str, Any]
+Rule = Callable[[Values], str]
+
+
+def requires(switch: str) -> Rule:
+    return lambda values: "" if values[switch] else f"{switch}=False"
+
+
+def requires_off(switch: str) -> Rule:
+    return lambda values: f"{switch}=True" if values[switch] else ""
+
+
+def requires_value(name: str, value: object) -> Rule:
+    return lambda values: "" if values[name] == value else f"{name}={values[name]}"
+
+
+def excludes_value(name: str, value: object) -> Rule:
+    return lambda values: f"{name}={value}" if values[name] == value else ""
+
+
+def always_inactive(reason: str) -> Rule:
+    return lambda _: reason
+
+
+def all_of(*rules: Rule) -> Rule:
+    """Active if every rule says so; the first conflict is named."""
+    return lambda values: next(filter(None, (rule(values) for rule in rules)), "")
+
+
+def any_of(*rules: Rule) -> Rule:
+    """Active if at least one rule says so."""
+
+    def rule(values: Values) -> str:
+        conflicts = [each(values) for each in rules]
+        return " and ".join(conflicts) if all(conflicts) else ""
+
+    return rule
+
+
+_USES = (
+    requires_value("selection", "curiosity"),
+    requires("prioritisation"),
+    requires("regularisation"),
+    requires("reward"),
+)
+
+
+def _curiosity(values: Values) -> str:
+    """`curiosity` is active if any piece uses it; `ranks` and `particles` change only some pieces."""
+    of_choice = {"ranks": any_of(*_USES[1:]), "particles": requires("reward")}
+    return of_choice.get(values["curiosity"], any_of(*_USES))(values)
+
+
+# Choices of `curiosity` that leave the contrastive loss unweighted.
+MEASURES_WITHOUT_CONTRASTIVE_WEIGHT = ("ranks", "debiased", "cancelled")
+
+
+def weights_contrastive_loss(values: Values) -> str:
+    """For `regularisation` where it weights nothing but the contrastive loss."""
+    measure = values["curiosity"]
+    return f"curiosity={measure}" if measure in MEASURES_WITHOUT_CONTRASTIVE_WEIGHT else ""
+
+
+METHOD_RULES: dict[str, Rule] = {  # for the fields of `MethodConfig`, whatever the base algorithm
+    "bonus_temperature": requires("reward"),
+    "bonus_decay_per_env_step": requires("reward"),
+    "bonus_maxima": requires("reward"),
+    "priority_momentum": requires("prioritisation"),
+    "contrastive_reduction": requires("contrastive"),
+    "negatives": requires("contrastive"),
+    "curiosity": _curiosity,
+}
+GRID_ONLY = always_inactive(
+    "pixels, of which no two observations are the same: it is made for grids"
+)
