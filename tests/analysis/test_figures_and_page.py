@@ -11,7 +11,6 @@ import pytest
 from cclf import cli
 from cclf.analysis import effects, figures, learning, load, page, styles
 from cclf.analysis.ends import ends
-from cclf.analysis.statistics import Interval
 from tiny_rows import TASK, row, runs_of
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -314,17 +313,6 @@ def test_few_values_are_groups_of_their_own() -> None:
     _, median = axis.lines
     assert median.get_xdata().tolist() == [1.0, 2.0]
     assert median.get_ydata().tolist() == [49.0, 99.0]
-
-
-def test_correlations_are_drawn_with_their_intervals_where_they_are_known() -> None:
-    known = Interval(np.array(0.5), np.array(0.4), np.array(0.6))
-    unknown = Interval(*(np.array(np.nan),) * 3)
-    axis = figures.correlations(
-        {"age": {"a": known, "b": known}, "reward": {"a": known, "b": unknown}}
-    ).axes[0]
-    bars = [line.get_xdata().tolist() for line in axis.lines[:-1] if len(line.get_xdata()) == 2]
-    assert bars == [[0.4, 0.6]] * 3
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["age", "reward"]
 
 
 def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:

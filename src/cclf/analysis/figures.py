@@ -248,41 +248,6 @@ def in_turn(names: Iterable[str]) -> dict[str, Style]:
     }
 
 
-@settings()
-def correlations(values: Mapping[str, Mapping[str, Interval]]) -> Any:
-    """How closely each of several quantities (outer) is followed, by each of several readings
-    (inner, drawn in turn): a dot from -1 to 1 with its interval, nothing where unknown."""
-    rows = list(values)
-    figure, axis = _panel((PANEL_INCHES[0], 0.34 * len(rows) + 0.75))
-    readings = list(dict.fromkeys(name for row in values.values() for name in row))
-    for number, (name, style) in enumerate(in_turn(readings).items()):
-        offset = 0.3 * (number - (len(readings) - 1) / 2)
-        for place, row in enumerate(rows):
-            found = values[row].get(name)
-            if found is None or not np.isfinite(float(found.estimate)):
-                continue
-            ends, at = [float(found.low), float(found.high)], place + offset
-            axis.plot(ends, [at, at], color=style.colour, lw=4, alpha=0.35, solid_capstyle="butt")
-            axis.plot([float(found.estimate)], [at], "so"[number % 2], color=style.colour, ms=4)
-    axis.axvline(0.0, color="#888888", lw=0.8, ls=(0, (4, 3)))
-    axis.set_xlim(-1.05, 1.05)
-    axis.set_ylim(len(rows) - 0.4, -0.6)
-    axis.set_yticks(range(len(rows)), [plain(row) for row in rows])
-    _style(axis, "rank correlation, 0: no relation")
-    return figure
-
-
-@settings()
-def trends(x: np.ndarray, readings: Mapping[str, np.ndarray], xlabel: str, ylabel: str) -> Any:
-    """The median of each reading along x, with the middle half around it."""
-    figure, axis = _panel()
-    order = np.argsort(x, kind="stable")
-    for name, style in in_turn(readings).items():
-        _median(axis, x[order], readings[name][order], style)
-    _style(axis, xlabel, ylabel, xlabel)
-    return figure
-
-
 def _median(axis: Any, x: np.ndarray, y: np.ndarray, style: Style) -> None:
     """Along x, which is in order; nothing where x has one group only."""
     groups = _groups(x)

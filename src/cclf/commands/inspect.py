@@ -3,14 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import tyro
 
 from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.config import Curiosity
-from cclf.errors import ConfigError, did_you_mean
+from cclf.errors import ConfigError
 from cclf.validation import Range
 
 
@@ -26,8 +25,6 @@ class Inspect:
     """The page, an .html."""
     samples: Annotated[int, Range(1, 1_000_000)] = 2_048
     """Transitions to look at, rounded up to whole batches."""
-    curiosity: tuple[str, ...] = ()
-    """Two measures, e.g. belief debiased: the same transitions under both, side by side."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     trust_imports: bool = False
@@ -40,10 +37,9 @@ def main(arguments: list[str]) -> int:
     options = parse(Inspect, "cclf inspect", arguments)
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    measures = _two_measures(options.curiosity) if options.curiosity else None
     extras.require_extras("the page of cclf inspect", ("plots",))
-    from cclf.inspection import comparison, page
-    from cclf.inspection.load import compare, curate
+    from cclf.inspection import page
+    from cclf.inspection.load import curate
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import write_output
     from cclf.training import devices
@@ -53,31 +49,18 @@ def main(arguments: list[str]) -> int:
         extras.rendering_extras(run_folder.read_config(options.run).task),
     )
     check_writable(options.out)
-    looked = (options.run, options.samples, devices.choose_device(options.device))
-    if measures is None:
-        gallery = curate(*looked, options.trust_imports)
-        text, facts = page.html(gallery), page.facts(gallery)
-    else:
-        compared = compare(*looked, measures, options.trust_imports)
-        text, facts = comparison.html(compared), comparison.facts(compared)
+    gallery = curate(
+        options.run,
+        options.samples,
+        devices.choose_device(options.device),
+        options.trust_imports,
+    )
     with output_errors(options.out):
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_output(options.out, text)
-    print(json.dumps(facts | {"page": str(options.out)}) if options.json else options.out)
+        write_output(options.out, page.html(gallery))
+    print(
+        json.dumps(page.facts(gallery) | {"page": str(options.out)})
+        if options.json
+        else options.out
+    )
     return EXIT_DONE
-
-
-def _two_measures(names: tuple[str, ...]) -> tuple[Curiosity, Curiosity]:
-    known: tuple[Curiosity, ...] = get_args(Curiosity)
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"--curiosity {name} is unknown{did_you_mean(name, known)}: use two of "
-                f"{', '.join(known)}"
-            )
-    if len(names) != 2 or names[0] == names[1]:
-        raise ConfigError(
-            f"--curiosity {' '.join(names)} compares nothing: name two measures, e.g. belief even"
-        )
-    first, second = (known[known.index(name)] for name in names)  # type: ignore[arg-type]
-    return first, second

@@ -1,16 +1,14 @@
 """A run folder becomes a gallery. Nothing is written there, and a run that is still going on is not
 disturbed."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from cclf import build
-from cclf.config import Config, Curiosity
+from cclf.config import Config
 from cclf.errors import ConfigError
-from cclf.inspection.comparison import Comparison
 from cclf.inspection.records import About, Gallery
 from cclf.storage.run_folder import read_checkpoint, read_config, reject_imports
 from cclf.storage.safe_loading import data_error_context
@@ -22,28 +20,6 @@ def curate(
     """What the newest checkpoint of a run is curious about, from `samples` transitions or a few
     more, in whole batches."""
     return _curated(folder, _config_with_curiosity(folder, trust_imports), samples, device)
-
-
-def compare(
-    folder: Path,
-    samples: int,
-    device: torch.device,
-    names: tuple[Curiosity, Curiosity],
-    trust_imports: bool = False,
-) -> Comparison:
-    """The same transitions under two measures of curiosity, with the networks of the newest
-    checkpoint. Whatever the run itself learned by, its bonus is asked for too."""
-    config = _config_with_curiosity(folder, trust_imports)
-    galleries = [
-        _curated(
-            folder,
-            replace(config, method=replace(config.method, curiosity=name, reward=True)),
-            samples,
-            device,
-        )
-        for name in names
-    ]
-    return Comparison(names, (galleries[0], galleries[1]))
 
 
 def _config_with_curiosity(folder: Path, trust_imports: bool) -> Config:

@@ -1,7 +1,7 @@
 """What a base algorithm hands over to be looked at: plain numbers and pictures. The page made of it
 knows no algorithm."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,9 +81,3 @@ class Gallery(NamedTuple):
     remarks: Sequence[str]
     priorities: np.ndarray | None  # of all transitions in replay, where curiosity sets them
     ages: np.ndarray | None
-    # Where two measures of curiosity are compared on the same samples, see `cclf.inspection.comparison`:
-    reading: np.ndarray | None = None  # (N,) what the bonus pays for; curiosity where left out
-    again: np.ndarray | None = None  # (N,) the same read once more, where that needs luck
-    # what else a measure may follow
-    also: Sequence[Measure] = ()
-    picture: Callable[[int], np.ndarray] | None = None  # (H, W, 3) what was seen in a sample

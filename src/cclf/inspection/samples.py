@@ -99,11 +99,6 @@ def table_of(
     return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
 
 
-def second_reading(appraisal: Appraisal) -> dict[str, Tensor]:
-    """What the same batch says with other views: how much was luck of the views?"""
-    return {"again": transition_curiosity(appraisal), "reading_again": appraisal.bonus_signal}
-
-
 def without_curiosity(observation: Tensor, next_observation: Tensor, reward: Tensor) -> Appraisal:
     """What a base algorithm alone would learn from: one view of weight 1 of each observation
     (B, ...), and no bonus."""
@@ -139,8 +134,6 @@ def common_columns(
         "curiosity": transition_curiosity(appraisal),
         "bonus": appraisal.bonus,
         "rarity": rarity(batch.observation),
-        "reading": appraisal.bonus_signal,
-        "copies": (batch.slot[:, None] == batch.slot).sum(1),
     }
     for side, views in zip(SIDES, pair, strict=True):
         chosen = getattr(appraisal, f"{side}chosen")
@@ -235,17 +228,6 @@ def of_transitions(
         ],
         priorities=memory.priorities if by_priority else None,
         ages=memory.ages(memory.live) if by_priority else None,
-        reading=table["reading"],
-        again=table["reading_again"],
-        also=[
-            Measure(
-                "copies",
-                table["copies"].astype(float),
-                "how often the same transition is in its batch",
-                novelty=-1,
-            )
-        ],
-        picture=lambda row: memory.stacks(table["slot"][row])[0][-1],
         **own,
     )
 

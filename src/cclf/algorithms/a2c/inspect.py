@@ -97,8 +97,6 @@ def gallery(
         remarks=_remarks(curiosity, floor, distinct),
         priorities=None,
         ages=None,
-        reading=table["reading"],
-        picture=lambda row: picture(table["observation"][row].reshape(7, 7, 3)),
     )
 
 
@@ -140,7 +138,6 @@ def columns(
         "curiosity": appraisal.curiosity.numpy(),
         "next_curiosity": appraisal.next_curiosity.numpy(),
         "bonus": appraisal.bonus.numpy(),
-        "reading": appraisal.bonus_signal.numpy(),
         "td_error": advantage.flatten().abs().numpy(),
         "step": where.ravel(),
         "copies": np.bincount(same, minlength=len(same))[same],

@@ -28,8 +28,8 @@ from cclf.inspection.samples import (
     kept_maxima,
     of_chosen,
     of_transitions,
-    second_reading,
     table_of,
+    transition_curiosity,
 )
 from cclf.storage.run_folder import load_submodule
 from cclf.training.seeding import Generators, derive
@@ -78,7 +78,9 @@ def gallery(
         noise = torch.randn(batch.action.shape, generator=actions, device=device)
         with torch.no_grad():
             error = {"td_error": looks.td_error(batch, noise, env_steps)}
-        return columns(looks, batch, views, appraisal) | second_reading(again) | error
+        return (
+            columns(looks, batch, views, appraisal) | {"again": transition_curiosity(again)} | error
+        )
 
     table = table_of(samples, batch_size, read)
     overlap = (table["overlap"] + table["next_overlap"]) / 2.0

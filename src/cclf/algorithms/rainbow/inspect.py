@@ -31,8 +31,8 @@ from cclf.inspection.samples import (
     kept_maxima,
     of_chosen,
     of_transitions,
-    second_reading,
     table_of,
+    transition_curiosity,
     without_curiosity,
 )
 from cclf.storage.run_folder import load_submodule
@@ -55,7 +55,9 @@ def gallery(
         batch, noise = draw(draws, replay, 2 * number)
         pair, appraisal = appraise(rainbow, batch, noise, env_steps)
         _, again = appraise(rainbow, batch, draws.of_first(2 * number + 1)[1], env_steps)
-        found = columns(rainbow, batch, noise, pair, appraisal) | second_reading(again)
+        found = columns(rainbow, batch, noise, pair, appraisal) | {
+            "again": transition_curiosity(again)
+        }
         return found | {"td_error": td_error(rainbow, batch, noise)}
 
     table = table_of(samples, rainbow.settings.batch_size, read)
