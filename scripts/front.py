@@ -7,7 +7,6 @@ was curious about, and learning curves of CCLF beside its controls.
 
 import sys
 import textwrap
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 
 from cclf.analysis import figures, learning, load
 from cclf.analysis.styles import RED, styles
-from cclf.inspection.cards import percent, simple_sentence
+from cclf.inspection.cards import percent
 from cclf.inspection.load import curate
 from cclf.inspection.records import ShownSample
 
@@ -32,7 +31,7 @@ def card(look: ShownSample) -> Any:
 
     figure = Figure(figsize=(3.4, 3.3))
     figure.text(0.02, 0.93, f"{percent(look.curiosity)} curious", fontsize=13, weight="bold")
-    words = textwrap.fill(unescape(simple_sentence(look)), 44)
+    words = textwrap.fill(sentence(look), 44)
     figure.text(0.02, 0.89, words, fontsize=9.5, va="top", linespacing=1.35)
     for place, (title, seen) in enumerate(
         (("what it saw", look.now), ("what came next", look.following))
@@ -49,6 +48,26 @@ def card(look: ShownSample) -> Any:
         bar.axis("off")
         figure.text(left, 0.0, f"{percent(seen.belief)} sure", fontsize=9)
     return figure
+
+
+def sentence(look: ShownSample) -> str:
+    """What happened and how sure the agent was, for readers who know no equation."""
+    parts = [f"Its next move: {look.action}."]
+    if look.step is not None:
+        steps = f"After {look.step} step{'s' * (look.step > 1)} of a game."
+        parts.insert(0, steps if look.step else "At the start of a game.")
+    if look.reward > 0:
+        parts.append("That reached the goal.")
+    if look.copies is not None:
+        copies, batch = look.copies
+        parts.append(
+            f"{copies} of the {batch} moments it was asked about look exactly like this, so it "
+            f"can be {percent(1 / copies)} sure at most."
+            if copies > 1
+            else f"No other of the {batch} moments it was asked about looks like this."
+        )
+    parts.append(f"It was {percent(look.now.belief)} sure.")
+    return " ".join(parts)
 
 
 def curves() -> Any:

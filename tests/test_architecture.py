@@ -197,7 +197,7 @@ def is_private(word):
 
 
 def test_reports_import_neither_torch_nor_ray():
-    need_more = {"analysis/share", "analysis/reproduce", "analysis/demo", "sweep/ray_backend"}
+    need_more = {"analysis/share", "analysis/reproduce", "sweep/ray_backend"}
     for name in FILES:
         if name.split("/")[0] in ("analysis", "sweep") and name not in need_more:
             assert not other_imports(name) & {"torch", "ray"}, name

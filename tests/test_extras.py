@@ -4,15 +4,12 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cclf import build, extras
-from cclf.analysis import demo
 from cclf.benchmark import findings
 from cclf.envs.minigrid import VectorMiniGrid
 from cclf.storage.loggers import make_loggers
-from cclf.sweep.plan import call_of
 from cclf.training import evaluation, loop
 from cclf.training.evaluation import wait_for_evaluation
 from cclf.training.workers import EnvWorkers
@@ -149,7 +146,6 @@ def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
     ("words", "module", "extra"),
     [
         (["demo", "--out", "OUT"], "matplotlib", "plots"),
-        (["demo", "--out", "OUT"], "imageio_ffmpeg", "video"),
         (["demo", "--out", "OUT"], "minigrid", "minigrid"),
         (["plot", "RUN", "--out", "OUT.svg"], "matplotlib", "plots"),
         (["report", "RUN", "--out", "OUT.html"], "matplotlib", "plots"),
@@ -191,28 +187,6 @@ def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
         == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
     )
     assert finding.status == "note"
-
-
-@pytest.mark.parametrize(
-    ("pictures", "why"),
-    [([], "nothing to draw with"), ([np.zeros((16, 16, 3), np.uint8)] * 3, str(BROKEN))],
-)
-def test_the_demos_page_is_written_without_the_pictures_that_cannot_be_made(
-    monkeypatch, capsys, pictures, why
-):
-    monkeypatch.setattr(demo, "_watch", lambda _: (pictures, "" if pictures else why))
-    monkeypatch.setattr(evaluation, "write_video", raising(BROKEN))
-    assert demo._episode(call_of(GRIDS, Path("runs"), ())) == (pictures, b"")
-    error = capsys.readouterr().err
-    assert error.startswith("cclf: warning: the page lacks pictures of the agent: ")
-    assert why in error
-
-
-def test_the_demos_page_is_written_without_a_gallery_that_cannot_be_made(capsys):
-    assert demo._gallery(call_of(GRIDS, Path("nowhere"), ())) is None
-    error = capsys.readouterr().err
-    assert error.startswith("cclf: warning: the page lacks what the agent was curious about: ")
-    assert error.count("\n") == 1
 
 
 def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):

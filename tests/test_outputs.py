@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.analysis import demo, evaluations, report, tabular
+from cclf.analysis import evaluations, report, tabular
 from cclf.benchmark import cost
 from cclf.commands import reproduce
 from cclf.commands.train import train_config
@@ -102,7 +102,8 @@ def test_a_folder_in_the_place_of_an_output_is_one_line(
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("demo", "index.html"),
+        ("demo", "report.html"),
+        ("demo", "curiosity.html"),
         ("reproduce", "report.html"),
         ("reproduce cost", "cost.json"),
         ("reproduce cost", "cost.svg"),
@@ -162,7 +163,6 @@ FULL_DISK = {
     "export card again": ("export RUN --card --out out", {}),
     "play": ("play RUN --out out/v.mp4", {"v.mp4": OLD}),
     "play new": ("play RUN --out out/v.mp4", {}),
-    "demo": ("demo --out out", {"index.html": OLD}),
     "reproduce": ("reproduce minigrid --out out", {"report.html": OLD}),
     "reproduce cost": ("reproduce cost --out out", {"cost.json": OLD, "cost.svg": OLD}),
     "reproduce cost svg": ("reproduce cost --out out", {"cost.json": None, "cost.svg": OLD}),
@@ -189,11 +189,9 @@ def contents(folder):
 
 @pytest.fixture
 def quick_studies(monkeypatch, results):
-    """What takes long in `demo` and `reproduce` is done before."""
+    """What takes long in `reproduce` is done before."""
     times = {name: cost.Cost(1, 1, np.array([1.0, 2.0]), {}) for name in cost.METHODS}
     monkeypatch.setattr(cost, "measure", lambda *_: times)
-    monkeypatch.setattr(demo, "run_all", lambda *_: [])
-    monkeypatch.setattr(demo, "_page", lambda *_: "a page" * 99)
     monkeypatch.setattr(reproduce, "run_and_report", lambda *_: 0)
     monkeypatch.setattr(reproduce, "_print_forecast", lambda *_: None)
     monkeypatch.setattr(reproduce, "_print_verdicts", lambda *_: None)

@@ -4,16 +4,16 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cclf import cli
-from cclf.analysis import demo
 from cclf.analysis.load import read_runs
+from cclf.commands import demo
 from cclf.commands.options import EXIT_STOPPED
 from cclf.commands.sweep import plan
+from tiny_rows import row
 from tiny_runs import tiny_config, tiny_options
 
 TINY = [
@@ -148,26 +148,39 @@ def test_results_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_the_demo_writes_a_page_with_curves_curiosity_and_pictures(
+def test_the_demo_trains_prints_findings_and_writes_both_pages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "TASK", TASK)
     monkeypatch.setattr(demo, "SEEDS", (1,))
-    monkeypatch.setattr(
-        demo, "OPTIONS", (*TINY[:-1], "--no-video", "--log-every-agent-steps", "128")
-    )
-    call_of = demo.call_of  # of configs that say what OPTIONS say
-    short = lambda config: replace(config, run=replace(config.run, env_steps=512))  # noqa: E731
-    monkeypatch.setattr(demo, "call_of", lambda config, *words: call_of(short(config), *words))
+    monkeypatch.setattr(demo, "OPTIONS", [*TINY, "--log-every-agent-steps", "128"])
     assert cli.main(["demo", "--out", str(tmp_path)]) == 0
-    path = Path(capsys.readouterr().out.strip().splitlines()[-1])
-    text = path.read_text()
-    assert path == (tmp_path / "index.html").resolve()
-    assert text.count('<svg role="img"') == 3
-    assert text.count("data:image/png") >= 4
-    assert "data:video/mp4" in text
-    assert "plain, seed 1" in text
-    assert "The most curious" in text
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == [str(tmp_path / "report.html"), str(tmp_path / "curiosity.html")]
+    assert "The most curious" in (tmp_path / "curiosity.html").read_text()
+
+
+def test_the_demo_prints_how_many_runs_of_each_method_solved_the_task(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        row(method, seed, env_steps, value)
+        for method, values in (
+            ("a2c", (0.1, 0.5)),
+            ("cclf", (0.2, 0.96)),
+            ("cclf-shuffled", (0.92, 0.94)),
+        )
+        for seed in (1, 2, 3)
+        for env_steps, value in zip((100, 200), values, strict=True)
+    ]
+    demo._print_findings(rows)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for line in (
+        "a2c 0.500 0 of 3 never",
+        "cclf 0.960 3 of 3 200",
+        "cclf-shuffled 0.940 3 of 3 100",
+    ):
+        assert line in lines
 
 
 @pytest.mark.parametrize(

@@ -192,15 +192,6 @@ def picture_strip(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> st
     return f'<div class="strip">{"".join(items)}</div>'
 
 
-def video(mp4: bytes, label: str, first: np.ndarray) -> str:
-    """A film, which shows its `first` picture (H, W, 3) until somebody starts it."""
-    data = base64.b64encode(mp4).decode()
-    return (
-        f'<video controls loop muted playsinline poster="{_png(first)}" '
-        f'aria-label="{escape(label)}" src="data:video/mp4;base64,{data}"></video>'
-    )
-
-
 def page(title: str, parts: Sequence[str], style: str = "") -> str:
     """The document; `style` holds rules that this page alone needs."""
     head = (

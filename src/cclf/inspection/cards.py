@@ -69,23 +69,20 @@ def looks(anchor: str, title: str, shown: Sequence[ShownSample]) -> str:
     return f'<h2 id="{anchor}">{escape(title)}</h2>{cards(shown)}'
 
 
-def cards(shown: Sequence[ShownSample], simple: bool = False) -> str:
-    """`simple` is for readers who know no equation."""
+def cards(shown: Sequence[ShownSample]) -> str:
     kind = "" if any(look.now.views for look in shown) else " plain"
-    each = "".join(_card(rank, look, simple) for rank, look in enumerate(shown, 1))
+    each = "".join(_card(rank, look) for rank, look in enumerate(shown, 1))
     return f'<div class="looks{kind}">{each}</div>'
 
 
-def _card(rank: int, look: ShownSample, simple: bool) -> str:
+def _card(rank: int, look: ShownSample) -> str:
     share = f"{100 * min(1.0, max(0.0, look.curiosity)):.1f}%"
     amount = f"{probability(look.curiosity)} <small>curiosity</small>"
-    if simple:
-        amount = f"{percent(look.curiosity)} <small>curious</small>"
     return (
         f'<article class="look"><h3>{rank} <span class="meter"><i style="width:{share}"></i></span> '
-        f"{amount}</h3><p>{simple_sentence(look) if simple else sentence(look)}</p>"
-        f"{_glance(look.now, 'what it saw', simple)}"
-        f"{_glance(look.following, _later(look), simple)}</article>"
+        f"{amount}</h3><p>{sentence(look)}</p>"
+        f"{_glance(look.now, 'what it saw')}"
+        f"{_glance(look.following, _later(look))}</article>"
     )
 
 
@@ -161,27 +158,7 @@ def sentence(look: ShownSample) -> str:
     return " ".join(told)
 
 
-def simple_sentence(look: ShownSample) -> str:
-    """What happened and how sure it was, without a letter of the equations; escaped."""
-    told = [f"Its next move: {look.action}."]
-    if look.step is not None:
-        steps = f"After {look.step} step{'s' * (look.step > 1)} of a game."
-        told.insert(0, steps if look.step else "At the start of a game.")
-    if look.reward > 0:
-        told.append("That reached the goal.")
-    if look.copies is not None:
-        copies, batch = look.copies
-        told.append(
-            f"{copies} of the {batch} moments it was asked about look exactly like this, so it "
-            f"can be {percent(1 / copies)} sure at most."
-            if copies > 1
-            else f"No other of the {batch} moments it was asked about looks like this."
-        )
-    told.append(f"It was {percent(look.now.belief)} sure.")
-    return escape(" ".join(told))
-
-
-def _glance(seen: ShownObservation, title: str, simple: bool) -> str:
+def _glance(seen: ShownObservation, title: str) -> str:
     older = "".join(
         page.image(frame, "an earlier frame of the stack") for frame in seen.frames[:-1]
     )
@@ -197,8 +174,7 @@ def _glance(seen: ShownObservation, title: str, simple: bool) -> str:
     views = "".join(_view(n, seen) for n in range(len(seen.views)))
     if not seen.views:
         belief = f"belief <b>{probability(seen.belief)}</b>"
-        said = f"<b>{percent(seen.belief)}</b> sure" if simple else belief
-        views = f'<li class="chosen">{_bar(seen.belief)}<span>{said}</span></li>'
+        views = f'<li class="chosen">{_bar(seen.belief)}<span>{belief}</span></li>'
     taken = ""
     if seen.taken_for is not None:
         picture, share = seen.taken_for
