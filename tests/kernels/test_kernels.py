@@ -255,7 +255,7 @@ def test_the_fused_encoder_gives_the_same_bits_each_time() -> None:
         return [
             frozen,
             *kept,
-            *fused_encoder.gradients(gradient.flatten(1), crops, kept, weights.turned, 9),
+            *fused_encoder.gradients(gradient.flatten(1), crops, kept, weights.flipped, 9),
         ]
 
     first, beside = once(), torch.cuda.Stream()
@@ -352,7 +352,7 @@ def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
         plain = augmentations.gather_pixels(*one)
         for words in (
             gather_packed.gather_packed(*one),
-            gather_packed.of_runs(*runs)[number],
+            gather_packed.gather_packed_runs(*runs)[number],
             mapped(*runs)[number],
         ):
             assert torch.equal(gather_packed.unpack_frames(words), plain)
@@ -362,5 +362,5 @@ def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
 @pytest.mark.parametrize("runs", [1, 3, 60])
 def test_words_taken_on_a_gpu_are_the_same(runs: int) -> None:
     parts = make_views(runs)
-    plain = gather_packed.of_runs(*parts)
-    assert torch.equal(gather_packed.of_runs(*(part.cuda() for part in parts)).cpu(), plain)
+    plain = gather_packed.gather_packed_runs(*parts)
+    assert torch.equal(gather_packed.gather_packed_runs(*(part.cuda() for part in parts)).cpu(), plain)

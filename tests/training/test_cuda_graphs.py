@@ -147,7 +147,7 @@ from tiny_runs import run, tiny_config
 
 base, method, folder = sys.argv[1:]
 learner = importlib.import_module(f"cclf.algorithms.{base}.learner")
-learner.compute_for = lambda config, device, compute_with: compute_with("bf16", compiled)
+learner.kernels_for_config = lambda config, device, make_kernels: make_kernels("bf16", compiled)
 sizes = {"precision": "bf16"}
 run(tiny_config("toy/reach-1d", method, base=base, algorithm=sizes, env_steps=24), Path(folder))
 found = counters["aot_autograd"]

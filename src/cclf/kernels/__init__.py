@@ -1,11 +1,17 @@
-"""Fast ways to compute what `algorithms/common/pixel_encoder.py` and `equations.py` define.
-
-Each file holds a kernel beside its plain reference."""
+"""Fast kernels for what `algorithms/common/pixel_encoder.py` and `algorithms/rainbow` define in
+plain PyTorch. Each module holds a kernel next to its reference."""
 
 import importlib.util
 from collections.abc import Sequence
+from typing import Protocol
 
 from torch import Tensor
+
+
+class VmapInfo(Protocol):
+    """What `torch.func.vmap` passes to the vmap rule of a custom operator."""
+
+    batch_size: int
 
 
 def use_triton(tensor: Tensor) -> bool:
@@ -15,6 +21,5 @@ def use_triton(tensor: Tensor) -> bool:
 
 
 def merge_vmap_dims(tensors: Sequence[Tensor], dims: Sequence[int]) -> list[Tensor]:
-    """What is mapped over runs, along `dims`, as more runs at once: in front, with those that were
-    there."""
+    """Merge the mapped dimension `dims[i]` of each tensor into its leading dimension of runs."""
     return [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip(tensors, dims, strict=True)]

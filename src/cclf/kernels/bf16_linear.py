@@ -1,11 +1,11 @@
-"""A linear layer on bfloat16 features with float32 sums and a float32 result.
+"""A linear layer on bfloat16 features that accumulates in float32 and returns float32.
 
-The encoder ends in LayerNorm, which divides by a small spread: rounding the layer's result to
-bfloat16 first would multiply that error into every logit of the belief.
+The encoder ends in LayerNorm, which divides by a small standard deviation. Rounding the layer's
+result to bfloat16 first would multiply the rounding error into every logit of the belief.
 
-Features of paired convolutions have one column of pixels too many; here its weight is zero.
-On a GPU outputs are filled up to a multiple of 16 with zeros: products of 50 columns take twice as
-long as of 64.
+Features of `paired_convolutions` have one extra column of pixels, whose weight is zero here. On a
+GPU the outputs are zero-padded to a multiple of 16: a product with 50 columns takes twice as long as
+one with 64.
 """
 
 from typing import Any
@@ -14,27 +14,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-ALIGNED_OUTPUTS = 16
+OUTPUT_ALIGNMENT = 16
 
 
 def reference(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """What is computed, plainly, on operands rounded to bfloat16."""
+    """The layer in plain PyTorch, with the operands rounded to bfloat16."""
     return F.linear(
         features.float(), pad_weight_column(weight.bfloat16().float(), features.shape[1]), bias
     )
 
 
 def pad_weight_column(weight: Tensor, width: int) -> Tensor:
-    """A weight (O, s s C) for features (s, s + 1, C): the same, and zero for the last column.
-    Others stay as they are."""
+    """Weight (O, s s C) for features (s, s + 1, C) flattened to `width`: zero for the extra column.
+    A weight that has this width already is returned unchanged."""
     if weight.shape[1] == width:
         return weight
     side = weight.shape[1] // (width - weight.shape[1])
     return F.pad(weight.view(len(weight), side, side, -1), (0, 0, 0, 1)).flatten(1)
 
 
-def without_column(gradient: Tensor, width: int) -> Tensor:
-    """Of the widened weight's gradient, that of the weight (O, `width`)."""
+def drop_weight_column(gradient: Tensor, width: int) -> Tensor:
+    """Gradient of the weight (O, `width`) from that of the padded weight."""
     if gradient.shape[1] == width:
         return gradient
     side = width // (gradient.shape[1] - width)
@@ -42,39 +42,44 @@ def without_column(gradient: Tensor, width: int) -> Tensor:
 
 
 def output_padding(outputs: int, on_gpu: bool) -> int:
-    """Zeros to fill outputs up with.
+    """Number of zero outputs to append.
 
     >>> output_padding(50, on_gpu=True), output_padding(64, on_gpu=True), output_padding(50, on_gpu=False)
     (14, 0, 0)
     """
-    return -outputs % ALIGNED_OUTPUTS if on_gpu else 0
+    return -outputs % OUTPUT_ALIGNMENT if on_gpu else 0
 
 
 class _Bf16Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.outputs, ctx.width = weight.shape
-        more = output_padding(ctx.outputs, features.is_cuda)
-        rounded = F.pad(pad_weight_column(weight.bfloat16(), features.shape[1]), (0, 0, 0, more))
-        ctx.save_for_backward(features, rounded)
-        return _product(features, rounded.T)[:, : ctx.outputs] + bias
+        padding = output_padding(ctx.outputs, features.is_cuda)
+        padded = F.pad(pad_weight_column(weight.bfloat16(), features.shape[1]), (0, 0, 0, padding))
+        ctx.save_for_backward(features, padded)
+        return _matmul_float32(features, padded.T)[:, : ctx.outputs] + bias
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, weight = ctx.saved_tensors
         gradient = F.pad(gradients[0].bfloat16(), (0, len(weight) - ctx.outputs))
-        for_weight = without_column(_product(gradient.T, features)[: ctx.outputs], ctx.width)
-        return gradient @ weight, for_weight, gradients[0].sum(0)
+        weight_gradient = _matmul_float32(gradient.T, features)[: ctx.outputs]
+        return (
+            gradient @ weight,
+            drop_weight_column(weight_gradient, ctx.width),
+            gradients[0].sum(0),
+        )
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with a float32 result; on a CPU, which has no such product, by widening the
-    operands."""
+def _matmul_float32(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of bfloat16 matrices with a float32 result. A CPU has no such product, so the operands
+    are converted first."""
     if a.is_cuda:
         return torch.mm(a, b, out_dtype=torch.float32)  # type: ignore[call-overload, no-any-return]
     return a.float() @ b.float()
 
 
 def bf16_linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Features (B, D) in bfloat16 to (B, O) in float32."""
     result: Tensor = _Bf16Linear.apply(features, weight, bias)  # type: ignore[no-untyped-call]
     return result

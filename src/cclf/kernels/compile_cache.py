@@ -1,4 +1,4 @@
-"""Where compiled code is kept from one process to the next."""
+"""The folder that keeps compiled code between processes."""
 
 import hashlib
 import os
@@ -6,43 +6,44 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-_FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # PyTorch's own name for it
+_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # read by PyTorch's compiler
 
 
 def set_compile_cache() -> Path | None:
-    """The folder of all that is compiled, PyTorch's compiler told of it: with the user's other
-    caches, unless told otherwise. PyTorch's own place is in /tmp, where a restart takes it away."""
-    if _FOLDER in os.environ:
-        return Path(os.environ[_FOLDER])
+    """Point PyTorch's compiler at a folder in the user's cache, unless the environment variable names
+    another. PyTorch's own default is in /tmp, which a restart empties. None if there is no writable
+    folder."""
+    if _VARIABLE in os.environ:
+        return Path(os.environ[_VARIABLE])
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = caches / "cclf" / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # nobody's home
+    except (OSError, RuntimeError):  # no home directory
         return None
     if not os.access(folder, os.W_OK):
         return None
-    os.environ[_FOLDER] = str(folder)
+    os.environ[_VARIABLE] = str(folder)
     return folder
 
 
-def cached(make: Callable[[], bytes], *made_from: str) -> bytes:
-    """What `make` makes of these texts and of nothing else: made once, then read. Where nothing can
-    be kept it is made each time."""
+def cached(compute: Callable[[], bytes], *inputs: str) -> bytes:
+    """The result of `compute`, which depends on `inputs` only: read from the cache if it is there,
+    otherwise computed and stored."""
     folder = set_compile_cache()
     if folder is None:
-        return make()
-    path = folder / "cclf" / hashlib.sha256("\0".join(made_from).encode()).hexdigest()
+        return compute()
+    path = folder / "cclf" / hashlib.sha256("\0".join(inputs).encode()).hexdigest()
     try:
         return path.read_bytes()
     except OSError:
-        pass  # not there yet
-    made = make()
+        pass  # not cached yet
+    result = compute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(made)
-        os.replace(file.name, path)  # whole or not there, whoever else makes it now
+            file.write(result)
+        os.replace(file.name, path)  # atomic: other processes may write the same file now
     except OSError:
-        pass  # a full disk costs seconds, not the run
-    return made
+        pass  # on a full disk the next process compiles again
+    return result

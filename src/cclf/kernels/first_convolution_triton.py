@@ -1,4 +1,4 @@
-"""The Triton kernels of `first_convolution`: matrix products of the pixels under the taps with the
+"""The Triton kernels of `first_convolution`: matrix products of the pixels under each tap with the
 weights."""
 
 import torch
@@ -9,9 +9,9 @@ from torch import Tensor
 from cclf.data.augmentations import LazyCrops
 from cclf.kernels.first_convolution import CHANNELS, TAPS
 
-PIXELS, GRADIENT_PIXELS = 256, 128  # results that a kernel makes or reads at a time
-PROGRAMS = 264  # that share the images of a weight gradient: two for each multiprocessor of an H200
-ROW_PIXELS = 4  # read under a row of 3 taps: with 16 channels they fill a product's 64 rows
+PIXELS, GRADIENT_PIXELS = 256, 128  # results per program, or read at a time by the gradient
+PROGRAMS = 264  # of the weight gradient: two per multiprocessor of an H200
+ROW_PIXELS = 4  # read for a row of 3 taps: with 16 channels, the 64 rows of one product
 
 
 @triton.jit
@@ -22,23 +22,23 @@ def _forward(
     n = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     row, column = pixel // (SIDE + 1), pixel % (SIDE + 1)
-    wanted = (row < SIDE) & (column < SIDE)
+    valid = (row < SIDE) & (column < SIDE)
     y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
     channel, out = tl.arange(0, CHANNELS), tl.arange(0, OUT)
     frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
-    under = frame + (2 * row * columns + column)[:, None] * 8
+    pointers = frame + (2 * row * columns + column)[:, None] * 8
     plane = height * columns * 8
-    under += (channel // 8 * plane + channel % 8)[None, :]
+    pointers += (channel // 8 * plane + channel % 8)[None, :]
     total = tl.zeros((PIXELS, OUT), tl.float32)
     for tap in tl.static_range(TAPS):
-        to = x + tap % 3
-        offset = to % 2 * 2 * plane + ((tap // 3) * columns + to // 2) * 8
-        values = tl.load(under + offset, mask=wanted[:, None], other=0.0)
+        target = x + tap % 3
+        offset = target % 2 * 2 * plane + ((tap // 3) * columns + target // 2) * 8
+        values = tl.load(pointers + offset, mask=valid[:, None], other=0.0)
         factors = tl.load(weight + (tap * CHANNELS + channel)[:, None] * OUT + out[None, :])
         total = tl.dot(values, factors.to(values.dtype), total)
-    total = tl.where(wanted[:, None], tl.maximum(total + tl.load(bias + out)[None, :], 0.0), 0.0)
-    place = (n * SIDE * (SIDE + 1) + pixel)[:, None] * OUT + out[None, :]
-    tl.store(result + place, total.to(result.dtype.element_ty), mask=(row < SIDE)[:, None])
+    total = tl.where(valid[:, None], tl.maximum(total + tl.load(bias + out)[None, :], 0.0), 0.0)
+    position = (n * SIDE * (SIDE + 1) + pixel)[:, None] * OUT + out[None, :]
+    tl.store(result + position, total.to(result.dtype.element_ty), mask=(row < SIDE)[:, None])
 
 
 @triton.jit
@@ -47,11 +47,11 @@ def _gradients(
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
     ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Each program sums over its share of the images, for a row of taps; the shares are added
-    outside, in one order."""
+    """Each program sums over every n-th image, for one row of taps. The caller adds the partial sums,
+    in a fixed order."""
     program, tap_row = tl.program_id(0), tl.program_id(1)
     out, line = tl.arange(0, OUT), tl.arange(0, ROW_PIXELS * CHANNELS)
-    counts = line < 3 * CHANNELS
+    used = line < 3 * CHANNELS
     plane = height * columns * 8
     channel = line % CHANNELS
     offset = tap_row * columns * 8 + channel // 8 * plane + channel % 8
@@ -60,23 +60,23 @@ def _gradients(
     for n in range(program, count, tl.num_programs(0)):
         y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
         frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
-        to = x + line // CHANNELS
-        corner = frame + offset + to % 2 * 2 * plane + to // 2 * 8
+        target = x + line // CHANNELS
+        first_tap = frame + offset + target % 2 * 2 * plane + target // 2 * 8
         for start in range(0, SIDE * (SIDE + 1), PIXELS):
             pixel = start + tl.arange(0, PIXELS)
             row, column = pixel // (SIDE + 1), pixel % (SIDE + 1)
-            wanted = (row < SIDE) & (column < SIDE)
-            place = (n * SIDE * (SIDE + 1) + pixel)[:, None] * OUT + out[None, :]
-            reached = tl.load(result + place, mask=wanted[:, None], other=0.0) > 0.0
-            slope = tl.where(
-                reached, tl.load(gradient + place, mask=wanted[:, None], other=0.0), 0.0
+            valid = (row < SIDE) & (column < SIDE)
+            position = (n * SIDE * (SIDE + 1) + pixel)[:, None] * OUT + out[None, :]
+            active = tl.load(result + position, mask=valid[:, None], other=0.0) > 0.0
+            masked = tl.where(
+                active, tl.load(gradient + position, mask=valid[:, None], other=0.0), 0.0
             )
-            under = corner[None, :] + (2 * row * columns + column)[:, None] * 8
-            values = tl.load(under, mask=wanted[:, None] & counts[None, :], other=0.0)
-            total = tl.dot(tl.trans(values), slope.to(values.dtype), total)
-            bias_total += tl.sum(slope.to(tl.float32), axis=0)
-    place = (program * TAPS + 3 * tap_row) * CHANNELS + line
-    tl.store(weight_parts + place[:, None] * OUT + out[None, :], total, mask=counts[:, None])
+            pointers = first_tap[None, :] + (2 * row * columns + column)[:, None] * 8
+            values = tl.load(pointers, mask=valid[:, None] & used[None, :], other=0.0)
+            total = tl.dot(tl.trans(values), masked.to(values.dtype), total)
+            bias_total += tl.sum(masked.to(tl.float32), axis=0)
+    position = (program * TAPS + 3 * tap_row) * CHANNELS + line
+    tl.store(weight_parts + position[:, None] * OUT + out[None, :], total, mask=used[:, None])
     if tap_row == 0:
         tl.store(bias_parts + program * OUT + out, bias_total)
 

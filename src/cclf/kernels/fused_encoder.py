@@ -1,8 +1,8 @@
-"""The encoder's convolutions in kernels that keep an image on the chip: one from its pixels to its
-features, one for the way back, and two for the weights. They are in `fused_encoder.cu`, for GPUs of
-the Hopper generation.
+"""The encoder's convolutions in kernels that keep an image in shared memory: one kernel from the
+pixels to the features, one for the backward pass, and two for the weight gradients. They are in
+`fused_encoder.cu`, for GPUs of the Hopper generation.
 
-Elsewhere, and where sizes are not those they are made for, `paired_convolutions` computes the same.
+On other GPUs, and for other sizes, `paired_convolutions` computes the same.
 """
 
 import functools
@@ -20,32 +20,35 @@ from cclf.kernels.compile_cache import cached
 from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS, prepare_weight
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of each convolution
-PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)  # of the crops and results they are made for
-GENERATION = (9, 0)  # whose matrix instructions they use
-LAUNCH = {  # threads of a block, and bytes of shared memory: the constants of the kernels
+# The sizes that the kernels are written for: pixels of a crop, filters, and sides of the results.
+PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)
+COMPUTE_CAPABILITY = (9, 0)  # Hopper: the kernels use its warpgroup matrix instructions
+LAUNCH = {  # threads of a block and bytes of shared memory, as in the CUDA source
     "encode_frozen": (512, 231_680),
     "encode_and_keep": (512, 231_680),
     "gradients": (512, 226_048),
     "first_weight_gradient": (224, 201_664),
     "later_weight_gradients": (256, 185_408),
 }
-# places in a plane of each cut gradient: rows as long as those of the inputs (of the first, half as
-# long), and zeros behind
-CUT_PLACES = (1728, 1600, 1520, 1360)
-# what a first result is the sum of: eight channels under each tap, the ninth under all, and zeros up to
-# a multiple of 16
+# Positions in a plane of each masked gradient: rows as long as those of the inputs (half as long for
+# the first), then zeros.
+MASKED_POSITIONS = (1728, 1600, 1520, 1360)
+# Terms of a result of the first convolution: eight channels under each tap, the ninth channel under
+# all taps, and zeros up to a multiple of 16.
 EIGHT = CHANNELS // 2
 FIRST_TERMS = 96
 
 
 class Weights(NamedTuple):
-    """Weights as the kernels multiply them, in steps of 16 terms: 16 channels of a tap, where nothing
-    else is said."""
+    """Weights in the order in which the kernels multiply them: in steps of 16 terms, which are 16
+    channels under one tap except in the first convolution."""
 
-    first: Tensor  # (6 steps of FIRST_TERMS, 2, 4, 8 outputs, 8 terms)  of the first convolution
-    later: Tensor  # (3, 18 steps, 2, 4, 8, 8)  of the others
+    first: Tensor  # (6 steps of FIRST_TERMS, 2, 4, 8 outputs, 8 terms)  first convolution
+    later: Tensor  # (3, 18 steps, 2, 4, 8, 8)  the other convolutions
     biases: Tensor  # (4, 32)
-    turned: Tensor  # (3, 18 steps, 2, 4, 8 channels, 8 outputs)  of the others from last to first
+    flipped: (
+        Tensor  # (3, 18 steps, 2, 4, 8 channels, 8 outputs)  the others, last convolution first
+    )
 
 
 def is_supported(crops: LazyCrops, layers: Layers) -> bool:
@@ -63,9 +66,9 @@ def is_supported(crops: LazyCrops, layers: Layers) -> bool:
 
 @functools.cache
 def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
-    """By name, compiled for the GPU; None for one of another generation, or with a line that says
-    why."""
-    if torch.cuda.get_device_capability(device) != GENERATION:
+    """The compiled kernels by name. None for a GPU of another generation, and, with a message, where
+    they cannot be compiled."""
+    if torch.cuda.get_device_capability(device) != COMPUTE_CAPABILITY:
         return None
     source = importlib.resources.files("cclf.kernels").joinpath("fused_encoder.cu").read_text()
     try:
@@ -85,11 +88,12 @@ def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
 
 
 def _compile(source: str) -> bytes:
-    """Machine code of all kernels, by NVIDIA's compiler in seconds."""
+    """Machine code of all kernels, compiled by NVRTC in a few seconds."""
     from torch.cuda._utils import _nvrtc_compile
 
-    made: Any = _nvrtc_compile(source, next(iter(LAUNCH)), compute_capability="90a")
-    binary: bytes = made[0] if isinstance(made, tuple) else made  # as PyTorch's version has it
+    compiled: Any = _nvrtc_compile(source, next(iter(LAUNCH)), compute_capability="90a")
+    # some versions of PyTorch return a tuple
+    binary: bytes = compiled[0] if isinstance(compiled, tuple) else compiled
     return binary
 
 
@@ -99,13 +103,13 @@ def prepare(layers: Layers) -> Weights:
     terms = torch.cat([taps[:, :EIGHT].flatten(0, 1), taps[:, EIGHT]])
     first_steps = _in_steps(F.pad(terms, (0, 0, 0, FIRST_TERMS - len(terms))))
     later = [_in_steps(w.permute(2, 3, 1, 0).flatten(0, 1)) for w, _ in rest]
-    turned = [_in_steps(w.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 1)) for w, _ in rest[::-1]]
+    flipped = [_in_steps(w.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 1)) for w, _ in rest[::-1]]
     biases = torch.stack([bias.float() for _, bias in layers])
-    return Weights(first_steps, torch.stack(later), biases, torch.stack(turned))
+    return Weights(first_steps, torch.stack(later), biases, torch.stack(flipped))
 
 
 def _in_steps(weight: Tensor) -> Tensor:
-    """(..., terms, outputs) as steps of 16 terms."""
+    """(..., terms, outputs) to (steps of 16 terms, 2, outputs / 8, 8 outputs, 8 terms)."""
     steps = weight.bfloat16().reshape(-1, 2, 8, FILTERS // 8, 8)
     return steps.permute(0, 1, 3, 4, 2).contiguous()
 
@@ -113,15 +117,15 @@ def _in_steps(weight: Tensor) -> Tensor:
 def encode(
     crops: LazyCrops,
     layers: Layers,
-    learned: int,
+    num_learned: int,
     prepare: Callable[[Layers], Weights] = prepare,
 ) -> tuple[Tensor, Tensor]:
-    """Features (N, 35 * 36 * 32) of crops of packed frames, of which the first `learned` have a
-    gradient, and those of the others. Their last column of pixels is zero."""
+    """Features (., 35 * 36 * 32) of the first `num_learned` crops of packed frames, with gradient,
+    and of the other crops, without. The last of the 36 columns of pixels is zero."""
     parameters = [parameter for layer in layers for parameter in layer]
     keep = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
     features: tuple[Tensor, Tensor] = _Encode.apply(  # type: ignore[no-untyped-call]
-        *crops, learned, keep, prepare, *parameters
+        *crops, num_learned, keep, prepare, *parameters
     )
     return features
 
@@ -134,76 +138,79 @@ class _Encode(torch.autograd.Function):
         sample: Tensor,
         origins: Tensor,
         pixels: int,
-        learned: int,
+        num_learned: int,
         keep: bool,
-        prepare: Any,
+        prepare: Callable[[Layers], Weights],
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         crops = LazyCrops(images, sample, origins, pixels)
         weights = prepare(list(zip(parameters[::2], parameters[1::2], strict=True)))
-        first, rest = crops.rows(slice(learned)), crops.rows(slice(learned, None))
-        results, others = forward(first, weights, keep), forward(rest, weights)[0].flatten(1)
-        ctx.crops, ctx.channels = first, parameters[0].shape[1]
-        ctx.save_for_backward(*results, weights.turned)
-        ctx.mark_non_differentiable(others)
-        return results[-1].flatten(1), others
+        learned, others = crops.rows(slice(num_learned)), crops.rows(slice(num_learned, None))
+        results = forward(learned, weights, keep)
+        other_features = forward(others, weights)[0].flatten(1)
+        ctx.crops, ctx.channels = learned, parameters[0].shape[1]
+        ctx.save_for_backward(*results, weights.flipped)
+        ctx.mark_non_differentiable(other_features)
+        return results[-1].flatten(1), other_features
 
     @staticmethod
-    def backward(ctx: Any, *features: Tensor) -> Any:
-        *results, turned = ctx.saved_tensors
-        return *[None] * 7, *gradients(features[0], ctx.crops, results, turned, ctx.channels)
+    def backward(ctx: Any, *features: Tensor) -> tuple[Tensor | None, ...]:
+        *results, flipped = ctx.saved_tensors
+        return *[None] * 7, *gradients(features[0], ctx.crops, results, flipped, ctx.channels)
 
 
 def forward(crops: LazyCrops, weights: Weights, keep: bool = False) -> list[Tensor]:
-    """Features (N, 35, 36, 32), their last column zero; with `keep` before them the results of the
-    other convolutions, in planes (N, 4, side, side, 8)."""
+    """Features (N, 35, 36, 32), whose last column is zero. With `keep` they follow the results of the
+    three earlier convolutions, as planes (N, 4, side, side, 8)."""
     images, count = crops.images, len(crops.sample)
     sides = SIDES[:-1] if keep else ()
     kept = [images.new_empty((count, FILTERS // 8, side, side, 8)) for side in sides]
     features = images.new_empty((count, SIDES[-1], SIDES[-1] + 1, FILTERS))
-    others = kept or [features] * 3  # not written to
-    arguments = [*_places(crops), *weights[:3], features, *others, count, *images.shape[3:5]]
+    others = kept or [features] * 3  # the kernel ignores these arguments
+    arguments = [*_crop_tensors(crops), *weights[:3], features, *others, count, *images.shape[3:5]]
     _run("encode_and_keep" if keep else "encode_frozen", images.device, count, arguments)
     return [*kept, features]
 
 
 def gradients(
-    gradient: Tensor, crops: LazyCrops, results: Sequence[Tensor], turned: Tensor, channels: int
+    gradient: Tensor, crops: LazyCrops, results: Sequence[Tensor], flipped: Tensor, channels: int
 ) -> list[Tensor]:
-    """Of all weights and biases in turn, from the gradient of the last of four `results`. Blocks sum
-    over their images, and here the blocks are summed, in one order."""
+    """Gradients of weight and bias of each layer, from the gradient of the last of four `results`.
+    Every block sums over its images; the sums of all blocks are added here, in a fixed order."""
     count, device = len(gradient), gradient.device
-    cuts = [gradient.new_empty((count, FILTERS // 8, places, 8)) for places in CUT_PLACES]
+    masked = [
+        gradient.new_empty((count, FILTERS // 8, positions, 8)) for positions in MASKED_POSITIONS
+    ]
     later_weights = [TAPS * FILTERS * FILTERS] * 3
-    numbers = [FIRST_TERMS * FILTERS, *later_weights, len(SIDES) * FILTERS]
-    parts = torch.empty((_blocks(device, count), sum(numbers)), device=device)
-    start = functools.partial(_run, device=device, count=count)
-    start("gradients", arguments=[gradient.contiguous(), *results, turned, *cuts, parts, count])
-    pixels = [*_places(crops), cuts[0], parts, count, *crops.images.shape[3:5]]
-    start("first_weight_gradient", arguments=pixels)
-    start("later_weight_gradients", arguments=[*results[:-1], *cuts[1:], parts, count])
-    first, *later, biases = torch.split(parts.sum(0), numbers)
+    sizes = [FIRST_TERMS * FILTERS, *later_weights, len(SIDES) * FILTERS]
+    parts = torch.empty((_blocks(device, count), sum(sizes)), device=device)
+    run = functools.partial(_run, device=device, count=count)
+    run("gradients", arguments=[gradient.contiguous(), *results, flipped, *masked, parts, count])
+    pixels = [*_crop_tensors(crops), masked[0], parts, count, *crops.images.shape[3:5]]
+    run("first_weight_gradient", arguments=pixels)
+    run("later_weight_gradients", arguments=[*results[:-1], *masked[1:], parts, count])
+    first, *later, biases = torch.split(parts.sum(0), sizes)
     terms = first.view(FIRST_TERMS, FILTERS)
     eight = terms[: TAPS * EIGHT].view(TAPS, EIGHT, FILTERS)
     taps = torch.cat([eight, terms[TAPS * EIGHT :][:TAPS, None]], 1)
     first = taps[:, :channels] / 255.0
-    found = [weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)]
-    return [each for layer in zip(found, biases.view(-1, FILTERS), strict=True) for each in layer]
+    weights = [weight.reshape(3, 3, -1, FILTERS).permute(3, 2, 0, 1) for weight in (first, *later)]
+    return [each for layer in zip(weights, biases.view(-1, FILTERS), strict=True) for each in layer]
 
 
-def _places(crops: LazyCrops) -> list[Tensor]:
+def _crop_tensors(crops: LazyCrops) -> list[Tensor]:
     return [crops.images, crops.sample.contiguous(), crops.origins.contiguous()]
 
 
-def _run(name: str, device: torch.device, count: int, arguments: list[Any]) -> None:
+def _run(name: str, device: torch.device, count: int, arguments: Sequence[Tensor | int]) -> None:
     kernels, (threads, shared_bytes) = _kernels(device), LAUNCH[name]
-    assert kernels is not None, "ask `fits` first"
+    assert kernels is not None, "callers check is_supported first"
     if count > 0:
         grid, block = (_blocks(device, count), 1, 1), (threads, 1, 1)
-        kernels[name](grid=grid, block=block, args=arguments, shared_mem=shared_bytes)
+        kernels[name](grid=grid, block=block, args=list(arguments), shared_mem=shared_bytes)
 
 
 def _blocks(device: torch.device, count: int) -> int:
-    """One for each multiprocessor, as far as there are images."""
+    """One block per multiprocessor, and at most one per image."""
     blocks: int = torch.cuda.get_device_properties(device).multi_processor_count
     return min(blocks, count)

@@ -1,31 +1,29 @@
-"""Views of Rainbow's frames, each by its own rows and columns, of S runs at once: the four frames
-of a pixel as one word of four bytes, the oldest in the lowest.
+"""Gather views of Rainbow's stacked frames, for S runs at once, as packed frames: the four frames of a
+pixel in one int32, the oldest in the lowest byte.
 
-For a GPU: what follows handles a word as fast as it would handle a byte. And a compiler makes the
-plain way (`augmentations.gather_pixels`) write down the place of each pixel as a number of eight bytes,
-where with Triton one kernel of `gather_packed_triton` reads and writes nothing but pixels.
+The GPU kernels that read the views handle a 32-bit number as fast as a byte. In addition, a compiler
+would write the index of every pixel of the plain version (`augmentations.gather_pixels`) to memory as
+an int64, while the Triton kernel of `gather_packed_triton` reads and writes pixels only.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cclf.data import augmentations
-from cclf.kernels import merge_vmap_dims, use_triton
+from cclf.kernels import VmapInfo, merge_vmap_dims, use_triton
 
-FRAMES = 4  # in a word
+FRAMES = 4  # in one packed pixel
 
 
 def gather_packed(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Images (B, 4, H, W) seen through rows (K, B, h) and columns (K, B, w): words (K, B, h, w)."""
-    words: Tensor = of_runs(images[None], rows[None], columns[None])
-    return words.squeeze(0)
+    """Images (B, 4, H, W) at rows (K, B, h) and columns (K, B, w): packed frames (K, B, h, w)."""
+    packed: Tensor = gather_packed_runs(images[None], rows[None], columns[None])
+    return packed.squeeze(0)
 
 
 def unpack_frames(images: Tensor) -> Tensor:
-    """Images as bytes (..., F, H, W), of which four frames may be words (..., H, W): the same
-    memory."""
+    """Packed frames (..., H, W) as bytes (..., 4, H, W) in the same memory; bytes (..., F, H, W) are
+    returned unchanged."""
     if images.dtype != torch.int32:
         return images
     frames = images.view(torch.uint8).view(*images.shape, FRAMES)
@@ -33,8 +31,8 @@ def unpack_frames(images: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("cclf::gather_packed", mutates_args=())
-def of_runs(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The same of S runs, each with S in front."""
+def gather_packed_runs(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """`gather_packed` of S runs: each argument and the result have a leading dimension S."""
     if use_triton(images):
         from cclf.kernels import gather_packed_triton
 
@@ -44,14 +42,14 @@ def of_runs(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return views.movedim(-3, -1).contiguous().view(torch.int32).squeeze(-1)
 
 
-@of_runs.register_fake
+@gather_packed_runs.register_fake
 def _(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return images.new_empty((*rows.shape, columns.shape[3]), dtype=torch.int32)
 
 
-@of_runs.register_vmap
+@gather_packed_runs.register_vmap
 def _(
-    info: Any, dims: tuple[Any, ...], images: Tensor, rows: Tensor, columns: Tensor
+    info: VmapInfo, dims: tuple[int, ...], images: Tensor, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, int]:
-    stacked = merge_vmap_dims((images, rows, columns), dims)
-    return of_runs(*stacked).unflatten(0, (info.batch_size, -1)), 0
+    runs = merge_vmap_dims((images, rows, columns), dims)
+    return gather_packed_runs(*runs).unflatten(0, (info.batch_size, -1)), 0

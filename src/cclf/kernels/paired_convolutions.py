@@ -1,15 +1,15 @@
-"""The encoder's convolutions in bfloat16 on tensor cores, two neighbouring pixels at a time.
+"""The encoder's convolutions in bfloat16 on tensor cores, two neighboring pixels at a time.
 
-A 3x3 convolution over 32 channels keeps a GPU's matrix units badly fed. Seen as pairs of pixels, an
-image of 32 channels is one of half the width and 64 channels, and the convolution one of 3x2 taps
-from 64 to 64 channels, whose weight holds the old one twice, shifted by a pixel, and zeros: a third
-more arithmetic, in kernels that are faster by more. Rows are odd, so the last pixel of each is
-paired with one of no use; it stays in the features, and the linear layer after them gives it weight
-zero (`cclf.kernels.bf16_linear`).
+A 3x3 convolution with 32 channels underuses tensor cores. Viewed as pairs of pixels, an image with
+32 channels has half the width and 64 channels, and the convolution has 3x2 taps from 64 to 64
+channels. Its weight holds the 3x3 weight twice, shifted by a pixel, and zeros: a third more
+arithmetic, but faster kernels by more than that. Rows have odd length, so the last pixel of each row
+is paired with padding. The padding stays in the features, and the linear layer after them gives it
+weight zero (`cclf.kernels.bf16_linear`).
 
-The first convolution reads packed frames at the corners of its crops, which are never written to
-memory, and each convolution adds its bias and cuts at zero before it writes. Pixels enter as the
-integers they are, exact in bfloat16; the first weight carries the 1/255.
+The first convolution reads packed frames at the corners of the crops, which are never materialized.
+Bias and ReLU are fused into each convolution. Pixels enter as integers, which bfloat16 represents
+exactly; the first weight includes the factor 1/255.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,9 +24,13 @@ from cclf.kernels import first_convolution, fused_encoder, use_triton
 from cclf.kernels.first_convolution import pack
 from cclf.kernels.fused_encoder import Layers
 
+Prepare = Callable[[Layers, torch.dtype], list[Tensor]]
+Backward = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
+PrepareFused = Callable[[Layers], fused_encoder.Weights]
+
 
 def reference(images: Tensor, layers: Layers) -> Tensor:
-    """What is computed, plainly: (N, C, H, W) pixels 0..255 to features (N, rows, columns, O)."""
+    """The convolutions in plain PyTorch: (N, C, H, W) pixels 0..255 to (N, rows, columns, O)."""
     x = images.to(layers[0][0].dtype) / 255.0
     for i, (weight, bias) in enumerate(layers):
         x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
@@ -34,9 +38,9 @@ def reference(images: Tensor, layers: Layers) -> Tensor:
 
 
 def prepare(layers: Layers, dtype: torch.dtype) -> list[Tensor]:
-    """Weights and biases as the kernels want them, in `dtype`; differentiable."""
+    """Weights and biases in the layout of the kernels, in `dtype`; differentiable."""
     (first_weight, first_bias), *rest = layers
-    # rounded where they are used
+    # the first layer's kernel rounds its own weight
     prepared = [first_convolution.prepare_weight(first_weight), first_bias]
     for weight, bias in rest:
         prepared += [pixel_pair_weight(weight.to(dtype)), torch.cat([bias, bias]).to(dtype)]
@@ -46,9 +50,9 @@ def prepare(layers: Layers, dtype: torch.dtype) -> list[Tensor]:
 def backward(
     gradient: Tensor, activations: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Gradients of all convolutions but the first: of the first's result, then of each paired
-    weight and bias in turn."""
-    found: list[Tensor] = []
+    """Backward pass through all convolutions but the first: gradient of the first convolution's
+    result, then of each paired weight and bias in order."""
+    gradients: list[Tensor] = []
     for weight, inputs, outputs in zip(
         weights[::-1], activations[-2::-1], activations[:0:-1], strict=True
     ):
@@ -57,33 +61,28 @@ def backward(
         result = torch.ops.aten.convolution_backward(
             gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
         )
-        found = [result[1], bias_gradient.to(gradient.dtype), *found]
+        gradients = [result[1], bias_gradient.to(gradient.dtype), *gradients]
         gradient = result[0]
-    return [gradient, *found]
+    return [gradient, *gradients]
 
 
 @torch.library.custom_op("cclf::relu_bias_backward", mutates_args=())
 def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Back through ReLU and bias, channels last: the gradient where outputs (N, C, H, W) are above
-    zero, and its sum for each channel (C,), in float32 or better."""
+    """Backward pass through ReLU and bias, channels last: the gradient where `outputs` (N, C, H, W)
+    are positive, and its sum per channel (C,) in float32 or float64."""
     if use_triton(gradient):
         from cclf.kernels import relu_bias_backward_triton
 
         return relu_bias_backward_triton.relu_bias_backward(gradient, outputs)
-    cut = torch.where(outputs > 0, gradient, 0.0).contiguous(memory_format=torch.channels_last)
-    return cut, cut.sum((0, 2, 3), dtype=torch.promote_types(cut.dtype, torch.float32))
+    masked = torch.where(outputs > 0, gradient, 0.0).contiguous(memory_format=torch.channels_last)
+    return masked, masked.sum((0, 2, 3), dtype=torch.promote_types(masked.dtype, torch.float32))
 
 
 @relu_bias_backward.register_fake
 def _(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(gradient.dtype, torch.float32)
-    cut = torch.empty_like(outputs, memory_format=torch.channels_last)
-    return cut, gradient.new_empty(gradient.shape[1], dtype=wide)
-
-
-Prepare = Callable[[Layers, torch.dtype], list[Tensor]]
-Backward = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
-PrepareFused = Callable[[Layers], fused_encoder.Weights]
+    masked = torch.empty_like(outputs, memory_format=torch.channels_last)
+    return masked, gradient.new_empty(gradient.shape[1], dtype=wide)
 
 
 def paired_convolutions(
@@ -94,36 +93,37 @@ def paired_convolutions(
     backward: Backward = backward,
     prepare_fused: PrepareFused = fused_encoder.prepare,
 ) -> Tensor:
-    """`reference` in `dtype`, (N, rows, columns + 1, O), flat. What prepares and goes backward may
-    be compiled. Where `fused_encoder` fits, that computes it."""
+    """Features of all images or crops as in `reference`, in `dtype`, flattened from
+    (N, rows, columns + 1, O). `prepare`, `backward` and `prepare_fused` may be compiled versions."""
     crops = images if isinstance(images, LazyCrops) else full_frame_crops(images)
-    parts = (dtype, prepare, backward, prepare_fused)
-    return paired_split(crops, layers, len(crops.sample), *parts)[0]
+    return paired_split(crops, layers, len(crops.sample), dtype, prepare, backward, prepare_fused)[
+        0
+    ]
 
 
 def paired_split(
     crops: LazyCrops,
     layers: Layers,
-    learned: int,
+    num_learned: int,
     dtype: torch.dtype = torch.bfloat16,
     prepare: Prepare = prepare,
     backward: Backward = backward,
     prepare_fused: PrepareFused = fused_encoder.prepare,
 ) -> tuple[Tensor, Tensor]:
-    """The same of crops of which the first `learned` have a gradient: their features, and those of
-    the others."""
+    """As `paired_convolutions`: features of the first `num_learned` crops, with gradient, and of the
+    others, without. Where `fused_encoder` supports the crops, it computes them."""
     if crops.images.dtype != dtype:
         crops = crops._replace(images=pack(crops.images, dtype=dtype))
     if fused_encoder.is_supported(crops, layers):
-        return fused_encoder.encode(crops, layers, learned, prepare_fused)
+        return fused_encoder.encode(crops, layers, num_learned, prepare_fused)
     columns = (crops.pixels - 3) // 2 + 1
     if columns % 2 == 0:
         raise ValueError(
-            f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs are made "
-            "for odd ones"
+            f"crops of {crops.pixels} pixels give rows of even length {columns}: pairs need an odd "
+            "length"
         )
     features: tuple[Tensor, Tensor] = _Paired.apply(  # type: ignore[no-untyped-call]
-        *crops, backward, learned, *prepare(layers, dtype)
+        *crops, backward, num_learned, *prepare(layers, dtype)
     )
     return features
 
@@ -136,60 +136,61 @@ class _Paired(torch.autograd.Function):
         sample: Tensor,
         origins: Tensor,
         pixels: int,
-        backward: Any,
-        learned: int,
+        backward: Backward,
+        num_learned: int,
         *prepared: Tensor,
     ) -> tuple[Tensor, Tensor]:
         crops = LazyCrops(images, sample, origins, pixels)
         activations = [to_pixel_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
         for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
-            activations.append(_convolve_and_cut(activations[-1], weight, bias))
-        ctx.crops, ctx.backward_function = crops.rows(slice(learned)), backward
-        ctx.save_for_backward(*(x[:learned] for x in activations), *prepared[2::2])
+            activations.append(_conv_relu(activations[-1], weight, bias))
+        ctx.crops, ctx.backward_function = crops.rows(slice(num_learned)), backward
+        ctx.save_for_backward(*(x[:num_learned] for x in activations), *prepared[2::2])
         features = activations[-1].permute(0, 2, 3, 1).flatten(1)
-        first, others = features[:learned], features[learned:]
+        learned, others = features[:num_learned], features[num_learned:]
         ctx.mark_non_differentiable(others)
-        return first, others
+        return learned, others
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         count = len(ctx.saved_tensors) // 2 + 1
         activations, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         n, channels, rows, pairs = activations[-1].shape
         gradient = gradients[0].view(n, rows, pairs, channels).permute(0, 3, 1, 2)
-        gradient, *found = ctx.backward_function(gradient, activations, weights)
+        gradient, *later = ctx.backward_function(gradient, activations, weights)
         first = first_convolution.gradients(
             ctx.crops, from_pixel_pairs(gradient), from_pixel_pairs(activations[0])
         )
-        return None, None, None, None, None, None, *first, *found
+        return *[None] * 6, *first, *later
 
 
-def _convolve_and_cut(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _conv_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if x.is_cuda:
         return torch.cudnn_convolution_relu(x, weight, bias, (1, 1), (0, 0), (1, 1), 1)
     return torch.relu(F.conv2d(x, weight, bias))
 
 
 def to_pixel_pairs(x: Tensor) -> Tensor:
-    """(N, H, W, C) to (N, 2C, H, W/2), channels last: the same bytes, read two pixels at a time."""
+    """(N, H, W, C) to (N, 2 C, H, W / 2), channels last: a view of the same memory, two pixels as
+    one."""
     n, h, w, c = x.shape
     return x.view(n, h, w // 2, 2 * c).permute(0, 3, 1, 2)
 
 
 def from_pixel_pairs(x: Tensor) -> Tensor:
-    """The way back; a copy where the bytes lie otherwise."""
+    """The inverse of `to_pixel_pairs`; copies if `x` is not channels last."""
     n, c, h, w = x.shape
     return x.permute(0, 2, 3, 1).reshape(n, h, 2 * w, c // 2)
 
 
 def pixel_pair_weight(weight: Tensor) -> Tensor:
-    """A 3x3 weight (O, C, 3, 3) as a 3x2 weight over pairs, (2 O, 2 C, 3, 2).
+    """A 3x3 weight (O, C, 3, 3) as a 3x2 weight over pairs of pixels, (2 O, 2 C, 3, 2).
 
-    Output pixel 2X + p sees input pixel 2(X + j) + q through tap 2j + q - p, where that lies in
+    Output pixel 2X + p depends on input pixel 2(X + j) + q through tap 2j + q - p, if that is in
     0..2.
     """
     zero = torch.zeros_like(weight[..., 0])
-    taps = [zero, weight[..., 0], weight[..., 1], weight[..., 2], zero]  # tap t stands at t + 1
+    taps = [zero, weight[..., 0], weight[..., 1], weight[..., 2], zero]  # tap t has index t + 1
     rows = []
     for p in range(2):
         columns = [
