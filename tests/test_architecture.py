@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "build": {"types", "storage", "training", "envs"},
     "training/trainer": {"types", "storage", "training", "envs", "build"},
     "sweep": {"storage", "training"},
-    "analysis": {"storage", "training", "envs", "build", "inspection", "sweep", "model_card"},
+    "analysis": {"storage", "training", "envs", "build", "inspection", "model_card"},
     "export": {"types", "storage", "training", "build"},
     "model_card": {"storage", "analysis"},
     "benchmark": {"types", "storage", "training", "envs", "build", "analysis", "algorithms"},
@@ -197,7 +197,7 @@ def is_private(word):
 
 
 def test_reports_import_neither_torch_nor_ray():
-    need_more = {"analysis/share", "analysis/reproduce", "sweep/ray_backend"}
+    need_more = {"analysis/share", "sweep/ray_backend"}
     for name in FILES:
         if name.split("/")[0] in ("analysis", "sweep") and name not in need_more:
             assert not other_imports(name) & {"torch", "ray"}, name

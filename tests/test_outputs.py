@@ -12,7 +12,6 @@ import pytest
 
 from cclf import cli
 from cclf.analysis import evaluations, report, tabular
-from cclf.benchmark import cost
 from cclf.commands import reproduce
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError
@@ -53,7 +52,6 @@ def commands(finished, results):
         "sweep": ["sweep", *train, "--out"],
         "demo": ["demo", "--out"],
         "reproduce": ["reproduce", "minigrid", "--out"],
-        "reproduce cost": ["reproduce", "cost", "--out"],
     }
 
 
@@ -69,7 +67,6 @@ NAMES = (
     "sweep",
     "demo",
     "reproduce",
-    "reproduce cost",
 )
 
 
@@ -105,8 +102,6 @@ def test_a_folder_in_the_place_of_an_output_is_one_line(
         ("demo", "report.html"),
         ("demo", "curiosity.html"),
         ("reproduce", "report.html"),
-        ("reproduce cost", "cost.json"),
-        ("reproduce cost", "cost.svg"),
     ],
 )
 def test_folder_in_the_place_of_a_later_output_is_one_line_before_the_work(
@@ -164,8 +159,6 @@ FULL_DISK = {
     "play": ("play RUN --out out/v.mp4", {"v.mp4": OLD}),
     "play new": ("play RUN --out out/v.mp4", {}),
     "reproduce": ("reproduce minigrid --out out", {"report.html": OLD}),
-    "reproduce cost": ("reproduce cost --out out", {"cost.json": OLD, "cost.svg": OLD}),
-    "reproduce cost svg": ("reproduce cost --out out", {"cost.json": None, "cost.svg": OLD}),
 }
 
 
@@ -190,12 +183,8 @@ def contents(folder):
 @pytest.fixture
 def quick_studies(monkeypatch, results):
     """What takes long in `reproduce` is done before."""
-    times = {name: cost.Cost(1, 1, np.array([1.0, 2.0]), {}) for name in cost.METHODS}
-    monkeypatch.setattr(cost, "measure", lambda *_: times)
     monkeypatch.setattr(reproduce, "run_and_report", lambda *_: 0)
-    monkeypatch.setattr(reproduce, "_print_forecast", lambda *_: None)
     monkeypatch.setattr(reproduce, "_print_verdicts", lambda *_: None)
-    monkeypatch.setattr("cclf.analysis.reproduce.measure", lambda *_: {})
     compose = report.compose
     monkeypatch.setattr(report, "compose", lambda _, *methods: compose(results, *methods))
 

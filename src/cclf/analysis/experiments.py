@@ -6,7 +6,6 @@ claims, hence five seeds. The tables named after curiosity are not the paper's: 
 controls, twelve seeds and more where a run takes a minute or two.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -175,12 +174,9 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
 }
 
 
-def find_table(name: str, budget: Budget, also: Sequence[str] = ()) -> Experiment:
-    """`also` are names that the command takes though they are no table of runs; its error lists
-    them."""
+def find_table(name: str, budget: Budget) -> Experiment:
     if name not in TABLES:
-        known = (*TABLES, *also)
         raise ConfigError(
-            f"unknown table {name!r}{did_you_mean(name, known)}: use one of {', '.join(known)}"
+            f"unknown table {name!r}{did_you_mean(name, TABLES)}: use one of {', '.join(TABLES)}"
         )
     return TABLES[name][budget]

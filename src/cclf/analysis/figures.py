@@ -147,29 +147,6 @@ def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlab
 
 
 @settings()
-def bars(panels: Mapping[str, Mapping[str, float]]) -> Any:
-    """Side by side, one panel per quantity: a bar per method with its figure at the end."""
-    looks = styles(method for values in panels.values() for method in values)
-    longest = max(len(values) for values in panels.values())
-    figure = new_figure(figsize=(4.6 * len(panels), 0.34 * longest + 0.9), layout="constrained")
-    for axis, (quantity, values) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
-        drawn = axis.barh(
-            [plain(method) for method in values],
-            values.values(),
-            color=[looks[method].colour for method in values],
-        )
-        ends = [f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}" for value in values.values()]
-        axis.bar_label(drawn, ends, padding=3, fontsize=8)
-        axis.invert_yaxis()
-        axis.margins(x=0.14)
-        _style(axis, "", title=quantity)
-        axis.grid(False, axis="y")
-    return figure
-
-
-@settings()
 def profiles(
     thresholds: np.ndarray,
     shares: Mapping[str, Interval],

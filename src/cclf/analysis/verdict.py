@@ -12,7 +12,7 @@ come out in 2.5 % of cases; in a simulation of normal returns it did in 17 %, 11
 and 5 seeds on one task, in 10 %, 6 % and 4 % on six. Hence MIN_SEEDS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from cclf.analysis import evaluations, published, statistics
 from cclf.analysis.evaluations import Clock, Row
 from cclf.analysis.statistics import Interval
 from cclf.analysis.tabular import number
+from cclf.config import Config
 from cclf.errors import ConfigError
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
@@ -98,6 +99,26 @@ def claims(table: str) -> list[Claim]:
                 )
             )
     return found
+
+
+def decidable_claims(claims: Iterable[Claim], configs: Iterable[Config]) -> list[Claim]:
+    """The claims whose tasks and methods are all among these runs, trained for as many steps as the
+    claim names."""
+    steps: dict[tuple[str, str, str], int] = {}
+    for config in configs:
+        env_steps = config.run.env_steps
+        name = config.task, config.method_name
+        steps[*name, "env_steps"] = env_steps
+        steps[*name, "agent_steps"] = env_steps // config.env.action_repeat
+    return [
+        claim
+        for claim in claims
+        if all(
+            steps.get((task, method, claim.clock.unit), 0) >= claim.clock.steps
+            for task in claim.tasks
+            for method in claim.methods
+        )
+    ]
 
 
 def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:

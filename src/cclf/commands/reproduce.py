@@ -1,9 +1,9 @@
-"""`cclf reproduce`: a table of the paper, run and judged."""
+"""`cclf reproduce`: train a table of the paper and evaluate its claims."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -19,12 +19,8 @@ from cclf.commands.options import (
     print_table,
 )
 from cclf.commands.sweep import Where, plan, run_and_report, split, sweeping
-from cclf.config import Precision
-from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cclf.analysis.reproduce import Kind, Speed
-    from cclf.analysis.verdict import Verdict
     from cclf.sweep.plan import Call
 
 PAGE = "report.html"
@@ -39,7 +35,7 @@ class Reproduce:
     """
 
     table: tyro.conf.Positional[str]
-    """table1, ablation, atari, minigrid, cost; or curiosity, curiosity-toy, curiosity-re3 or
+    """table1, ablation, atari or minigrid; or curiosity, curiosity-toy, curiosity-re3 or
     curiosity-drqv2, not of the paper: CCLF against its controls."""
     where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     budget: Literal["small", "paper"] = "small"
@@ -52,14 +48,7 @@ class Reproduce:
     out: Path | None = None
     """runs/reproduce-TABLE-BUDGET (-PROFILE), unless given."""
     dry_run: bool = False
-    """Print the plan and what it will cost, and stop."""
-
-
-@dataclass(frozen=True)
-class CostOptions:
-    """What `cclf reproduce cost` takes after a bare --."""
-
-    precision: Precision = "fp32"
+    """Print the runs and their environment steps, and stop."""
 
 
 def main(arguments: list[str]) -> int:
@@ -67,12 +56,7 @@ def main(arguments: list[str]) -> int:
     options = parse(Reproduce, "cclf reproduce", words)
     if not options.dry_run:
         extras.require_extras("the page of cclf reproduce", ("plots",))
-    if options.table == "cost":
-        _refuse_all_but(options, ("table", "budget", "out", "dry_run"))
-        return _reproduce_cost(
-            options.budget, options.dry_run, options.out or Path("runs") / "reproduce-cost", extra
-        )
-    table = experiments.find_table(options.table, options.budget, also=("cost",))
+    table = experiments.find_table(options.table, options.budget)
     profile = "" if options.profile == DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
     calls = plan(
@@ -84,17 +68,12 @@ def main(arguments: list[str]) -> int:
         [*table.options, *extra],
     )
     check_writable(out / PAGE)
-    from cclf.analysis import reproduce as reproduction
-    from cclf.sweep.plan import is_finished, jobs_of, settled
+    from cclf.sweep.plan import settled
 
     with sweeping(options.where) as (backend, stop):
         calls = settled(calls, backend.computes_on_gpus)
-        jobs = jobs_of(calls, options.where.seeds_per_process, options.where.games_per_process)
         print(f"{options.table}: {table.summary}", flush=True)
-        speeds = reproduction.measure([call for call in calls if not is_finished(call)], stop)
-        if stop.requested:
-            return EXIT_STOPPED
-        _print_forecast(calls, speeds, min(backend.places(job) for job in jobs))
+        _print_plan(calls)
         if options.dry_run:
             return EXIT_DONE
         exit_code = run_and_report(calls, backend, stop, options.where)
@@ -109,136 +88,40 @@ def main(arguments: list[str]) -> int:
     return exit_code
 
 
-def _refuse_all_but(options: Any, used: tuple[str, ...]) -> None:
-    """`reproduce cost` trains nothing: seeds, profile and machines of runs would do nothing
-    there."""
-    plain = parse(type(options), "cclf reproduce", [options.table])
-    pairs = [(vars(options), vars(plain)), (vars(options.where), vars(plain.where))]
-    for given, default in pairs:
-        for name, value in given.items():
-            if name not in (*used, "where") and value != default[name]:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} conflicts with {options.table}: it would do "
-                    "nothing; remove it"
-                )
+def _print_plan(calls: "Sequence[Call]") -> None:
+    """The runs of each suite and method, and their environment steps."""
+    from cclf.sweep.plan import is_finished
 
-
-def _print_forecast(calls: "list[Call]", speeds: "dict[Kind, Speed]", places: int) -> None:
-    from cclf.analysis import reproduce as reproduction
-
-    found = reproduction.forecast(calls, speeds, places)
-    if found.lines:
-        header = ("suite and method", "runs", "env steps each", "env steps/s", "each at most")
-        rows = [
-            (
-                " ".join(line.kind),
-                str(line.runs_left),
-                f"{line.env_steps:,}",
-                _rate(line.env_steps_per_second),
-                hours(line.seconds),
-            )
-            for line in found.lines
-        ]
-        print_table(header, rows)
-        measured = next(iter(speeds.values()))
-        print(
-            f"measured now on {measured.task} ({measured.device}), a second per method; other "
-            "tasks are taken as alike,"
-        )
-        print("evaluations as long as an untrained agent's: the real time is mostly shorter")
-    print(
-        f"{found.runs} runs, {found.finished} of them finished: about {hours(found.busy_seconds)} "
-        "of work, "
-        f"{hours(found.wall_seconds)} at {found.places} runs a time",
-        flush=True,
-    )
-
-
-def _rate(per_second: float) -> str:
-    """
-    >>> _rate(32791.8), _rate(0.3239)
-    ('32,792', '0.32')
-    """
-    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
-
-
-def hours(seconds: float) -> str:
-    """
-    >>> hours(42), hours(600), hours(7200)
-    ('42 s', '10 min', '2.0 h')
-    """
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
-
-
-def _print_verdicts(name: str, calls: "list[Call]", out: Path) -> None:
-    from cclf.analysis import load, verdict
-    from cclf.analysis import reproduce as reproduction
-
-    judged = reproduction.verdicts(name, calls, load.read(out))
-    _print_judged([(claim.text, found) for claim, found in judged])
-    left = len(verdict.claims(name)) - len(judged)
-    if left:
-        print(f"{left} further claims need more tasks, methods or steps than this budget has")
-
-
-def _reproduce_cost(budget: str, dry_run: bool, out: Path, extra: list[str]) -> int:
-    """Minutes at most, so nothing of it is resumed."""
-    from cclf.analysis import figures
-    from cclf.benchmark import cost
-    from cclf.storage.atomic_files import write_output
-    from cclf.storage.provenance import origin
-    from cclf.training import devices
-
-    precision = parse(CostOptions, "cclf reproduce cost --", extra).precision
-    numbers, picture = out / "cost.json", out / "cost.svg"
-    for path in (numbers, picture):
-        check_writable(path)
-    device = devices.choose_device("auto")
-    batch_size, pairs = (
-        (cost.PAPER_BATCH_SIZE, 50) if budget == "paper" or device.type == "cuda" else (32, 10)
-    )
-    how = f"batch {batch_size}, {precision}"
-    print(
-        f"{len(cost.METHODS)} methods on {cost.TASK}: {pairs} pairs of updates each, {how}, on "
-        f"{device}",
-        flush=True,
-    )
-    if dry_run:
-        return EXIT_DONE
-    costs = cost.measure(cost.METHODS, str(device), batch_size, pairs, precision)
-    megabytes = {name: cost.size_bytes(found) / 1e6 for name, found in costs.items()}
-    milliseconds = {name: cost.milliseconds(found) for name, found in costs.items()}
+    groups: dict[tuple[str, str], list[Call]] = {}
+    for call in calls:
+        suite = call.config.task.partition("/")[0]
+        groups.setdefault((suite, call.config.method_name), []).append(call)
     rows = [
         (
-            name,
-            f"{costs[name].parameters:,}",
-            f"{megabytes[name]:,.1f}",
-            f"{milliseconds[name]:,.1f}",
+            f"{suite} {method}",
+            str(len(group)),
+            str(sum(map(is_finished, group))),
+            f"{max(call.config.run.env_steps for call in group):,}",
         )
-        for name in costs
+        for (suite, method), group in groups.items()
     ]
-    size = f"MB with gradients' needs, batch {cost.PAPER_BATCH_SIZE}"
-    print_table(("method", "parameters", size, "ms per update"), rows)
-    judged = [(claim, cost.judge(claim, costs)) for claim in cost.claims()]
-    _print_judged([(claim.text, found) for claim, found in judged])
-    facts = origin(device) | {"task": cost.TASK, "precision": precision, "batch_size": batch_size}
-    drawing = figures.bars(
-        {size: megabytes, f"ms per update, {facts['device']}, {how}": milliseconds}
-    )
-    with output_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        write_output(numbers, json.dumps(facts | cost.document(costs), indent=2) + "\n")
-        figures.save(drawing, picture)
-    print(numbers, picture, sep="\n")
-    return EXIT_DONE
+    print_table(("suite and method", "runs", "finished", "env steps each"), rows)
+    env_steps = sum(call.config.run.env_steps for call in calls)
+    finished = sum(map(is_finished, calls))
+    print(f"{len(calls)} runs, {finished} finished, {env_steps:,} env steps in all", flush=True)
 
 
-def _print_judged(judged: "list[tuple[str, Verdict]]") -> None:
-    header = ("claim of the paper", "verdict", "estimate [95 % interval]")
-    print_table(header, [(text, found.state, found.text) for text, found in judged])
+def _print_verdicts(name: str, calls: "Sequence[Call]", out: Path) -> None:
+    from cclf.analysis import load, verdict
+
+    claims = verdict.claims(name)
+    decidable = verdict.decidable_claims(claims, [call.config for call in calls])
+    results = load.read(out)
+    rows = []
+    for claim in decidable:
+        found = verdict.judge(claim, results)
+        rows.append((claim.text, found.state, found.text))
+    print_table(("claim of the paper", "verdict", "estimate [95 % interval]"), rows)
+    remaining = len(claims) - len(decidable)
+    if remaining:
+        print(f"{remaining} further claims need more tasks, methods or steps than this budget has")

@@ -66,13 +66,6 @@ class LocalBackend:
             return False
         return bool(self.free_gpu_places) or not (job.first.may_use_gpu and self._has_gpus)
 
-    def places(self, job: Job) -> int:
-        """How many such processes fit side by side."""
-        places = [self.jobs or self.cores // job.first.cpus, self.memory_bytes // job.memory_bytes]
-        if job.first.may_use_gpu and self._has_gpus:
-            places.append(len(self.free_gpu_places))
-        return max(1, min(places))
-
     @property
     def computes_on_gpus(self) -> bool:
         """PyTorch may be one without CUDA."""

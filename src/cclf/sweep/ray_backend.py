@@ -111,15 +111,6 @@ class RayBackend:
         )
         return remote.remote(job)
 
-    def places(self, job: Job) -> int:
-        """How many such processes the cluster as it is holds side by side."""
-        places = [
-            self.resources.get(name, 0.0) / needed
-            for name, needed in self.needs(job).items()
-            if needed
-        ]
-        return max(1, int(min([*places, self.jobs] if self.jobs else places)))
-
     def refuse_unfit(self, calls: Iterable[Call]) -> None:
         """Nothing: devices and packages are those of the nodes, and may differ."""
 

@@ -1,26 +1,34 @@
-"""`cclf reproduce cost`: what an update of each method takes in time and memory, beside what the
-paper says of it.
+"""Measure the time and memory of an update of each SAC method and check the paper's cost claims.
+
+    .venv/bin/python benchmarks/cost.py --out runs/cost --precision bf16
 
 The paper compares "model sizes during training", which grow with the number of views, and training
-hours. Here size is parameters plus what an update keeps for its gradients (counted, the same on
-every machine), and time is that of updates alone.
+hours. Here size is the parameters plus what an update saves for its gradients (counted, the same on
+every machine), and time is that of updates alone. Writes OUT/cost.json and OUT/cost.svg.
 """
 
+import argparse
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import torch
 
-from cclf import presets
-from cclf.analysis import published, statistics
+from cclf import build, presets
+from cclf.algorithms.common.off_policy import OffPolicyLearner
+from cclf.analysis import figures, published, statistics, styles
 from cclf.analysis.verdict import Judgement, Verdict
+from cclf.benchmark.parity import step_parity
+from cclf.benchmark.updates import time_pairs
+from cclf.commands.options import print_table
 from cclf.config import Config, Precision
-
-if TYPE_CHECKING:
-    import torch
-
-    from cclf.algorithms.common.off_policy import OffPolicyLearner
+from cclf.storage.atomic_files import write_output
+from cclf.storage.provenance import origin
+from cclf.training import devices
 
 TASK = "dmc/cartpole-swingup"
 METHODS = ("drq", "drq[3,3]", "drq-5", "curl", "curl+", "curl++", "cclf")
@@ -31,8 +39,7 @@ _RANDOM_AGENT_STEPS = 100  # whose frames the updates see
 
 
 class CostClaim(NamedTuple):
-    """The ratio a / b of a quantity is at most `limit`; at least, where b is the cheaper one that a
-    is warned of."""
+    """The ratio method / rival of a quantity is at most, or at least, `limit`."""
 
     text: str
     quantity: str
@@ -45,12 +52,12 @@ class CostClaim(NamedTuple):
 class Cost(NamedTuple):
     parameters: int
     kept_bytes: int  # for gradients, by one update at the paper's batch size
-    milliseconds: np.ndarray  # (turns,) per update, means of a pair
-    parity: dict[str, float]  # of the update that was timed with the plain one in float32
+    milliseconds: np.ndarray  # (pairs,) per update, means of a pair
+    parity: dict[str, float]  # of the timed update with the plain one in float32
 
 
 def claims() -> list[CostClaim]:
-    """The paper's, and two that it makes in words."""
+    """The claims with numbers in the paper's appendix, and two that it makes in words."""
     found = []
     for row in published.published("cost"):
         method, rival = (PUBLISHED_AS.get(name, name) for name in row.method.split(" / "))
@@ -106,13 +113,8 @@ def measure(
     pairs: int,
     precision: Precision = "fp32",
 ) -> dict[str, Cost]:
-    """All methods in turns, so that a machine that is slow for a while is slow for each of them."""
-    import torch
-
-    from cclf.benchmark.parity import step_parity
-    from cclf.benchmark.updates import time_pairs
-    from cclf.training import devices
-
+    """Cost of each method. The updates alternate between methods, so that a slow phase of the machine
+    affects all of them."""
     device = devices.choose_device(device_name)
     torch.set_num_threads(1)
     learners = {name: _learner(name, batch_size, device, precision) for name in names}
@@ -132,12 +134,9 @@ def measure(
 
 
 def _learner(
-    name: str, batch_size: int, device: "torch.device", precision: Precision = "fp32"
-) -> "OffPolicyLearner":
-    """Ready to update, on frames of random play."""
-    from cclf import build
-    from cclf.training import devices
-
+    name: str, batch_size: int, device: torch.device, precision: Precision = "fp32"
+) -> OffPolicyLearner:
+    """A learner whose replay holds frames of random play."""
     config = config_of(name, batch_size, str(device), precision)
     devices.set_precision(config, device)
     learner: OffPolicyLearner = build.make_learner(config, device)
@@ -147,10 +146,8 @@ def _learner(
 
 
 def _kept_bytes(name: str) -> int:
-    """Bytes that the larger of two successive updates keeps for its gradients; counted on the CPU,
+    """Bytes that the larger of two successive updates saves for its gradients, counted on the CPU,
     where nothing is fused."""
-    import torch
-
     small = 4  # what is kept for a batch grows with its size
     learner = _learner(name, small, torch.device("cpu"))
     weights = {p.untyped_storage().data_ptr() for p in learner.algorithm.networks.parameters()}  # type: ignore[attr-defined]
@@ -174,13 +171,13 @@ def _kept_bytes(name: str) -> int:
 
 
 def judge(claim: CostClaim, costs: dict[str, Cost]) -> Verdict:
-    """Held where the whole interval keeps the limit, did not hold where none of it does. Sizes are
-    exact."""
+    """Held if the whole 95 % interval of the ratio satisfies the limit, did not hold if none of it
+    does. Sizes are exact."""
     ours, theirs = costs[claim.method], costs[claim.rival]
     if claim.quantity == "model-size-ratio":
         estimate = low = high = size_bytes(ours) / size_bytes(theirs)
     else:
-        # of one turn, in which the machine was as busy for both
+        # ratios of pairs that were measured one after the other, at the same load
         ratios = (ours.milliseconds / theirs.milliseconds)[:, None]
         interval = statistics.compare(
             [ratios], lambda parts: np.asarray(np.median(parts[0], axis=(-2, -1)))
@@ -215,3 +212,57 @@ def document(costs: dict[str, Cost]) -> dict[str, Any]:
         }
         for name, found in costs.items()
     }
+
+
+def bars(panels: dict[str, dict[str, float]]) -> Any:
+    """One panel per quantity, with a bar for each method."""
+    looks = styles.styles(method for values in panels.values() for method in values)
+    longest = max(len(values) for values in panels.values())
+    size = (4.6 * len(panels), 0.34 * longest + 0.9)
+    figure = figures.new_figure(figsize=size, layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (quantity, values) in zip(axes, panels.items(), strict=True):
+        colours = [looks[method].colour for method in values]
+        drawn = axis.barh(list(values), list(values.values()), color=colours)
+        axis.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=3, fontsize=8)
+        axis.invert_yaxis()
+        axis.margins(x=0.14)
+        axis.set_title(quantity)
+    return figure
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/cost"))
+    parser.add_argument("--precision", choices=get_args(Precision), default="fp32")
+    parser.add_argument("--batch-size", type=int, help="512 on a GPU, 32 elsewhere")
+    parser.add_argument("--pairs", type=int, help="of updates; 50 on a GPU, 10 elsewhere")
+    options = parser.parse_args(arguments)
+    device = devices.choose_device("auto")
+    default_batch, default_pairs = (PAPER_BATCH_SIZE, 50) if device.type == "cuda" else (32, 10)
+    batch_size = options.batch_size or default_batch
+    pairs = options.pairs or default_pairs
+    costs = measure(METHODS, str(device), batch_size, pairs, options.precision)
+    megabytes = {name: size_bytes(cost) / 1e6 for name, cost in costs.items()}
+    times = {name: milliseconds(cost) for name, cost in costs.items()}
+    size = f"parameters and saved activations (MB), batch {PAPER_BATCH_SIZE}"
+    rows = [
+        (name, f"{cost.parameters:,}", f"{megabytes[name]:,.1f}", f"{times[name]:,.1f}")
+        for name, cost in costs.items()
+    ]
+    print_table(("method", "parameters", size, "ms per update"), rows)
+    verdicts = [(claim.text, judge(claim, costs)) for claim in claims()]
+    rows = [(text, verdict.state, verdict.text) for text, verdict in verdicts]
+    print_table(("claim of the paper", "verdict", "estimate [95 % interval]"), rows)
+    facts = origin(device)
+    facts |= {"command": " ".join(["python", *sys.argv]), "task": TASK}
+    facts |= {"precision": options.precision, "batch_size": batch_size}
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_output(options.out / "cost.json", json.dumps(facts | document(costs), indent=2) + "\n")
+    time_name = f"ms per update, {facts['device']}, batch {batch_size}, {options.precision}"
+    figures.save(bars({size: megabytes, time_name: times}), options.out / "cost.svg")
+    print(options.out / "cost.json", options.out / "cost.svg", sep="\n")
+
+
+if __name__ == "__main__":
+    main()
