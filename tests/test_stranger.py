@@ -234,7 +234,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "imported"
 
 
-@pytest.mark.parametrize("command", ["evaluate", "play", "export", "bench parity"])
+@pytest.mark.parametrize("command", ["evaluate", "play", "export"])
 def test_a_config_does_not_import_modules_without_a_yes(
     command: str,
     tmp_path: Path,

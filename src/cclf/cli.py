@@ -40,7 +40,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files
   cclf report RUNS     one page: curves, tables beside the paper's, verdicts
-  cclf bench KIND      speed and parity on this machine
+  cclf bench KIND      speed on this machine
   cclf doctor          check this machine and suggest repairs
   cclf methods         the methods: what each is, and its difference from CCLF
   cclf tasks           the tasks

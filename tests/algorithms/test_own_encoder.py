@@ -127,7 +127,6 @@ def test_hints_name_what_must_be_trusted():
         "export {run} --card --out {out}/card",
         "inspect {run} --samples 4 --out {out}/page.html",
         "train --from {run} --dry-run",
-        "bench parity {run} --precision fp32 --batches 1 --updates 1",
     ],
 )
 def test_commands_take_such_a_run_once_its_module_is_trusted(

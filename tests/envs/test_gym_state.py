@@ -342,9 +342,6 @@ def test_what_needs_pictures_of_what_it_saw_is_refused(trained, tmp_path):
     _, folder, *_ = trained
     out = tmp_path / "page.html"
     assert_refused(cclf("inspect", folder, "--out", out), "observe=state: the gallery shows")
-    assert_refused(
-        cclf("bench", "parity", folder, "--device", "cpu"), "observe=state: precisions are those"
-    )
 
 
 @pytest.mark.slow

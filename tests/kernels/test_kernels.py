@@ -363,4 +363,6 @@ def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
 def test_words_taken_on_a_gpu_are_the_same(runs: int) -> None:
     parts = make_views(runs)
     plain = gather_packed.gather_packed_runs(*parts)
-    assert torch.equal(gather_packed.gather_packed_runs(*(part.cuda() for part in parts)).cpu(), plain)
+    assert torch.equal(
+        gather_packed.gather_packed_runs(*(part.cuda() for part in parts)).cpu(), plain
+    )

@@ -14,7 +14,6 @@ from cclf.commands import demo
 from cclf.commands.options import EXIT_STOPPED
 from cclf.commands.sweep import plan
 from tiny_rows import row
-from tiny_runs import tiny_config, tiny_options
 
 TINY = [
     "--env-steps",
@@ -230,50 +229,6 @@ def test_the_loop_benchmark_counts_the_steps_of_all_runs(
     }
     assert min(report["rad x 2"]["host_ms_per_step"].values()) >= 0.0
     assert all(report[name]["agent_steps_per_second"] > 0 for name in ("rad x 1", "rad x 2"))
-
-
-def test_views_that_are_all_the_chosen_one_leave_nothing_to_choose() -> None:
-    import torch
-
-    from cclf.algorithms.sac.parity import _nothing_to_choose
-
-    origins = torch.arange(12).view(3, 2, 2)  # three views of two samples
-    held = _nothing_to_choose(origins, torch.tensor([2, 1]))
-    assert torch.equal(held[0], origins[0])
-    assert torch.equal(held[1], held[2])
-    assert held[1].tolist() == [origins[2, 0].tolist(), origins[1, 1].tolist()]
-
-
-def test_parity_on_a_trained_run_names_every_tensor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import json
-
-    config = tiny_config()
-    assert cli.main(["train", *tiny_options(config), "--out", str(tmp_path)]) == 0
-    folder = capsys.readouterr().out.strip()
-    arguments = [
-        "bench",
-        "parity",
-        folder,
-        "--precision",
-        "fp32",
-        "--device",
-        "cpu",
-        "--batches",
-        "2",
-        "--updates",
-        "3",
-    ]
-    assert cli.main([*arguments, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert min(report["gradient_cosine"].values()) == pytest.approx(1.0, abs=1e-4)
-    assert report["gradient_cosine_on_the_same_crops"].keys() == report["gradient_cosine"].keys()
-    losses = {name.split(":")[0] for name in report["gradient_cosine"]}
-    assert losses == {"critic", "actor", "temperature", "contrastive"}
-    assert report["same_crop_share"] == 1.0
-    assert report["belief_mean_absolute_error"] < 1e-5
-    assert set(report["after_updates"]) == {"fp32", "fp32 (1)", "fp32 (2)", "fp32 (3)"}
 
 
 def test_the_update_benchmark_checks_parity_first(capsys: pytest.CaptureFixture[str]) -> None:

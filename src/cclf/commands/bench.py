@@ -1,13 +1,10 @@
-"""`cclf bench`: speed and parity on this machine."""
+"""`cclf bench`: speed on this machine."""
 
 import json
 import os
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
-
-import tyro
 
 from cclf.algorithms.registry import bases, find_base
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
@@ -83,38 +80,11 @@ class BenchLoop:
     """One JSON document on standard output."""
 
 
-@dataclass(frozen=True)
-class BenchParity:
-    """A fast precision against plain float32 at the weights and on the replay of a trained SAC
-    run."""
-
-    run: tyro.conf.Positional[Path]
-    """A run folder, or a folder that holds just one run."""
-    precision: Precision = "bf16"
-    """What is held against float32."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    batches: Annotated[int, Range(1, 100_000)] = 8
-    """Batches of the replay to compare on."""
-    updates: Annotated[int, Range(1, 1_000_000)] = 300
-    """To make from there in both precisions, for a look at where losses go."""
-    trust_imports: bool = False
-    """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
-    Python module."""
-    json: bool = False
-    """One JSON document on standard output."""
-
-
-OPTIONS = {
-    "minigrid": BenchMinigrid,
-    "update": BenchUpdate,
-    "loop": BenchLoop,
-    "parity": BenchParity,
-}
+OPTIONS = {"minigrid": BenchMinigrid, "update": BenchUpdate, "loop": BenchLoop}
 
 
 def main(arguments: list[str]) -> int:
-    kinds = {"minigrid": _minigrid, "update": _update, "loop": _loop, "parity": _parity}
+    kinds = {"minigrid": _minigrid, "update": _update, "loop": _loop}
     kinds |= {name: partial(_of_base, name) for name, base in bases().items() if base.has("bench")}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: cclf bench {'|'.join(kinds)} [--help]")
@@ -183,37 +153,3 @@ def _of_base(name: str, arguments: list[str]) -> int:
     from cclf.envs.make import make_env
 
     return _show(module.bench(options, make_env), options.json, "", module.FIGURE, module.UNIT)
-
-
-def _parity(arguments: list[str]) -> int:
-    options = parse(BenchParity, "cclf bench parity", arguments)
-    from cclf import build
-    from cclf.storage.run_folder import load_config_for_playing
-    from cclf.training import devices
-
-    config = load_config_for_playing(options.run, options.trust_imports)
-    device = devices.choose_device(options.device)
-    module = build.base_of(config).part("parity")
-    report = module.parity(
-        config,
-        options.run,
-        build.env_factory(config),
-        options.precision,
-        device,
-        options.batches,
-        options.updates,
-    )
-    if options.json:
-        print(json.dumps(report, indent=2))
-        return EXIT_DONE
-    least = sorted(report["gradient_cosine"].items(), key=lambda item: item[1])[:5]
-    rows = [(f"gradient cosine, {name}", f"{value:.6f}") for name, value in least]
-    for name in ("same_crop_share", "belief_mean_absolute_error", "target_mean_relative_error"):
-        rows.append((name.replace("_", " "), f"{report[name]:.3g}"))
-    for label, means in report["after_updates"].items():
-        rows += [
-            (f"{name} after {options.updates} updates, {label}", f"{value:.4g}")
-            for name, value in means.items()
-        ]
-    print_table((f"{options.precision} against float32 at {report['run']}", ""), rows)
-    return EXIT_DONE
