@@ -449,22 +449,6 @@ def test_a_game_has_one_name_however_it_is_spelt():
     )
 
 
-@pytest.mark.parametrize(
-    ("task", "old", "new"),
-    [
-        ("toy/catch", "n_step_slip", "n_step_bug"),
-        ("minigrid/DoorKey-6x6", "re3_running_mean_slip", "re3_running_mean_bug"),
-    ],
-)
-def test_a_run_of_version_0_1_is_still_read(task, old, new):
-    """It named no base algorithm, and two settings were called otherwise."""
-    config = presets.resolve(task)
-    values = config.to_dict()
-    del values["base"]
-    values["algorithm"][old] = values["algorithm"].pop(new)
-    assert presets.from_dict(values) == config
-
-
 # --- sizes
 
 

@@ -21,12 +21,11 @@ from cclf.storage.failure import check_finite
 from cclf.storage.run_folder import (
     WEIGHTS,
     load_config_for_playing,
-    load_submodule,
     read_checkpoint,
     read_config,
     read_weights,
 )
-from cclf.storage.safe_loading import data_error_context
+from cclf.storage.safe_loading import data_error_context, load_state
 from cclf.storage.table_records import final_rows, write_final_record
 from cclf.storage.tables import EVAL_COLUMNS, CsvTable
 from cclf.training.agent import Agent, plain_agent
@@ -220,9 +219,9 @@ def load_agent(
     with ExitStack() as made, data_error_context(f"cannot make the agent of {folder}"):
         agent = made.enter_context(closing(make_agent(config, device, evaluators=evaluators)))
         if shared:
-            load_submodule(evaluation_networks(agent.policy), state, "networks")
+            load_state(evaluation_networks(agent.policy), state, "networks")
         else:
-            load_submodule(agent.policy, state["algorithm"], "algorithm")
+            load_state(agent.policy, state["algorithm"], "learner/algorithm")
         made.pop_all()
     return agent, config, env_steps
 

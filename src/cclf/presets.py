@@ -161,17 +161,9 @@ def env_config(task_name: str, base: BaseAlgorithm) -> EnvConfig:
 
 
 def from_dict(values: dict[str, Any]) -> Config:
-    """A config as `Config.to_dict` wrote it. Runs of version 0.1 did not name their base: it was
-    the task's own."""
+    """A config as `Config.to_dict` wrote it."""
     values = dict(values)
-    if "base" in values:
-        base = find_base(values.pop("base"))
-    else:
-        base = select_algorithm(values["task"], look=False)
-    settings = {
-        base.renamed_fields.get(name, name): value for name, value in values["algorithm"].items()
-    }
-    values["algorithm"] = settings
+    base = find_base(values.pop("base"))
     groups = {
         "env": EnvConfig,
         "method": MethodConfig,

@@ -121,8 +121,6 @@ class BaseAlgorithm:
     uses_replay: bool = False
     batches_runs: bool = False
     """Runs of several tasks may learn in one call."""
-    renamed_fields: Mapping[str, str] = field(default_factory=dict)
-    """Settings that had another name in run folders of version 0.1: old name to new."""
     profile_label: Callable[[str, Mapping[str, Any]], str] = lambda profile, _: profile
     """A run's profile as tables name it, from its name and its settings."""
 

@@ -35,6 +35,7 @@ from cclf.storage.checkpoint_files import (
     read_index,
     serials,
 )
+from cclf.storage.migrations import format_field, migrate_state
 from cclf.storage.replay_chunks import ReplayChunks, manifest_of, read_frames
 from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_file
 from cclf.types import StateDict, StateValue
@@ -81,7 +82,7 @@ class Checkpoints:
                 warn(f"{'; '.join(reasons)}; {after}")
             if table is not None:
                 self._chunks.remember(table)
-            return state
+            return migrate_state(state)
         if reasons:
             raise ConfigError(
                 f"no checkpoint in {self.folder} is good: {'; '.join(reasons)}; restore it from a "
@@ -128,6 +129,7 @@ class Checkpoints:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and forget all but the
         checkpoint before it. Without `frames` those of a replay are left out, and earlier
         checkpoints that have some are forgotten too."""
+        state = format_field() | state
         known = serials(self.folder)
         serial = known[-1] + 1 if known else 1
         temporary = self.folder / f"{serial:08d}.tmp"

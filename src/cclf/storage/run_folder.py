@@ -18,6 +18,7 @@ from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint, machine
 from cclf.storage.atomic_files import atomic_write, folder_lock
+from cclf.storage.migrations import migrate_config
 from cclf.storage.safe_loading import (
     DATA_ERRORS,
     TENSOR_BYTES,
@@ -26,7 +27,7 @@ from cclf.storage.safe_loading import (
     read_file,
     read_json,
 )
-from cclf.types import HasState, Learner, StateDict, StateValue
+from cclf.types import Learner, StateDict
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WEIGHTS = "model.safetensors"  # of an agent that was shared, beside its config
@@ -94,7 +95,7 @@ def read_config(folder: Path) -> Config:
 def read_config_file(known: Path) -> Config:
     try:
         with data_error_context(f"cannot read {known}"):
-            return presets.from_dict(read_json(known))
+            return presets.from_dict(migrate_config(read_json(known)))
     except ConfigError as error:  # what a config refuses does not name its file
         line = str(error)
         raise ConfigError(line if str(known) in line else f"cannot read {known}: {line}") from error
@@ -253,9 +254,3 @@ def code_version(package: Path = PACKAGE) -> str:
         return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return f"cclf {__version__}"
-
-
-def load_submodule(target: HasState, saved: StateValue, name: str) -> None:
-    """Into a part of a learner; a ValueError where it is not the state of such a part."""
-    check_same_structure(target.state_dict(), saved, name)
-    target.load_state_dict(saved)

@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cclf.errors import ConfigError, WorkerError
-from cclf.types import StateDict, StateValue
+from cclf.storage.migrations import with_added_fields
+from cclf.types import HasState, StateDict, StateValue
 
 TEXT_BYTES = 2**30  # more than any table or config of ours
 TENSOR_BYTES = 2**36
@@ -130,6 +131,15 @@ def check_same_structure(own: StateValue, saved: StateValue, name: str = "the st
         _refuse_other_array(own, saved, name)
     else:
         _refuse_other_scalar(own, saved, name)
+
+
+def load_state(target: HasState, saved: StateValue, path: str) -> None:
+    """Load a saved state into an object; a ValueError where it is not the state of such an object.
+    `path` is its place in the state of the run."""
+    own = target.state_dict()
+    state = with_added_fields(own, saved, path)
+    check_same_structure(own, state, path)
+    target.load_state_dict(state)
 
 
 def _refuse_other_array(own: StateValue, saved: StateValue, name: str) -> None:

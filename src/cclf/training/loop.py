@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite, first_non_finite_of
-from cclf.storage.safe_loading import check_data, check_same_structure, data_error_context
+from cclf.storage.migrations import with_added_fields
+from cclf.storage.safe_loading import (
+    check_data,
+    check_same_structure,
+    data_error_context,
+    load_state,
+)
 from cclf.storage.table_records import TableRecord
 from cclf.storage.tables import MetricAccumulator, RunLog
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
@@ -274,35 +280,30 @@ class TrainingRun:
         return parts | {name: getattr(self, name) for name in self._COUNTERS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # and perhaps tables, which older checkpoints do not have, and that replay was not kept
-        parts = {*self._COUNTERS, "learner", "averages"}
-        known = state.keys() - {"tables", REPLAY_KEPT}
-        check_data(known == parts, f"it holds the parts {sorted(state)}")
+        own = self.state_dict() | {"tables": {}, REPLAY_KEPT: True}
+        state = with_added_fields(own, state)
+        own |= {"learner": None, "averages": None, "finished_returns": [0.0]}
+        check_same_structure(own, state, "the run")
         for name in self._COUNTERS:
-            check_same_structure(getattr(self, name), state[name], name)
             setattr(self, name, state[name])
-        check_same_structure([0.0], self.finished_returns, "finished_returns")
-        self.known_rows = {
-            name: TableRecord(**facts) for name, facts in state.get("tables", {}).items()
-        }  # older ones have none
+        self.known_rows = {name: TableRecord(**facts) for name, facts in state["tables"].items()}
         if self.finished:
             # nothing is left to do, and a smaller budget than was run may have no room for the
             # replay
             return
-        self._replay_lost = not state.get(REPLAY_KEPT, True)
+        self._replay_lost = not state[REPLAY_KEPT]
         if self._replay_lost and self.env_steps < self.plan.env_steps:
             raise ConfigError(
                 f"{self.folder} ended at {self.env_steps:,} env steps and kept no replay "
                 "(--no-keep-replay), so it cannot go on: use another --out"
             )
-        check_same_structure(self.learner.state_dict(), state["learner"], "learner")
+        load_state(self.learner, state["learner"], "learner")
+        self.averages.load_state_dict(state["averages"])
         learned_steps = state["learner"].get("agent_steps", self.agent_steps)
         check_data(
             learned_steps == self.agent_steps,
             f"agent_steps is {self.agent_steps} and {learned_steps}",
         )
-        for name in ("learner", "averages"):
-            getattr(self, name).load_state_dict(state[name])
 
     def resume(self, agent_steps: int | None = None) -> bool:
         """Go on from the newest good checkpoint of the folder, or the one of `agent_steps`; whether

@@ -14,5 +14,4 @@ BASE = BaseAlgorithm(
     defaults=DEFAULTS,
     task_defaults=of_task,
     profile_label=profile_label,
-    renamed_fields={"re3_running_mean_slip": "re3_running_mean_bug"},
 )

@@ -17,7 +17,7 @@ from cclf.config import Config
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample
 from cclf.inspection.samples import ends, kept_maxima, rungs
-from cclf.storage.run_folder import load_submodule
+from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import derive
 from cclf.types import MakeVectorEnv, Rollout
 
@@ -36,7 +36,7 @@ def gallery(
     # On the CPU as in training: such networks are too small for a GPU.
     learner = make_learner(config, torch.device("cpu"), make_grids)
     a2c, picture = learner.algorithm, learner.env.picture
-    load_submodule(learner, state, "learner")
+    load_state(learner, state, "learner")
     batch = learner.rollout_steps * learner.env.num_envs
     # since each episode began; unknown for those under way
     steps = np.full(learner.env.num_envs, math.nan)

@@ -31,7 +31,7 @@ from cclf.inspection.samples import (
     table_of,
     transition_curiosity,
 )
-from cclf.storage.run_folder import load_submodule
+from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import Generators, derive
 from cclf.types import Batch
 
@@ -112,7 +112,7 @@ def load(
     replay = _load_replay(config, learner, n_steps)
     config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
     algorithm = make(config, replay.actions.shape[1])
-    load_submodule(algorithm.networks, learner["algorithm"]["networks"], "networks")
+    load_state(algorithm.networks, learner["algorithm"]["networks"], "learner/algorithm/networks")
     return algorithm, replay
 
 
@@ -124,7 +124,7 @@ def _load_replay(config: Config, learner: dict[str, Any], n_steps: int) -> Repla
     shape, stack = tuple(state["frames"].shape[1:]), config.env.frame_stack
     returns = (n_steps, config.algorithm.discount)
     replay = Replay(slots, shape, action_dim, stack, None, torch.device("cpu"), *returns)
-    load_submodule(replay, state, "replay")
+    load_state(replay, state, "learner/replay")
     return replay
 
 

@@ -16,7 +16,6 @@ BASE = BaseAlgorithm(
     sizes=SIZES,
     warmup_field="learn_start_agent_steps",
     batches_runs=True,
-    renamed_fields={"n_step_slip": "n_step_bug"},
     uses_gpu=True,
     uses_replay=True,
 )

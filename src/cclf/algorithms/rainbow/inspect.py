@@ -35,8 +35,7 @@ from cclf.inspection.samples import (
     transition_curiosity,
     without_curiosity,
 )
-from cclf.storage.run_folder import load_submodule
-from cclf.storage.safe_loading import check_same_structure
+from cclf.storage.safe_loading import check_same_structure, load_state
 from cclf.training.seeding import derive
 from cclf.types import GameBatch, MakeEnv
 
@@ -87,7 +86,7 @@ def load(
         rainbow.atoms if rainbow.distributional else 1
     )
     module = make_rainbow(config, num_actions).to(device)
-    load_submodule(module, module.state_dict() | networks | maxima, "networks")
+    load_state(module, module.state_dict() | networks | maxima, "networks")
     # A stream of numbers of its own, which the run's seed decides.
     key = noise_seed(replace(config, seed=derive(config.seed, "inspect")))
     draws = NoiseSampler(module, [key], device, torch.float32)
