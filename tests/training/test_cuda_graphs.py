@@ -1,5 +1,5 @@
-"""What can be said of compilation and graphs without a GPU: nothing breaks a graph, and failure
-falls back with one line."""
+"""Compilation and CUDA graphs, mostly without a GPU: functions compile as single graphs, and a failure
+falls back to plain execution with one message."""
 
 import os
 import shutil
@@ -13,10 +13,10 @@ import torch
 from cclf.algorithms.common.pixel_encoder import ConvEncoder
 from cclf.data import augmentations
 from cclf.kernels.paired_convolutions import paired_convolutions
-from cclf.training import cuda_graphs as compiling
+from cclf.training import cuda_graphs
 
 
-def test_the_compiled_kernels_are_single_graphs() -> None:
+def test_convolutions_and_crops_compile_as_single_graphs() -> None:
     parameters = list(ConvEncoder(9, 84, 4, 32).parameters())
     layers = list(zip(parameters[::2], parameters[1::2], strict=True))
     images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
@@ -32,7 +32,7 @@ def test_the_compiled_kernels_are_single_graphs() -> None:
     )
 
 
-def test_what_cannot_be_compiled_runs_plainly_with_one_line(
+def test_function_that_cannot_be_compiled_runs_uncompiled_with_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_):
@@ -42,25 +42,25 @@ def test_what_cannot_be_compiled_runs_plainly_with_one_line(
         return 2 * x
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
-    fast = compiling.compiled(double)
+    fast = cuda_graphs.compiled(double)
     assert [fast(3), fast(4)] == [6, 8]
     assert capsys.readouterr().err == "going on without compiling double: no compiler here\n"
 
 
-def test_a_policy_that_cannot_be_captured_acts_plainly(
+def test_policy_that_cannot_be_captured_acts_without_a_graph(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(compiling.GraphedPolicy, "_capture", refuse)
-    act = compiling.GraphedPolicy(lambda observation: 2 * observation)
+    monkeypatch.setattr(cuda_graphs.GraphedPolicy, "_capture", refuse)
+    act = cuda_graphs.GraphedPolicy(lambda observation: 2 * observation)
     assert [float(act(torch.tensor(float(n)))) for n in range(8)] == [0, 2, 4, 6, 8, 10, 12, 14]
     assert capsys.readouterr().err.count("acting without CUDA graphs") == 1
 
 
 @pytest.mark.gpu
-def test_a_graphed_policy_gives_the_same_actions_and_moves_its_generator_as_far() -> None:
+def test_graphed_policy_gives_the_same_actions_and_advances_its_generator() -> None:
     device = torch.device("cuda")
     streams = [torch.Generator(device).manual_seed(3) for _ in range(2)]
 
@@ -69,23 +69,23 @@ def test_a_graphed_policy_gives_the_same_actions_and_moves_its_generator_as_far(
             observation * torch.rand(observation.shape, generator=generator, device=device)
         )
 
-    plain, graphed = act(streams[0]), compiling.GraphedPolicy(act(streams[1]), streams[1:])
+    plain, graphed = act(streams[0]), cuda_graphs.GraphedPolicy(act(streams[1]), streams[1:])
     for n in range(12):
         observation = torch.full((2 + n % 2, 3), float(n), device=device)
         assert torch.equal(plain(observation), graphed(observation))
     assert len(graphed.graphs) == 2
 
 
-def test_errors_of_the_function_itself_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_function_raises_its_own_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(x: int) -> int:
         raise KeyError(x)
 
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     with pytest.raises(KeyError):
-        compiling.compiled(wrong)(1)
+        cuda_graphs.compiled(wrong)(1)
 
 
-def test_an_update_that_cannot_be_captured_goes_on_plainly(
+def test_update_that_cannot_be_captured_runs_without_a_graph(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = {"updates": 0}
@@ -103,15 +103,15 @@ def test_an_update_that_cannot_be_captured_goes_on_plainly(
         update()  # the Python code runs while a graph is captured
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(compiling.GraphedUpdate, "_capture", refuse)
-    graphed = compiling.GraphedUpdate(update, 2, count, [])
+    monkeypatch.setattr(cuda_graphs.GraphedUpdate, "_capture", refuse)
+    graphed = cuda_graphs.GraphedUpdate(update, 2, count, [])
     values = [float(graphed()["loss"]) for _ in range(8)]
     assert values == [1, 2, 3, 4, 5, 6, 7, 8]
     assert capsys.readouterr().err.count("going on without CUDA graphs") == 1
 
 
 @pytest.mark.gpu
-def test_what_is_computed_at_once_in_a_graph_is_what_is_computed_in_turn() -> None:
+def test_functions_run_concurrently_in_a_graph_give_the_same_results() -> None:
     device = torch.device("cuda")
     x = torch.randn(512, 512, device=device)
 
@@ -124,7 +124,7 @@ def test_what_is_computed_at_once_in_a_graph_is_what_is_computed_in_turn() -> No
     weights = [torch.randn(512, 512, device=device) / 20 for _ in range(2)]
 
     def both() -> tuple[torch.Tensor, torch.Tensor]:
-        return compiling.run_concurrently(
+        return cuda_graphs.run_concurrently(
             lambda: chain(weights[0], 40), lambda: chain(weights[1], 60)
         )
 
@@ -158,10 +158,10 @@ print(found["total"], found["autograd_cache_hit"])
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles for a CPU, by g++")
 @pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
-def test_a_second_start_finds_every_part_of_an_update_in_the_cache(
+def test_second_start_takes_every_compiled_function_from_the_cache(
     base: str, method: str, tmp_path: Path
 ) -> None:
-    """Elsewhere tracing and compiling anew takes seconds, at each start."""
+    """Without the cache every start would spend seconds on compilation."""
 
     def start(folder: str) -> tuple[int, int]:
         environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}

@@ -1,10 +1,10 @@
-"""Compilation, and CUDA graphs around an update: its hundreds of kernels start as one. No other
-file knows of either."""
+"""Compilation and CUDA graphs: the hundreds of kernels of an update are launched as one graph. Only
+this module uses either."""
 
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,168 +13,169 @@ from cclf.console import say
 from cclf.kernels.compile_cache import set_compile_cache
 from cclf.types import Metrics
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 First = TypeVar("First")
 Second = TypeVar("Second")
 
+# Calls without a graph before the capture: optimizers create their state, cuDNN selects kernels.
+WARMUP_CALLS = 4
 
-def compiled(function: Function) -> Function:
-    """The same function as fused kernels, compiled when it is called first and anew for each shape
-    it meets: here there are few, and they stay.
 
-    Where it cannot be compiled (no Triton, no C compiler), one line says so and the plain function
-    goes on.
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, compiled at its first call and once for each combination of shapes.
+
+    If it cannot be compiled (no Triton, no C compiler), a message says so and the function itself
+    runs.
     """
-    chosen: Callable[..., Any] | None = None
+    chosen: Callable[P, R] | None = None
 
     @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal chosen
         chosen = chosen or _compile(function)
         if chosen is function:
-            return function(*arguments)
+            return function(*args, **kwargs)
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
         try:
-            return chosen(*arguments)
+            return chosen(*args, **kwargs)
         except (TorchDynamoException, FailOnRecompileLimitHit) as error:
             reason = str(error).strip().splitlines()[0]
             say(f"going on without compiling {function.__name__}: {reason}")
             chosen = function
-            return function(*arguments)
+            return function(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """By PyTorch's compiler, which takes seconds to import: random actions need none of it."""
+def _compile(function: Callable[P, R]) -> Callable[P, R]:
+    # imported here because it takes seconds, which the warm-up and evaluation do not need
     set_compile_cache()
     from torch._dynamo import config
-    from torch._functorch import config as gradients
+    from torch._functorch import config as functorch_config
 
-    # several runs in one process, each with its shapes
+    # runs that share a process may have different shapes
     config.recompile_limit = max(config.recompile_limit, 64)
-    # what holds a gradient of our own (`bf16_linear`) is kept in the cache too, and is in its key
-    if hasattr(gradients, "autograd_cache_allow_custom_autograd_functions"):
-        gradients.autograd_cache_allow_custom_autograd_functions = True
+    # also cache functions with an autograd function of our own, such as `bf16_linear`
+    if hasattr(functorch_config, "autograd_cache_allow_custom_autograd_functions"):
+        functorch_config.autograd_cache_allow_custom_autograd_functions = True
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 def run_concurrently(
     first: Callable[[], First], second: Callable[[], Second]
 ) -> tuple[First, Second]:
-    """The results of both. In a CUDA graph they are computed at the same time: small kernels of one
-    fill what the other leaves idle.
+    """Run both functions and return their results. While a CUDA graph is captured they run on two
+    streams, so that small kernels of one use what the other leaves idle.
 
-    Neither may read what the other writes, and what both read must stay referenced until the end:
-    memory that one gives back the other might be given.
+    Neither may read what the other writes, and tensors that both read must stay referenced until the
+    end: memory that one function frees could be allocated by the other.
 
     >>> run_concurrently(lambda: 1, lambda: 2)
     (1, 2)
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return first(), second()
-    here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    beside.wait_stream(here)
-    with torch.cuda.stream(beside):
+    current, other = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    other.wait_stream(current)
+    with torch.cuda.stream(other):
         second_result = second()
     first_result = first()
-    here.wait_stream(beside)
+    current.wait_stream(other)
     return first_result, second_result
 
 
-# calls that run plainly first: optimisers make their state, cuDNN chooses its kernels
-WARMUP_CALLS = 4
-
-
 class GraphedPolicy:
-    """Calls `act(observation)` on a GPU through CUDA graphs, one for each shape: a policy's hundred
-    small kernels start as one.
+    """Calls `act(observation)` on a GPU through CUDA graphs, one per shape of the observation.
 
-    The result stays valid until the next call.
+    The result is overwritten by the next call.
     """
 
     def __init__(self, act: Callable[[Tensor], Tensor], generators: Sequence[torch.Generator] = ()):
+        """`generators`: the random number generators that `act` uses."""
         self.act, self.generators = act, generators
         self.graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
-        self.eager_left: dict[torch.Size, int] = {}
+        self.eager_calls_left: dict[torch.Size, int] = {}
 
     def __call__(self, observation: Tensor) -> Tensor:
         shape = observation.shape
-        left = self.eager_left.setdefault(shape, WARMUP_CALLS)
+        left = self.eager_calls_left.setdefault(shape, WARMUP_CALLS)
         if left > 0:
-            self.eager_left[shape] = left - 1
+            self.eager_calls_left[shape] = left - 1
             return self.act(observation)
         if shape not in self.graphs:
             try:
                 self.graphs[shape] = self._capture(observation)
             except RuntimeError as error:
-                self.eager_left[shape] = sys.maxsize
+                self.eager_calls_left[shape] = sys.maxsize
                 say(f"acting without CUDA graphs: {str(error).splitlines()[0]}")
                 return self.act(observation)
-        graph, seen, action = self.graphs[shape]
-        seen.copy_(observation)
+        graph, graph_input, action = self.graphs[shape]
+        graph_input.copy_(observation)
         graph.replay()
         return action
 
     def _capture(self, observation: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        graph, seen = torch.cuda.CUDAGraph(), observation.clone()
-        for generator in self.generators:
-            graph.register_generator_state(generator)
-        torch.cuda.synchronize()
+        graph_input, graph = observation.clone(), _new_graph(self.generators)
         with torch.cuda.graph(graph):
-            action = self.act(seen)
-        return graph, seen, action
+            action = self.act(graph_input)
+        return graph, graph_input, action
 
 
 class GraphedUpdate:
-    """Calls `update()`, whose every tensor lives on the GPU, through CUDA graphs: one for each
-    place in its cycle.
+    """Calls `update()`, all of whose tensors are on the GPU, through CUDA graphs.
 
-    SAC's updates alternate (the actor learns in every second one), so the cycle is two. `count`
-    reads and sets the Python counter that `update` branches on and advances; random streams advance
-    inside the graphs because their generators are registered.
+    Updates may differ periodically (SAC's actor learns in every second one), so there is one graph
+    per phase, `updates % period`. Random number generators advance within the graphs because they are
+    registered with them.
     """
 
     def __init__(
         self,
         update: Callable[[], Metrics],
-        cycle: int,
+        period: int,
         count: Callable[[int | None], int],
         generators: Sequence[torch.Generator],
     ):
-        self.update, self.cycle, self.count, self.generators = update, cycle, count, generators
-        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], torch.Tensor]] = {}
-        self.pool: Any = None
-        self.eager_left = WARMUP_CALLS
+        """`count` reads or sets the number of updates, which `update` branches on and increments."""
+        self.update, self.period, self.count, self.generators = update, period, count, generators
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]] = {}
+        self.pool: Any = None  # memory that all graphs share
+        self.eager_calls_left = WARMUP_CALLS
 
     def __call__(self) -> Metrics:
-        if self.eager_left > 0:
-            self.eager_left -= 1
+        if self.eager_calls_left > 0:
+            self.eager_calls_left -= 1
             return self.update()
-        number = self.count(None)
-        place = number % self.cycle
-        if place not in self.graphs:
+        updates = self.count(None)
+        phase = updates % self.period
+        if phase not in self.graphs:
             try:
-                self.graphs[place] = self._capture()
+                self.graphs[phase] = self._capture()
             except RuntimeError as error:
-                self.count(number)
-                self.eager_left = sys.maxsize
+                self.count(updates)
+                self.eager_calls_left = sys.maxsize
                 say(f"going on without CUDA graphs: {str(error).splitlines()[0]}")
                 return self.update()
-            self.count(number)  # capturing computes nothing, but it ran the Python code
-        graph, names, values = self.graphs[place]
+        graph, names, values = self.graphs[phase]
         graph.replay()
-        self.count(number + 1)
+        # a replay does not run the Python code, but a capture did
+        self.count(updates + 1)
         return dict(zip(names, values.clone().unbind(), strict=True))
 
-    def _capture(self) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...], torch.Tensor]:
-        graph = torch.cuda.CUDAGraph()
-        for generator in self.generators:
-            graph.register_generator_state(generator)
-        torch.cuda.synchronize()
+    def _capture(self) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]:
+        graph = _new_graph(self.generators)
         with torch.cuda.graph(graph, pool=self.pool):
             metrics = self.update()
             values = torch.stack([value.float() for value in metrics.values()])
         self.pool = self.pool or graph.pool()
         return graph, tuple(metrics), values
+
+
+def _new_graph(generators: Sequence[torch.Generator]) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    torch.cuda.synchronize()
+    return graph
