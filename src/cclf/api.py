@@ -100,7 +100,7 @@ def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run
     from cclf.training.trainer import train_runs
 
     stop, error = StopSignal(STOP_MESSAGE), None
-    with default_settings(), restored_settings(), stop.listening():
+    with default_settings(), restored_settings(), stop.installed():
         runs = train_runs([config], out, stop, Callbacks(on_step, on_evaluation))
         with contextlib.closing(runs):
             try:

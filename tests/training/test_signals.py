@@ -1,4 +1,4 @@
-"""Signals: the first asks for a stop, a second one quits, and two at once are one."""
+"""Signals: the first requests a stop, a later second one exits, and two at once count as one."""
 
 import os
 import signal
@@ -6,30 +6,30 @@ import time
 
 import pytest
 
-from cclf.training import signals as stopping
+from cclf.training import signals
 from cclf.training.signals import SIGNALS, StopSignal
 
 
 @pytest.fixture
 def stop():
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    listening = StopSignal()
-    listening.install()
-    yield listening
+    stop_signal = StopSignal()
+    stop_signal.install()
+    yield stop_signal
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_two_signals_that_come_together_are_one(stop, number):
-    """As `timeout` sends them: to the process, then to its group."""
+def test_two_simultaneous_signals_count_as_one(stop, number):
+    """`timeout` sends a signal to the process and then to its process group."""
     os.kill(os.getpid(), number)
     os.kill(os.getpid(), number)
     assert stop.requested
 
 
-def test_a_second_signal_a_while_later_quits_at_once(stop, monkeypatch):
-    monkeypatch.setattr(stopping, "SAME_SIGNAL_SECONDS", 0.01)
+def test_second_signal_later_exits_at_once(stop, monkeypatch):
+    monkeypatch.setattr(signals, "SAME_SIGNAL_SECONDS", 0.01)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.02)
     with pytest.raises(SystemExit) as caught:

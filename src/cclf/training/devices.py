@@ -1,5 +1,4 @@
-"""Where a run computes, where its replay lies, and what of PyTorch it sets for the whole
-process."""
+"""The device of a run and of its replay, and the PyTorch settings that a run makes for its process."""
 
 import os
 
@@ -22,7 +21,7 @@ def choose_device(name: str) -> torch.device:
     ):
         count = torch.cuda.device_count()
         raise ConfigError(
-            f"device {name!r} is not there: PyTorch sees {count} CUDA devices; use --device cpu"
+            f"device {name!r} is not available: PyTorch finds {count} CUDA devices; use --device cpu"
         )
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise ConfigError(f"device {name!r} is not supported: use cpu, cuda, cuda:N or auto")
@@ -30,42 +29,42 @@ def choose_device(name: str) -> torch.device:
 
 
 def configure_torch(config: Config, device: torch.device) -> None:
-    """All that a run sets for its process."""
+    """Make the settings of `config` that hold for the whole process."""
     set_threads(config, device)
     set_precision(config, device)
 
 
 def set_threads(config: Config, device: torch.device) -> None:
-    """CPU threads of this process. Beside a GPU the host only copies: many threads for that wait
-    for each other on busy cores."""
+    """Set the number of CPU threads. With a GPU the default is one: the CPU only copies data, and
+    several threads would wait for each other on busy cores."""
     threads = config.run.threads or (1 if device.type == "cuda" else 0)
     if threads:
         torch.set_num_threads(threads)
 
 
 def set_precision(config: Config, device: torch.device) -> None:
-    """Process-wide switches of PyTorch that `precision` asks for."""
-    # not every base algorithm has a choice; whoever left it open has settled it by now
+    """Set the precision of matrix products and convolutions, and whether kernels are deterministic."""
+    # not every algorithm has a precision
     precision = getattr(config.resolve_precision(gpu=False).algorithm, "precision", "fp32")
     if precision != "fp32" and device.type != "cuda":
         raise ConfigError(
-            f"precision={precision} conflicts with device={device}: it is made for GPUs; use "
+            f"precision={precision} conflicts with device={device}: it needs a GPU; use "
             "precision=fp32"
         )
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.benchmark = device.type == "cuda" and not config.run.deterministic
     if device.type == "cuda" and config.run.deterministic:
-        # read when CUDA starts, which it does later
+        # read by cuBLAS when CUDA is initialized, which happens later
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.deterministic = True
-        # Only a warning: running sums (`cumsum`, in replay) are on PyTorch's list of what may
-        # differ, and have no other kernel.
+        # Only a warning, because PyTorch lists `cumsum` (used in replay) as nondeterministic and has
+        # no other kernel for it.
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -> torch.device:
-    """The GPU when the update runs there and the replay fits beside it; refuses what fits
-    nowhere."""
+    """The GPU if updates run there and the replay fits, otherwise the CPU. Raises ConfigError if it
+    fits in neither, or not where it is `wanted`."""
     if wanted == "cuda" and device.type != "cuda":
         raise ConfigError(
             f"replay_device=cuda conflicts with device={device}: the update must run on the GPU too"
@@ -85,6 +84,5 @@ def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -
 def _memory_error(where: str, needed_bytes: int, free_bytes: int) -> str:
     return (
         f"replay needs {needed_bytes / 1e9:.2f} GB of {where} memory, {free_bytes / 1e9:.2f} GB "
-        "are free: "
-        "lower --replay-capacity-transitions or --frame-pixels"
+        "are free: lower --replay-capacity-transitions or --frame-pixels"
     )

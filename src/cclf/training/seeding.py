@@ -1,4 +1,4 @@
-"""Random numbers as inputs: one seed, many named streams, none of which can disturb another."""
+"""Independent random number streams, by name, derived from the seed of a run."""
 
 import os
 import threading
@@ -20,25 +20,25 @@ def derive(seed: int, *path: str | int) -> int:
     return int(high) << 31 | int(low) >> 1
 
 
-# PyTorch draws weights from one generator of the whole process: one thread at a time seeds it.
-_drawing = threading.RLock()
-# A process that is forked while another thread holds the lock could never get it.
+# PyTorch samples weights from the global generator, so only one thread at a time may seed it.
+_lock = threading.RLock()
+# A process forked while another thread holds the lock could never acquire it.
 os.register_at_fork(
-    before=_drawing.acquire, after_in_parent=_drawing.release, after_in_child=_drawing.release
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
 
 
 @contextmanager
 def seeded_weights(seed: int) -> Iterator[None]:
-    """Networks that are made here draw their first weights from `seed`, on the CPU: the same
-    weights on every device."""
-    with _drawing, torch.random.fork_rng(devices=[]):
+    """Networks created in this context get initial weights that depend on `seed` only. They are
+    sampled on the CPU, so they are the same on every device."""
+    with _lock, torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "init"))
         yield
 
 
 class Generators:
-    """The torch generators of a run, by name, on the device that uses them."""
+    """The `torch.Generator`s of a run, by name. The one of replay is on the device of the replay."""
 
     def __init__(self, seed: int, device: torch.device, replay_device: torch.device):
         self.streams = {

@@ -1,5 +1,5 @@
-"""Signals. Apart from the rest and light, so that a run listens before it begins the slow work of
-starting."""
+"""Signals that ask a run to stop. This module imports nothing slow, so that handlers are installed
+before anything else."""
 
 import contextlib
 import os
@@ -9,45 +9,42 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-# SIGHUP: the terminal was closed.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+# Signals within this time count as one: `timeout` and some schedulers send a signal to the process and
+# then to its process group.
 SAME_SIGNAL_SECONDS = 0.5
 STOP_MESSAGE = "stopping after this update, then saving; Ctrl-C again quits at once"
-_STANDARD_ERROR = 2
-_CLEAR_LINE = "\r\x1b[2K"  # of what is drawn live, and of the ^C that a terminal shows
+_STDERR = 2
+_CLEAR_LINE = "\r\x1b[2K"  # removes the live line and the ^C that a terminal prints
 
 
 class StopSignal:
-    """Set by the first of `SIGNALS`, polled by the loop; a second one, a while later,
-    quits at once.
+    """A flag that the first of `SIGNALS` sets and that the training loop polls. A second signal
+    exits at once."""
 
-    `timeout` and some schedulers send one signal to a process and then to its whole group: two that
-    come together are one.
-    """
-
-    def __init__(self, says: str = "") -> None:
-        """`says`: a line for a person, on standard error as soon as a signal asks to stop."""
-        self.requested, self._says = False, says
-        self.signal: int | None = None  # that asked for it; None where a program did
-        self._asked_at = 0.0
+    def __init__(self, message: str = "") -> None:
+        """`message` is printed to standard error when a signal arrives."""
+        self.requested, self._message = False, message
+        self.signal: int | None = None  # None if the program itself requested the stop
+        self._requested_at = 0.0
 
     def install(self) -> None:
         for number in SIGNALS:
-            # `nohup` starts a process that ignores it.
+            # processes started by `nohup` ignore SIGHUP
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._handle)
-        # who started this process may have held them back
+        # the parent process may have blocked them
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Installed until the end, for a run inside another program. A signal that came meanwhile
-        is then sent once more, to whom it would have reached. Only the main thread of a process
-        can hear signals: elsewhere nothing changes."""
+    def installed(self) -> Iterator[None]:
+        """Install the handlers for the duration of the context, for a run inside another program.
+        On exit a signal that arrived is raised again for the program's own handler. Only the main
+        thread can handle signals; in other threads this does nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # None: set by other than Python, which cannot set it back
+        # None if the handler was not installed from Python, which then cannot restore it
         handlers = [signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS]
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.install()
@@ -62,24 +59,24 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.requested and time.monotonic() - self._asked_at > SAME_SIGNAL_SECONDS:
+        if self.requested and time.monotonic() - self._requested_at > SAME_SIGNAL_SECONDS:
             raise SystemExit(128 + number)
         if not self.requested:
-            self.requested, self._asked_at = True, time.monotonic()
+            self.requested, self._requested_at = True, time.monotonic()
             self.signal = number
-            self._say()
+            self._print_message()
 
-    def _say(self) -> None:
-        """Past Python's buffers: the signal may have come in the middle of a print."""
-        if self._says:
-            begin = _CLEAR_LINE if os.isatty(_STANDARD_ERROR) else ""
-            with contextlib.suppress(OSError):  # nobody is there to read it
-                os.write(_STANDARD_ERROR, f"{begin}{self._says}\n".encode())
+    def _print_message(self) -> None:
+        """Write to the file descriptor: the signal may have interrupted a print."""
+        if self._message:
+            prefix = _CLEAR_LINE if os.isatty(_STDERR) else ""
+            with contextlib.suppress(OSError):  # closed pipe
+                os.write(_STDERR, f"{prefix}{self._message}\n".encode())
 
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """The signals wait, here until the end, and in a process that is started meanwhile until it
+    """Block the signals in this context, and in a process started within it until that process
     installs its `StopSignal`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

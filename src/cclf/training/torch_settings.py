@@ -1,6 +1,5 @@
-"""The settings of PyTorch that a program may have changed for its process or thread, and that would
-change what a run learns. A run and an agent compute with PyTorch's defaults, and leave the settings
-of the program as they were."""
+"""PyTorch settings of the thread and the process that affect results. Runs and agents compute with
+PyTorch's defaults and then restore the settings of the program that called them."""
 
 import os
 import threading
@@ -16,18 +15,17 @@ _CPU = torch.device("cpu")
 
 
 class _Setting(NamedTuple):
-    read: Callable[[], Any]
+    read: Callable[[], object]
     write: Callable[[Any], object]
-    # Values equivalent to PyTorch's default, the default itself first. Empty: the setting is saved and
-    # restored but never reset.
-    defaults: tuple[Any, ...] = ()
+    # PyTorch's default first, then equivalent values. Empty: saved and restored, but never reset.
+    defaults: tuple[object, ...] = ()
 
 
-def _attribute(owner: Any, name: str, *defaults: Any) -> _Setting:
+def _attribute(owner: object, name: str, *defaults: object) -> _Setting:
     return _Setting(partial(getattr, owner, name), partial(setattr, owner, name), defaults)
 
 
-def _precision(module: Any, operation: str, *defaults: Any) -> _Setting:
+def _precision(module: object, operation: str, *defaults: object) -> _Setting:
     return _attribute(getattr(module, operation, None), "fp32_precision", *defaults)
 
 
@@ -35,22 +33,22 @@ def _set_deterministic(mode: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
 
 
+def _value(setting: _Setting) -> object:
+    """The value; None if PyTorch raises because an older and a newer precision setting conflict."""
+    try:
+        return setting.read()
+    except RuntimeError:
+        return None
+
+
 def _available(*settings: _Setting) -> tuple[_Setting, ...]:
-    """Those that this version of PyTorch has."""
+    """The settings that this version of PyTorch has."""
     available = []
     for setting in settings:
         with suppress(AttributeError):
             _value(setting)
             available.append(setting)
     return tuple(available)
-
-
-def _value(setting: _Setting) -> Any:
-    """The value; None if PyTorch raises because an older and a newer precision setting conflict."""
-    try:
-        return setting.read()
-    except RuntimeError:
-        return None
 
 
 _THREAD_SETTINGS = _available(
@@ -76,14 +74,14 @@ _PROCESS_SETTINGS = _available(
     ),
     _attribute(backends.mkldnn, "enabled", True),
     _attribute(backends.cudnn, "deterministic", False),
-    # The older settings of a precision come first: writing one changes newer ones.
+    # Older precision settings come first: writing one changes newer ones.
     _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest",)),
     _attribute(backends, "fp32_precision", "none", "ieee"),
     _precision(backends.mkldnn, "matmul", "none", "ieee"),
     _precision(backends.mkldnn, "conv", "none", "ieee"),
     _precision(backends.mkldnn, "rnn", "none", "ieee"),
 )
-# Set by the config of a run or left unchanged by it, so they are saved and restored but not reset.
+# Settings that a run writes according to its config: saved and restored, but not reset.
 _PRECISION_ON_GPU = _available(
     _attribute(backends.cudnn, "allow_tf32"),
     _precision(backends.cuda, "matmul"),
@@ -98,17 +96,17 @@ _RUN_SETTINGS = (
 
 @contextmanager
 def default_settings() -> Iterator[None]:
-    """PyTorch computes with its defaults, whatever the program has set: float32, tensors on the
-    CPU, gradients on, inference mode and autocast off, full precision."""
-    with ExitStack() as held:
+    """Reset PyTorch to its defaults: float32, tensors on the CPU, gradients enabled, inference mode and
+    autocast disabled, full precision. The previous settings are restored on exit."""
+    with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
-            held.enter_context(torch.inference_mode(False))
-        # Only where it is needed: an active device context makes every call of PyTorch slower.
+            stack.enter_context(torch.inference_mode(False))
+        # Only if needed: an active device context makes every PyTorch call slower.
         if torch.get_default_device() != _CPU:
-            held.enter_context(_CPU)
-        held.callback(_write, _values(_THREAD_SETTINGS))
+            stack.enter_context(_CPU)
+        stack.callback(_write, _values(_THREAD_SETTINGS))
         _write_defaults(_THREAD_SETTINGS)
-        held.enter_context(_default_settings_of_process())
+        stack.enter_context(_default_process_settings())
         yield
 
 
@@ -126,19 +124,19 @@ def restored_settings() -> Iterator[None]:
             torch.set_default_device(device)
 
 
-# A run and agents that act in other threads share the settings of the process: the first of them
-# sets the defaults, and the last one restores what the program had set.
+# Runs and agents in several threads share the settings of the process: the first one resets them, and
+# the last one restores them.
 _lock = threading.RLock()
 _users = 0
-_saved_process_settings: list[tuple[_Setting, Any]] = []
-# A process that is forked while another thread holds the lock could never get it.
+_saved_process_settings: list[tuple[_Setting, object]] = []
+# A process forked while another thread holds the lock could never acquire it.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
 
 
 @contextmanager
-def _default_settings_of_process() -> Iterator[None]:
+def _default_process_settings() -> Iterator[None]:
     global _users, _saved_process_settings
     with _lock:
         if _users == 0:
@@ -155,19 +153,19 @@ def _default_settings_of_process() -> Iterator[None]:
 
 
 def _write_defaults(settings: Iterable[_Setting]) -> bool:
-    """Reset settings that differ from their default. Returns whether any did."""
-    others = [setting for setting in settings if _value(setting) not in setting.defaults]
-    for setting in others:
-        if _value(setting) not in setting.defaults:  # an earlier one may have changed it
+    """Reset the settings that differ from their default. Returns whether any did."""
+    changed = [setting for setting in settings if _value(setting) not in setting.defaults]
+    for setting in changed:
+        if _value(setting) not in setting.defaults:  # writing an earlier one may have reset it
             setting.write(setting.defaults[0])
-    return bool(others)
+    return bool(changed)
 
 
-def _values(settings: Iterable[_Setting]) -> list[tuple[_Setting, Any]]:
+def _values(settings: Iterable[_Setting]) -> list[tuple[_Setting, object]]:
     return [(setting, _value(setting)) for setting in settings]
 
 
-def _write(values: Iterable[tuple[_Setting, Any]]) -> None:
+def _write(values: Iterable[tuple[_Setting, object]]) -> None:
     for setting, value in values:
         if value is not None and _value(setting) != value:
             setting.write(value)
