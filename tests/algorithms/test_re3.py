@@ -1,4 +1,4 @@
-"""RE3's bonus: by hand, and against the published rule written out without counting."""
+"""RE3's bonus: by hand, and compared with the published computation, which does not count."""
 
 import numpy as np
 import pytest
@@ -16,11 +16,11 @@ def grids(*values: int) -> np.ndarray:
 
 
 class Published:
-    """The published rule, plainly: push the batch, then the mean of the five smallest distances to
-    all that is held."""
+    """The published computation: add the batch to the window, then average the five smallest distances
+    to all observations in it."""
 
     def __init__(self, encoder: GridEncoder, capacity: int):
-        self.encoder, self.capacity, self.held = encoder, capacity, np.zeros((0, 64))
+        self.encoder, self.capacity, self.window = encoder, capacity, np.zeros((0, 64))
 
     def distances(self, observation: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -29,17 +29,17 @@ class Published:
                 .numpy()
                 .astype(np.float64)
             )
-        self.held = np.concatenate([self.held, features])[-self.capacity :]
-        all_distances = np.linalg.norm(features[:, None] - self.held[None], axis=2)
+        self.window = np.concatenate([self.window, features])[-self.capacity :]
+        all_distances = np.linalg.norm(features[:, None] - self.window[None], axis=2)
         return np.sort(all_distances, axis=1)[:, :5].mean(axis=1)
 
 
-def test_distance_counts_an_observation_and_its_copies_at_zero() -> None:
+def test_distance_of_an_observation_to_its_copies_is_zero() -> None:
     # The window holds a, a, b and four far ones. Five nearest of a: 0, 0, |ab|, then its two
     # nearest others.
     entropy = StateEntropyBonus(window_observations=100, running_mean_bug=True)
     batch = grids(1, 1, 2, 3, 4, 5, 6)
-    rows = entropy._enter(batch)
+    rows = entropy._insert(batch)
     features = entropy.features[rows]
     to_others = sorted(np.linalg.norm(features[0] - features[i]) for i in range(2, 7))
     by_hand = (0.0 + 0.0 + sum(to_others[:3])) / 5.0
@@ -47,16 +47,16 @@ def test_distance_counts_an_observation_and_its_copies_at_zero() -> None:
     assert by_hand > 0.0
 
 
-def test_an_observation_held_five_times_has_distance_zero_exactly() -> None:
+def test_observation_that_is_in_the_window_five_times_has_distance_zero_exactly() -> None:
     entropy = StateEntropyBonus(window_observations=100, running_mean_bug=True)
-    rows = entropy._enter(grids(7, 7, 7, 7, 7, 9))
+    rows = entropy._insert(grids(7, 7, 7, 7, 7, 9))
     distances = entropy._distances(rows)
     assert (distances[:5] == 0.0).all()
     assert distances[5] > 0.0
 
 
 @pytest.mark.parametrize("window", [40, 1_000])
-def test_counting_gives_the_published_distances_also_when_the_window_overflows(window: int) -> None:
+def test_distances_are_the_published_ones_before_and_after_the_window_is_full(window: int) -> None:
     random = np.random.default_rng(3)
     torch.manual_seed(3)
     entropy = StateEntropyBonus(window, running_mean_bug=True)
@@ -65,48 +65,50 @@ def test_counting_gives_the_published_distances_also_when_the_window_overflows(w
         batch = grids(*random.geometric(0.15, size=16).clip(max=40))
         batch[:, 10] = random.integers(0, 2, 16)
         np.testing.assert_allclose(
-            entropy._distances(entropy._enter(batch)), published.distances(batch), atol=1e-6
+            entropy._distances(entropy._insert(batch)), published.distances(batch), atol=1e-6
         )
     assert len(entropy.rows) <= window
     assert entropy.counts.sum() == min(window, 25 * 16)
 
 
-def test_running_spread_by_hand() -> None:
+def test_running_variance_by_hand() -> None:
     # Start: mean 0, variance 1, count 1e-4. Values 1, 3: mean 2, unbiased variance 2, n = 2; delta
     # = 2, N = 2.0001. M2 = 1 * 1e-4 + 2 * 2 + 4 * 1e-4 * 2 / 2.0001 = 4.0001 + 0.00039998 =
     # 4.00049998; variance = M2 / N = 2.0001499... The mean moves by delta * n / N = 4 / 2.0001, or
-    # with the slip by delta + n / N = 2 + 2 / 2.0001.
-    for slip, mean in ((False, 4 / 2.0001), (True, 2 + 2 / 2.0001)):
-        spread = RunningVariance(slip)
-        spread.update(np.array([1.0, 3.0]))
-        assert spread.variance == pytest.approx(4.00049998 / 2.0001, rel=1e-7)
-        assert spread.mean == pytest.approx(mean)
-        assert spread.count == pytest.approx(2.0001)
+    # with the bug by delta + n / N = 2 + 2 / 2.0001.
+    for bug, mean in ((False, 4 / 2.0001), (True, 2 + 2 / 2.0001)):
+        running = RunningVariance(bug)
+        running.update(np.array([1.0, 3.0]))
+        assert running.variance == pytest.approx(4.00049998 / 2.0001, rel=1e-7)
+        assert running.mean == pytest.approx(mean)
+        assert running.count == pytest.approx(2.0001)
 
 
-def test_the_slip_inflates_the_spread_of_the_next_update() -> None:
-    spreads = {}
-    for slip in (False, True):
-        spread = RunningVariance(slip)
+def test_bug_inflates_the_variance_of_the_next_update() -> None:
+    stds = {}
+    for bug in (False, True):
+        running = RunningVariance(bug)
         for _ in range(2):
-            spread.update(np.array([0.0, 0.1, 0.0, 0.1]))
-        spreads[slip] = spread.std
-    assert spreads[True] > 2.0 * spreads[False]
+            running.update(np.array([0.0, 0.1, 0.0, 0.1]))
+        stds[bug] = running.std
+    assert stds[True] > 2.0 * stds[False]
 
 
-def test_bonus_is_the_logarithm_of_one_plus_distance_over_the_spread_that_includes_it() -> None:
+def test_bonus_is_log_of_one_plus_distance_over_the_updated_std() -> None:
     entropy = StateEntropyBonus(window_observations=100, running_mean_bug=True)
     twin = StateEntropyBonus(window_observations=100, running_mean_bug=True)
     twin.encoder.load_state_dict(entropy.encoder.state_dict())
     batch = grids(1, 2, 3, 3, 3, 3, 3, 8)
     bonus, metrics = entropy.bonus(batch)
-    distances = twin._distances(twin._enter(batch))
-    twin.spread.update(distances)
-    np.testing.assert_allclose(bonus.numpy(), np.log(1.0 + distances / twin.spread.std), rtol=1e-6)
+    distances = twin._distances(twin._insert(batch))
+    twin.running_variance.update(distances)
+    np.testing.assert_allclose(
+        bonus.numpy(), np.log(1.0 + distances / twin.running_variance.std), rtol=1e-6
+    )
     assert metrics["re3_bonus_share_above_0"] == pytest.approx(3 / 8)
 
 
-def test_a_loaded_state_goes_on_exactly() -> None:
+def test_loaded_state_continues_exactly() -> None:
     random = np.random.default_rng(0)
     one = StateEntropyBonus(window_observations=60, running_mean_bug=True)
     for _ in range(10):
@@ -118,7 +120,7 @@ def test_a_loaded_state_goes_on_exactly() -> None:
         assert torch.equal(one.bonus(batch)[0], other.bonus(batch)[0])
 
 
-def test_a_batch_may_bring_more_new_observations_than_the_tables_have_room_to_spare() -> None:
+def test_every_observation_of_a_batch_as_large_as_the_window_may_be_new() -> None:
     random = np.random.default_rng(0)
     entropy = StateEntropyBonus(
         window_observations=400, running_mean_bug=True, batch_observations=400

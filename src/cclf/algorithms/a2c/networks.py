@@ -1,11 +1,11 @@
-"""Networks for A2C on MiniGrid: the encoder of RE3's study, and the heads on it."""
+"""Networks of A2C on MiniGrid: the encoder of the RE3 paper, actor, critic and contrastive head."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Where the 2x2 windows of a 7x7x3 grid observation lie in its 147 numbers: (9 pooling cells, 4
-# windows in each, 12 values).
+# Indices of the 2x2 convolution windows in a flat grid observation (147,): (9 pooling cells, 4 windows
+# per cell, 12 values per window).
 GRID_WINDOWS = np.array(
     [
         [
@@ -22,25 +22,24 @@ GRID_WINDOWS = np.array(
         for j in range(3)
     ]
 )
-# The same for the second convolution: which of the 3x3 pooled cells lie under each of its 2x2
-# outputs.
+# Indices of the 2x2 windows of the second convolution in the 3x3 pooled cells: (4 outputs, 4 cells).
 _CELLS = np.array(
     [[(i + u) * 3 + j + v for u in range(2) for v in range(2)] for i in range(2) for j in range(2)]
 )
 
 
 def grid_windows(observation: np.ndarray) -> np.ndarray:
-    """Grid observations (B, 7, 7, 3) as windows of the first convolution, (B, 9, 4, 12) float32;
-    raw integers, as published."""
+    """Grid observations (B, 7, 7, 3) as windows of the first convolution, (B, 9, 4, 12) float32. The
+    integers are not scaled, as published."""
     return observation.reshape(len(observation), 147).take(GRID_WINDOWS, axis=1).astype(np.float32)
 
 
 class GridEncoder(nn.Module):
-    """The MiniGrid encoder of RE3's A2C: 2x2 convolutions 3-16-32-64, a 2x2 max-pool after the
-    first, ReLU; 64 features.
+    """The MiniGrid encoder of the RE3 paper: 2x2 convolutions with 16, 32 and 64 filters and ReLU, a
+    2x2 max-pooling after the first; 64 features.
 
-    A 7x7 image is so small that calling convolutions costs more than computing them, so each layer
-    is one matrix product over windows. Weights keep that layout; `tests/algorithms/test_networks.py`
+    For a 7x7 image the overhead of a convolution call exceeds its computation, so each layer is one
+    matrix product over windows, and weights have that layout. `tests/algorithms/test_networks.py`
     compares with `nn.Conv2d`.
     """
 
@@ -48,7 +47,7 @@ class GridEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # for PyTorch's own initialisation
+        # only for the initialization of PyTorch
         convolutions = [nn.Conv2d(3, 16, 2), nn.Conv2d(16, 32, 2), nn.Conv2d(32, 64, 2)]
         self.weights = nn.ParameterList(
             conv.weight.detach().permute(0, 2, 3, 1).flatten(1).clone() for conv in convolutions
@@ -62,7 +61,7 @@ class GridEncoder(nn.Module):
         """Windows (B, 9, 4, 12) to features (B, 64)."""
         batch = windows.shape[0]
         x = torch.addmm(self.biases[0], windows.view(-1, 12), self.weights[0].T).view(-1, 4, 16)
-        # max before ReLU: the same, on a quarter of the values
+        # max-pooling before ReLU gives the same result on a quarter of the values
         x = torch.relu(x.max(1).values).view(batch, 9, 16)
         x = x.index_select(1, self.cells).view(-1, 64)
         x = torch.relu(torch.addmm(self.biases[1], x, self.weights[1].T)).view(batch, 128)
@@ -70,7 +69,7 @@ class GridEncoder(nn.Module):
 
 
 def unit_norm_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer whose rows are normal vectors of length one, with zero bias."""
+    """A linear layer with zero bias whose weight rows are random unit vectors."""
     layer = nn.Linear(inputs, outputs)
     with torch.no_grad():
         layer.weight.normal_(0.0, 1.0)
@@ -80,7 +79,7 @@ def unit_norm_linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class GridPolicy(nn.Module):
-    """Actor and critic for MiniGrid on one encoder: 64-64-tanh-actions and 64-64-tanh-1."""
+    """Actor and critic with a shared encoder: each has one hidden layer of 64 units with tanh."""
 
     def __init__(self, num_actions: int):
         super().__init__()
@@ -92,8 +91,8 @@ class GridPolicy(nn.Module):
 
 
 class ContrastiveHead(nn.Module):
-    """From an encoder's features to those the belief compares: the head of CURL's Rainbow, two
-    linear layers with LayerNorm."""
+    """Maps encoder features to the queries and keys of the contrastive loss, as CURL's Rainbow does:
+    two linear layers with LayerNorm."""
 
     def __init__(self, inputs: int, hidden: int):
         super().__init__()

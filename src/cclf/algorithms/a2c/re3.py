@@ -1,31 +1,28 @@
-"""RE3 (Seo et al., ICML 2021): a bonus for observations that are rare among the last 10,000, by
-distance to nearest neighbours in the features of a fixed random encoder.
+"""RE3 (Seo et al., ICML 2021): an intrinsic reward for observations that are rare among the last
+10,000, by the distance to their nearest neighbors in the features of a fixed random encoder.
 
-MiniGrid observations repeat exactly, so neighbours are counted, not searched: an observation held
-five times or more has distance 0, and only the few rarer ones are compared, with distinct
-observations and their counts. The result is the published one but for the order in which a rollout
-enters the window (docs/deviations.md).
+MiniGrid observations repeat exactly, so neighbors are counted rather than searched: an observation
+that is in the window five times or more has distance 0, and only rarer ones are compared with the
+distinct observations and their counts. The result equals the published one except for the order in
+which a rollout enters the window (docs/deviations.md).
 """
-
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cclf.algorithms.a2c.networks import GridEncoder, grid_windows
-from cclf.storage.safe_loading import check_data, check_lengths, check_same_structure
-from cclf.types import Metrics
+from cclf.storage.safe_loading import check_data
+from cclf.types import Metrics, StateDict
 
-# the published code averages the five nearest, the observation itself among them; its k = 3 is
-# never used
+# The published code averages the five nearest, including the observation itself; its k = 3 is unused.
 NUM_NEIGHBORS = 5
+SPARE_ROWS = 256
 
 
 class RunningVariance:
-    """The running variance by which RE3 scales its distances, with the published code's bug: it
-    moves the mean by delta + n/N where delta * n/N is meant, which inflates the variance of the
-    first updates."""
+    """The running variance by which RE3 scales distances. With `bug`, as in the published code, the mean
+    moves by delta + n/N instead of delta * n/N, which inflates the variance of the first updates."""
 
     def __init__(self, bug: bool):
         self.bug = bug
@@ -34,76 +31,89 @@ class RunningVariance:
     def update(self, values: np.ndarray) -> None:
         n = len(values)
         delta, total = float(values.mean()) - self.mean, self.count + n
-        moved = delta + n / total if self.bug else delta * n / total
-        spread = (
+        change_of_mean = delta + n / total if self.bug else delta * n / total
+        sum_of_squares = (
             self.variance * self.count
             + float(values.var(ddof=1)) * n
             + delta**2 * self.count * n / total
         )
-        self.mean, self.variance, self.count = self.mean + moved, spread / total, total
+        self.mean += change_of_mean
+        self.variance, self.count = sum_of_squares / total, total
 
     @property
     def std(self) -> float:
         return float(np.sqrt(self.variance))
 
+    def state_dict(self) -> StateDict:
+        return {"mean": self.mean, "variance": self.variance, "count": self.count}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.mean, self.variance, self.count = state["mean"], state["variance"], state["count"]
+
 
 class StateEntropyBonus:
-    """The random encoder, the window of the last observations, and the running spread."""
+    """The random encoder and a table of the distinct observations in the window.
+
+    The window is a ring buffer of table rows. Each distinct observation has one row with its features
+    and its count; rows that leave the window are reused.
+    """
 
     def __init__(
-        self, window_observations: int, running_mean_bug: bool, batch_observations: int = 256
+        self,
+        window_observations: int,
+        running_mean_bug: bool,
+        batch_observations: int = SPARE_ROWS,
     ):
         self.encoder = GridEncoder().requires_grad_(False)
-        self.spread = RunningVariance(running_mean_bug)
-        # ring of table rows, oldest overwritten first
-        self.window = np.full(window_observations, -1)
+        self.running_variance = RunningVariance(running_mean_bug)
+        self.window = np.full(window_observations, -1)  # -1: not filled yet
         self.next = 0
-        self.rows: dict[bytes, int] = {}  # observation -> its row in the tables below
-        # One row per distinct observation in the window, and a batch to spare: rows are freed after
-        # the new batch came in.
-        self.keys: list[bytes | None] = [None] * (
-            window_observations + max(256, batch_observations)
-        )
-        self.counts = np.zeros(len(self.keys), dtype=np.int64)
-        self.features = np.zeros((len(self.keys), 64))
-        self.free = list(range(len(self.keys) - 1, -1, -1))
-        self.used = 0  # rows at or beyond this one were never used
+        # A batch is added before the observations that it replaces are removed, so the table has
+        # room for one more batch.
+        num_rows = window_observations + max(SPARE_ROWS, batch_observations)
+        self.rows: dict[bytes, int] = {}  # observation -> table row
+        self.keys: list[bytes | None] = [None] * num_rows  # table row -> observation
+        self.counts = np.zeros(num_rows, dtype=np.int64)
+        self.features = np.zeros((num_rows, 64))
+        self.free = list(range(num_rows - 1, -1, -1))
+        self.used = 0  # rows from this one on have never been used
 
     def bonus(self, observation: np.ndarray) -> tuple[Tensor, Metrics]:
-        """log(1 + s / std) for a batch of flat observations (B, 147), which enter the window first,
-        as published."""
-        rows = self._enter(observation)
+        """log(1 + distance / std) (B,) of flat observations (B, 147). As published, they enter the
+        window and the running variance first."""
+        rows = self._insert(observation)
         distances = self._distances(rows)
-        self.spread.update(distances)
-        bonus = torch.from_numpy(np.log1p(distances / self.spread.std).astype(np.float32))
+        self.running_variance.update(distances)
+        std = self.running_variance.std
+        bonus = torch.from_numpy(np.log1p(distances / std).astype(np.float32))
         return bonus, {
             "re3_bonus_mean": bonus.mean(),
             "re3_bonus_share_above_0": (bonus > 0.0).float().mean(),
-            "re3_distance_std": torch.tensor(self.spread.std),
+            "re3_distance_std": torch.tensor(std),
         }
 
-    def _enter(self, observation: np.ndarray) -> np.ndarray:
-        """Put a batch into the window, drop what it pushes out, and return the batch's table
-        rows."""
+    def _insert(self, observation: np.ndarray) -> np.ndarray:
+        """Add a batch to the window, remove the observations that it replaces, and return the table
+        rows (B,) of the batch."""
         keys = np.ascontiguousarray(observation).view("V147").ravel().tolist()
-        fresh = [key for key in dict.fromkeys(keys) if key not in self.rows]
-        for key in fresh:
+        new_keys = [key for key in dict.fromkeys(keys) if key not in self.rows]
+        for key in new_keys:
             self.rows[key] = row = self.free.pop()
             self.keys[row] = key
             self.used = max(self.used, row + 1)
-        if fresh:
-            grids = np.frombuffer(b"".join(fresh), np.uint8).reshape(-1, 7, 7, 3)
+        if new_keys:
+            grids = np.frombuffer(b"".join(new_keys), np.uint8).reshape(-1, 7, 7, 3)
             encoded = self.encoder(torch.from_numpy(grid_windows(grids)))
-            self.features[[self.rows[key] for key in fresh]] = encoded.numpy()
+            self.features[[self.rows[key] for key in new_keys]] = encoded.numpy()
         rows = np.array([self.rows[key] for key in keys])
-        places = np.arange(self.next, self.next + len(rows)) % len(self.window)
-        leaving = self.window[places]
-        self.window[places] = rows
-        self.next = int(places[-1] + 1) % len(self.window)
+        slots = np.arange(self.next, self.next + len(rows)) % len(self.window)
+        replaced = self.window[slots]
+        self.window[slots] = rows
+        self.next = int(slots[-1] + 1) % len(self.window)
         np.add.at(self.counts, rows, 1)
-        leaving = leaving[leaving >= 0]
-        np.subtract.at(self.counts, leaving, 1)
-        for row in np.unique(leaving[self.counts[leaving] == 0]).tolist():
+        replaced = replaced[replaced >= 0]
+        np.subtract.at(self.counts, replaced, 1)
+        for row in np.unique(replaced[self.counts[replaced] == 0]).tolist():
             key = self.keys[row]
             assert key is not None, "a row in the window has a key"
             del self.rows[key]
@@ -112,31 +122,32 @@ class StateEntropyBonus:
         return rows
 
     def _distances(self, rows: np.ndarray) -> np.ndarray:
-        """Mean distance of each row to its five nearest in the window, itself and its copies at
-        distance 0."""
-        result = np.zeros(len(rows))
+        """Mean distance (B,) of each observation to its five nearest in the window, of which it and its
+        copies have distance 0."""
+        distances = np.zeros(len(rows))
         rare = np.unique(rows[self.counts[rows] < NUM_NEIGHBORS])
         if len(rare) == 0:
-            return result
-        live = np.flatnonzero(self.counts[: self.used])
-        table = self.features[live]
-        # Matrix products find the nearest; their distances are then taken by difference, which
-        # keeps an exact 0 exact.
-        rough = (table**2).sum(1)[None] - 2.0 * self.features[rare] @ table.T
-        candidates = min(2 * NUM_NEIGHBORS, len(live))
-        nearest = live[np.argpartition(rough, candidates - 1, axis=1)[:, :candidates]]
-        exact = np.linalg.norm(self.features[rare][:, None] - self.features[nearest], axis=2)
-        for row, found, distance in zip(rare, nearest, exact, strict=True):
+            return distances
+        in_window = np.flatnonzero(self.counts[: self.used])
+        table = self.features[in_window]
+        # A matrix product finds the candidates. Their distances are then computed from differences,
+        # so that equal features have distance exactly 0.
+        approximate = (table**2).sum(1)[None] - 2.0 * self.features[rare] @ table.T
+        num_candidates = min(2 * NUM_NEIGHBORS, len(in_window))
+        nearest = np.argpartition(approximate, num_candidates - 1, axis=1)[:, :num_candidates]
+        candidates = in_window[nearest]
+        exact = np.linalg.norm(self.features[rare][:, None] - self.features[candidates], axis=2)
+        for row, neighbors, distance in zip(rare, candidates, exact, strict=True):
             order = np.argsort(distance)
-            repeated = np.repeat(distance[order], self.counts[found[order]])[:NUM_NEIGHBORS]
-            result[rows == row] = repeated.mean()
-        return result
+            repeated = np.repeat(distance[order], self.counts[neighbors[order]])[:NUM_NEIGHBORS]
+            distances[rows == row] = repeated.mean()
+        return distances
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         grids = b"".join(key or bytes(147) for key in self.keys[: self.used])
         return {
             "encoder": self.encoder.state_dict(),
-            "spread": {name: getattr(self.spread, name) for name in ("mean", "variance", "count")},
+            "spread": self.running_variance.state_dict(),
             "window": self.window.copy(),
             "next": self.next,
             "used": self.used,
@@ -146,55 +157,22 @@ class StateEntropyBonus:
             "observations": np.frombuffer(grids, np.uint8).reshape(-1, 147).copy(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._refuse_other_window(state)
+    def load_state_dict(self, state: StateDict) -> None:
+        window, used = state["window"], state["used"]
+        counts = np.bincount(window[window >= 0], minlength=len(self.keys))
+        check_data(
+            0 <= state["next"] < len(self.window)
+            and np.array_equal(counts[:used], state["counts"])
+            and np.array_equal(np.flatnonzero(counts == 0), np.sort(state["free"])),
+            "state_entropy: the table of observations does not match the window",
+        )
         self.encoder.load_state_dict(state["encoder"])
-        for name, value in state["spread"].items():
-            setattr(self.spread, name, value)
-        self.window[:], self.next, self.used = state["window"], state["next"], state["used"]
-        self.free = state["free"].tolist()
-        self.counts[:], self.features[:] = 0, 0.0
-        self.counts[: self.used], self.features[: self.used] = state["counts"], state["features"]
+        self.running_variance.load_state_dict(state["spread"])
+        self.window[:], self.next, self.used = window, state["next"], used
+        self.free = state["free"].astype(np.int64).tolist()  # an empty array is saved as float64
+        self.counts, self.features[:] = counts, 0.0
+        self.features[:used] = state["features"]
         self.keys = [None] * len(self.keys)
-        for row in np.flatnonzero(self.counts).tolist():
+        for row in np.flatnonzero(counts).tolist():
             self.keys[row] = state["observations"][row].tobytes()
         self.rows = {key: row for row, key in enumerate(self.keys) if key is not None}
-
-    def _refuse_other_window(self, state: dict[str, Any]) -> None:
-        """Rows, counts and the window must tell the same story: each row is in use or free."""
-        used = state["used"]
-        check_data(
-            type(used) is int and 0 <= used <= len(self.keys), f"state_entropy: used is {used}"
-        )
-        own = self.state_dict()
-        own |= {name: own[name][:0] for name in ("free", "counts", "features", "observations")}
-        if len(state["free"]) == 0:
-            own["free"] = state["free"][:0]  # an empty list is saved as floats
-        check_same_structure(own, state, "state_entropy of the window")
-        check_lengths(state, ("counts", "features", "observations"), used, "state_entropy")
-        window, counts = state["window"], np.zeros(len(self.keys), np.int64)
-        counts[:used] = state["counts"]
-        check_data(
-            window.min() >= -1 and window.max() < used,
-            "state_entropy: the window names unknown rows",
-        )
-        seen = np.bincount(window[window >= 0], minlength=len(counts))
-        check_data(
-            np.array_equal(seen, counts), "state_entropy: counts are not those of the window"
-        )
-        unused = np.flatnonzero(counts == 0).tolist()
-        check_data(
-            sorted(state["free"].tolist()) == unused,
-            "state_entropy: free rows are not those out of use",
-        )
-        keys = {row.tobytes() for row in state["observations"][counts[:used] > 0]}
-        check_data(
-            len(keys) == np.count_nonzero(counts),
-            "state_entropy: an observation stands in two rows",
-        )
-        spread = state["spread"]
-        check_data(0 <= state["next"] < len(window), f"state_entropy: next is {state['next']}")
-        check_data(
-            spread["variance"] > 0.0 and spread["count"] > 0.0,
-            f"state_entropy: the spread is {spread}",
-        )
