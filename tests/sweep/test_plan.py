@@ -337,7 +337,6 @@ def test_the_ablation_has_all_fifteen_combinations() -> None:
         (["--table", "minigrid", "--jobs", "-1"], "--jobs must be 0 or more"),
         (["--table", "minigrid", "--seeds-per-process", "0"], "1 or more"),
         (["--table", "minigrid", "--backend", "slurm"], "backend"),
-        (["--table", "minigrid", "--shared-files", "yes"], "use --backend ray"),
     ],
 )
 def test_bad_words_are_one_line(

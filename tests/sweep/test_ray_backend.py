@@ -1,27 +1,29 @@
 """Sweeps on Ray: the same numbers as here, also when a node dies."""
 
+import _thread
 import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
-from cclf import cli, presets
+from cclf import __version__, cli, presets
 from cclf.commands.sweep import plan
 from cclf.errors import ConfigError
 from cclf.storage import atomic_files
 from cclf.sweep import child, ray_backend
 from cclf.sweep.local import LocalBackend
-from cclf.sweep.plan import BAD_INPUT, DONE, FAILED, STOPPED, Call, Job
-from cclf.sweep.ray_backend import RayBackend
+from cclf.sweep.plan import BAD_INPUT, DONE, FAILED, NOT_STARTED, STOPPED, Call, Job
+from cclf.sweep.ray_backend import RayBackend, train_job
 from cclf.sweep.scheduler import run_all
 from cclf.training.signals import StopSignal
 from tiny_runs import tables
@@ -80,54 +82,46 @@ class AtMoment:
 
 
 @pytest.mark.slow
-def test_runs_on_ray_stopped_and_resumed_equal_runs_here(tmp_path: Path) -> None:
-    """There two seeds share a process, here each has its own."""
+def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> None:
     here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))
     assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), StopSignal())] == [
         DONE,
         DONE,
     ]
-    backend = RayBackend(shared_files="no", copy_every_seconds=0.0)
+    backend = RayBackend()
     try:
         stop = AtMoment(
-            lambda: any(run._reports[0].env_steps for run in backend.running),
+            lambda: any(run._statuses[0].env_steps for run in backend.running),
             lambda: None,
             stop=True,
         )
-        outcomes = run_all(there, backend, stop, seeds_per_process=2)  # type: ignore[arg-type]
+        outcomes = run_all(there, backend, stop)  # type: ignore[arg-type]
         assert STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
-        assert list((tmp_path / "there").rglob("index.json")), "what was saved came back"
-        outcomes = run_all(there, backend, StopSignal(), seeds_per_process=2)
+        outcomes = run_all(there, backend, StopSignal())
     finally:
         backend.close()
     assert [outcome.exit_code for outcome in outcomes] == [DONE, DONE], outcomes
-    assert "resuming at" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG)), (
-        "from what was brought back"
-    )
+    assert "resuming at" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG))
     for ours, theirs in zip(here, there, strict=True):
         assert tables(ours.folder) == tables(theirs.folder)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared_files", ["detect", "no"])
-def test_a_node_that_dies_in_mid_sweep_changes_nothing(
-    tmp_path: Path, shared_files: ray_backend.SharedFiles
-) -> None:
+def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": ray_backend.OBJECT_STORE_BYTES}
     machines = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
     doomed = machines.add_node(**node)
-    backend = RayBackend(machines.address, shared_files=shared_files, copy_every_seconds=0.0)
+    backend = RayBackend(machines.address)
     there = calls(tmp_path / "there", LONG, seeds=(1, 2, 3, 4))
-    begun: list[ray_backend.RayRun] = []
 
     def two_are_at_work() -> bool:
-        begun[:] = [
-            run for run in backend.running if run._reports[0].env_steps > 8_000 and not run.ended
-        ]
-        return len(begun) == 2 and all(run._shared or any(run._copied_checkpoints) for run in begun)
+        return (
+            sum(run._statuses[0].env_steps > 8_000 and not run.ended for run in backend.running)
+            == 2
+        )
 
     killer = AtMoment(two_are_at_work, lambda: machines.remove_node(doomed, allow_graceful=False))
     try:
@@ -137,10 +131,8 @@ def test_a_node_that_dies_in_mid_sweep_changes_nothing(
         machines.shutdown()
     assert killer.acted, "no node was killed"
     assert [outcome.exit_code for outcome in outcomes] == [DONE] * 4, outcomes
-    [lost] = [run for run in begun if run.restarts]
-    assert "resuming at" in (lost.job.first.folder / child.LOG).read_text(), (
-        "it went on from its last checkpoint"
-    )
+    logs = [(call.folder / child.LOG).read_text() for call in there]
+    assert sum("resuming at" in log for log in logs) == 1, "the lost run resumed"
     here = calls(tmp_path / "here", LONG, seeds=(1, 2, 3, 4))
     run_all(here, LocalBackend(), StopSignal())
     for ours, theirs in zip(here, there, strict=True):
@@ -178,7 +170,7 @@ def test_a_wrong_address_is_refused_within_a_minute(
 
 LISTENING = """
 import os, sys
-from cclf.sweep.ray_backend import RayBackend
+from cclf.sweep.ray_backend import RayBackend, train_job
 
 def inodes(pid):
     try:
@@ -224,96 +216,15 @@ def test_ray_on_this_machine_listens_on_loopback_alone(tmp_path: Path) -> None:
     assert "not on loopback" not in done.stderr
 
 
-def test_another_version_on_a_node_is_refused(tmp_path: Path) -> None:
-    [call] = calls(tmp_path, SHORT, seeds=(1,))
+def test_a_node_with_another_version_or_without_the_folder_is_refused(tmp_path: Path) -> None:
+    job = Job(tuple(calls(tmp_path, SHORT, seeds=(1,))))
     with pytest.raises(ConfigError, match="install the same on both"):
-        ray_backend.RemoteRun(Job((call,))).sees(tmp_path, "0.0.0")
+        train_job(job, tmp_path, "0.0.0")
+    with pytest.raises(ConfigError, match="storage that all of them share"):
+        train_job(job, tmp_path / "nowhere", __version__)
 
 
-class NoNode:
-    """A backend whose every answer is an error."""
-
-    shared_files, copy_every_seconds = "yes", 0.0
-
-    def __init__(self, error: Exception):
-        self.error, self.actors = error, 0
-        self.ray = SimpleNamespace(
-            wait=lambda refs, **_: (refs, []),
-            get=self.get,
-            kill=lambda _: None,
-            exceptions=ray.exceptions,
-        )
-
-    def get(self, _: Any) -> None:
-        raise self.error
-
-    def new_actor(self, _: Job) -> MagicMock:
-        self.actors += 1
-        return MagicMock()
-
-
-def test_a_run_that_is_lost_again_and_again_fails(tmp_path: Path) -> None:
-    nowhere = NoNode(ray.exceptions.ActorDiedError())
-    run = ray_backend.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
-    for _ in range(ray_backend.MAX_RESTARTS):
-        assert run.poll()[0].exit_code is None
-    [report] = run.poll()
-    assert (report.exit_code, nowhere.actors) == (
-        ray_backend.EXIT_LOST,
-        ray_backend.MAX_RESTARTS + 1,
-    )
-    assert "lost 6 times" in report.last_line
-
-
-def test_what_is_lost_while_stopping_is_not_begun_again(tmp_path: Path) -> None:
-    nowhere = NoNode(ray.exceptions.ActorDiedError())
-    run = ray_backend.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
-    run._shared = True  # at work
-    run.ask_to_stop()
-    assert (run.poll()[0].exit_code, nowhere.actors) == (STOPPED, 1)
-
-
-def test_a_refusal_is_bad_input_and_no_failure_of_the_run(tmp_path: Path) -> None:
-    run = ray_backend.RayRun(
-        NoNode(ConfigError("no")), Job(tuple(calls(tmp_path, SHORT, seeds=(1,))))
-    )  # type: ignore[arg-type]
-    assert run.poll()[0][2:4] == (BAD_INPUT, "no")
-
-
-def test_full_disk_when_a_lost_run_is_begun_anew_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nowhere = NoNode(ray.exceptions.ActorDiedError())
-    nowhere.shared_files = "detect"
-    run = ray_backend.RayRun(nowhere, Job(tuple(calls(tmp_path, SHORT, seeds=(1,)))))  # type: ignore[arg-type]
-    error = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(Path, "touch", MagicMock(side_effect=error))
-    why = f"the disk is full ({tmp_path}): free space there, then run the same command"
-    assert run.poll()[0][2:4] == (FAILED, why)
-    assert nowhere.actors == 1
-
-
-def test_run_of_another_machine_holds_the_folder_that_its_files_are_copied_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
-    job = Job(tuple(calls(tmp_path, SHORT, seeds=(1, 2))))
-    nowhere = NoNode(ConfigError())
-    nowhere.shared_files = "no"
-    nowhere.get = lambda _: {}  # type: ignore[method-assign]  # no file there
-    nowhere.ray.get = nowhere.get
-    first, second = (ray_backend.RayRun(nowhere, job) for _ in range(2))  # type: ignore[arg-type]
-    assert first.poll()[0].exit_code is None
-    exit_code, why = second.poll()[0][2:4]
-    assert exit_code == BAD_INPUT
-    assert f"process {os.getpid()} is training in {job.first.folder}" in why
-    first._end(STOPPED, "")
-    for folder in job.folders(tmp_path):
-        with atomic_files.folder_lock(folder):
-            pass
-
-
-def test_node_refuses_a_folder_in_which_another_process_trains(
+def test_a_node_refuses_a_folder_in_which_another_process_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
@@ -321,13 +232,71 @@ def test_node_refuses_a_folder_in_which_another_process_trains(
     [call] = calls(tmp_path, SHORT, seeds=(1,))
     call.folder.mkdir(parents=True)
     (call.folder / child.LOG).write_text("of the run that trains")
-    actor = ray_backend.RemoteRun(Job((call,)))
     with (
         atomic_files.folder_lock(call.folder),
         pytest.raises(ConfigError, match=f"process {os.getpid()} is training in"),
     ):
-        actor.train(tmp_path)
+        train_job(Job((call,)), tmp_path, __version__)
     assert (call.folder / child.LOG).read_text() == "of the run that trains"
+
+
+def test_an_interrupted_task_lets_its_run_save(tmp_path: Path) -> None:
+    """`ray.cancel` interrupts the main thread of the worker, as this does."""
+    [call] = calls(tmp_path, ENDLESS, seeds=(1,))
+
+    def interrupt() -> None:
+        wait_until((call.folder / "train.csv").exists)
+        _thread.interrupt_main()
+
+    handler = signal.getsignal(signal.SIGINT)
+    threading.Thread(target=interrupt).start()
+    exit_code, message = train_job(Job((call,)), tmp_path, __version__)
+    assert exit_code == STOPPED
+    assert message.startswith("stopped at")
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[int | None, str]:
+    """The exit code and the message of a run whose task ended with this error."""
+
+    def get(_: object) -> None:
+        raise error
+
+    fake = SimpleNamespace(
+        wait=lambda tasks, **_: (tasks, []),
+        get=get,
+        cancel=lambda _: None,
+        exceptions=ray.exceptions,
+    )
+    run = ray_backend.RayRun(fake, Job(tuple(calls(out, SHORT, seeds=(1,)))), None)
+    if is_stopping:
+        run.ask_to_stop()
+    [status] = run.poll()
+    assert run.ended
+    return status.exit_code, status.last_line
+
+
+def test_a_lost_run_fails_unless_it_was_being_stopped(tmp_path: Path) -> None:
+    lost = ray.exceptions.WorkerCrashedError()
+    exit_code, message = ended_with(lost, tmp_path)
+    assert exit_code == ray_backend.EXIT_LOST
+    assert message.startswith("WorkerCrashedError: ")
+    assert ended_with(lost, tmp_path, is_stopping=True)[0] == STOPPED
+    waiting = ray.exceptions.TaskCancelledError()
+    assert ended_with(waiting, tmp_path, is_stopping=True) == (STOPPED, NOT_STARTED)
+
+
+def test_a_refusal_is_bad_input_and_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    assert ended_with(ConfigError("no"), tmp_path) == (BAD_INPUT, "no")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    why = f"the disk is full ({tmp_path}): free space there, then run the same command"
+    assert ended_with(full, tmp_path) == (FAILED, why)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")
@@ -347,16 +316,10 @@ def test_a_run_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> N
         *ENDLESS,
     ]
     sweep = subprocess.Popen([sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (call.folder / "train.csv").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until((call.folder / "train.csv").exists)
     sweep.send_signal(signal.SIGKILL)
     sweep.wait()
     pid = int((call.folder / "lock").read_text())
-    while (
-        Path(f"/proc/{pid}/cmdline").exists()
-        and Path(f"/proc/{pid}/cmdline").read_bytes()
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.1)
+    command = Path(f"/proc/{pid}/cmdline")
+    wait_until(lambda: not command.exists() or not command.read_bytes())
     assert "stopped at" in (call.folder / child.LOG).read_text(), "it was asked to save"

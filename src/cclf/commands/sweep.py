@@ -36,8 +36,8 @@ class Where:
     backend: Literal["local", "ray"] = "local"
     """This machine, or a Ray cluster."""
     address: str | None = None
-    """Of the Ray cluster, e.g. 10.0.0.1:6379; Ray is started on this machine when it is left
-    out."""
+    """Of the Ray cluster, e.g. 10.0.0.1:6379, whose nodes must share OUT; without it, Ray is started
+    on this machine."""
     jobs: int = 0
     """Processes at a time; 0 is as many as cores, memory and GPUs allow."""
     runs_per_gpu: int = 1
@@ -48,16 +48,12 @@ class Where:
     games_per_process: int = 1
     """Atari games trained together in one process (cclf train --with-tasks), each with all of its
     seeds there."""
-    shared_files: Literal["detect", "yes", "no"] = "detect"
-    """Whether Ray's nodes see OUT under the same path; if not, run folders are copied here."""
     stop_after_seconds: float | None = None
     """Ask all runs to save and stop after this long."""
 
     def __post_init__(self) -> None:
-        if self.backend == "local" and (self.address is not None or self.shared_files != "detect"):
-            raise ConfigError(
-                "--address and --shared-files conflict with --backend local: use --backend ray"
-            )
+        if self.backend == "local" and self.address is not None:
+            raise ConfigError("--address conflicts with --backend local: use --backend ray")
         if (
             self.jobs < 0
             or min(self.runs_per_gpu, self.seeds_per_process, self.games_per_process) < 1
@@ -217,7 +213,7 @@ def _backend(where: Where) -> "LocalBackend | RayBackend":
     if where.backend == "ray":
         from cclf.sweep.ray_backend import RayBackend
 
-        return RayBackend(where.address, where.jobs, where.runs_per_gpu, where.shared_files)
+        return RayBackend(where.address, where.jobs, where.runs_per_gpu)
     from cclf.sweep.local import LocalBackend
 
     return LocalBackend(where.jobs, where.runs_per_gpu)

@@ -1,11 +1,10 @@
 """Many runs, each the same call as `cclf train` in a process of its own, on this machine or on a
 Ray cluster.
 
-plan.py       what to run, and what came of it
-loop.py       works through a plan with a backend; on a deadline or a signal every run is asked to save
-local.py      backend: processes here, as many as cores, memory and GPUs allow
-cluster.py    backend: a Ray cluster
-run_files.py  run folders copied between machines that share no files
-child.py      the process of one run, which does not outlive the one that started it
-screen.py     the live table
+plan.py         which runs, which process trains them, and how each ended
+scheduler.py    starts jobs with a backend; on a deadline or a signal every run saves and stops
+local.py        backend: processes on this machine, as many as cores, memory and GPUs allow
+ray_backend.py  backend: tasks on a Ray cluster
+child.py        the process of a job; it stops when the process that started it dies
+display.py      the live table
 """

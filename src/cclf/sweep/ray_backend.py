@@ -1,32 +1,26 @@
-"""Runs on a Ray cluster. Each is an actor that holds one `cclf train` process; this side asks how
-it stands.
+"""Run jobs as tasks on a Ray cluster whose nodes share the folder of the sweep.
 
-A node that dies takes its runs with it: each is started anew elsewhere and goes on from its last
-checkpoint, the one in the shared folder or, where machines share no files, the one copied here
-last. Every node needs this package installed; nothing is sent but the call, and run folders.
+If a node or its Ray worker dies, Ray runs the task again on another node, and the run resumes from
+its last checkpoint in the shared folder. Every node needs the same version of this package.
 """
 
 import contextlib
 import logging
 import os
-import secrets
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cclf import __version__
 from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.storage import machine
-from cclf.storage.atomic_files import folder_lock, wait_until_unlocked
-from cclf.sweep import run_files
+from cclf.storage.atomic_files import wait_until_unlocked
 from cclf.sweep.child import Child
 from cclf.sweep.plan import (
     BAD_INPUT,
@@ -38,81 +32,72 @@ from cclf.sweep.plan import (
     Job,
     RunStatus,
     full_disk,
+    progress,
 )
-from cclf.sweep.run_files import RunFiles, Stamp
 from cclf.training import subprocesses
 
-SharedFiles = Literal["detect", "yes", "no"]
-OBJECT_STORE_BYTES = 80 * 2**20  # reports and pieces of files are all that passes through it
-COPY_EVERY_SECONDS = 30.0
-REPORT_EVERY_SECONDS = 0.5
-MAX_RESTARTS = 5
-LOCK_SECONDS = 60.0  # a run whose node was lost may still be saving
+OBJECT_STORE_BYTES = 80 * 2**20  # only exit codes and messages pass through it
+MAX_RETRIES = 5
+LOCK_SECONDS = 60.0  # a run whose worker died may still be saving
+READ_EVERY_SECONDS = 0.5  # the progress of a run, from the shared folder
+POLL_SECONDS = 0.2
 EXIT_LOST = 1
 LOOPBACK = "127.0.0.1"
-CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 40.0  # for a cluster that was named, before it is refused
+CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 40.0  # before an address is refused
 
 
 class RayBackend:
-    """Asks Ray for a place for each run: cores, memory, a share of a GPU where the cluster has
-    any."""
+    """Each job is a Ray task that asks for cores, memory and a share of a GPU if the cluster has
+    one."""
 
-    def __init__(
-        self,
-        address: str | None = None,
-        jobs: int = 0,
-        runs_per_gpu: int = 1,
-        shared_files: SharedFiles = "detect",
-        copy_every_seconds: float = COPY_EVERY_SECONDS,
-    ):
-        """`jobs` processes at a time, 0 for as many as the cluster holds. Without an address Ray is
-        started on this machine."""
-        self.ray, self.jobs, self.runs_per_gpu = (
-            _connected(address or os.environ.get("RAY_ADDRESS")),
-            jobs,
-            runs_per_gpu,
-        )
-        self.shared_files, self.copy_every_seconds = shared_files, copy_every_seconds
+    def __init__(self, address: str | None = None, jobs: int = 0, runs_per_gpu: int = 1):
+        """`jobs` tasks at a time, 0 for as many as the cluster has resources for. Without an address
+        Ray is started on this machine."""
+        self.ray = _connected(address or os.environ.get("RAY_ADDRESS"))
+        self.jobs, self.runs_per_gpu = jobs, runs_per_gpu
         self.resources: dict[str, float] = self.ray.cluster_resources()
         self.running: list[RayRun] = []
-        self._told = False
+        self._warned = False
 
     def start(self, job: Job) -> "RayRun | None":
         self.running = [run for run in self.running if not run.ended]
         if self.jobs and len(self.running) >= self.jobs:
             return None
-        run = RayRun(self, job)
+        out = job.first.out.resolve()
+        out.mkdir(parents=True, exist_ok=True)
+        needs = self.resource_request(job)
+        self._warn_if_no_node_fits(job, needs)
+        task = self.ray.remote(train_job).options(
+            num_cpus=needs["CPU"],
+            num_gpus=needs["GPU"],
+            memory=needs["memory"],
+            max_retries=MAX_RETRIES,
+        )
+        run = RayRun(self.ray, job, task.remote(job, out, __version__))
         self.running.append(run)
         return run
 
-    def needs(self, job: Job) -> dict[str, float]:
+    def resource_request(self, job: Job) -> dict[str, float]:
         gpus = (
             1.0 / self.runs_per_gpu if job.first.may_use_gpu and self.resources.get("GPU") else 0.0
         )
         return {"CPU": job.first.cpus, "GPU": gpus, "memory": job.memory_bytes}
 
+    def _warn_if_no_node_fits(self, job: Job, needs: dict[str, float]) -> None:
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        fits = any(all(node.get(name, 0.0) >= needs[name] for name in needs) for node in nodes)
+        if fits or self._warned:
+            return
+        self._warned = True
+        what = f"{needs['CPU']:g} cores, {needs['memory'] / 1e9:.1f} GB and {needs['GPU']:g} GPUs"
+        say(f"cclf: no node has {what}, which {job.first.label} needs: it waits for one")
+
     @property
     def computes_on_gpus(self) -> bool:
         return bool(self.resources.get("GPU"))
 
-    def new_actor(self, job: Job) -> Any:
-        needs = self.needs(job)
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        if not self._told and not any(
-            all(node.get(name, 0.0) >= needs[name] for name in needs) for node in nodes
-        ):
-            self._told = True
-            what = (
-                f"{needs['CPU']:g} cores, {needs['memory'] / 1e9:.1f} GB and {needs['GPU']:g} GPUs"
-            )
-            say(f"cclf: no node has {what}, as {job.first.label} needs: it waits for one")
-        remote = self.ray.remote(RemoteRun).options(
-            num_cpus=needs["CPU"], num_gpus=needs["GPU"], memory=needs["memory"]
-        )
-        return remote.remote(job)
-
     def refuse_unfit(self, calls: Iterable[Call]) -> None:
-        """Nothing: devices and packages are those of the nodes, and may differ."""
+        """Checks nothing here: nodes may have other devices and packages than this machine."""
 
     def close(self) -> None:
         self.ray.shutdown()
@@ -185,222 +170,80 @@ def _refuse_silence(address: str) -> None:
 
 
 class RayRun:
-    """This side of one process. It asks one question at a time and never waits for the answer, but
-    for the copying of files."""
+    """The task of one job. Its progress is read from the shared run folders."""
 
-    def __init__(self, backend: RayBackend, job: Job):
-        self.backend, self.job, self.out = backend, job, job.first.out
-        self.restarts, self.ended, self.stopping = 0, False, False
-        self._reports = [RunStatus() for _ in job.calls]
-        self._held = contextlib.ExitStack()
-        self._holds_folders = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._probe = self.out / f".probe-{secrets.token_hex(8)}"
-        if self.backend.shared_files == "detect":
-            self._probe.parent.mkdir(parents=True, exist_ok=True)
-            self._probe.touch()
-        self._actor = self.backend.new_actor(self.job)
-        self._shared: bool | None = None  # known once the actor runs
-        self._known: list[dict[str, Stamp]] = [{} for _ in self.job.calls]
-        self._copied_at = time.monotonic()
-        self._copied_checkpoints: list[int] = []
-        self._answer = self._actor.sees.remote(self._probe.resolve(), __version__)
+    def __init__(self, ray: Any, job: Job, task: Any):
+        self.ray, self.job, self.task = ray, job, task
+        self.ended, self._stopping = False, False
+        self._statuses = [RunStatus() for _ in job.calls]
+        self._read_at = 0.0
 
     def poll(self) -> list[RunStatus]:
-        errors = self.backend.ray.exceptions
-        if self._answer is None and time.monotonic() > self._ask_at:
-            self._answer = self._actor.report.remote()
-        if self._answer is None or not self.backend.ray.wait([self._answer], timeout=0)[0]:
-            return self._reports
-        try:
-            answer = self.backend.ray.get(self._answer)
-            if self._shared is None:
-                self._go(sees_our_files=answer)
-            else:
-                self._take(*answer)
-        except (ConfigError, errors.RayError, OSError) as error:
-            self._give_up(error)
-        return self._reports
-
-    def _give_up(self, error: Exception) -> None:
-        """On a run that was refused or lost; one whose node was lost is started anew."""
-        cause = getattr(error, "cause", None) or error  # what Ray wraps
-        if isinstance(error, self.backend.ray.exceptions.RayActorError):
-            try:
-                self._lost(error)
-            except OSError as unable:
-                self._give_up(unable)
-        elif isinstance(error, ConfigError):
-            self._end(BAD_INPUT, str(cause))
-        elif getattr(cause, "errno", None) in FULL_DISK:
-            self._end(FAILED, full_disk(self.out))
-        else:
-            self._end(EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}")
+        is_done = bool(self.ray.wait([self.task], timeout=0)[0])
+        if is_done or time.monotonic() - self._read_at > READ_EVERY_SECONDS:
+            self._statuses = [progress(folder) for folder in self.job.folders(self.job.first.out)]
+            self._read_at = time.monotonic()
+        if is_done:
+            self.ended = True
+            exit_code, message = self._result()
+            return [
+                status._replace(exit_code=exit_code, last_line=message) for status in self._statuses
+            ]
+        return self._statuses
 
     def ask_to_stop(self) -> None:
-        self.stopping = True
-        if self._shared is None:
-            self._end(STOPPED, NOT_STARTED)
-        else:
-            self._actor.stop.remote()
+        self._stopping = True
+        self.ray.cancel(self.task)  # a running task gets an interrupt and lets its run save
 
-    def _go(self, sees_our_files: bool) -> None:
-        """The actor has its place: give it what was saved, and let it train."""
-        self._probe.unlink(missing_ok=True)
-        wanted = self.backend.shared_files
-        self._shared = sees_our_files if wanted == "detect" else wanted == "yes"
-        if not self._shared:
-            self._hold_folders()
-            for number, folder in enumerate(self.job.folders(self.out)):
-                run_files.copy(RunFiles(folder), _FarFiles(self, number), {})
-        self._answer = self._actor.train.remote(self.out.resolve() if self._shared else None)
-
-    def _hold_folders(self) -> None:
-        """The process on the other machine cannot hold those here, to which its files are copied."""
-        if not self._holds_folders:
-            for folder in self.job.folders(self.out):
-                folder.mkdir(parents=True, exist_ok=True)
-                self._held.enter_context(folder_lock(folder))
-            self._holds_folders = True
-
-    def _take(self, reports: list[RunStatus], newest_checkpoints: list[int]) -> None:
-        exit_code, last_line = reports[0].exit_code, reports[0].last_line
-        self._reports = [report._replace(exit_code=None) for report in reports]
-        if not self._shared:
-            is_new = newest_checkpoints != self._copied_checkpoints
-            is_time = time.monotonic() - self._copied_at > self.backend.copy_every_seconds
-            if exit_code is not None:
-                self._copy()
-            elif is_new and is_time:
-                # Where a checkpoint gave way to a newer one while it was read, the next copy gets
-                # that.
-                with contextlib.suppress(FileNotFoundError):
-                    self._copy()
-                    self._copied_checkpoints = newest_checkpoints
-                self._copied_at = time.monotonic()
-        if exit_code is None:
-            self._answer, self._ask_at = None, time.monotonic() + REPORT_EVERY_SECONDS
-        else:
-            self.ask("discard")
-            self._end(exit_code, last_line)
-
-    def _copy(self) -> None:
-        for number, folder in enumerate(self.job.folders(self.out)):
-            self._known[number] = run_files.copy(
-                _FarFiles(self, number), RunFiles(folder), self._known[number]
-            )
-
-    def _lost(self, error: Exception) -> None:
-        """The node, or Ray's process on it, is gone."""
-        self.backend.ray.kill(self._actor)
-        if self.stopping:
-            self._end(
-                STOPPED,
-                "its node was lost while it was asked to save; the checkpoint before is kept",
-            )
-        elif self.restarts == MAX_RESTARTS:
-            self._end(
-                EXIT_LOST,
-                f"lost {MAX_RESTARTS + 1} times with its node: "
-                f"{' '.join(str(error).split())[-300:]}",
-            )
-        else:
-            self.restarts += 1
-            self._begin()
-
-    def _end(self, exit_code: int, last_line: str) -> None:
-        self.ended = True
-        self._held.close()
-        self._probe.unlink(missing_ok=True)
-        self._reports = [
-            report._replace(exit_code=exit_code, last_line=last_line) for report in self._reports
-        ]
-        self.backend.ray.kill(self._actor)
-
-    def ask(self, method: str, *arguments: Any) -> Any:
-        return self.backend.ray.get(getattr(self._actor, method).remote(*arguments))
+    def _result(self) -> tuple[int, str]:
+        """The exit code of the job and its last message."""
+        try:
+            result: tuple[int, str] = self.ray.get(self.task)
+            return result
+        except self.ray.exceptions.TaskCancelledError:
+            return STOPPED, NOT_STARTED
+        except (ConfigError, OSError, self.ray.exceptions.RayError) as error:
+            cause = getattr(error, "cause", None) or error  # Ray wraps what a task raises
+            if isinstance(cause, ConfigError):
+                return BAD_INPUT, str(cause)
+            if getattr(cause, "errno", None) in FULL_DISK:
+                return FAILED, full_disk(self.job.first.out)
+            if self._stopping:
+                return (
+                    STOPPED,
+                    "its node was lost before it had saved; it resumes from the last checkpoint",
+                )
+            return EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}"
 
 
-class _FarFiles:
-    """A run folder on the other machine."""
-
-    def __init__(self, run: RayRun, number: int):
-        self._run, self._number = run, number
-
-    def listing(self) -> dict[str, Stamp]:
-        found: dict[str, Stamp] = self._run.ask("files", self._number, "listing")
-        return found
-
-    def read(self, name: str, start: int) -> bytes:
-        piece: bytes = self._run.ask("files", self._number, "read", name, start)
-        return piece
-
-    def write(self, name: str, start: int, data: bytes) -> None:
-        self._run.ask("files", self._number, "write", name, start, data)
-
-    def arrange(self, names: Mapping[str, Stamp]) -> None:
-        self._run.ask("files", self._number, "arrange", names)
-
-
-class RemoteRun:
-    """The actor: one `cclf train` process on a node. Where files are not shared it works in a
-    temporary folder."""
-
-    def __init__(self, job: Job):
-        self.job = job
-        self._child: Child | None = None
-        self._shared_out: Path | None = None
-
-    def sees(self, probe: Path, version: str) -> bool:
-        """Whether the sweep's files are here too; refuses to work for a sweep of another
-        version."""
-        if version != __version__:
-            raise ConfigError(
-                f"{socket.gethostname()} has cclf {__version__}, the sweep {version}: install the "
-                "same on both"
-            )
-        return probe.exists()
-
-    def files(
-        self, number: int, method: Literal["listing", "read", "write", "arrange"], *arguments: Any
-    ) -> Any:
-        return getattr(RunFiles(self.job.folders(self.out)[number]), method)(*arguments)
-
-    def train(self, out: Path | None) -> tuple[list[RunStatus], list[int]]:
-        self._shared_out = out
-        for folder in self.job.folders(self.out):
+def train_job(job: Job, out: Path, version: str) -> tuple[int, str]:
+    """The Ray task: one `cclf train` process on a node. Returns its exit code and last message."""
+    host = socket.gethostname()
+    if version != __version__:
+        raise ConfigError(
+            f"{host} has cclf {__version__}, the sweep {version}: install the same on both"
+        )
+    if not out.is_dir():
+        raise ConfigError(
+            f"{host} has no folder {out}: a sweep on several nodes needs --out on storage that all "
+            "of them share"
+        )
+    # ray.cancel interrupts the main thread: the run is then asked to save, and its end awaited.
+    stop = threading.Event()
+    previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        for folder in job.folders(out):
             wait_until_unlocked(folder, LOCK_SECONDS)
-        self._child = Child(self.job, self.out, {})
-        return self.report()
-
-    def report(self) -> tuple[list[RunStatus], list[int]]:
-        """How the runs stand, and the numbers of their newest checkpoints."""
-        assert self._child is not None, "train comes before report"
-        reports = self._child.statuses()
-        return reports, [_newest_checkpoint(folder) for folder in self.job.folders(self.out)]
-
-    def stop(self) -> None:
-        if self._child is not None:
-            self._child.process.send_signal(signal.SIGTERM)
-
-    def discard(self) -> None:
-        """Leave nothing on this machine but what is in a shared folder."""
-        if self._shared_out is None:
-            shutil.rmtree(self.out, ignore_errors=True)
-
-    @property
-    def out(self) -> Path:
-        return self._shared_out or self._own_out
-
-    @cached_property
-    def _own_out(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="cclf-"))
-
-
-def _newest_checkpoint(folder: Path) -> int:
-    return max(
-        (int(path.parent.name) for path in (folder / "checkpoint").glob("[0-9]*[0-9]/index.json")),
-        default=0,
-    )
+        child = Child(job, out, {})
+        is_asked = False
+        while child.process.poll() is None:
+            if stop.wait(POLL_SECONDS) and not is_asked:
+                is_asked = True
+                child.process.send_signal(signal.SIGTERM)
+            elif is_asked:
+                time.sleep(POLL_SECONDS)
+        status = child.statuses()[0]
+        assert status.exit_code is not None, "the process has ended"
+        return status.exit_code, status.last_line
+    finally:
+        signal.signal(signal.SIGINT, previous)
