@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.algorithms.common.optimizers import Optimizer
+from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.drqv2.drqv2 import DrQv2
-from cclf.algorithms.drqv2.parts import Drqv2Noise
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
 from cclf.types import Batch
@@ -34,18 +34,18 @@ def encode(agent: DrQv2, views: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def appraise(agent: DrQv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> Appraisal:
-    now = shifts(agent, batch.observation, noise.origins)
-    following = shifts(agent, batch.next_observation, noise.next_origins)
+def appraise(agent: DrQv2, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> Appraisal:
+    now = shifts(agent, batch.observation, noise.augmentation)
+    following = shifts(agent, batch.next_observation, noise.next_augmentation)
     pixels = agent.env.frame_pixels
     return agent.framework.appraise(
-        Views(now, noise.origins, pixels),
-        Views(following, noise.next_origins, pixels),
+        Views(now, noise.augmentation, pixels),
+        Views(following, noise.next_augmentation, pixels),
         batch.reward,
         env_steps,
         lambda views: agent.critic.trunk(encode(agent, views)),
-        lambda views: agent.target.trunk(encode(agent, views)),
-        noise.order,
+        lambda views: agent.target_critic.trunk(encode(agent, views)),
+        noise.permutation,
     )
 
 
@@ -57,7 +57,7 @@ def act(agent: DrQv2, features: Tensor, noise: Tensor, std: float) -> Tensor:
     return mean + (inside - mean).detach()
 
 
-def update(agent: DrQv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> dict[str, Tensor]:
+def update(agent: DrQv2, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> dict[str, Tensor]:
     settings, method = agent.settings, agent.method
     share = min(1.0, float(env_steps) / agent.env.action_repeat / settings.noise_agent_steps)
     std = settings.first_noise_std + share * (settings.last_noise_std - settings.first_noise_std)
@@ -71,36 +71,41 @@ def update(agent: DrQv2, batch: Batch, noise: Drqv2Noise, env_steps: Tensor) -> 
         ):
             features = encode(agent, view)
             action = act(agent, features, eps, std)
-            q1, q2 = agent.target.values(agent.target.trunk(features), action)
+            q1, q2 = agent.target_critic.q_values(agent.target_critic.trunk(features), action)
             value += weight * torch.minimum(q1, q2)
         discount = settings.discount**settings.n_steps
         y = batch.n_step_return + appraisal.bonus + batch.continuation * discount * value
-        key = agent.target.trunk(encode(agent, appraisal.key_view))
+        key = agent.target_critic.trunk(encode(agent, appraisal.key_view))
         before = encode(agent, appraisal.views[0])
 
     loss = torch.zeros((), dtype=y.dtype)
     for view, weight in zip(appraisal.views, appraisal.weights, strict=True):
         z = agent.critic.trunk(encode(agent, view))
-        for q in agent.critic.values(z, batch.action):
+        for q in agent.critic.q_values(z, batch.action):
             loss = loss + (weight * (q - y) ** 2).mean()
     critic_loss = loss.detach()
     if method.contrastive:
         query = agent.critic.trunk(encode(agent, appraisal.views[0]))
         contrastive = agent.framework.contrastive_loss(query, key, appraisal.curiosity)
         loss = loss + settings.contrastive_coefficient * contrastive
-    step(agent.optimisers["critic"], loss)
+    gradients = step(agent.optimizers["critic"], loss)
+    gradient_norm = torch.stack([each.square().sum() for each in gradients]).sum().sqrt()
 
-    q1, q2 = agent.critic.values(agent.critic.trunk(before), act(agent, before, noise.actor, std))
+    q1, q2 = agent.critic.q_values(agent.critic.trunk(before), act(agent, before, noise.actor, std))
     actor_loss = -torch.minimum(q1, q2).mean()
-    step(agent.optimisers["actor"], actor_loss)
+    step(agent.optimizers["actor"], actor_loss)
     with torch.no_grad():
-        for ours, theirs in zip(agent.critic.parameters(), agent.target.parameters(), strict=True):
+        for ours, theirs in zip(
+            agent.critic.parameters(), agent.target_critic.parameters(), strict=True
+        ):
             theirs += settings.q_ema_rate * (ours - theirs)
     agent.updates += 1
-    found = {"critic_loss": critic_loss, "actor_loss": actor_loss.detach()}
-    return found if priority is None else found | {"priority": priority}
+    metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss.detach()}
+    metrics["gradient_norm"] = gradient_norm
+    return metrics if priority is None else metrics | {"priority": priority}
 
 
-def step(optimiser: Optimizer, loss: Tensor) -> None:
-    parameters = optimiser.parameters
-    optimiser.step(parameters, torch.autograd.grad(loss, parameters))
+def step(optimizer: Optimizer, loss: Tensor) -> tuple[Tensor, ...]:
+    gradients = torch.autograd.grad(loss, optimizer.parameters)
+    optimizer.step(optimizer.parameters, gradients)
+    return gradients

@@ -8,17 +8,17 @@ it.
 import torch
 from torch import Tensor
 
-from cclf.algorithms.sac.parts import SacNoise, actor_loss, critic_loss, q_target
-from cclf.algorithms.sac.sac import SAC
+from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
+from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss, q_target
 from cclf.data import augmentations
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
 from cclf.types import Batch, Metrics, UpdateResult
 
 
-def update(sac: SAC, batch: Batch, noise: SacNoise, env_steps: Tensor) -> UpdateResult:
+def update(sac: SAC, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult:
     """Appraise, critic, actor and temperature, target, contrastive."""
-    encoder, target_encoder = sac.critic.encoder, sac.target.encoder
+    encoder, target_encoder = sac.critic.encoder, sac.target_critic.encoder
     appraisal = appraise(sac, batch, noise, env_steps)
     priority = sac.framework.priority(batch.priority, appraisal)
     metrics: Metrics = {"reward_mean": batch.reward.mean()}
@@ -36,9 +36,11 @@ def update(sac: SAC, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Update
             noise.target,
         )
     features = encoder(appraisal.views.flatten(0, 1))
-    loss, found = critic_loss(sac, features, target, appraisal.weights, batch.action)
+    loss, found = critic_loss(sac.critic, features, batch.action, target, appraisal.weights)
     metrics |= found
-    descend(sac, loss, "critic")
+    gradients = descend(sac, loss, "critic")
+    squares = [gradient.square().sum() for gradient in gradients]
+    metrics["gradient_norm"] = torch.stack(squares).sum().sqrt()
 
     anchor = appraisal.views[0]
     if sac.updates % sac.settings.actor_every_updates == 0:
@@ -54,15 +56,18 @@ def update(sac: SAC, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Update
         with torch.no_grad():
             key = target_encoder(appraisal.key_view)
         loss = sac.framework.contrastive_loss(encoder(anchor), key, appraisal.curiosity)
-        descend(sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimisers))
+        descend(sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimizers))
         metrics["contrastive_loss"] = loss.detach()
     sac.updates += 1
     return UpdateResult(metrics, priority)
 
 
-def views(sac: SAC, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
+def views(sac: SAC, batch: Batch, noise: UpdateNoise) -> tuple[Views, Views]:
     """K crops of each o_t and of each o_(t+1), as pixels; or state with noise."""
-    pairs = ((batch.observation, noise.origins), (batch.next_observation, noise.next_origins))
+    pairs = (
+        (batch.observation, noise.augmentation),
+        (batch.next_observation, noise.next_augmentation),
+    )
     if sac.env.observe == "state":
         seen = torch.cat([batch.observation, batch.next_observation])
         spread = sac.settings.noise_scale * seen.std(0, correction=0)
@@ -74,27 +79,28 @@ def views(sac: SAC, batch: Batch, noise: SacNoise) -> tuple[Views, Views]:
     return now, following
 
 
-def appraise(sac: SAC, batch: Batch, noise: SacNoise, env_steps: Tensor) -> Appraisal:
-    encoders = (sac.critic.encoder, sac.target.encoder)
+def appraise(sac: SAC, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> Appraisal:
+    encoders = (sac.critic.encoder, sac.target_critic.encoder)
     return sac.framework.appraise(
-        *views(sac, batch, noise), batch.reward, env_steps, *encoders, noise.order
+        *views(sac, batch, noise), batch.reward, env_steps, *encoders, noise.permutation
     )
 
 
-def descend(sac: SAC, loss: Tensor, *names: str) -> None:
-    """One backward for all; then each optimiser steps with the gradients of its own parameters."""
-    owned = {name: sac.optimisers[name].parameters for name in names}
+def descend(sac: SAC, loss: Tensor, *names: str) -> list[Tensor]:
+    """One backward pass for all, then a step of each optimizer. Returns the gradients."""
+    owned = {name: sac.optimizers[name].parameters for name in names}
     parameters = list(dict.fromkeys(one for some in owned.values() for one in some))
     gradients = dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
     for name, some in owned.items():
-        sac.optimisers[name].step(some, [gradients[one] for one in some])
+        sac.optimizers[name].step(some, [gradients[one] for one in some])
+    return list(gradients.values())
 
 
 @torch.no_grad()
 def move_target(sac: SAC) -> None:
     for name, rate in (("q1", "q_ema_rate"), ("q2", "q_ema_rate"), ("encoder", "encoder_ema_rate")):
         pairs = zip(
-            getattr(sac.target, name).parameters(),
+            getattr(sac.target_critic, name).parameters(),
             getattr(sac.critic, name).parameters(),
             strict=True,
         )

@@ -104,7 +104,7 @@ def missing(word):
 
 
 def _missing_in_modules(path):
-    """A module by the end of its name, `findings.judge` or `sac.parts.appraise`: as much of it as
+    """A module by the end of its name, `findings.judge` or `sac.sac.appraise`: as much of it as
     tells it from others."""
     for length in range(len(path), 0, -1):
         ending = "." + ".".join(path[:length])
@@ -156,19 +156,19 @@ def test_names_that_lead_nowhere_are_found():
         "cclf.nowhere",
         "cclf.equations.q_lost",
         "findings.judges",
-        "sac.parts.q_lost",
+        "sac.sac.q_lost",
     ]
     assert all(
         missing(word)
         for word in [*gone, "Sack.update", "tests/test_no.py", "algorithms/NAME/no.py"]
     )
-    assert "say which" in missing("parts.appraise")
+    assert "say which" in missing("networks.Encoder")
     there = [
         "SAC.update(batch, noise)",
         "cclf.framework.Framework",
         "Appraisal.bonus",
         "Appraisal",
-        "sac.parts.appraise",
+        "sac.sac.appraise",
     ]
     assert not any(
         missing(word)
@@ -300,7 +300,7 @@ def test_what_trains_can_be_read_in_one_sitting():
     words = " ".join((ROOT / "README.md").read_text().split())
     said = re.search(r"about (\d+) lines in all", words)
     assert said, "README must say: about N lines in all"
-    files = ("equations.py", "framework.py", "algorithms/sac/sac.py", "algorithms/sac/parts.py")
+    files = ("equations.py", "framework.py", "algorithms/sac/sac.py")
     assert all(f"src/cclf/{name}" in words for name in files)
     total = sum(len((SOURCE / name).read_text().splitlines()) for name in files)
     assert abs(total - int(said.group(1))) <= 25, f"they have {total} lines"

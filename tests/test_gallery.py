@@ -104,8 +104,8 @@ def by_hand(learner, env_steps):
         )
         sides = []
         for frames, origins in (
-            (batch.observation, noise.origins),
-            (batch.next_observation, noise.next_origins),
+            (batch.observation, noise.augmentation),
+            (batch.next_observation, noise.next_augmentation),
         ):
             crops = [
                 torch.stack(
@@ -116,7 +116,7 @@ def by_hand(learner, env_steps):
             with torch.no_grad():
                 query, keys = (
                     sac.critic.encoder(crops[0]),
-                    [sac.target.encoder(crop) for crop in crops[1:]],
+                    [sac.target_critic.encoder(crop) for crop in crops[1:]],
                 )
                 matches = torch.stack(
                     [torch.softmax(query @ sac.framework.bilinear @ key.T, 1) for key in keys]
@@ -568,7 +568,7 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
     views, first = pixel_inspection.appraise(looks, batch, generators, torch.tensor(60.0))
     assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
     assert first.bonus.max() > 1e-5
-    encoders = (sac.critic.encoder, sac.target.encoder)
+    encoders = (sac.critic.encoder, sac.target_critic.encoder)
     sac.framework.appraise(*views, batch.reward, torch.tensor(60.0), *encoders)
     assert min(float(maximum) for maximum in maxima) > 2e-5, "training does move them"
 

@@ -12,12 +12,12 @@ import drqv2_inputs as golden
 import reference_drqv2
 from cclf import build, presets
 from cclf.algorithms.common import pixel_inspection
+from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.drqv2 import inspect
 from cclf.algorithms.drqv2 import presets as drqv2_presets
-from cclf.algorithms.drqv2.drqv2 import DrQv2
+from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
 from cclf.algorithms.drqv2.equations import noise_std
 from cclf.algorithms.drqv2.learner import make_drqv2
-from cclf.algorithms.drqv2.parts import Drqv2Noise, make_kernels
 from cclf.algorithms.registry import bases
 from cclf.cli import main
 from cclf.data.replay import Replay
@@ -67,7 +67,7 @@ def to_theirs(name: str, value: Tensor) -> Tensor:
     return golden.to_planes(value) if name.endswith("trunk.linear.weight") else value
 
 
-def golden_batch(number: int, dtype: torch.dtype) -> tuple[Batch, Drqv2Noise]:
+def golden_batch(number: int, dtype: torch.dtype) -> tuple[Batch, UpdateNoise]:
     inputs = golden.batch(number, dtype)
     batch = Batch(
         observation=inputs.observation,
@@ -80,7 +80,7 @@ def golden_batch(number: int, dtype: torch.dtype) -> tuple[Batch, Drqv2Noise]:
         n_step_return=inputs.reward,
     )
     corners = (inputs.shift[None], inputs.next_shift[None])
-    return batch, Drqv2Noise(*corners, inputs.target_noise[None], inputs.actor_noise)
+    return batch, UpdateNoise(*corners, inputs.target_noise[None], inputs.actor_noise)
 
 
 def largest_error(ours: list[float], theirs: list[float]) -> float:
@@ -186,7 +186,7 @@ def small_batch(seed: int) -> Batch:
     )
 
 
-def drawn(agent: DrQv2, seed: int) -> Drqv2Noise:
+def drawn(agent: DrQv2, seed: int) -> UpdateNoise:
     generators = (torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1))
     noise = agent.draw_noise(BATCH, *generators)
     return noise._replace(target=noise.target.double(), actor=noise.actor.double())
@@ -202,7 +202,7 @@ def test_the_update_is_the_plain_one_for_every_method(method):
         env_steps = torch.tensor(10.0 * number, dtype=torch.float64)
         metrics, priority = real.update(batch, noise, env_steps)
         expected = reference_drqv2.update(plain, batch, noise, env_steps)
-        for name in ("critic_loss", "actor_loss"):
+        for name in ("critic_loss", "actor_loss", "gradient_norm"):
             assert float(metrics[name]) == pytest.approx(float(expected[name]), abs=1e-9), name
         assert (priority is None) == ("priority" not in expected)
         if priority is not None:

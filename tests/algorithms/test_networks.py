@@ -7,7 +7,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 
 from cclf.algorithms.a2c.networks import GridEncoder, grid_windows
 from cclf.algorithms.common.pixel_encoder import ConvEncoder, EncoderHead
-from cclf.algorithms.sac.networks import Actor, Critic, Encoder, PolicySample
+from cclf.algorithms.sac.networks import Encoder, PolicySample, SacActor, SacCritic
 
 FEATURES, ACTIONS, HIDDEN = 50, 2, 64
 
@@ -16,14 +16,14 @@ def make_encoder(pixels: int = 16, channels: int = 9, tanh: bool = False) -> Enc
     return Encoder(ConvEncoder(channels, pixels, layers=4, filters=32), FEATURES, tanh)
 
 
-def make_critic() -> Critic:
+def make_critic() -> SacCritic:
     torch.manual_seed(0)
-    return Critic(make_encoder(), FEATURES, ACTIONS, HIDDEN)
+    return SacCritic(make_encoder(), FEATURES, ACTIONS, HIDDEN)
 
 
-def make_actor(inputs: int = 32) -> Actor:
+def make_actor(inputs: int = 32) -> SacActor:
     torch.manual_seed(0)
-    return Actor(
+    return SacActor(
         EncoderHead(inputs, FEATURES, tanh=False),
         FEATURES,
         ACTIONS,
@@ -54,7 +54,7 @@ def test_convolutions_start_delta_orthogonal() -> None:
 def test_linear_layers_start_orthogonal_and_biases_at_zero(make) -> None:
     module = make()
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    assert len(linear) == (7 if isinstance(module, Critic) else 4)
+    assert len(linear) == (7 if isinstance(module, SacCritic) else 4)
     for layer in linear:
         assert_orthogonal(layer.weight, gain=1.0)
     for name, parameter in module.named_parameters():
@@ -120,13 +120,13 @@ def test_features_are_layer_normalised_and_squashed_only_with_tanh() -> None:
 def test_critic_values_are_one_number_per_sample_and_twin() -> None:
     critic = make_critic()
     z, action = torch.randn(6, FEATURES), torch.randn(6, ACTIONS)
-    q1, q2 = critic.values(z, action)
+    q1, q2 = critic.q_values(z, action)
     assert q1.shape == q2.shape == (6,)
     assert torch.equal(q1, critic.q1(torch.cat([z, action], 1))[:, 0])
     assert torch.equal(q2, critic.q2(torch.cat([z, action], 1))[:, 0])
 
 
-def spread_policy() -> tuple[Actor, Tensor, Tensor, PolicySample]:
+def spread_policy() -> tuple[SacActor, Tensor, Tensor, PolicySample]:
     """A policy whose log standard deviations are moderate, so that its actions spread without
     saturating."""
     actor = make_actor().double()
@@ -138,7 +138,7 @@ def spread_policy() -> tuple[Actor, Tensor, Tensor, PolicySample]:
     return actor, features, noise, actor(features, noise)
 
 
-def gaussian_of(actor: Actor, features: Tensor) -> Independent:
+def gaussian_of(actor: SacActor, features: Tensor) -> Independent:
     mean, raw = actor.trunk(actor.head(features)).chunk(2, dim=1)
     log_std = -10.0 + 12.0 * (torch.tanh(raw) + 1.0) / 2.0
     return Independent(Normal(mean, log_std.exp()), 1)

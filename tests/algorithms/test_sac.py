@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import golden_inputs as golden
 import reference_sac
 from cclf import equations
+from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.sac import learner
-from cclf.algorithms.sac.parts import SacNoise, actor_loss, critic_loss, make_kernels
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
-from cclf.algorithms.sac.sac import SAC
+from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss, make_kernels
 from cclf.config import Config, Precision
 from cclf.data.replay import Replay
 from cclf.presets import resolve
@@ -29,7 +29,7 @@ from golden_inputs import GOLDEN, largest_error
 CPU = torch.device("cpu")
 BATCH, ACTIONS = 8, 2
 STEPS = torch.tensor(100.0, dtype=torch.float64)
-Update = Callable[[SAC, Batch, SacNoise, Tensor], UpdateResult]
+Update = Callable[[SAC, Batch, UpdateNoise, Tensor], UpdateResult]
 # The plain one, and the one that trains.
 both_updates = pytest.mark.parametrize(
     "run", [reference_sac.update, SAC.update], ids=["reference", "trains"]
@@ -72,7 +72,7 @@ def make_batch(seed: int = 0) -> Batch:
     return Batch(observation, action, reward, continuation, following, priority, slot, reward)
 
 
-def draw_noise(sac: SAC, seed: int = 0) -> SacNoise:
+def draw_noise(sac: SAC, seed: int = 0) -> UpdateNoise:
     return sac.draw_noise(
         BATCH, torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1000)
     )
@@ -82,12 +82,12 @@ def update(sac: SAC, number: int = 0) -> dict[str, Tensor]:
     return sac.update(make_batch(number), draw_noise(sac, number), STEPS).metrics
 
 
-def as_double(noise: SacNoise) -> SacNoise:
+def as_double(noise: UpdateNoise) -> UpdateNoise:
     numbers = {name: getattr(noise, name).double() for name in ("target", "actor")}
     return noise._replace(**numbers)
 
 
-def appraise(sac: SAC, batch: Batch, noise: SacNoise):
+def appraise(sac: SAC, batch: Batch, noise: UpdateNoise):
     return reference_sac.appraise(sac, batch, noise, STEPS)
 
 
@@ -173,7 +173,7 @@ def make_golden_sac(precision: str) -> SAC:
     return sac
 
 
-def golden_batch(number: int, priorities: Tensor, dtype: torch.dtype) -> tuple[Batch, SacNoise]:
+def golden_batch(number: int, priorities: Tensor, dtype: torch.dtype) -> tuple[Batch, UpdateNoise]:
     contents, index = golden.replay_contents(), golden.indices(number)
     batch = Batch(
         observation=contents["observation"][index],
@@ -186,7 +186,7 @@ def golden_batch(number: int, priorities: Tensor, dtype: torch.dtype) -> tuple[B
         n_step_return=contents["reward"][index].to(dtype),
     )
     noise = (golden.target_noise(number).to(dtype), golden.actor_noise(number).to(dtype))
-    return batch, SacNoise(*golden.crop_origins(number), *noise)
+    return batch, UpdateNoise(*golden.crop_origins(number), *noise)
 
 
 def assert_parameters_agree(sac: SAC, recorded: dict[str, list[float]], precision: str) -> None:
@@ -297,7 +297,7 @@ class Textbook:
         )
         for mine, theirs in (
             (self.critic, ours.critic),
-            (self.target, ours.target),
+            (self.target, ours.target_critic),
             (self.actor, ours.actor),
         ):
             for parameter, source in zip(mine.parameters(), theirs.parameters(), strict=True):
@@ -332,7 +332,7 @@ class Textbook:
         return critic[1](inputs).squeeze(1), critic[2](inputs).squeeze(1)
 
     def update(
-        self, number: int, batch: Batch, images: Tensor, next_images: Tensor, noise: SacNoise
+        self, number: int, batch: Batch, images: Tensor, next_images: Tensor, noise: UpdateNoise
     ) -> None:
         with torch.no_grad():
             next_action, log_prob = self.policy(next_images, noise.target[0])
@@ -387,14 +387,14 @@ def test_with_every_piece_off_the_appraisal_gives_textbook_sac_bit_for_bit(
     for number in range(4):
         batch, noise = make_batch(number), draw_noise(ours, number)
         if method == "sac-pixel":
-            assert (noise.origins == 2).all()
+            assert (noise.augmentation == 2).all()
         run(ours, batch, noise, STEPS)
-        crops = slice_crops(batch.observation, noise.origins[0])
-        next_crops = slice_crops(batch.next_observation, noise.next_origins[0])
+        crops = slice_crops(batch.observation, noise.augmentation[0])
+        next_crops = slice_crops(batch.next_observation, noise.next_augmentation[0])
         textbook.update(number, batch, pixels(crops), pixels(next_crops), noise)
         pairs = (
             (ours.critic, textbook.critic),
-            (ours.target, textbook.target),
+            (ours.target_critic, textbook.target),
             (ours.actor, textbook.actor),
         )
         for mine, theirs in pairs:
@@ -416,7 +416,7 @@ class CriticStep:
     """Target, losses and gradients of the first critic step of a method, in float64 on the given
     crops and policy noise."""
 
-    def __init__(self, sac: SAC, noise: SacNoise, run: Update, monkeypatch: pytest.MonkeyPatch):
+    def __init__(self, sac: SAC, noise: UpdateNoise, run: Update, monkeypatch: pytest.MonkeyPatch):
         to_double(sac)
         batch = make_batch()
         batch = batch._replace(
@@ -427,7 +427,7 @@ class CriticStep:
         )
         gradients: list[Tensor] = []
 
-        critic = sac.optimisers["critic"]
+        critic = sac.optimizers["critic"]
         plain_step = critic.step
 
         def remember(parameters: list[Tensor], found: list[Tensor], *move: Any) -> None:
@@ -461,7 +461,7 @@ def assert_same_step(one: CriticStep, other: CriticStep, tolerance: float) -> No
 
 def cclf_step_with(
     curiosity: float, run: Update, monkeypatch: pytest.MonkeyPatch
-) -> tuple[CriticStep, SacNoise]:
+) -> tuple[CriticStep, UpdateNoise]:
     """All four pieces on, a bonus of lambda = 0, every belief at 1 - curiosity: ties choose view 1
     for o and o'."""
     sac = make_sac("cclf", bonus_temperature=0.0)
@@ -478,7 +478,9 @@ def test_even_curiosity_makes_cclf_drq_on_the_same_two_views(
     run: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cclf, noise = cclf_step_with(0.5, run, monkeypatch)
-    two = noise._replace(origins=noise.origins[:2], next_origins=noise.next_origins[:2])
+    two = noise._replace(
+        augmentation=noise.augmentation[:2], next_augmentation=noise.next_augmentation[:2]
+    )
     drq = CriticStep(make_sac("drq"), two, run, monkeypatch)
     assert_same_step(cclf, drq, tolerance=0.0 if run is reference_sac.update else 1e-12)
 
@@ -490,7 +492,9 @@ def test_no_curiosity_makes_cclf_rad_on_the_anchor_and_full_curiosity_on_the_oth
 ) -> None:
     cclf, noise = cclf_step_with(curiosity, run, monkeypatch)
     only = slice(view, view + 1)
-    one = SacNoise(noise.origins[only], noise.next_origins[only], noise.target[only], noise.actor)
+    one = UpdateNoise(
+        noise.augmentation[only], noise.next_augmentation[only], noise.target[only], noise.actor
+    )
     assert_same_step(cclf, CriticStep(make_sac("rad"), one, run, monkeypatch), tolerance=1e-12)
 
 
@@ -500,8 +504,8 @@ def test_drqs_target_is_the_mean_of_its_two_views(monkeypatch: pytest.MonkeyPatc
     both = CriticStep(drq, noise, reference_sac.update, monkeypatch)
     targets = []
     for view in (slice(0, 1), slice(1, 2)):
-        one = SacNoise(
-            noise.origins[view], noise.next_origins[view], noise.target[view], noise.actor
+        one = UpdateNoise(
+            noise.augmentation[view], noise.next_augmentation[view], noise.target[view], noise.actor
         )
         targets.append(CriticStep(make_sac("rad"), one, reference_sac.update, monkeypatch).target)
     torch.testing.assert_close(both.target, (targets[0] + targets[1]) / 2.0)
@@ -529,17 +533,22 @@ def test_critic_step_moves_the_critic_alone() -> None:
     before = snapshot(sac)
     features = sac.critic.encoder(appraisal.views.flatten(0, 1))
     reference_sac.descend(
-        sac, critic_loss(sac, features, batch.reward, appraisal.weights, batch.action)[0], "critic"
+        sac,
+        critic_loss(sac.critic, features, batch.action, batch.reward, appraisal.weights)[0],
+        "critic",
     )
     assert moved(before, sac) == {"critic.encoder", "critic.q1", "critic.q2"}
 
 
 def contrast(sac: SAC) -> None:
     appraisal = appraise(sac, make_batch(), draw_noise(sac))
-    query, key = sac.critic.encoder(appraisal.views[0]), sac.target.encoder(appraisal.key_view)
+    query, key = (
+        sac.critic.encoder(appraisal.views[0]),
+        sac.target_critic.encoder(appraisal.key_view),
+    )
     loss = sac.framework.contrastive_loss(query, key, appraisal.curiosity)
     reference_sac.descend(
-        sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimisers)
+        sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimizers)
     )
 
 
@@ -589,7 +598,7 @@ def test_two_encoder_steps_move_the_encoder_twice_and_the_belief_once() -> None:
     changes = {}
     for steps in (1, 2):
         sac = make_sac("cclf", contrastive_encoder_steps=steps)
-        assert ("encoder" in sac.optimisers) == (steps == 2)
+        assert ("encoder" in sac.optimizers) == (steps == 2)
         before = snapshot(sac)
         contrast(sac)
         changes[steps] = {name: value - before[name] for name, value in snapshot(sac).items()}
@@ -625,8 +634,8 @@ def test_the_key_is_the_moved_target_encoders_feature_of_the_chosen_view(
             logits, selections = spy(patch, "similarity_logits"), spy(patch, "select_most_curious")
             run(sac, batch, noise, STEPS)
         chosen = selections[0][1] + 1
-        crops = slice_crops(batch.observation, noise.origins[chosen, torch.arange(BATCH)])
-        torch.testing.assert_close(logits[-1][0][1], sac.target.encoder(crops))
+        crops = slice_crops(batch.observation, noise.augmentation[chosen, torch.arange(BATCH)])
+        torch.testing.assert_close(logits[-1][0][1], sac.target_critic.encoder(crops))
 
 
 @pytest.mark.parametrize("method", SAC_METHODS)
@@ -686,7 +695,7 @@ def test_every_method_updates_with_finite_metrics_of_known_names(method: str) ->
     seen: set[str] = set()
     for number in range(3):
         batch, noise = make_batch(number), draw_noise(sac, number)
-        assert noise.origins.shape == (config.num_augmented_views, BATCH, 2)
+        assert noise.augmentation.shape == (config.num_augmented_views, BATCH, 2)
         assert noise.target.shape == (config.num_loss_views, BATCH, ACTIONS)
         metrics, priority = sac.update(batch, noise, STEPS)
         seen |= set(metrics)
@@ -779,7 +788,7 @@ def test_paper_profile_puts_a_tanh_behind_every_encoder_and_the_released_none() 
     images = torch.randint(256, (BATCH, 3, 16, 16), dtype=torch.uint8)
     for profile, squashed in (("paper", True), ("released", False)):
         sac = make_sac("cclf", profile)
-        heads = (sac.critic.encoder.head, sac.target.encoder.head, sac.actor.head)
+        heads = (sac.critic.encoder.head, sac.target_critic.encoder.head, sac.actor.head)
         for head in heads:
             z = head(sac.critic.encoder.convolutions(images))
             normalised = head.norm(head.fc(sac.critic.encoder.convolutions(images)))
@@ -787,13 +796,13 @@ def test_paper_profile_puts_a_tanh_behind_every_encoder_and_the_released_none() 
 
 
 def test_paper_profile_takes_one_encoder_step_and_the_released_two() -> None:
-    assert set(make_sac("cclf", "paper").optimisers) == {
+    assert set(make_sac("cclf", "paper").optimizers) == {
         "critic",
         "actor",
         "temperature",
         "contrastive",
     }
-    assert set(make_sac("cclf", "released").optimisers) == {
+    assert set(make_sac("cclf", "released").optimizers) == {
         "critic",
         "actor",
         "temperature",
@@ -824,9 +833,9 @@ def test_paper_profile_reaches_the_last_crop_offset_and_the_released_does_not() 
         noise = make_sac("cclf", profile).draw_noise(
             500, torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
         )
-        assert noise.origins.max() == noise.next_origins.max() == last
-        assert noise.origins.min() == noise.next_origins.min() == 0
-        assert not torch.equal(noise.origins, noise.next_origins)
+        assert noise.augmentation.max() == noise.next_augmentation.max() == last
+        assert noise.augmentation.min() == noise.next_augmentation.min() == 0
+        assert not torch.equal(noise.augmentation, noise.next_augmentation)
 
 
 def test_paper_profile_collects_on_random_crops_and_the_released_on_the_centre() -> None:

@@ -13,8 +13,8 @@ from torch import nn
 import reference_sac
 from cclf.algorithms.sac import learner
 from cclf.algorithms.sac.observations import StateEncoder
-from cclf.algorithms.sac.parts import make_kernels
 from cclf.algorithms.sac.presets import METHODS
+from cclf.algorithms.sac.sac import make_kernels
 from cclf.data.augmentations import lazy_noise, lazy_noise_pairs
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options, resolve, sizes_below
@@ -53,7 +53,8 @@ def test_the_update_that_trains_is_the_plain_one(method):
     for number in range(4):
         noise = as_double(draw_noise(plain, number))
         noise = noise._replace(
-            origins=noise.origins.double(), next_origins=noise.next_origins.double()
+            augmentation=noise.augmentation.double(),
+            next_augmentation=noise.next_augmentation.double(),
         )
         batch = type(make_state_batch())(
             *(x.double() if x.is_floating_point() else x for x in make_state_batch(number))

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.common.optimizers import (
-    AdamStep,
+    Adam,
     Optimizer,
-    adam,
-    adam_step,
+    RMSprop,
     backward_and_step,
-    rmsprop,
 )
+from cclf.training.cuda_graphs import Compiler, uncompiled
 
 SETTINGS = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-3}
 RMSPROP = {"lr": 1e-2, "alpha": 0.9, "eps": 1e-3}
@@ -37,11 +36,11 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> N
     ("make", "pytorchs"),
     [
         (
-            lambda some: adam(some, **SETTINGS),
+            lambda some: Adam(some, **SETTINGS),
             lambda some: torch.optim.Adam(some, **SETTINGS, fused=True),
         ),
         (
-            lambda some: rmsprop(some, **RMSPROP),
+            lambda some: RMSprop(some, **RMSPROP),
             lambda some: torch.optim.RMSprop(some, **RMSPROP, foreach=True),
         ),
     ],
@@ -71,7 +70,7 @@ def test_they_are_pytorchs_to_the_last_bit(
 
 def test_loading_takes_a_copy() -> None:
     network = small_network()
-    optimisers = [adam(network.parameters(), **SETTINGS) for _ in range(2)]
+    optimisers = [Adam(network.parameters(), **SETTINGS) for _ in range(2)]
     backward_and_step(network(torch.randn(4, 5)).sum(), optimisers[0])
     saved = optimisers[0].state_dict()
     before = copy.deepcopy(saved)
@@ -84,11 +83,14 @@ def test_loading_takes_a_copy() -> None:
 def test_the_compilable_step_is_adams() -> None:
     theirs = small_network().double()
     ours = copy.deepcopy(theirs)
-    adams = [adam(network.parameters(), **SETTINGS) for network in (theirs, ours)]
+    adams = [
+        Adam(network.parameters(), **SETTINGS, compiler=compiler)
+        for network, compiler in ((theirs, None), (ours, uncompiled))
+    ]
     for _ in range(8):
         inputs = torch.randn(4, 5, dtype=torch.float64)
         backward_and_step(theirs(inputs).square().sum(), adams[0])
-        backward_and_step(ours(inputs).square().sum(), adams[1], move=adam_step)
+        backward_and_step(ours(inputs).square().sum(), adams[1])
         assert_same(list(ours.parameters()), list(theirs.parameters()), 1e-14)
     for one, other in zip(*(each.state_dict().values() for each in adams), strict=True):
         for name in ("step", "exp_avg", "exp_avg_sq"):
@@ -98,27 +100,27 @@ def test_the_compilable_step_is_adams() -> None:
 def test_only_what_an_optimiser_holds_is_moved() -> None:
     network = small_network()
     first = copy.deepcopy(network[0].weight)
-    backward_and_step(network(torch.randn(4, 5)).sum(), adam(network[2].parameters(), lr=0.1))
+    backward_and_step(network(torch.randn(4, 5)).sum(), Adam(network[2].parameters(), lr=0.1))
     assert torch.equal(network[0].weight, first)
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
-@pytest.mark.parametrize("move", [None, adam_step])
+@pytest.mark.parametrize("compiler", [None, uncompiled])
 def test_steps_of_some_parameters_and_of_the_others_are_one_step_of_all(
-    move: AdamStep | None,
+    compiler: Compiler | None,
 ) -> None:
     whole = small_network()
     parted = copy.deepcopy(whole)
-    adams = [adam(network.parameters(), lr=0.1) for network in (whole, parted)]
+    adams = [Adam(network.parameters(), lr=0.1, compiler=compiler) for network in (whole, parted)]
     for _ in range(4):
         inputs = torch.randn(4, 5)
-        backward_and_step(whole(inputs).square().sum(), adams[0], move=move)
+        backward_and_step(whole(inputs).square().sum(), adams[0])
         parameters = list(parted.parameters())
         gradients = torch.autograd.grad(parted(inputs).square().sum(), parameters)
         before = [parameter.detach().clone() for parameter in parameters]
-        adams[1].step(parameters[2:], gradients[2:], move)
+        adams[1].step(parameters[2:], gradients[2:])
         assert all(map(torch.equal, parameters[:2], before[:2]))
-        adams[1].step(parameters[:2], gradients[:2], move)
+        adams[1].step(parameters[:2], gradients[:2])
         assert all(map(torch.equal, parameters, whole.parameters()))
 
 

@@ -124,9 +124,12 @@ def test_functions_run_concurrently_in_a_graph_give_the_same_results() -> None:
     weights = [torch.randn(512, 512, device=device) / 20 for _ in range(2)]
 
     def both() -> tuple[torch.Tensor, torch.Tensor]:
-        return cuda_graphs.run_concurrently(
-            lambda: chain(weights[0], 40), lambda: chain(weights[1], 60)
-        )
+        with cuda_graphs.concurrent_streams() as streams:
+            with streams[0]:
+                first = chain(weights[0], 40)
+            with streams[1]:
+                second = chain(weights[1], 60)
+        return first, second
 
     expected = both()
     graph = torch.cuda.CUDAGraph()

@@ -3,8 +3,9 @@ this module uses either."""
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,8 +16,17 @@ from cclf.types import Metrics
 
 P = ParamSpec("P")
 R = TypeVar("R")
-First = TypeVar("First")
-Second = TypeVar("Second")
+
+
+class Compiler(Protocol):
+    """`compiled`, or another function that returns an equivalent of its argument."""
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    return function
+
 
 # Calls without a graph before the capture: optimizers create their state, cuDNN selects kernels.
 WARMUP_CALLS = 4
@@ -63,27 +73,32 @@ def _compile(function: Callable[P, R]) -> Callable[P, R]:
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
-def run_concurrently(
-    first: Callable[[], First], second: Callable[[], Second]
-) -> tuple[First, Second]:
-    """Run both functions and return their results. While a CUDA graph is captured they run on two
-    streams, so that small kernels of one use what the other leaves idle.
+@contextmanager
+def concurrent_streams() -> Iterator[
+    tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+]:
+    """Two contexts: while a CUDA graph is captured, the kernels of the second run at the same time as
+    those of the first, so that small kernels of one fill what the other leaves idle. Otherwise they
+    do nothing, and the code runs in the order in which it is written.
 
-    Neither may read what the other writes, and tensors that both read must stay referenced until the
-    end: memory that one function frees could be allocated by the other.
+    Enter the first before the second. Neither may read what the other writes. Kernels after both
+    wait for both.
 
-    >>> run_concurrently(lambda: 1, lambda: 2)
-    (1, 2)
+    >>> with concurrent_streams() as (first, second):
+    ...     with first:
+    ...         one = 1
+    ...     with second:
+    ...         two = 2
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-        return first(), second()
-    current, other = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    other.wait_stream(current)
-    with torch.cuda.stream(other):
-        second_result = second()
-    first_result = first()
-    current.wait_stream(other)
-    return first_result, second_result
+        yield nullcontext(), nullcontext()
+        return
+    # The second is captured last. Memory that it reads is therefore still referenced while the first
+    # is captured, and cannot be given to a tensor of the first.
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(current)
+    yield nullcontext(), torch.cuda.stream(side)
+    current.wait_stream(side)
 
 
 class GraphedPolicy:

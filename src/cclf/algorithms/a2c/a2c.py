@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.networks import ContrastiveHead, GridPolicy, grid_windows
 from cclf.algorithms.a2c.re3 import StateEntropyBonus
-from cclf.algorithms.common.optimizers import rmsprop
+from cclf.algorithms.common.optimizers import RMSprop
 from cclf.config import Config
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal, Framework
@@ -88,7 +88,7 @@ class A2C:
             self.networks.update({"framework": self.framework, "head": self.head, "key": self.key})
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
         rates = (settings.learning_rate, settings.rmsprop_alpha, settings.rmsprop_epsilon)
-        self.optimiser = rmsprop(self.parameters, *rates)
+        self.optimiser = RMSprop(self.parameters, *rates)
 
     @torch.inference_mode()
     def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray:

@@ -1,179 +1,202 @@
-"""Optimisers: what they remember of their parameters, one step of several of them, saving and
-loading."""
+"""Optimizers: Adam, RMSprop, and the updates of target networks.
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+PyTorch's own optimizer classes import its compiler, which takes a second or more of every start, so
+these classes call the functions below them. To add an optimizer, subclass `Optimizer`
+(docs/design.md).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam as pytorch_adam
-from torch.optim.rmsprop import rmsprop as pytorch_rmsprop
+from torch.optim.adam import adam as fused_adam_step
+from torch.optim.rmsprop import rmsprop as rmsprop_step
 
-from cclf.storage.safe_loading import check_data, check_same_structure
-
-AdamStep = Callable[..., None]  # a step of Adam, see `adam_step`
-# moves parameters by their gradients, what is remembered of them (by name) and numbers of steps
-Apply = Callable[..., None]
+from cclf.storage.safe_loading import check_same_structure
+from cclf.training.cuda_graphs import Compiler
+from cclf.types import StateDict
 
 
-class Optimizer:
-    """Parameters, what is remembered of each, and the function that moves them.
+class Optimizer(ABC):
+    """Parameters, and the state that the optimizer keeps for each of them from its first step on."""
 
-    PyTorch's own classes around the same functions import its compiler, which takes a second or
-    more: a run on a CPU needs none of it.
+    state_names: ClassVar[tuple[str, ...]]
+    """Names of the tensors that are kept for each parameter, each with the parameter's shape."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float):
+        self.parameters, self.lr = list(parameters), lr
+        self.state: dict[int, dict[str, Tensor]] = {}  # by the parameter's position
+        self._positions = {parameter: i for i, parameter in enumerate(self.parameters)}
+
+    @abstractmethod
+    def apply(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        states: list[list[Tensor]],  # one list for each of `state_names`
+        steps: list[Tensor],  # for each parameter a scalar: its number of steps before this one
+    ) -> None:
+        """Update parameters, states and numbers of steps in place."""
+
+    @torch.no_grad()
+    def step(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Update these of the optimizer's parameters and no others."""
+        positions = [self._positions[parameter] for parameter in parameters]
+        for position in positions:
+            if position not in self.state:
+                self.state[position] = self._initial_state(position)
+        kept = [self.state[position] for position in positions]
+        self.apply(
+            list(parameters),
+            [_match_strides(*pair) for pair in zip(parameters, gradients, strict=True)],
+            [[state[name] for state in kept] for name in self.state_names],
+            [state["step"] for state in kept],
+        )
+
+    def _initial_state(self, position: int) -> dict[str, Tensor]:
+        parameter = self.parameters[position].detach()
+        zeros = {name: torch.zeros_like(parameter) for name in self.state_names}
+        return {"step": torch.zeros((), device=parameter.device), **zeros}
+
+    def state_dict(self) -> StateDict:
+        """The state of each parameter that was updated, by its position. The config holds the
+        rest."""
+        return {str(position): state for position, state in sorted(self.state.items())}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Copies the state, so that the caller's tensors are not modified by later steps."""
+        loaded = {int(number): self._initial_state(int(number)) for number in state}
+        check_same_structure(
+            {str(position): own for position, own in loaded.items()}, state, "optimizer"
+        )
+        for position, own in loaded.items():
+            for name, value in own.items():
+                value.copy_(state[str(position)][name])
+        self.state = loaded
+
+
+class OptimizerFactory(Protocol):
+    """What SAC and DrQ-v2 make their optimizers with: the class `Adam`, or another one whose
+    constructor takes these arguments."""
+
+    def __call__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        betas: tuple[float, float] = ...,
+        *,
+        compiler: Compiler | None,
+    ) -> Optimizer: ...
+
+
+class Adam(Optimizer):
+    """Adam as PyTorch computes it.
+
+    On a CPU PyTorch's fused kernel updates all parameters. With a `compiler` `adam_step` does, which
+    takes a third of that kernel's time on a GPU.
     """
+
+    state_names = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
         parameters: Iterable[Tensor],
-        averages: tuple[str, ...],
-        apply: Apply,
-        **settings: Any,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        compiler: Compiler | None = None,
     ):
-        """`averages`: names of what is remembered beside the number of steps."""
-        self.parameters, self.averages, self.apply = list(parameters), averages, apply
-        self.settings = settings
-        # of each that was moved before, by its place
-        self.state: dict[int, dict[str, Tensor]] = {}
-        self._places = {parameter: place for place, parameter in enumerate(self.parameters)}
+        super().__init__(parameters, lr)
+        self.betas, self.eps = betas, eps
+        self.compiled_step = None if compiler is None else compiler(adam_step)
 
-    @torch.no_grad()
-    def step(
+    def apply(
         self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        move: AdamStep | None = None,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        states: list[list[Tensor]],
+        steps: list[Tensor],
     ) -> None:
-        """Move these of its parameters and no others; with `move` that computes it, where this is
-        Adam."""
-        places = [self._places[parameter] for parameter in parameters]
-        for place in places:
-            if place not in self.state:
-                self.state[place] = self._nothing(place)
-        states = [self.state[place] for place in places]
-        averages = [[state[name] for state in states] for name in self.averages]
-        steps = [state["step"] for state in states]
-        moved = list(parameters)
-        slopes = [_match_strides(*pair) for pair in zip(parameters, gradients, strict=True)]
-        if move is None:
-            self.apply(moved, slopes, averages, steps, **self.settings)
-        else:
-            rates = (self.settings["lr"], *self.settings["betas"], self.settings["eps"])
-            move(moved, slopes, *averages, steps, *rates)
-
-    def _nothing(self, place: int) -> dict[str, Tensor]:
-        """What is remembered of a parameter before its first step."""
-        parameter = self.parameters[place].detach()
-        averages = {name: torch.zeros_like(parameter) for name in self.averages}
-        return {"step": torch.zeros((), device=parameter.device), **averages}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it remembers of each parameter, by its number; the settings belong to the config."""
-        return {str(place): state for place, state in sorted(self.state.items())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes a copy: it would move the tensors under the feet of whoever gave them."""
-        for number, memory in state.items():
-            place = int(number)
-            check_data(place < len(self.parameters), f"optimiser/{number}: no such parameter")
-            check_same_structure(self._nothing(place), memory, f"optimiser/{number}")
-            steps = float(memory["step"])
-            check_data(steps >= 0.0, f"optimiser/{number}: step is {steps}")
-        self.state = {}
-        for number, memory in state.items():
-            known = self._nothing(int(number))
-            for name, value in known.items():
-                value.copy_(memory[name])
-            self.state[int(number)] = known
+        means, squares = states
+        if self.compiled_step is not None:
+            rates = (self.lr, *self.betas, self.eps)
+            self.compiled_step(parameters, gradients, means, squares, steps, *rates)
+            return
+        fused_adam_step(
+            parameters,
+            gradients,
+            means,
+            squares,
+            [],
+            steps,
+            fused=True,
+            foreach=False,
+            capturable=parameters[0].is_cuda,  # the steps are counted on the GPU, in a CUDA graph
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=self.lr,
+            weight_decay=0.0,
+            eps=self.eps,
+            maximize=False,
+        )
 
 
-def adam(
-    parameters: Iterable[Tensor],
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-) -> Optimizer:
-    return Optimizer(
-        parameters, ("exp_avg", "exp_avg_sq"), _pytorchs_adam, lr=lr, betas=betas, eps=eps
-    )
+class RMSprop(Optimizer):
+    """RMSprop as PyTorch computes it."""
 
+    state_names = ("square_avg",)
 
-def _pytorchs_adam(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    averages: list[list[Tensor]],
-    steps: list[Tensor],
-    **settings: Any,
-) -> None:
-    """One kernel moves all parameters. On a GPU it counts its steps there, so that a CUDA graph can
-    hold it."""
-    means, squares = averages
-    beta1, beta2 = settings["betas"]
-    pytorch_adam(
-        parameters,
-        gradients,
-        means,
-        squares,
-        [],
-        steps,
-        fused=True,
-        foreach=False,
-        capturable=parameters[0].is_cuda,
-        amsgrad=False,
-        beta1=beta1,
-        beta2=beta2,
-        lr=settings["lr"],
-        weight_decay=0.0,
-        eps=settings["eps"],
-        maximize=False,
-    )
+    def __init__(self, parameters: Iterable[Tensor], lr: float, alpha: float, eps: float):
+        super().__init__(parameters, lr)
+        self.alpha, self.eps = alpha, eps
 
-
-def rmsprop(parameters: Iterable[Tensor], lr: float, alpha: float, eps: float) -> Optimizer:
-    return Optimizer(parameters, ("square_avg",), _pytorchs_rmsprop, lr=lr, alpha=alpha, eps=eps)
-
-
-def _pytorchs_rmsprop(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    averages: list[list[Tensor]],
-    steps: list[Tensor],
-    **settings: Any,
-) -> None:
-    (squares,) = averages
-    pytorch_rmsprop(
-        parameters,
-        gradients,
-        squares,
-        [],
-        [],
-        steps,
-        foreach=True,
-        weight_decay=0.0,
-        momentum=0.0,
-        centered=False,
-        **settings,
-    )
+    def apply(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        states: list[list[Tensor]],
+        steps: list[Tensor],
+    ) -> None:
+        rmsprop_step(
+            parameters,
+            gradients,
+            states[0],
+            [],
+            [],
+            steps,
+            foreach=True,
+            weight_decay=0.0,
+            momentum=0.0,
+            centered=False,
+            lr=self.lr,
+            alpha=self.alpha,
+            eps=self.eps,
+        )
 
 
 def _match_strides(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """Convolutions give gradients in their own layout; one kernel for all wants the parameter's."""
+    """The gradient in the parameter's memory layout: those of convolutions may have another, and
+    fused kernels need the same."""
     same = gradient.stride() == parameter.stride()
     return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
 def trainable_parameters(network: nn.Module) -> list[Tensor]:
-    """The parameters that an optimiser may move: an encoder of the user's own may have others."""
+    """The parameters that an optimizer may update: a custom encoder may have frozen ones."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
-def backward_and_step(loss: Tensor, *optimisers: Optimizer, move: AdamStep | None = None) -> None:
-    """One backward; then each optimiser moves its own parameters, and none else moves."""
-    moved = list(dict.fromkeys(one for optimiser in optimisers for one in optimiser.parameters))
-    gradients = dict(zip(moved, torch.autograd.grad(loss, moved), strict=True))
-    for optimiser in optimisers:
-        owned = optimiser.parameters
-        optimiser.step(owned, [gradients[parameter] for parameter in owned], move)
+def backward_and_step(loss: Tensor, *optimizers: Optimizer) -> list[Tensor]:
+    """Backpropagate once, then step each optimizer on its own parameters. Returns the gradients."""
+    parameters = list(dict.fromkeys(each for one in optimizers for each in one.parameters))
+    gradients = dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
+    for optimizer in optimizers:
+        owned = optimizer.parameters
+        optimizer.step(owned, [gradients[parameter] for parameter in owned])
+    return list(gradients.values())
 
 
 @torch.no_grad()
@@ -183,38 +206,30 @@ def adam_step(
     means: list[Tensor],
     squares: list[Tensor],
     steps: list[Tensor],
-    learning_rate: float,
+    lr: float,
     beta1: float,
     beta2: float,
-    epsilon: float,
+    eps: float,
 ) -> None:
-    """What `torch.optim.Adam` does, as one function: a compiler makes few kernels of it that keep a
-    GPU busy, where PyTorch's own takes three times as long.
+    """`torch.optim.Adam` in operations that a compiler fuses into few kernels.
 
-        m <- m + (1 - beta1) (g - m)        v <- beta2 v + (1 - beta2) g^2
-        p <- p - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + epsilon)
+    m <- m + (1 - beta1) (g - m)        v <- beta2 v + (1 - beta2) g^2
+    p <- p - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps)
     """
     torch._foreach_add_(steps, 1.0)
     torch._foreach_lerp_(means, gradients, 1.0 - beta1)
     torch._foreach_mul_(squares, beta2)
     torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - beta2)
     t, dtype = steps[0].double(), parameters[0].dtype
-    step_size = (learning_rate / (1.0 - beta1**t)).to(dtype)
-    spread = (1.0 - beta2**t).sqrt().to(dtype)
-    roots = torch._foreach_div(torch._foreach_sqrt(squares), spread)
-    torch._foreach_add_(roots, epsilon)
+    step_size = (lr / (1.0 - beta1**t)).to(dtype)
+    bias_correction = (1.0 - beta2**t).sqrt().to(dtype)
+    roots = torch._foreach_div(torch._foreach_sqrt(squares), bias_correction)
+    torch._foreach_add_(roots, eps)
     changes = torch._foreach_mul(torch._foreach_div(means, roots), step_size)
     torch._foreach_sub_(parameters, changes)
 
 
-def select_adam_step(wrap: Callable[[Any], Any]) -> AdamStep | None:
-    """`adam_step` wrapped, by a compiler for example; None, PyTorch's own step, where nothing is
-    gained."""
-    move: AdamStep = wrap(adam_step)
-    return None if move is adam_step else move
-
-
 @torch.no_grad()
-def polyak_update(slow: list[Tensor], fast: list[Tensor], rate: float) -> None:
-    """The target moves towards its network: s <- s + rate (f - s)."""
-    torch._foreach_lerp_(slow, fast, rate)
+def polyak_update(target: list[Tensor], online: list[Tensor], rate: float) -> None:
+    """Update a target network in place: target <- target + rate (online - target)."""
+    torch._foreach_lerp_(target, online, rate)

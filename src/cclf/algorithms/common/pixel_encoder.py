@@ -1,5 +1,4 @@
-"""Networks that base algorithms on pixels share: convolutions, the layer after them, and a small
-network of linear layers."""
+"""Networks that SAC and DrQ-v2 share: convolutions, the layer behind them, and an MLP."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from cclf.kernels import fused_encoder
 from cclf.kernels.bf16_linear import bf16_linear
 from cclf.kernels.fused_encoder import Layers
 from cclf.kernels.paired_convolutions import backward, paired_convolutions, paired_split, prepare
+from cclf.training.cuda_graphs import Compiler
 
 ConvFn = Callable[[Tensor | LazyCrops, Layers], Tensor]
 SplitConvFn = Callable[[LazyCrops, Layers, int], tuple[Tensor, Tensor]]
@@ -32,11 +32,11 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 class ConvEncoder(nn.Module):
-    """uint8 pixels to a flat feature map, channels last: 3x3 filters, the first with stride 2, ReLU
-    after each.
+    """3x3 convolutions, the first with stride 2, each with a ReLU: uint8 pixels to features (N, H),
+    the feature map flattened with its channels last.
 
-    `kernel` computes them: plainly, or in bfloat16 with float32 sums, see
-    `cclf.kernels.paired_convolutions`.
+    `convolutions` computes them: the reference below, or kernels in bfloat16 with float32 sums
+    (`cclf.kernels.paired_convolutions`).
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class ConvEncoder(nn.Module):
         pixels: int,
         layers: int,
         filters: int,
-        kernel: "ConvFn | None" = None,
-        centre: float = 0.0,
-        split_kernel: "SplitConvFn | None" = None,
+        convolutions: "ConvFn | None" = None,
+        pixel_offset: float = 0.0,
+        split_convolutions: "SplitConvFn | None" = None,
     ):
-        """Pixels enter as x / 255 - `centre`."""
+        """Pixels enter as x / 255 - `pixel_offset`."""
         super().__init__()
         self.layers = nn.ModuleList(
             nn.Conv2d(
@@ -59,34 +59,34 @@ class ConvEncoder(nn.Module):
         )
         side = (pixels - 3) // 2 + 1 - 2 * (layers - 1)
         self.out_dim = filters * side * side
-        self.kernel: ConvFn = kernel or reference_convolutions
-        self.split_kernel: SplitConvFn = split_kernel or reference_split
-        self.centre = centre
+        self.convolutions: ConvFn = convolutions or reference_convolutions
+        self.split_convolutions: SplitConvFn = split_convolutions or reference_split
+        self.pixel_offset = pixel_offset
 
     def forward(self, images: Tensor | LazyCrops) -> Tensor:
-        """(N, C, h, w), or crops yet to be cut."""
-        return self.kernel(images, self._layers())
+        """Features (N, H) of images (N, C, h, w), or of lazy crops."""
+        return self.convolutions(images, self._weights_and_biases())
 
-    def split(self, crops: LazyCrops, learned: int) -> tuple[Tensor, Tensor]:
-        """Features of the first `learned` crops, and those of the others without gradient."""
-        return self.split_kernel(crops, self._layers(), learned)
+    def encode_with_frozen(self, crops: LazyCrops, num_learned: int) -> tuple[Tensor, Tensor]:
+        """Features of the first `num_learned` crops, and those of the others without gradient."""
+        return self.split_convolutions(crops, self._weights_and_biases(), num_learned)
 
-    def _layers(self) -> list[tuple[Tensor, Tensor]]:
+    def _weights_and_biases(self) -> list[tuple[Tensor, Tensor]]:
         parameters = list(self.parameters())  # weight, bias, weight, bias, ...
         layers: list[tuple[Tensor, Tensor]]
         layers = list(zip(parameters[::2], parameters[1::2], strict=True))
-        if self.centre:
-            # nothing is padded, so W (x - c) + b is W x + (b - c sum W): every kernel can do it
+        if self.pixel_offset:
+            # Without padding W (x - c) + b = W x + (b - c sum W), so every kernel can compute it.
             weight, bias = layers[0]
-            layers[0] = (weight, bias - self.centre * weight.sum((1, 2, 3)))
+            layers[0] = (weight, bias - self.pixel_offset * weight.sum((1, 2, 3)))
         return layers
 
 
 def _fastest_layout(pixels: Tensor) -> torch.memory_format:
-    """Channels last, but for true float32 on a GPU: without its matrix units cuDNN is a quarter
-    faster on whole planes."""
-    planes = pixels.is_cuda and not torch.backends.cudnn.allow_tf32
-    return torch.contiguous_format if planes else torch.channels_last
+    """Channels last, except for float32 on a GPU without TF32, where cuDNN is a quarter faster with
+    channels first."""
+    channels_first = pixels.is_cuda and not torch.backends.cudnn.allow_tf32
+    return torch.contiguous_format if channels_first else torch.channels_last
 
 
 def materialize_crops(images: Tensor | LazyCrops) -> Tensor:
@@ -102,23 +102,26 @@ def reference_convolutions(images: Tensor | LazyCrops, layers: Layers) -> Tensor
     return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def reference_split(crops: LazyCrops, layers: Layers, learned: int) -> tuple[Tensor, Tensor]:
-    first = reference_convolutions(crops.rows(slice(learned)), layers)
+def reference_split(crops: LazyCrops, layers: Layers, num_learned: int) -> tuple[Tensor, Tensor]:
+    first = reference_convolutions(crops.rows(slice(num_learned)), layers)
     with torch.no_grad():
-        return first, reference_convolutions(crops.rows(slice(learned, None)), layers)
+        return first, reference_convolutions(crops.rows(slice(num_learned, None)), layers)
 
 
-def select_kernels(precision: Precision, wrap: Callable[[Any], Any]) -> tuple[ConvFn, SplitConvFn]:
-    """How convolutions are computed, with each part wrapped, by a compiler for example."""
+def select_kernels(precision: Precision, compiler: Compiler) -> tuple[ConvFn, SplitConvFn]:
+    """The functions that compute convolutions in this precision, with their parts compiled."""
     if precision != "bf16":
-        return wrap(reference_convolutions), wrap(reference_split)
-    parts = {"prepare": wrap(prepare), "backward": wrap(backward)}
-    parts["prepare_fused"] = wrap(fused_encoder.prepare)
+        return compiler(reference_convolutions), compiler(reference_split)
+    parts: dict[str, Any] = {
+        "prepare": compiler(prepare),
+        "backward": compiler(backward),
+        "prepare_fused": compiler(fused_encoder.prepare),
+    }
     return partial(paired_convolutions, **parts), partial(paired_split, **parts)
 
 
 class EncoderHead(nn.Module):
-    """The end of an encoder: fully connected, LayerNorm, and a tanh in the paper's reading."""
+    """The last layer of an encoder: fully connected, LayerNorm, and a tanh in the paper's text."""
 
     def __init__(self, inputs: int, feature_dim: int, tanh: bool):
         super().__init__()

@@ -133,12 +133,14 @@ def appraise(
 ) -> tuple[Pair, Appraisal]:
     """Views of o_t and o_(t+1) drawn as an update draws them, and what it would make of them."""
     noise = looks.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
-    now = crop(looks.frames(batch.observation), noise.origins, looks.view_pixels)
-    following = crop(looks.frames(batch.next_observation), noise.next_origins, looks.view_pixels)
+    now = crop(looks.frames(batch.observation), noise.augmentation, looks.view_pixels)
+    following = crop(
+        looks.frames(batch.next_observation), noise.next_augmentation, looks.view_pixels
+    )
     with kept_maxima(looks.framework):
         encoders = (looks.encode_query, looks.encode_key)
         return (now, following), looks.framework.appraise(
-            now, following, batch.reward, env_steps, *encoders, noise.order
+            now, following, batch.reward, env_steps, *encoders, noise.permutation
         )
 
 

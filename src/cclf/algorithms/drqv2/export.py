@@ -4,9 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.common import pixel_export
-from cclf.algorithms.drqv2.drqv2 import DrQv2
+from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
 from cclf.algorithms.drqv2.learner import make_drqv2
-from cclf.algorithms.drqv2.parts import make_kernels
 from cclf.config import Config
 from cclf.types import ExportedPolicy, MakeEnv
 

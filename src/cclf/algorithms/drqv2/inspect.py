@@ -8,9 +8,8 @@ from torch import Tensor
 
 from cclf.algorithms.common import pixel_inspection
 from cclf.algorithms.common.pixel_inspection import InspectionAdapter
-from cclf.algorithms.drqv2.drqv2 import DrQv2
+from cclf.algorithms.drqv2.drqv2 import DrQv2, pad_and_concatenate, q_target
 from cclf.algorithms.drqv2.learner import make_drqv2
-from cclf.algorithms.drqv2.parts import pad_and_concat, q_target
 from cclf.config import Config
 from cclf.data.replay import Replay
 from cclf.inspection.records import About, Gallery
@@ -41,10 +40,10 @@ def inspection_adapter(agent: DrQv2) -> InspectionAdapter:
     return InspectionAdapter(
         framework=agent.framework,
         draw_noise=agent.draw_noise,
-        frames=partial(pad_and_concat, agent.settings.shift_pixels),
+        frames=partial(pad_and_concatenate, agent.settings.shift_pixels),
         view_pixels=agent.env.frame_pixels,
         encode_query=lambda views: agent.critic.trunk(agent.encoder(views)),
-        encode_key=lambda views: agent.target.trunk(agent.encoder(views)),
+        encode_key=lambda views: agent.target_critic.trunk(agent.encoder(views)),
         views_name="shifts",
         td_error=partial(td_error, agent),
     )
@@ -56,5 +55,5 @@ def td_error(agent: DrQv2, batch: Batch, noise: Tensor, env_steps: Tensor) -> Te
     features, following = map(agent.encoder, (batch.observation, batch.next_observation))
     std = agent.noise_std(env_steps)
     target = q_target(agent, alone, batch, following, noise[None], std)
-    values = agent.critic.values(agent.critic.trunk(features), batch.action)
+    values = agent.critic.q_values(agent.critic.trunk(features), batch.action)
     return pixel_inspection.distance_to(target, values)

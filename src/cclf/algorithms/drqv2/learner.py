@@ -6,8 +6,7 @@ from cclf.algorithms.common import pixel_learner
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.algorithms.common.pixel_learner import kernels_for_config
 from cclf.algorithms.drqv2.config import Drqv2Config
-from cclf.algorithms.drqv2.drqv2 import DrQv2
-from cclf.algorithms.drqv2.parts import Drqv2Kernels, make_kernels
+from cclf.algorithms.drqv2.drqv2 import DrQv2, DrQv2Kernels, make_kernels
 from cclf.config import Config
 from cclf.training.agent import Agent
 from cclf.training.evaluation_workers import EvaluationWorkers
@@ -18,7 +17,7 @@ evaluates_asynchronously = pixel_learner.evaluates_asynchronously
 
 
 def make_drqv2(
-    config: Config, action_dim: int, device: torch.device, compute: Drqv2Kernels | None = None
+    config: Config, action_dim: int, device: torch.device, compute: DrQv2Kernels | None = None
 ) -> DrQv2:
     with seeded_weights(config.seed):
         return DrQv2(config, action_dim, device, compute)

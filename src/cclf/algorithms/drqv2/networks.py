@@ -1,5 +1,4 @@
-"""Networks of DrQ-v2: one encoder, and an actor and a twin critic that each begin with a trunk of
-their own."""
+"""Networks of DrQ-v2 behind its encoder: an actor and a twin critic, each with a trunk of its own."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +6,7 @@ from torch import Tensor, nn
 from cclf.algorithms.common.pixel_encoder import EncoderHead, mlp
 
 
-def initialise(module: nn.Module) -> None:
+def initialize(module: nn.Module) -> None:
     """Orthogonal layers, convolutions with the gain of a ReLU, zero biases."""
     if isinstance(module, (nn.Linear, nn.Conv2d)):
         relu = isinstance(module, nn.Conv2d)
@@ -16,30 +15,30 @@ def initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-class Critic(nn.Module):
-    """A trunk and two Q-functions, on features of the encoder."""
+class DrQv2Critic(nn.Module):
+    """A trunk and two Q-functions, for features (B, H) of the encoder."""
 
     def __init__(self, inputs: int, feature_dim: int, action_dim: int, hidden_dim: int):
         super().__init__()
         self.trunk = EncoderHead(inputs, feature_dim, tanh=True)
         self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
-        self.apply(initialise)
+        self.apply(initialize)
 
-    def values(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def q_values(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Q1 and Q2 of the trunk's features (B, D) and actions (B, A), each (B,)."""
         inputs = torch.cat([z, action], dim=1)
         return self.q1(inputs).squeeze(1), self.q2(inputs).squeeze(1)
 
 
-class Actor(nn.Module):
-    """The mean action (B, A) for features of the encoder."""
+class DrQv2Actor(nn.Module):
+    """A trunk and the mean action (B, A), for features (B, H) of the encoder."""
 
     def __init__(self, inputs: int, feature_dim: int, action_dim: int, hidden_dim: int):
         super().__init__()
         self.trunk = EncoderHead(inputs, feature_dim, tanh=True)
         self.policy = mlp(feature_dim, hidden_dim, action_dim)
-        self.apply(initialise)
+        self.apply(initialize)
 
     def forward(self, conv_features: Tensor) -> Tensor:
         return torch.tanh(self.policy(self.trunk(conv_features)))

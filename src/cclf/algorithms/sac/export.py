@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from cclf.algorithms.common import pixel_export
 from cclf.algorithms.sac.learner import make_sac
-from cclf.algorithms.sac.parts import make_kernels
-from cclf.algorithms.sac.sac import SAC
+from cclf.algorithms.sac.sac import SAC, make_kernels
 from cclf.config import Config
 from cclf.types import ExportedPolicy, MakeEnv
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from cclf.algorithms.common import pixel_inspection
 from cclf.algorithms.common.pixel_inspection import InspectionAdapter
 from cclf.algorithms.sac.learner import make_sac
-from cclf.algorithms.sac.parts import q_target
-from cclf.algorithms.sac.sac import SAC
+from cclf.algorithms.sac.sac import SAC, q_target
 from cclf.config import Config
 from cclf.data.augmentations import center_crop_corners, crop
 from cclf.data.replay import Replay
@@ -56,7 +55,7 @@ def inspection_adapter(sac: SAC) -> InspectionAdapter:
         frames=lambda frames: frames,
         view_pixels=sac.env.crop_pixels,
         encode_query=sac.critic.encoder,
-        encode_key=sac.target.encoder,
+        encode_key=sac.target_critic.encoder,
         views_name="crops",
         td_error=partial(td_error, sac),
     )
@@ -72,6 +71,6 @@ def td_error(sac: SAC, batch: Batch, noise: Tensor, _: Tensor) -> Tensor:
         for frames in (batch.observation, batch.next_observation)
     )
     alone, encoder = without_curiosity(seen, following, batch.reward), sac.critic.encoder
-    features = ([encoder.convolutions(following)], sac.target.encoder(following))
+    features = ([encoder.convolutions(following)], sac.target_critic.encoder(following))
     target = q_target(sac, alone, batch, *features, noise[None])
-    return pixel_inspection.distance_to(target, sac.critic.values(encoder(seen), batch.action))
+    return pixel_inspection.distance_to(target, sac.critic.q_values(encoder(seen), batch.action))

@@ -8,8 +8,7 @@ from cclf.algorithms.common import pixel_learner
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.algorithms.common.pixel_learner import kernels_for_config
 from cclf.algorithms.sac.config import SacConfig
-from cclf.algorithms.sac.parts import SacKernels, make_kernels
-from cclf.algorithms.sac.sac import SAC
+from cclf.algorithms.sac.sac import SAC, SacKernels, make_kernels
 from cclf.config import Config
 from cclf.training.agent import Agent
 from cclf.training.evaluation_workers import EvaluationWorkers

@@ -1,5 +1,4 @@
-"""Networks for SAC from pixels: the encoder of SAC-AE and CURL, a tanh-Gaussian actor, twin
-Q-functions."""
+"""Networks of SAC: the encoder of SAC-AE and CURL, a tanh-Gaussian actor, and twin Q-functions."""
 
 import math
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from cclf.algorithms.common.pixel_encoder import EncoderHead, mlp
 from cclf.algorithms.sac.observations import LazyViews, ObservationEncoder
 
 
-def initialise(module: nn.Module) -> None:
+def initialize(module: nn.Module) -> None:
     """Orthogonal linear layers, delta-orthogonal convolutions (Xiao et al., 2018), zero biases."""
     if isinstance(module, nn.Linear):
         nn.init.orthogonal_(module.weight)
@@ -28,7 +27,7 @@ def initialise(module: nn.Module) -> None:
 
 
 class Encoder(nn.Module):
-    """Pixels, or state, to features z."""
+    """Pixels or states to features (B, D)."""
 
     def __init__(self, convolutions: ObservationEncoder, feature_dim: int, tanh: bool):
         super().__init__()
@@ -40,7 +39,7 @@ class Encoder(nn.Module):
         return z
 
 
-class Critic(nn.Module):
+class SacCritic(nn.Module):
     """Twin Q-functions on one encoder."""
 
     def __init__(self, encoder: Encoder, feature_dim: int, action_dim: int, hidden_dim: int):
@@ -48,11 +47,11 @@ class Critic(nn.Module):
         self.encoder = encoder
         self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
-        own = isinstance(encoder.convolutions, CustomEncoder)  # which begins as it was made
-        for part in (encoder.head if own else encoder, self.q1, self.q2):
-            part.apply(initialise)
+        custom = isinstance(encoder.convolutions, CustomEncoder)  # keeps its own initialization
+        for part in (encoder.head if custom else encoder, self.q1, self.q2):
+            part.apply(initialize)
 
-    def values(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def q_values(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Q1 and Q2 of features (B, D) and actions (B, A), each (B,)."""
         inputs = torch.cat([z, action], dim=1)
         return self.q1(inputs).squeeze(1), self.q2(inputs).squeeze(1)
@@ -65,9 +64,9 @@ class PolicySample(NamedTuple):
     entropy: Tensor  # (B,)  of the Gaussian before the tanh
 
 
-class Actor(nn.Module):
-    """Tanh-Gaussian policy. It owns its encoder's head; the convolutions are the critic's and learn
-    nothing from it."""
+class SacActor(nn.Module):
+    """Tanh-Gaussian policy with an encoder head of its own, on the convolutions of the critic, which
+    get no gradient from it."""
 
     def __init__(
         self,
@@ -82,20 +81,21 @@ class Actor(nn.Module):
         self.head = head
         self.trunk = mlp(feature_dim, hidden_dim, 2 * action_dim)
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
-        self.apply(initialise)
+        self.apply(initialize)
 
     def forward(self, conv_features: Tensor, noise: Tensor) -> PolicySample:
-        """The action for detached convolution features, with standard normal `noise` (B, A)."""
+        """The policy for detached convolution features (B, H), with standard normal noise (B, A)."""
         return self.policy(self.head(conv_features), noise)
 
     def policy(self, features: Tensor, noise: Tensor) -> PolicySample:
+        """The same for features (B, D) of the actor's head."""
         mean, raw = self.trunk(features).chunk(2, dim=1)
         log_std = self.log_std_min + 0.5 * (self.log_std_max - self.log_std_min) * (
             torch.tanh(raw) + 1.0
         )
         action = torch.tanh(mean + noise * log_std.exp())
         gaussian = (-0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
-        # 1e-6 keeps the logarithm finite where the tanh saturates.
+        # 1e-6 keeps the logarithm finite where the tanh saturates
         log_prob = gaussian - torch.log(torch.relu(1.0 - action**2) + 1e-6).sum(1)
         entropy = (log_std + 0.5 * (1.0 + math.log(2.0 * math.pi))).sum(1)
         return PolicySample(torch.tanh(mean), action, log_prob, entropy)

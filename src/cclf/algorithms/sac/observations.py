@@ -1,7 +1,7 @@
-"""What SAC sees of an observation: crops of pixels through convolutions, or state with noise
-through a linear layer.
+"""Views and encoders of SAC's observations: crops of pixels and convolutions, or states with noise
+and a linear layer.
 
-It is chosen once, by what the environment shows. All else of SAC is the same for both.
+The environment's observation type selects one of the two; the rest of SAC is the same for both.
 """
 
 from typing import Protocol
@@ -15,27 +15,30 @@ from cclf.config import Config
 from cclf.data import augmentations
 from cclf.data.augmentations import LazyCrops, LazyNoise
 
-LazyViews = LazyCrops | LazyNoise  # views not yet made, of which rows can be chosen
+LazyViews = LazyCrops | LazyNoise  # views that are computed when they are encoded
 
 
 class ObservationPipeline(Protocol):
-    """`draws` (K, B, ...) say what makes view k of sample b; they are the random numbers."""
+    """An augmentation (K, B, ...) holds the random numbers of view k of sample b: corners of crops
+    (K, B, 2), or noise (K, B, D)."""
 
-    def trunk(self, kernel: ConvFn) -> "ObservationEncoder": ...
-    def draw(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor: ...
-    # the same of one view that chance has no part in
-    def plain(self, batch: int, device: torch.device) -> Tensor: ...
-    def views(self, observations: Tensor, draws: Tensor) -> LazyViews: ...
-    # of o_t and then of what followed, (2 B, ...), see `cclf.data.augmentations.lazy_crop_pairs`
-    def pairs(self, joined: Tensor, draws: Tensor, next_draws: Tensor) -> LazyViews: ...
+    def make_encoder(self, convolutions: ConvFn) -> "ObservationEncoder": ...
+    def sample(
+        self, kind: str, num_views: int, batch: int, generator: torch.Generator
+    ) -> Tensor: ...
+    def deterministic_view(self, batch: int, device: torch.device) -> Tensor: ...  # K = 1
+    def views(self, observations: Tensor, augmentation: Tensor) -> LazyViews: ...
+
+    # of o_t and o_(t+1), (2 B, ...): rows (2 K B), see `cclf.data.augmentations.lazy_crop_pairs`
+    def view_pairs(
+        self, joined: Tensor, augmentation: Tensor, next_augmentation: Tensor
+    ) -> LazyViews: ...
 
 
 def make_observation_pipeline(config: Config, state_dim: int) -> ObservationPipeline:
-    return (
-        StateObservations(config, state_dim)
-        if config.env.observe == "state"
-        else PixelObservations(config)
-    )
+    if config.env.observe == "state":
+        return StateObservations(config, state_dim)
+    return PixelObservations(config)
 
 
 class PixelObservations:
@@ -43,61 +46,64 @@ class PixelObservations:
         self.env, self.settings = config.env, config.algorithm
         self.pixels = (self.env.frame_pixels, self.env.crop_pixels)
 
-    def trunk(self, kernel: ConvFn) -> ConvEncoder | CustomEncoder:
+    def make_encoder(self, convolutions: ConvFn) -> ConvEncoder | CustomEncoder:
         shape = (3 * self.env.frame_stack, self.env.crop_pixels)
         if self.settings.encoder:
             return make_custom_encoder(self.settings.encoder, *shape)
         layers = (self.settings.conv_layers, self.settings.conv_filters)
-        return ConvEncoder(*shape, *layers, kernel)
+        return ConvEncoder(*shape, *layers, convolutions)
 
-    def draw(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor:
+    def sample(self, kind: str, num_views: int, batch: int, generator: torch.Generator) -> Tensor:
         """Corners of crops (K, B, 2)."""
+        shape = (num_views, batch, *self.pixels)
         if kind == "centre-crop":
-            return augmentations.center_crop_corners(views, batch, *self.pixels, generator.device)
+            return augmentations.center_crop_corners(*shape, generator.device)
         last_offset = self.settings.last_crop_offset
-        return augmentations.sample_crop_corners(views, batch, *self.pixels, last_offset, generator)
+        return augmentations.sample_crop_corners(*shape, last_offset, generator)
 
-    def plain(self, batch: int, device: torch.device) -> Tensor:
+    def deterministic_view(self, batch: int, device: torch.device) -> Tensor:
         return augmentations.center_crop_corners(1, batch, *self.pixels, device)
 
-    def views(self, observations: Tensor, draws: Tensor) -> LazyCrops:
-        return augmentations.lazy_crops(observations, draws, self.env.crop_pixels)
+    def views(self, observations: Tensor, augmentation: Tensor) -> LazyCrops:
+        return augmentations.lazy_crops(observations, augmentation, self.env.crop_pixels)
 
-    def pairs(self, joined: Tensor, draws: Tensor, next_draws: Tensor) -> LazyCrops:
-        return augmentations.lazy_crop_pairs(joined, draws, next_draws, self.env.crop_pixels)
+    def view_pairs(
+        self, joined: Tensor, augmentation: Tensor, next_augmentation: Tensor
+    ) -> LazyCrops:
+        corners = (augmentation, next_augmentation)
+        return augmentations.lazy_crop_pairs(joined, *corners, self.env.crop_pixels)
 
 
 class StateObservations:
     def __init__(self, config: Config, state_dim: int):
-        assert state_dim > 0, "state has at least one number"
+        assert state_dim > 0, "a state has at least one number"
         self.hidden_dim, self.scale = config.algorithm.hidden_dim, config.algorithm.noise_scale
-        self.numbers = config.env.frame_stack * state_dim
+        self.stacked_dim = config.env.frame_stack * state_dim
 
-    def trunk(self, kernel: ConvFn) -> "StateEncoder":  # noqa: ARG002 (it is for convolutions)
-        return StateEncoder(self.numbers, self.hidden_dim)
+    def make_encoder(self, convolutions: ConvFn) -> "StateEncoder":  # noqa: ARG002 (for pixels)
+        return StateEncoder(self.stacked_dim, self.hidden_dim)
 
-    def draw(self, kind: str, views: int, batch: int, generator: torch.Generator) -> Tensor:
-        """Standard normal (K, B, D)."""
+    def sample(self, kind: str, num_views: int, batch: int, generator: torch.Generator) -> Tensor:
+        """Standard normal noise (K, B, D), or zeros without augmentation."""
+        shape = (num_views, batch, self.stacked_dim)
         if kind != "noise":
-            return self._zeros(views, batch, generator.device)
-        shape = (views, batch, self.numbers)
+            return torch.zeros(shape, device=generator.device)
         return torch.randn(shape, generator=generator, device=generator.device)
 
-    def plain(self, batch: int, device: torch.device) -> Tensor:
-        return self._zeros(1, batch, device)
+    def deterministic_view(self, batch: int, device: torch.device) -> Tensor:
+        return torch.zeros(1, batch, self.stacked_dim, device=device)
 
-    def views(self, observations: Tensor, draws: Tensor) -> LazyNoise:
-        return augmentations.lazy_noise(observations, draws, self.scale)
+    def views(self, observations: Tensor, augmentation: Tensor) -> LazyNoise:
+        return augmentations.lazy_noise(observations, augmentation, self.scale)
 
-    def pairs(self, joined: Tensor, draws: Tensor, next_draws: Tensor) -> LazyNoise:
-        return augmentations.lazy_noise_pairs(joined, draws, next_draws, self.scale)
-
-    def _zeros(self, views: int, batch: int, device: torch.device) -> Tensor:
-        return torch.zeros(views, batch, self.numbers, device=device)
+    def view_pairs(
+        self, joined: Tensor, augmentation: Tensor, next_augmentation: Tensor
+    ) -> LazyNoise:
+        return augmentations.lazy_noise_pairs(joined, augmentation, next_augmentation, self.scale)
 
 
 class StateEncoder(nn.Module):
-    """Stands in the place of convolutions: vectors of state to a flat vector of features."""
+    """A linear layer in place of the convolutions: states (B, D) to features (B, H)."""
 
     def __init__(self, numbers: int, out_dim: int):
         super().__init__()
@@ -108,4 +114,4 @@ class StateEncoder(nn.Module):
         return torch.relu(self.fc(vectors.to(self.fc.weight.dtype)))
 
 
-ObservationEncoder = ConvEncoder | CustomEncoder | StateEncoder  # what sees an observation first
+ObservationEncoder = ConvEncoder | CustomEncoder | StateEncoder
