@@ -1,9 +1,9 @@
-"""Optimisers beside PyTorch's own, and a step of Adam as one function."""
+"""Optimizers compared with PyTorch's, and another optimizer in a run."""
 
 import copy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,10 @@ from cclf.algorithms.common.optimizers import (
     RMSprop,
     backward_and_step,
 )
+from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
+from cclf.storage.run_folder import read_checkpoint
 from cclf.training.cuda_graphs import Compiler, uncompiled
+from tiny_runs import differing, run, tiny_config
 
 SETTINGS = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-3}
 RMSPROP = {"lr": 1e-2, "alpha": 0.9, "eps": 1e-3}
@@ -45,42 +48,42 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> N
         ),
     ],
 )
-def test_they_are_pytorchs_to_the_last_bit(
+def test_optimizers_are_bitwise_equal_to_pytorchs(
     make: Callable[..., Optimizer], pytorchs: Callable[..., torch.optim.Optimizer]
 ) -> None:
     theirs = small_network()
     ours = copy.deepcopy(theirs)
-    optimiser, known = make(ours.parameters()), pytorchs(theirs.parameters())
-    for turn in range(8):
-        if turn == 4:  # what is saved and loaded goes on as if nothing had happened
-            saved = optimiser.state_dict()
-            optimiser = make(ours.parameters())
-            optimiser.load_state_dict(saved)
+    optimizer, known = make(ours.parameters()), pytorchs(theirs.parameters())
+    for number in range(8):
+        if number == 4:  # saving and loading changes nothing
+            saved = optimizer.state_dict()
+            optimizer = make(ours.parameters())
+            optimizer.load_state_dict(saved)
         inputs = torch.randn(4, 5)
-        backward_and_step(ours(inputs).square().sum(), optimiser)
+        backward_and_step(ours(inputs).square().sum(), optimizer)
         known.zero_grad()
         theirs(inputs).square().sum().backward()
         known.step()
         assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
     for number, state in known.state_dict()["state"].items():
-        mine = optimiser.state_dict()[str(number)]
+        mine = optimizer.state_dict()[str(number)]
         assert mine.keys() == state.keys()
         assert all(torch.equal(mine[name], state[name]) for name in state)
 
 
-def test_loading_takes_a_copy() -> None:
+def test_load_state_dict_copies_the_state() -> None:
     network = small_network()
-    optimisers = [Adam(network.parameters(), **SETTINGS) for _ in range(2)]
-    backward_and_step(network(torch.randn(4, 5)).sum(), optimisers[0])
-    saved = optimisers[0].state_dict()
+    optimizers = [Adam(network.parameters(), **SETTINGS) for _ in range(2)]
+    backward_and_step(network(torch.randn(4, 5)).sum(), optimizers[0])
+    saved = optimizers[0].state_dict()
     before = copy.deepcopy(saved)
-    optimisers[1].load_state_dict(saved)
-    backward_and_step(network(torch.randn(4, 5)).sum(), optimisers[1])
+    optimizers[1].load_state_dict(saved)
+    backward_and_step(network(torch.randn(4, 5)).sum(), optimizers[1])
     for number, state in saved.items():
         assert all(torch.equal(state[name], before[number][name]) for name in state)
 
 
-def test_the_compilable_step_is_adams() -> None:
+def test_adam_step_equals_the_fused_adam() -> None:
     theirs = small_network().double()
     ours = copy.deepcopy(theirs)
     adams = [
@@ -97,7 +100,7 @@ def test_the_compilable_step_is_adams() -> None:
             torch.testing.assert_close(one[name], other[name], rtol=0.0, atol=1e-14)
 
 
-def test_only_what_an_optimiser_holds_is_moved() -> None:
+def test_step_changes_only_parameters_of_the_optimizer() -> None:
     network = small_network()
     first = copy.deepcopy(network[0].weight)
     backward_and_step(network(torch.randn(4, 5)).sum(), Adam(network[2].parameters(), lr=0.1))
@@ -106,7 +109,7 @@ def test_only_what_an_optimiser_holds_is_moved() -> None:
 
 
 @pytest.mark.parametrize("compiler", [None, uncompiled])
-def test_steps_of_some_parameters_and_of_the_others_are_one_step_of_all(
+def test_steps_of_two_parameter_subsets_equal_one_step_of_all(
     compiler: Compiler | None,
 ) -> None:
     whole = small_network()
@@ -124,8 +127,57 @@ def test_steps_of_some_parameters_and_of_the_others_are_one_step_of_all(
         assert all(map(torch.equal, parameters, whole.parameters()))
 
 
-def test_runs_on_a_cpu_do_not_import_the_compiler(tmp_path: Path) -> None:
-    """It takes a second or more of every start."""
+class Lion(Optimizer):
+    """The example of "Another optimizer" in docs/design.md (Chen et al., 2023)."""
+
+    state_names = ("momentum",)
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.99),
+        *,
+        compiler: Compiler | None,  # noqa: ARG002 (for optimizers with a step that can be compiled)
+    ):
+        super().__init__(parameters, lr)
+        self.betas = betas
+
+    def apply(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        states: list[list[Tensor]],
+        steps: list[Tensor],
+    ) -> None:
+        beta1, beta2 = self.betas
+        for parameter, gradient, momentum, step in zip(
+            parameters, gradients, *states, steps, strict=True
+        ):
+            parameter -= self.lr * momentum.lerp(gradient, 1.0 - beta1).sign()
+            momentum.lerp_(gradient, 1.0 - beta2)
+            step += 1.0
+
+
+@pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
+def test_another_optimizer_is_one_class_and_one_line(
+    base: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PixelActorCritic, "optimizer_class", Lion)
+    config = tiny_config(method=method, base=base)
+    run(config, tmp_path / "whole")
+    run(config, tmp_path / "parts", stop_at=35)
+    run(config, tmp_path / "parts")
+    whole, parts = (read_checkpoint(tmp_path / name)["learner"] for name in ("whole", "parts"))
+    assert not differing(whole, parts)
+    for optimizer in parts["algorithm"]["optimisers"].values():
+        for state in optimizer.values():
+            assert state.keys() == {"step", "momentum"}
+            assert state["momentum"].any()
+
+
+def test_cpu_runs_do_not_import_the_compiler(tmp_path: Path) -> None:
+    """Its import takes a second or more of every start."""
     toy = "toy/reach-1d --warmup-agent-steps 100 --env-steps 103 --batch-size 4 --hidden-dim 8"
     code = f"""
 import sys
