@@ -97,7 +97,7 @@ static void check_shown(u32 address, u32 bytes) {
 
 #define CCLF_PRIMITIVES
 static u32 shared_start() { return 0; }
-static void load_turned_matrix(u32 (&found)[4], u32 address) {
+static void load_matrix_transposed(u32 (&found)[4], u32 address) {
   fibers[now].address = address;
   rest_until(TURNED_MATRIX);
   memcpy(found, fibers[now].found, 16);
@@ -112,27 +112,27 @@ static void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   fiber.sum = sum, fiber.b0 = b0, fiber.b1 = b1;
   rest_until(SMALL_PRODUCT);
 }
-static void begin_products() { fibers[now].may_multiply = true; }
-static void wait_for_products() {
+static void wgmma_fence() { fibers[now].may_multiply = true; }
+static void wgmma_wait() {
   rest_until(PRODUCT);
   fibers[now].may_multiply = false;
 }
-static void show_to_products_and_copies() {
+static void fence_async_proxy() {
   for (u32 unit : fibers[now].written) unseen[unit] = 0;
   fibers[now].written.clear();
 }
-static void set_up_arrival(u32 arrival, u32 threads) {
+static void init_mbarrier(u32 arrival, u32 threads) {
   place(arrival, 8);
   arrivals[arrival] = {threads};
 }
-static void arrive(u32 arrival) {
+static void mbarrier_arrive(u32 arrival) {
   if (++arrivals.at(arrival).arrived > arrivals.at(arrival).threads) refuse("one arrives too many");
 }
-static void expect_bytes(u32 arrival, u32 bytes) {
-  arrive(arrival);
+static void mbarrier_expect_bytes(u32 arrival, u32 bytes) {
+  mbarrier_arrive(arrival);
   if ((arrivals.at(arrival).expected += bytes) >= 1u << 20) refuse("more bytes than can be expected");
 }
-static void wait_for_arrival(u32 arrival, u32 turn) {
+static void mbarrier_wait(u32 arrival, u32 turn) {
   if (arrivals.at(arrival).turn % 2 != turn) return;
   fibers[now].arrival = arrival, fibers[now].turn = turn;
   rest_until(ARRIVAL);
@@ -171,14 +171,14 @@ static u32 as_bits(float value) {
   memcpy(&bits, &value, 4);
   return bits;
 }
-static u32 rounded(float low, float high) { return to_bfloat16(low) | to_bfloat16(high) << 16; }
-static int alike(int value) { return value; }
-static u32 from_lane(u32 value, int other) {
+static u32 to_bf16x2(float low, float high) { return to_bfloat16(low) | to_bfloat16(high) << 16; }
+static int warp_uniform(int value) { return value; }
+static u32 shuffle_xor(u32 value, int other) {
   fibers[now].value = value, fibers[now].other = other;
   rest_until(EXCHANGE);
   return fibers[now].value;
 }
-#define BARRIER() rest_until(ALL_THREADS)
+#define SYNC_THREADS() rest_until(ALL_THREADS)
 #include KERNEL
 
 // Row `row` and term `term` of a matrix by its description: see wgmma's matrix descriptor, no swizzle.

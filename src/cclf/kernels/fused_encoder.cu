@@ -1,22 +1,22 @@
-// The encoder's four convolutions in one kernel: a block keeps an image in shared memory from its
-// pixels to its features. Three more kernels go the way back.
+// The four convolutions of the encoder in one kernel: a block keeps an image in shared memory from its
+// pixels to its features. Three more kernels compute the gradients.
 //
 // 84 x 84 pixels of nine channels (packed frames, read at the corner of a crop) become 41 x 41,
-// 39 x 39, 37 x 37 and 35 x 35 pixels of 32 channels, each with bias and ReLU, in bfloat16 with
-// float32 sums. Every convolution is a sum of matrix products, of 64 neighbouring pixels, 16 terms
-// and 32 outputs each (wgmma.m64n32k16, by four warps). The terms are twice eight: from the second
-// convolution on, 16 channels under one tap. In the first they are eight channels under one tap and
-// under the next, and the ninth channel under eight taps, which lie side by side in packed frames.
+// 39 x 39, 37 x 37 and 35 x 35 pixels of 32 channels. Each convolution has bias and ReLU; values are
+// bfloat16, sums float32. A convolution is a sum of matrix products of 64 neighboring pixels, 16 terms
+// and 32 outputs (wgmma.m64n32k16, by four warps). From the second convolution on, the 16 terms are 16
+// channels under one tap. In the first they are eight channels under one tap and under the next one,
+// or the ninth channel under eight taps, which packed frames store contiguously.
 //
-// An image lies in shared memory as planes of eight channels, 16 bytes a pixel, row after row. So
-// the pixels under a tap are those under the first tap, some places further on, also where a row
-// ends: two results there belong to no pixel and are left out. In global memory, packed frames and
-// what is kept for the way back lie in planes too, and the copy engine moves whole pieces of them
-// while all threads compute.
+// In shared memory an image is stored as planes of eight channels, 16 bytes per pixel, row by row. The
+// pixels under a tap are then those under the first tap at a constant offset. This holds across row
+// ends as well: the two results there belong to no pixel and are not stored. In global memory, packed
+// frames and activations kept for the backward pass are planes too, and bulk copies move them while all
+// threads compute.
 //
 // Shared memory:   a: results of convolution 1, then of 3    b: rows of pixels, then results of 2
-//                  w: in front the weights of 1, then a part of those of 3; behind, the weights of 2,
-//                  then the others of 3; those of 4 lie behind the results of 3
+//                  w: first the weights of 1, then some of those of 3; after them the weights of 2,
+//                  then the rest of 3. The weights of 4 follow the results of 3 in a.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -26,22 +26,22 @@ __device__ __forceinline__ u32 shared_start() {
   extern __shared__ __align__(128) unsigned char memory[];
   return (u32)__cvta_generic_to_shared(memory);
 }
-// 16 x 16 numbers of a warp, turned: lane l names row l % 16 of what is stored, its first or its last
-// eight columns, and rows become columns.
-__device__ __forceinline__ void load_turned_matrix(u32 (&r)[4], u32 address) {
+// Loads a 16 x 16 matrix into the registers of a warp, transposed. Lane l passes the address of row
+// l % 16, of its first or its last eight columns.
+__device__ __forceinline__ void load_matrix_transposed(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
-// sum += a b of one warp: 16 x 16 times 16 x 8.
+// c += a b for one warp: 16 x 16 times 16 x 8.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// sum (+)= a b of four warps: both in shared memory, each named by where its first 16 bytes lie, and
-// how far it is from there to the next eight terms and to the next eight rows.
+// d = a b, or d += a b, for four warps. Both matrices are in shared memory, each given by a descriptor:
+// the address of its first 16 bytes and the strides to the next eight terms and the next eight rows.
 __device__ __forceinline__ void multiply_add(float (&d)[16], u64 a, u64 b, int add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
@@ -53,49 +53,49 @@ __device__ __forceinline__ void multiply_add(float (&d)[16], u64 a, u64 b, int a
         "+f"(d[14]), "+f"(d[15])
       : "l"(a), "l"(b), "r"(add));
 }
-__device__ __forceinline__ void begin_products() {
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void wait_for_products() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-// What this thread wrote to shared memory can be read by products and copies after the next barrier.
-__device__ __forceinline__ void show_to_products_and_copies() {
+// After the next barrier, products and bulk copies see what this thread wrote to shared memory.
+__device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// An arrival, 8 bytes in shared memory: it is over when so many threads have arrived and all bytes that
-// they expect have come, and then begins anew. `turn` is 0, 1, 0, ... for its first, second, third
-// time.
-__device__ __forceinline__ void set_up_arrival(u32 arrival, u32 threads) {
+// An mbarrier, 8 bytes in shared memory. A phase completes when `threads` threads have arrived and all
+// expected bytes have been copied; then the next phase begins. `phase` is the parity 0, 1, 0, ... of the
+// phase to wait for.
+__device__ __forceinline__ void init_mbarrier(u32 barrier, u32 threads) {
   asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;" ::"r"(arrival),
+      "mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier),
       "r"(threads)
       : "memory");
 }
-__device__ __forceinline__ void arrive(u32 arrival) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(arrival) : "memory");
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives too. Bytes may come before they are expected.
-__device__ __forceinline__ void expect_bytes(u32 arrival, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival), "r"(bytes)
+// Arrives as well. The bytes may be copied before they are expected.
+__device__ __forceinline__ void mbarrier_expect_bytes(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void wait_for_arrival(u32 arrival, u32 turn) {
+__device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 phase) {
   u32 over;
   do {
     asm volatile(
         "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
         "selp.u32 %0, 1, 0, p; }"
         : "=r"(over)
-        : "r"(arrival), "r"(turn)
+        : "r"(barrier), "r"(phase)
         : "memory");
   } while (!over);
 }
-__device__ __forceinline__ void copy_in(u32 to, const void* from, u32 bytes, u32 arrival) {
+__device__ __forceinline__ void copy_in(u32 to, const void* from, u32 bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
           to),
-      "l"(from), "r"(bytes), "r"(arrival)
+      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 __device__ __forceinline__ void copy_out(void* to, u32 from, u32 bytes) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void copy_out(void* to, u32 from, u32 bytes) {
                "r"(bytes)
                : "memory");
 }
-// Until shared memory that this thread copies from may be written to.
+// Waits until the shared memory that this thread copies from may be overwritten.
 __device__ __forceinline__ void wait_for_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -122,56 +122,57 @@ __device__ __forceinline__ void load_16_bytes(u32 (&r)[4], u32 from) {
 }
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(value); }
-__device__ __forceinline__ u32 rounded(float low, float high) {
+__device__ __forceinline__ u32 to_bf16x2(float low, float high) {
   u32 both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
-// The same number in all lanes, as the compiler then knows.
-__device__ __forceinline__ int alike(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-__device__ __forceinline__ u32 from_lane(u32 value, int other) {
+// Tells the compiler that all lanes hold the same value.
+__device__ __forceinline__ int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+__device__ __forceinline__ u32 shuffle_xor(u32 value, int other) {
   return __shfl_xor_sync(0xffffffffu, value, other);
 }
-#define BARRIER() __syncthreads()
+#define SYNC_THREADS() __syncthreads()
 #endif
 
-constexpr int THREADS = 512, GROUPS = THREADS / 128;  // of four warps each
+constexpr int THREADS = 512, GROUPS = THREADS / 128;  // groups of four warps
 constexpr int CROP = 84, SIDE1 = 41, SIDE2 = 39, SIDE3 = 37, SIDE4 = 35;
-constexpr int UNIT = 16;               // bytes: eight channels of a pixel
+constexpr int UNIT = 16;               // bytes of eight channels of a pixel
 constexpr int PIXEL_BYTES = 4 * UNIT;  // 32 channels
-constexpr int STEP_BYTES = 16 * 32 * 2;  // weights of a product
+constexpr int STEP_BYTES = 16 * 32 * 2;  // bytes of the weights of one product
 constexpr int FIRST_STEPS = 6, FIRST_WEIGHT_BYTES = FIRST_STEPS * STEP_BYTES;
-constexpr int STEPS = 18, WEIGHT_BYTES = STEPS * STEP_BYTES;  // of a later convolution
-constexpr int FRONT_STEPS = 8, FRONT_BYTES = FRONT_STEPS * STEP_BYTES;  // that come early
+constexpr int STEPS = 18, WEIGHT_BYTES = STEPS * STEP_BYTES;  // convolutions 2 to 4
+constexpr int FRONT_STEPS = 8, FRONT_BYTES = FRONT_STEPS * STEP_BYTES;  // loaded early
 
-// A few arrivals of as many threads, and the turn of each.
-template <int COUNT, int ARRIVING = 1> struct Arrivals {
+// COUNT mbarriers with THREADS_TO_ARRIVE threads each, and the phase of each.
+template <int COUNT, int THREADS_TO_ARRIVE = 1> struct Mbarriers {
   static constexpr int BYTES = 64;
-  static_assert(8 * COUNT <= BYTES, "they have room");
-  u32 first, turns = 0;
+  static_assert(8 * COUNT <= BYTES, "the mbarriers fit");
+  u32 first, phases = 0;
   __device__ __forceinline__ u32 at(int i) const { return first + 8 * i; }
-  __device__ __forceinline__ void set_up(int thread) const {
-    if (thread < COUNT) set_up_arrival(at(thread), ARRIVING);
-    show_to_products_and_copies();
-    BARRIER();
+  __device__ __forceinline__ void init(int thread) const {
+    if (thread < COUNT) init_mbarrier(at(thread), THREADS_TO_ARRIVE);
+    fence_async_proxy();
+    SYNC_THREADS();
   }
   __device__ __forceinline__ void wait(int i) {
-    wait_for_arrival(at(i), turns >> i & 1);
-    turns ^= 1u << i;
+    mbarrier_wait(at(i), phases >> i & 1);
+    phases ^= 1u << i;
   }
 };
 
-// A matrix in shared memory, in units: its place, and the way to the next eight terms and rows.
-__device__ __forceinline__ u64 matrix(u32 place, u32 next_terms) {
+// The descriptor of a matrix in shared memory: its address, and the strides to the next eight terms and
+// the next eight rows, in units.
+__device__ __forceinline__ u64 matrix(u32 position, u32 next_terms) {
   constexpr u64 NEXT_ROWS = 8;
-  return (u64)(place / UNIT) | (u64)(next_terms / UNIT) << 16 | NEXT_ROWS << 32;
+  return (u64)(position / UNIT) | (u64)(next_terms / UNIT) << 16 | NEXT_ROWS << 32;
 }
 
 // A crop of packed frames [frame][odd column][second eight numbers][row][half the columns][8]. The first
-// eight numbers of a pixel are its channels but the ninth, the second eight are the ninth channel here
-// and under the next seven taps of a 3 x 3 filter that begins here.
+// eight numbers of a pixel are its first eight channels. The second eight are the ninth channel at this
+// pixel and under the next seven taps of a 3 x 3 filter that begins at this pixel.
 //
-// Nothing is computed from the numbers of the crop before the first `line`: so nobody waits for them.
+// The constructor only loads values, so that no thread waits for them before the first call of `line`.
 struct Crop {
   const unsigned char* images;
   u64 frame;
@@ -180,33 +181,33 @@ struct Crop {
                                   const long long* origins, int n, int height, int columns)
       : images(images), frame(sample[n]), y((int)origins[2 * n]), x((int)origins[2 * n + 1]),
         height(height), columns(columns) {}
-  // Its pixels in one row whose column is even or odd in the crop, as far as they are neighbours.
+  // The pixels of one row in the even or the odd columns of the crop, which are contiguous.
   __device__ __forceinline__ const unsigned char* line(int row, int column_odd, int eight) const {
     int column = x + column_odd, plane = 2 * (column & 1) + eight;
     return images + (((4 * frame + plane) * height + y + row) * columns + (column >> 1)) * UNIT;
   }
 };
 
-// The pixels under ROWS rows of results of convolution 1, as lines of HALF pixels, where results two
-// pixels apart are neighbours: even and odd rows and columns go to planes of their own. Of the ninth
-// channel, the results need even rows and columns only: taps begin there, and the last tap of a filter
-// is the first of the one a row and a column further.
+// The pixels for ROWS rows of results of convolution 1, as lines of HALF pixels. Even and odd rows and
+// columns are separate planes, because the convolution has stride 2. Of the ninth channel only even rows
+// and columns are needed: filters begin there, and the last tap of a filter is the first tap of the
+// filter one row and one column further.
 constexpr int HALF = CROP / 2;
 template <int ROWS> struct Band {
   enum { EVEN_EVEN, EVEN_ODD, NINTH, ODD_ODD, ODD_EVEN, PLANES };  // row, column
   static __device__ constexpr int lines(int rows) { return PLANES * rows + 3; }
   static constexpr int BYTES = lines(ROWS) * HALF * UNIT;
-  // Odd rows are one fewer.
+  // There is one odd row less.
   static __device__ constexpr int line_of(int plane) {
     return plane * (ROWS + 1) - (plane > ODD_ODD ? 1 : 0);
   }
-  // What one result is the sum of, eight terms each: where they lie, in units. Two are a product's 16:
-  // the first has to lie before the second.
+  // Offsets, in units, of the groups of eight terms of a result. Two groups are the 16 terms of a
+  // product; the first must have the smaller offset.
   static __device__ constexpr int terms(int number) {
-    int dy = number / 3, dx = number % 3, further = HALF + 1;
+    int dy = number / 3, dx = number % 3, offset = HALF + 1;
     if (number == 9) return line_of(NINTH) * HALF;
-    if (number == 10) return line_of(NINTH) * HALF + further;  // the first of them is the last tap
-    if (number == 11) return line_of(ODD_ODD) * HALF;          // any pixels: their weight is zero
+    if (number == 10) return line_of(NINTH) * HALF + offset;  // its first term is the last tap
+    if (number == 11) return line_of(ODD_ODD) * HALF;          // any pixels: their weights are zero
     int plane = dy % 2 ? (dx % 2 ? ODD_ODD : ODD_EVEN) : (dx % 2 ? EVEN_ODD : EVEN_EVEN);
     return line_of(plane) * HALF + dy / 2 * HALF + dx / 2;
   }
@@ -218,39 +219,40 @@ template <int ROWS> struct Band {
       if (to_second(step) <= 0) return false;
     return true;
   }
-  // Pixels of `rows` rows of results, `first` and on: of 128 threads, each copies a line at most.
-  static_assert(lines(ROWS) <= 128, "a line for each thread");
+  // Copies the pixels for `rows` rows of results from row `first` on. Each of 128 threads copies at most
+  // one line.
+  static_assert(lines(ROWS) <= 128, "one line per thread");
   static __device__ __forceinline__ void copy(const Crop& crop, int first, int rows, u32 to,
-                                              u32 arrival, int worker) {
+                                              u32 barrier, int worker) {
     if (worker >= lines(rows)) return;
     int pair = worker / PLANES, plane = worker % PLANES, row_odd = plane >= ODD_ODD;
     int column_odd = plane == EVEN_ODD || plane == ODD_ODD;
     copy_in(to + (line_of(plane) + pair) * HALF * UNIT,
-            crop.line(2 * (first + pair) + row_odd, column_odd, plane == NINTH), HALF * UNIT, arrival);
+            crop.line(2 * (first + pair) + row_odd, column_odd, plane == NINTH), HALF * UNIT, barrier);
   }
 };
 
-// Results of convolution 1 come in bands. Each group of four warps fills one buffer with pixels.
+// Convolution 1 is computed in bands of rows. Each group of four warps fills one buffer with pixels.
 constexpr int BAND_ROWS = 6, BANDS = 7;
 using Pixels = Band<BAND_ROWS>;
-static_assert(Pixels::in_order(), "a product's first terms lie before the second");
-static_assert(BAND_ROWS * HALF <= 64 * GROUPS, "a product of each group makes a band");
-static_assert(SIDE1 > BAND_ROWS * (BANDS - 1) && SIDE1 <= BAND_ROWS * BANDS, "bands make all rows");
-static_assert(GROUPS < BANDS && BANDS <= 2 * GROUPS, "a buffer is filled once or twice");
+static_assert(Pixels::in_order(), "the first terms of a product have the smaller offset");
+static_assert(BAND_ROWS * HALF <= 64 * GROUPS, "one product per group covers a band");
+static_assert(SIDE1 > BAND_ROWS * (BANDS - 1) && SIDE1 <= BAND_ROWS * BANDS, "the bands cover all rows");
+static_assert(GROUPS < BANDS && BANDS <= 2 * GROUPS, "every buffer is filled once or twice");
 __device__ __forceinline__ int band_rows(int band) {
   return band < BANDS - 1 ? BAND_ROWS : SIDE1 - BAND_ROWS * (BANDS - 1);
 }
 constexpr int A_START = 0, A_BYTES = SIDE1 * SIDE1 * PIXEL_BYTES;
 constexpr int B_START = A_BYTES, B_BYTES = SIDE2 * SIDE2 * PIXEL_BYTES;
-constexpr int W_START = B_START + B_BYTES, ARRIVALS_START = W_START + FRONT_BYTES + WEIGHT_BYTES;
-constexpr int LAST_WEIGHTS = SIDE3 * SIDE3 * PIXEL_BYTES;  // in a, behind the results of 3
+constexpr int W_START = B_START + B_BYTES, BARRIERS_START = W_START + FRONT_BYTES + WEIGHT_BYTES;
+constexpr int LAST_WEIGHTS = SIDE3 * SIDE3 * PIXEL_BYTES;  // in a, after the results of 3
 static_assert(GROUPS * Pixels::BYTES <= B_BYTES, "the pixels fit in b");
-static_assert(FIRST_WEIGHT_BYTES <= FRONT_BYTES, "the first weights fit in front");
+static_assert(FIRST_WEIGHT_BYTES <= FRONT_BYTES, "the first weights fit");
 static_assert(LAST_WEIGHTS + WEIGHT_BYTES <= A_BYTES, "the last weights fit in a");
-static_assert(ARRIVALS_START + 2 * Arrivals<1>::BYTES <= 232448, "more than a block can have");
+static_assert(BARRIERS_START + 2 * Mbarriers<1>::BYTES <= 232448, "more than a block can have");
 
-// Of one pixel, this lane has two outputs of each group of eight, `value`.
-// Results that stay in shared memory, as planes.
+// A lane holds two outputs of each group of eight of one pixel, `value`.
+// Stores results in shared memory, as planes.
 template <int SIDE_> struct Planes {
   static constexpr int SIDE = SIDE_;
   u32 to;
@@ -261,24 +263,25 @@ template <int SIDE_> struct Planes {
         store_4_bytes(to + ((n * SIDE + row) * SIDE + column) * UNIT + 4 * (lane & 3), value[n]);
   }
 };
-// Four lanes have two outputs each of four groups of eight: afterwards each has one group.
+// Transposes outputs within four lanes. Before, each lane holds two outputs of each of four groups of
+// eight; afterwards it holds one whole group.
 __device__ __forceinline__ void swap(u32& first, u32& second, bool above, int other) {
-  u32 got = from_lane(above ? first : second, other);  // the lane below gives its second value
+  u32 got = shuffle_xor(above ? first : second, other);  // the lower lane passes its second value
   first = above ? got : first;
   second = above ? second : got;
 }
-__device__ __forceinline__ void turn(u32 (&value)[4], int pair) {
+__device__ __forceinline__ void transpose_in_quad(u32 (&value)[4], int pair) {
   swap(value[0], value[1], pair & 1, 1);
   swap(value[2], value[3], pair & 1, 1);
   swap(value[0], value[2], pair & 2, 2);
   swap(value[1], value[3], pair & 2, 2);
 }
-// Results that leave for global memory, pixel after pixel; rows are one pixel longer there, zero.
+// Stores results in global memory, pixel by pixel. Rows end with an additional pixel of zeros.
 struct Features {
   static constexpr int SIDE = SIDE4;
   uint4* out;
   __device__ __forceinline__ void store(int row, int column, u32 (&value)[4], int lane) const {
-    turn(value, lane & 3);
+    transpose_in_quad(value, lane & 3);
     if (row >= SIDE || column >= SIDE) return;
     uint4* pixel = out + (row * (SIDE + 1) + column) * 4 + (lane & 3);
     *pixel = make_uint4(value[0], value[1], value[2], value[3]);
@@ -286,20 +289,21 @@ struct Features {
   }
 };
 
-// Bias and ReLU of 64 neighbouring results, `begin` and on, where rows are WIDTH places long.
+// Adds the bias to 64 neighboring results from position `begin` on, applies ReLU and stores them. Rows
+// have WIDTH positions.
 template <int WIDTH, class Results>
-__device__ __forceinline__ void finish(const float (&sum)[16], const float (&bias)[8], int begin,
-                                       int first_row, int rows, const Results& results, int warp,
-                                       int lane) {
+__device__ __forceinline__ void add_bias_and_relu(const float (&sum)[16], const float (&bias)[8],
+                                                  int begin, int first_row, int rows,
+                                                  const Results& results, int warp, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    int place = begin + (warp & 3) * 16 + 8 * half + (lane >> 2), row = place / WIDTH;
+    int position = begin + (warp & 3) * 16 + 8 * half + (lane >> 2), row = position / WIDTH;
     u32 value[4];
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-      value[n] = rounded(fmaxf(sum[4 * n + 2 * half] + bias[2 * n], 0.0f),
+      value[n] = to_bf16x2(fmaxf(sum[4 * n + 2 * half] + bias[2 * n], 0.0f),
                          fmaxf(sum[4 * n + 2 * half + 1] + bias[2 * n + 1], 0.0f));
-    results.store(row < rows ? first_row + row : Results::SIDE, place % WIDTH, value, lane);
+    results.store(row < rows ? first_row + row : Results::SIDE, position % WIDTH, value, lane);
   }
 }
 __device__ __forceinline__ void load_bias(float (&values)[8], const float* bias, int lane) {
@@ -307,52 +311,52 @@ __device__ __forceinline__ void load_bias(float (&values)[8], const float* bias,
   for (int i = 0; i < 8; ++i) values[i] = bias[i / 2 * 8 + 2 * (lane & 3) + i % 2];
 }
 
-// Of convolution 1, the 64 sums of this group in one band, from its pixels at `from`.
+// Convolution 1: the 64 sums of this group in one band, from the pixels at `from`.
 __device__ __forceinline__ void first_products(float (&sum)[16], u32 from, u32 weights, int warp) {
   u64 factors = matrix(weights, STEP_BYTES / 2);
   u32 pixels = from + (warp >> 2) * 64 * UNIT;
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int step = 0; step < FIRST_STEPS; ++step)
     multiply_add(sum, matrix(pixels + Pixels::terms(2 * step) * UNIT, Pixels::to_second(step) * UNIT),
                  factors + step * (STEP_BYTES / UNIT), step > 0);
-  wait_for_products();
+  wgmma_wait();
 }
 
-// Of a 3 x 3 convolution over 32 channels, of SIDE x SIDE pixels in planes: 64 sums, for the pixel at
-// `from` and on, over the steps FIRST to LAST - 1.
+// A 3 x 3 convolution over 32 channels of SIDE x SIDE pixels in planes: adds the steps FIRST to LAST - 1
+// to 64 sums, which start at the pixel at `from`.
 template <int SIDE, int FIRST, int LAST>
 __device__ __forceinline__ void multiply_steps(float (&sum)[16], u32 from, u32 weights) {
   constexpr int PLANE = SIDE * SIDE;
   u64 factors = matrix(weights, STEP_BYTES / 2), pixels = matrix(from, PLANE * UNIT);
-  begin_products();
+  wgmma_fence();
 #pragma unroll
   for (int step = FIRST; step < LAST; ++step) {
     int tap = step / 2, part = step % 2;
-    int further = 2 * part * PLANE + tap / 3 * SIDE + tap % 3;
-    multiply_add(sum, pixels + further, factors + step * (STEP_BYTES / UNIT), step > 0);
+    int offset = 2 * part * PLANE + tap / 3 * SIDE + tap % 3;
+    multiply_add(sum, pixels + offset, factors + step * (STEP_BYTES / UNIT), step > 0);
   }
-  wait_for_products();
+  wgmma_wait();
 }
 
-// The convolution of pixels at `from`: for every 64 of COUNT neighbouring results `before(begin)`, and
-// `after(sum, begin)` when they are computed. Of the weights, THERE steps are there, and the others
-// after `wait()`.
-struct Nothing {
+// The convolution of the pixels at `from`: calls `before(begin)` for every 64 of COUNT neighboring
+// results, computes them and calls `after(sum, begin)`. The weights of the first LOADED_STEPS steps are
+// loaded already, the others after `wait()`.
+struct NoOp {
   __device__ __forceinline__ void operator()() const {}
   __device__ __forceinline__ void operator()(int) const {}
 };
-template <int SIDE, int COUNT, int THERE, class Wait, class Before, class After>
+template <int SIDE, int COUNT, int LOADED_STEPS, class Wait, class Before, class After>
 __device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, const Wait& wait,
                                          const Before& before, const After& after) {
   for (int tile = warp >> 2; tile * 64 < COUNT; tile += GROUPS) {
     u32 pixels = from + tile * 64 * UNIT;
     float sum[16];
     before(tile * 64);
-    if (THERE < STEPS && tile < GROUPS) {
-      multiply_steps<SIDE, 0, THERE>(sum, pixels, weights);
+    if (LOADED_STEPS < STEPS && tile < GROUPS) {
+      multiply_steps<SIDE, 0, LOADED_STEPS>(sum, pixels, weights);
       wait();
-      multiply_steps<SIDE, THERE, STEPS>(sum, pixels, weights);
+      multiply_steps<SIDE, LOADED_STEPS, STEPS>(sum, pixels, weights);
     } else {
       multiply_steps<SIDE, 0, STEPS>(sum, pixels, weights);
     }
@@ -360,22 +364,22 @@ __device__ __forceinline__ void convolve(u32 from, u32 weights, int warp, const 
   }
 }
 
-// A later convolution forward.
-template <int SIDE, int THERE, class Results, class Wait, class Before>
-__device__ __forceinline__ void convolve_and_cut(u32 from, u32 weights, const float* all_bias,
+// The forward pass of convolution 2, 3 or 4.
+template <int SIDE, int LOADED_STEPS, class Results, class Wait, class Before>
+__device__ __forceinline__ void convolve_and_relu(u32 from, u32 weights, const float* all_bias,
                                                  const Results& results, int warp, int lane,
                                                  const Wait& wait, const Before& before) {
   float bias[8];
   load_bias(bias, all_bias, lane);
-  convolve<SIDE, (SIDE - 2) * SIDE, THERE>(
+  convolve<SIDE, (SIDE - 2) * SIDE, LOADED_STEPS>(
       from, weights, warp, wait, before, [&](const float(&sum)[16], int begin) {
-        finish<SIDE>(sum, bias, begin, 0, SIDE - 2, results, warp, lane);
+        add_bias_and_relu<SIDE>(sum, bias, begin, 0, SIDE - 2, results, warp, lane);
       });
 }
 
-// Weights as `multiply_add` wants them, in steps of 16 terms, each [2][4][8 outputs][8 terms]: `first`
-// has 6 steps, `later` 3 x 18. `bias`: [4][32]. KEEP: the planes of results 1 to 3 go to `kept_1` to
-// `kept_3`.
+// Weights are in the layout of `multiply_add`, in steps of 16 terms, each [2][4][8 outputs][8 terms]:
+// `first` has 6 steps, `later` 3 x 18. `bias`: [4][32]. KEEP: the planes of the results of convolutions 1
+// to 3 are copied to `kept_1` to `kept_3`.
 template <bool KEEP>
 __device__ __forceinline__ void encode(const unsigned char* images, const long long* sample,
                                        const long long* origins, const unsigned char* first,
@@ -383,50 +387,51 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
                                        uint4* features, unsigned char* kept_1, unsigned char* kept_2,
                                        unsigned char* kept_3, int count, int height, int columns) {
   u32 start = shared_start(), a = start + A_START, b = start + B_START, w = start + W_START;
-  int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
-  int group = warp >> 2, worker = lane * 4 + (warp & 3);  // in a group: neighbours in different warps
-  enum { FRONT = GROUPS, BEHIND, THE_LAST_WEIGHTS, ALL };  // after those of the buffers
-  Arrivals<ALL> arrivals{start + ARRIVALS_START};
-  Arrivals<BANDS - GROUPS, THREADS / 32> used{start + ARRIVALS_START + arrivals.BYTES};
-  arrivals.set_up(thread);
-  used.set_up(thread);
+  int thread = threadIdx.x, warp = warp_uniform(thread / 32), lane = thread % 32;
+  int group = warp >> 2;
+  int worker = lane * 4 + (warp & 3);  // in the group; consecutive workers are in different warps
+  enum { FRONT = GROUPS, BACK, LAST, ALL };  // after those of the pixel buffers
+  Mbarriers<ALL> barriers{start + BARRIERS_START};
+  Mbarriers<BANDS - GROUPS, THREADS / 32> used{start + BARRIERS_START + barriers.BYTES};
+  barriers.init(thread);
+  used.init(thread);
 
-  // A group copies to its own buffer. It takes a warp 60 cycles to start a copy.
+  // Each group fills its own buffer. Starting a copy takes a warp 60 cycles.
   auto copy_band = [&](const Crop& crop, int band) {
-    u32 arrival = arrivals.at(group);
+    u32 barrier = barriers.at(group);
     int rows = band_rows(band);
-    if (worker == 0) expect_bytes(arrival, Pixels::lines(rows) * HALF * UNIT);
-    Pixels::copy(crop, BAND_ROWS * band, rows, b + group * Pixels::BYTES, arrival, worker);
+    if (worker == 0) mbarrier_expect_bytes(barrier, Pixels::lines(rows) * HALF * UNIT);
+    Pixels::copy(crop, BAND_ROWS * band, rows, b + group * Pixels::BYTES, barrier, worker);
   };
-  // One thread copies weights for all.
-  auto copy_weights = [&](u32 to, const unsigned char* from, int steps, int arrival) {
+  // One thread copies the weights.
+  auto copy_weights = [&](u32 to, const unsigned char* from, int steps, int barrier) {
     if (thread > 0) return;
-    expect_bytes(arrivals.at(arrival), steps * STEP_BYTES);
-    copy_in(to, from, steps * STEP_BYTES, arrivals.at(arrival));
+    mbarrier_expect_bytes(barriers.at(barrier), steps * STEP_BYTES);
+    copy_in(to, from, steps * STEP_BYTES, barriers.at(barrier));
   };
-  u32 w_behind = w + FRONT_BYTES;
+  u32 w_back = w + FRONT_BYTES;
   auto copy_first_two = [&] {
     copy_weights(w, first, FIRST_STEPS, FRONT);
-    copy_weights(w_behind, later, STEPS, BEHIND);
+    copy_weights(w_back, later, STEPS, BACK);
   };
   const unsigned char* third = later + WEIGHT_BYTES;
   auto crop_of = [&](int n) {
     return Crop(images, sample, origins, n < count ? n : 0, height, columns);
   };
-  auto everybody_sees = [&] {
-    show_to_products_and_copies();
-    BARRIER();
+  auto sync_shared_memory = [&] {
+    fence_async_proxy();
+    SYNC_THREADS();
   };
   auto keep = [&](unsigned char* to, u32 from, int side, int n) {
     u32 bytes = side * side * PIXEL_BYTES;
     if (KEEP && thread == 0) copy_out(to + (u64)n * bytes, from, bytes);
   };
-  auto has_been_kept = [&] {
+  auto wait_until_kept = [&] {
     if (KEEP && thread == 0) wait_for_copies_out();
   };
 
   if ((int)blockIdx.x >= count) return;
-  Nothing nothing;
+  NoOp no_op;
   Crop next = crop_of(blockIdx.x);
   copy_first_two();
   copy_band(next, group);
@@ -436,50 +441,50 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
     next = crop_of(n + gridDim.x);
     float first_bias[8];
     load_bias(first_bias, bias, lane);
-    arrivals.wait(FRONT);
+    barriers.wait(FRONT);
 #pragma unroll 1
     for (int band = 0; band < BANDS; ++band) {
       int buffer = band % GROUPS;
       bool refill = band + GROUPS < BANDS;
       float sum[16];
-      arrivals.wait(buffer);
+      barriers.wait(buffer);
       first_products(sum, b + buffer * Pixels::BYTES, w, warp);
-      if (refill && lane == 0) arrive(used.at(buffer));
-      finish<HALF>(sum, first_bias, group * 64, BAND_ROWS * band, band_rows(band), Planes<SIDE1>{a},
-                   warp, lane);
+      if (refill && lane == 0) mbarrier_arrive(used.at(buffer));
+      add_bias_and_relu<HALF>(sum, first_bias, group * 64, BAND_ROWS * band, band_rows(band),
+                              Planes<SIDE1>{a}, warp, lane);
       if (refill && buffer == group) {
         used.wait(buffer);
         copy_band(crop, band + GROUPS);
       }
     }
-    everybody_sees();
+    sync_shared_memory();
     copy_weights(w, third, FRONT_STEPS, FRONT);
     keep(kept_1, a, SIDE1, n);
-    arrivals.wait(BEHIND);
-    convolve_and_cut<SIDE1, STEPS>(a, w_behind, bias + 32, Planes<SIDE2>{b}, warp, lane, nothing,
-                                   nothing);
-    has_been_kept();
-    everybody_sees();
-    copy_weights(w_behind, third + FRONT_BYTES, STEPS - FRONT_STEPS, BEHIND);
-    copy_weights(a + LAST_WEIGHTS, later + 2 * WEIGHT_BYTES, STEPS, THE_LAST_WEIGHTS);
+    barriers.wait(BACK);
+    convolve_and_relu<SIDE1, STEPS>(a, w_back, bias + 32, Planes<SIDE2>{b}, warp, lane, no_op,
+                                   no_op);
+    wait_until_kept();
+    sync_shared_memory();
+    copy_weights(w_back, third + FRONT_BYTES, STEPS - FRONT_STEPS, BACK);
+    copy_weights(a + LAST_WEIGHTS, later + 2 * WEIGHT_BYTES, STEPS, LAST);
     keep(kept_2, b, SIDE2, n);
-    arrivals.wait(FRONT);
-    convolve_and_cut<SIDE2, FRONT_STEPS>(b, w, bias + 64, Planes<SIDE3>{a}, warp, lane,
-                                         [&] { arrivals.wait(BEHIND); }, nothing);
-    has_been_kept();
-    everybody_sees();
+    barriers.wait(FRONT);
+    convolve_and_relu<SIDE2, FRONT_STEPS>(b, w, bias + 64, Planes<SIDE3>{a}, warp, lane,
+                                         [&] { barriers.wait(BACK); }, no_op);
+    wait_until_kept();
+    sync_shared_memory();
     keep(kept_3, a, SIDE3, n);
     if (another) copy_first_two();
-    arrivals.wait(THE_LAST_WEIGHTS);
+    barriers.wait(LAST);
     Features results{features + (u64)n * (SIDE4 * (SIDE4 + 1) * 4)};
-    // One group after another starts the copies for the next image, while three compute.
+    // The groups start the copies for the next image one after another, while the other three compute.
     auto start_copies = [&](int begin) {
       if (another && begin / (64 * GROUPS) == group) copy_band(next, group);
     };
-    convolve_and_cut<SIDE3, STEPS>(a, a + LAST_WEIGHTS, bias + 96, results, warp, lane, nothing,
+    convolve_and_relu<SIDE3, STEPS>(a, a + LAST_WEIGHTS, bias + 96, results, warp, lane, no_op,
                                    start_copies);
-    has_been_kept();
-    BARRIER();
+    wait_until_kept();
+    SYNC_THREADS();
   }
 }
 
@@ -495,16 +500,17 @@ __device__ __forceinline__ void encode(const unsigned char* images, const long l
 ENCODER(encode_frozen, false)
 ENCODER(encode_and_keep, true)
 
-// Backward through the last three convolutions: a block keeps the gradient of an image on the chip
-// from the features to the results of convolution 1, cuts it at every ReLU and sums it for the biases.
+// The backward pass through the last three convolutions: a block keeps the gradient of an image in shared
+// memory from the features to the results of convolution 1, masks it at every ReLU and sums it for the
+// biases.
 //
-// The gradient of a convolution's SIDE - 2 rows and columns lies in rows of SIDE pixels, with zeros
-// where there are none: two columns behind, two rows above and below, which the planes share. So the
-// gradient of its SIDE x SIDE inputs is a convolution again, with every weight turned about.
+// The gradient of the SIDE - 2 rows and columns of a result is stored in rows of SIDE pixels, padded with
+// zeros: two columns at the end, and two rows above and below, which consecutive planes share. The
+// gradient of the SIDE x SIDE inputs is then a convolution of it with the flipped weights.
 //
-// Shared memory:   x: gradient of 4, then of 2    y: of the features as they come, then of 3    w: weights
+// Shared memory:   x: gradient of 4, then of 2    y: gradient of the features, then of 3    w: weights
 
-// Places of a plane that the sums for a weight read at a time: a fifth of all, in blocks of 16.
+// Positions of a plane that the weight gradients read at a time: a fifth, in blocks of 16.
 constexpr int CHUNKS = 5;
 __device__ constexpr int chunk_of(int side) {
   return ((side - 2) * side + 16 * CHUNKS - 1) / (16 * CHUNKS) * 16;
@@ -512,171 +518,173 @@ __device__ constexpr int chunk_of(int side) {
 
 template <int SIDE> struct Padded {
   static constexpr int PLANE = SIDE * SIDE, BYTES = (2 + 4 * PLANE + 2 * SIDE) * UNIT;
-  static constexpr int LEAVING = CHUNKS * chunk_of(SIDE);  // places of a plane in global memory
-  static_assert(LEAVING <= SIDE * SIDE, "zeros follow, up to the next plane");
-  static __device__ __forceinline__ u32 place(int group, int row, int column) {
+  static constexpr int STORED = CHUNKS * chunk_of(SIDE);  // of a plane in global memory
+  static_assert(STORED <= SIDE * SIDE, "zeros follow up to the next plane");
+  static __device__ __forceinline__ u32 position(int group, int row, int column) {
     return (u32)(2 + group * PLANE + (row + 2) * SIDE + column) * UNIT;
   }
   u32 at;
   __device__ __forceinline__ void store(int row, int column, int group, const u32 (&value)[4]) const {
-    store_16_bytes(at + place(group, row, column), value[0], value[1], value[2], value[3]);
+    store_16_bytes(at + position(group, row, column), value[0], value[1], value[2], value[3]);
   }
-  // Zeros around what will be stored.
+  // Writes the padding.
   __device__ __forceinline__ void clear(int thread) const {
-    constexpr int ROWS = 4 * SIDE + 2;  // of all planes and the zeros below the last
+    constexpr int ROWS = 4 * SIDE + 2;  // of all planes and the padding below the last
     for (int i = thread; i < ROWS * 2; i += THREADS) {
       int row = i >> 1, column = SIDE - 2 + (i & 1);
       store_16_bytes(at + (2 + row * SIDE + column) * UNIT, 0, 0, 0, 0);
     }
     for (int i = thread; i < 5 * 2 * SIDE; i += THREADS) {
-      int group = i / (2 * SIDE), place = i % (2 * SIDE);
-      store_16_bytes(at + (2 + group * PLANE + place) * UNIT, 0, 0, 0, 0);
+      int group = i / (2 * SIDE), position = i % (2 * SIDE);
+      store_16_bytes(at + (2 + group * PLANE + position) * UNIT, 0, 0, 0, 0);
     }
     if (thread < 2) store_16_bytes(at + thread * UNIT, 0, 0, 0, 0);
   }
-  // Rows with their zeros behind, of image n.
-  __device__ __forceinline__ void leave(unsigned char* out, int n, int thread) const {
-    u32 bytes = LEAVING * UNIT;
-    if (thread < 4) copy_out(out + ((u64)n * 4 + thread) * bytes, at + place(thread, 0, 0), bytes);
+  // Copies the rows of image n, with the padding at their ends, to global memory.
+  __device__ __forceinline__ void copy_to_global(unsigned char* out, int n, int thread) const {
+    u32 bytes = STORED * UNIT;
+    if (thread < 4) copy_out(out + ((u64)n * 4 + thread) * bytes, at + position(thread, 0, 0), bytes);
   }
 };
 constexpr int X_BYTES = Padded<SIDE1>::BYTES, Y_BYTES = Padded<SIDE2>::BYTES;
 constexpr int X_START = 0, Y_START = X_BYTES, BACK_WEIGHTS = X_BYTES + Y_BYTES;
-constexpr int BACK_ARRIVALS = BACK_WEIGHTS + WEIGHT_BYTES;
+constexpr int BACK_BARRIERS = BACK_WEIGHTS + WEIGHT_BYTES;
 constexpr int FEATURE_UNITS = SIDE4 * (SIDE4 + 1) * 4;
-static_assert(Padded<SIDE3>::BYTES <= X_BYTES && FEATURE_UNITS * UNIT <= Y_BYTES, "they fit");
+static_assert(Padded<SIDE3>::BYTES <= X_BYTES && FEATURE_UNITS * UNIT <= Y_BYTES, "all gradients fit");
 
-// The gradient of the results of 1 in global memory: rows of HALF places, the last one zero, and zeros
-// behind up to a multiple of 16.
+// The gradient of the results of convolution 1 in global memory: rows of HALF positions, the last of them
+// zero, then zeros up to a multiple of 16.
 struct FirstGradient {
-  static constexpr int LEAVING = (SIDE1 * HALF + 15) / 16 * 16, BEHIND = LEAVING - SIDE1 * HALF;
+  static constexpr int STORED = (SIDE1 * HALF + 15) / 16 * 16, PADDING = STORED - SIDE1 * HALF;
   uint4* out;
   __device__ __forceinline__ void store(int row, int column, int group, const u32 (&value)[4]) const {
-    uint4* pixel = out + group * LEAVING + row * HALF + column;
+    uint4* pixel = out + group * STORED + row * HALF + column;
     *pixel = make_uint4(value[0], value[1], value[2], value[3]);
     if (column == SIDE1 - 1) pixel[1] = make_uint4(0, 0, 0, 0);
   }
-  __device__ __forceinline__ void clear_behind(int thread) const {
-    if (thread < 4 * BEHIND)
-      out[thread / BEHIND * LEAVING + SIDE1 * HALF + thread % BEHIND] = make_uint4(0, 0, 0, 0);
+  __device__ __forceinline__ void clear_padding(int thread) const {
+    if (thread < 4 * PADDING)
+      out[thread / PADDING * STORED + SIDE1 * HALF + thread % PADDING] = make_uint4(0, 0, 0, 0);
   }
 };
 
-// What a block finds out: sums for the first weight, the later ones and the biases.
+// The sums of a block: for the first weight, the later weights and the biases.
 constexpr int FIRST_NUMBERS = FIRST_STEPS * 16 * 32, LATER_NUMBERS = 9 * 32 * 32;
-constexpr int BIAS_NUMBERS = FIRST_NUMBERS + 3 * LATER_NUMBERS;  // before those of the biases
+constexpr int BIAS_NUMBERS = FIRST_NUMBERS + 3 * LATER_NUMBERS;  // before the sums of the biases
 constexpr int ALL_NUMBERS = BIAS_NUMBERS + 4 * 32;
-__device__ __forceinline__ float* found_by_block(float* parts) {
+__device__ __forceinline__ float* sums_of_block(float* parts) {
   return parts + (u64)blockIdx.x * ALL_NUMBERS;
 }
 
-// 0xffff where a 16-bit number of `values` is above zero: none is below.
-__device__ __forceinline__ u32 where_above_zero(u32 values) {
+// 0xffff where a bfloat16 of `values` is positive. None is negative.
+__device__ __forceinline__ u32 positive_mask(u32 values) {
   return (((values & 0x7fff7fffu) + 0x7fff7fffu & 0x80008000u) >> 15) * 0xffffu;
 }
-__device__ __forceinline__ void cut(u32 (&value)[4], const uint4& results, float (&total)[8]) {
-  u32 reached[4] = {results.x, results.y, results.z, results.w};
+__device__ __forceinline__ void mask(u32 (&value)[4], const uint4& results, float (&total)[8]) {
+  u32 activation[4] = {results.x, results.y, results.z, results.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    value[i] &= where_above_zero(reached[i]);
+    value[i] &= positive_mask(activation[i]);
     total[2 * i] += as_float(value[i] << 16);
     total[2 * i + 1] += as_float(value[i] & 0xffff0000u);
   }
 }
-// Lanes 4 apart have sums of the same eight outputs: of those over all of them, this lane's one.
+// Lanes with a distance of 4 hold sums of the same eight outputs. After adding them, each lane returns
+// one output.
 __device__ __forceinline__ int output_of(int lane) { return 8 * (lane & 3) + (lane >> 2); }
-__device__ __forceinline__ float add_up(float (&total)[8], int lane) {
+__device__ __forceinline__ float add_lanes(float (&total)[8], int lane) {
   float mine = 0.0f;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
 #pragma unroll
     for (int other = 4; other < 32; other *= 2)
-      total[i] += as_float(from_lane(as_bits(total[i]), other));
+      total[i] += as_float(shuffle_xor(as_bits(total[i]), other));
     mine = lane >> 2 == i ? total[i] : mine;
   }
   return mine;
 }
 
-// Of SIDE x SIDE results in planes: from the gradient at `from` the one before, cut where `results`
-// are zero, to `to`. Returns its sum over the pixels.
+// The backward pass of one convolution: from the gradient of its result at `from` to the gradient of its
+// SIDE x SIDE inputs, masked where these, `results`, are zero, and stored in `to`. Returns the sum of the
+// masked gradient over the pixels.
 template <int SIDE, class To>
-__device__ __forceinline__ float go_back(u32 from, u32 weights, const uint4* results, int warp, int lane,
-                                         const To& to) {
+__device__ __forceinline__ float backward(u32 from, u32 weights, const uint4* results, int warp,
+                                          int lane, const To& to) {
   float total[8] = {0, 0, 0, 0, 0, 0, 0, 0};
   int group = lane & 3;
-  uint4 reached[2];
-  auto place_of = [&](int begin, int half) {
+  uint4 activation[2];
+  auto position_of = [&](int begin, int half) {
     return begin + (warp & 3) * 16 + 8 * half + (lane >> 2);
   };
   convolve<SIDE, SIDE * SIDE, STEPS>(
-      from, weights, warp, Nothing(),
+      from, weights, warp, NoOp(),
       [&](int begin) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          int place = place_of(begin, half);
-          if (place < SIDE * SIDE) reached[half] = results[group * SIDE * SIDE + place];
+          int position = position_of(begin, half);
+          if (position < SIDE * SIDE) activation[half] = results[group * SIDE * SIDE + position];
         }
       },
       [&](const float(&sum)[16], int begin) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          int place = place_of(begin, half);
+          int position = position_of(begin, half);
           u32 value[4];
 #pragma unroll
           for (int n = 0; n < 4; ++n)
-            value[n] = rounded(sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]);
-          turn(value, group);
-          if (place >= SIDE * SIDE) continue;
-          cut(value, reached[half], total);
-          to.store(place / SIDE, place % SIDE, group, value);
+            value[n] = to_bf16x2(sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]);
+          transpose_in_quad(value, group);
+          if (position >= SIDE * SIDE) continue;
+          mask(value, activation[half], total);
+          to.store(position / SIDE, position % SIDE, group, value);
         }
       });
-  return add_up(total, lane);
+  return add_lanes(total, lane);
 }
 
-// The gradient of the features at `from`, cut where they are zero. Returns its sum over the pixels.
-__device__ __forceinline__ float cut_features(u32 from, const uint4* features,
+// Masks the gradient of the features at `from` where they are zero. Returns its sum over the pixels.
+__device__ __forceinline__ float mask_features(u32 from, const uint4* features,
                                               const Padded<SIDE3>& to, int thread) {
   constexpr int AT_ONCE = 5;
   float total[8] = {0, 0, 0, 0, 0, 0, 0, 0};
   for (int begin = thread; begin < FEATURE_UNITS; begin += AT_ONCE * THREADS) {
-    uint4 reached[AT_ONCE];
+    uint4 activation[AT_ONCE];
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j)
-      if (begin + j * THREADS < FEATURE_UNITS) reached[j] = features[begin + j * THREADS];
+      if (begin + j * THREADS < FEATURE_UNITS) activation[j] = features[begin + j * THREADS];
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
       int i = begin + j * THREADS, row = (i >> 2) / (SIDE4 + 1), column = (i >> 2) % (SIDE4 + 1);
       if (i >= FEATURE_UNITS || column == SIDE4) continue;
       u32 value[4];
       load_16_bytes(value, from + i * UNIT);
-      cut(value, reached[j], total);
+      mask(value, activation[j], total);
       to.store(row, column, i & 3, value);
     }
   }
-  return add_up(total, thread % 32);
+  return add_lanes(total, thread % 32);
 }
 
-// `gradient` and `results_4`: [count][35][36][32]; `results_1` to `results_3` in planes; `later`:
-// weights of 4, 3, 2 in this order, turned about, as steps. Cut gradients go to `cut_1` to `cut_4` in
+// `gradient` and `results_4`: [count][35][36][32]; `results_1` to `results_3`: planes; `later`: flipped
+// weights of convolutions 4, 3 and 2, as steps. Masked gradients are written to `masked_1` to `masked_4` as
 // planes, sums for the biases to `parts`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gradients(const unsigned char* gradient, const uint4* results_1, const uint4* results_2,
-              const uint4* results_3, const uint4* results_4, const unsigned char* later, uint4* cut_1,
-              unsigned char* cut_2, unsigned char* cut_3, unsigned char* cut_4, float* parts,
-              int count) {
+              const uint4* results_3, const uint4* results_4, const unsigned char* later,
+              uint4* masked_1, unsigned char* masked_2, unsigned char* masked_3,
+              unsigned char* masked_4, float* parts, int count) {
   u32 start = shared_start(), x = start + X_START, y = start + Y_START;
   u32 w = start + BACK_WEIGHTS;
-  int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
+  int thread = threadIdx.x, warp = warp_uniform(thread / 32), lane = thread % 32;
   enum { FEATURES, WEIGHTS };
-  Arrivals<2> arrivals{start + BACK_ARRIVALS};
-  arrivals.set_up(thread);
+  Mbarriers<2> barriers{start + BACK_BARRIERS};
+  barriers.init(thread);
   float sums[4] = {0, 0, 0, 0};  // for the biases
 
-  auto copy = [&](int arrival, u32 to, const unsigned char* from, u32 bytes) {
+  auto copy = [&](int barrier, u32 to, const unsigned char* from, u32 bytes) {
     if (thread > 0) return;
-    expect_bytes(arrivals.at(arrival), bytes);
-    copy_in(to, from, bytes, arrivals.at(arrival));
+    mbarrier_expect_bytes(barriers.at(barrier), bytes);
+    copy_in(to, from, bytes, barriers.at(barrier));
   };
   auto begin_image = [&](int n) {
     copy(FEATURES, y, gradient + (u64)n * FEATURE_UNITS * UNIT, FEATURE_UNITS * UNIT);
@@ -684,10 +692,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   auto copy_weights = [&](int number) {
     copy(WEIGHTS, w, later + number * WEIGHT_BYTES, WEIGHT_BYTES);
   };
-  auto everybody_sees = [&] {
+  auto sync_shared_memory = [&] {
     if (thread < 4) wait_for_copies_out();
-    show_to_products_and_copies();
-    BARRIER();
+    fence_async_proxy();
+    SYNC_THREADS();
   };
 
   if ((int)blockIdx.x < count) begin_image(blockIdx.x);
@@ -696,34 +704,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Padded<SIDE3> fourth{x};
     Padded<SIDE2> third{y};
     Padded<SIDE1> second{x};
-    FirstGradient first{cut_1 + (u64)n * (4 * FirstGradient::LEAVING)};
+    FirstGradient first{masked_1 + (u64)n * (4 * FirstGradient::STORED)};
     fourth.clear(thread);
-    arrivals.wait(FEATURES);
-    sums[3] += cut_features(y, results_4 + (u64)n * FEATURE_UNITS, fourth, thread);
-    everybody_sees();
-    fourth.leave(cut_4, n, thread);
+    barriers.wait(FEATURES);
+    sums[3] += mask_features(y, results_4 + (u64)n * FEATURE_UNITS, fourth, thread);
+    sync_shared_memory();
+    fourth.copy_to_global(masked_4, n, thread);
     third.clear(thread);
-    arrivals.wait(WEIGHTS);
-    sums[2] += go_back<SIDE3>(x, w, results_3 + (u64)n * (SIDE3 * SIDE3 * 4), warp, lane, third);
-    everybody_sees();
+    barriers.wait(WEIGHTS);
+    sums[2] += backward<SIDE3>(x, w, results_3 + (u64)n * (SIDE3 * SIDE3 * 4), warp, lane, third);
+    sync_shared_memory();
     copy_weights(1);
-    third.leave(cut_3, n, thread);
+    third.copy_to_global(masked_3, n, thread);
     second.clear(thread);
-    arrivals.wait(WEIGHTS);
-    sums[1] += go_back<SIDE2>(y, w, results_2 + (u64)n * (SIDE2 * SIDE2 * 4), warp, lane, second);
-    everybody_sees();
+    barriers.wait(WEIGHTS);
+    sums[1] += backward<SIDE2>(y, w, results_2 + (u64)n * (SIDE2 * SIDE2 * 4), warp, lane, second);
+    sync_shared_memory();
     copy_weights(2);
-    second.leave(cut_2, n, thread);
+    second.copy_to_global(masked_2, n, thread);
     if (n + (int)gridDim.x < count) begin_image(n + gridDim.x);
-    first.clear_behind(thread);
-    arrivals.wait(WEIGHTS);
-    sums[0] += go_back<SIDE1>(x, w, results_1 + (u64)n * (SIDE1 * SIDE1 * 4), warp, lane, first);
-    everybody_sees();
+    first.clear_padding(thread);
+    barriers.wait(WEIGHTS);
+    sums[0] += backward<SIDE1>(x, w, results_1 + (u64)n * (SIDE1 * SIDE1 * 4), warp, lane, first);
+    sync_shared_memory();
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     store_4_bytes(y + ((warp * 4 + i) * 32 + output_of(lane)) * 4, as_bits(sums[i]));
-  BARRIER();
+  SYNC_THREADS();
   if (thread < 32) {
     float total[4] = {0, 0, 0, 0};
     for (int other = 0; other < THREADS / 32; ++other) {
@@ -733,82 +741,82 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       for (int j = 0; j < 4; ++j) total[j] += as_float(found[j]);
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) found_by_block(parts)[BIAS_NUMBERS + 4 * thread + j] = total[j];
+    for (int j = 0; j < 4; ++j) sums_of_block(parts)[BIAS_NUMBERS + 4 * thread + j] = total[j];
   }
 }
 
-// Gradients of the weights: for each step of 16 terms the pixels, turned, times the cut gradient of the
-// results. Pieces of both are copied while those before are multiplied. Each warp sums over its share
-// of the places of all images of a block, for its part of the terms; the shares are added at the end,
-// in one order.
-template <int THREADS_, int SHARES_, int STAGES_, int STEPS_, int PIXELS_BYTES_, int PLACES_>
-struct Sums {
-  static constexpr int THREADS = THREADS_, SHARES = SHARES_, STAGES = STAGES_, PLACES = PLACES_;
+// Weight gradients: for each step of 16 terms, the transposed pixels times the masked gradient of the
+// results. Pieces of both are copied while earlier pieces are multiplied. Each warp sums over some of the
+// positions of all images of a block (its share), for some of the terms (its part). The shares are added
+// at the end, in a fixed order.
+template <int THREADS_, int SHARES_, int STAGES_, int STEPS_, int PIXELS_BYTES_, int POSITIONS_>
+struct WeightGradient {
+  static constexpr int THREADS = THREADS_, SHARES = SHARES_, STAGES = STAGES_, POSITIONS = POSITIONS_;
   static constexpr int WARPS = THREADS / 32, PARTS = WARPS / SHARES, STEPS = STEPS_;
-  static constexpr int TERMS = 16 * PARTS;  // in a step of all parts
+  static constexpr int TERMS = 16 * PARTS;  // of all parts in a step
   static constexpr int PIXELS_BYTES = PIXELS_BYTES_, NUMBERS = STEPS * TERMS * 32;
-  static constexpr int STAGE = PIXELS_BYTES + PLACES * PIXEL_BYTES, BYTES = STAGES * STAGE;
+  static constexpr int STAGE = PIXELS_BYTES + POSITIONS * PIXEL_BYTES, BYTES = STAGES * STAGE;
   static_assert(SHARES * NUMBERS * 4 <= BYTES, "the sums of all warps fit");
 
-  // Of `images` images in `pieces` pieces, `copy(n, piece, to, arrival, worker)` copies one by all
-  // threads, neighbours in different warps: pixels to `to`, where eight terms of a step and a place are
-  // `pixel(to, step, eight, place)`, and PIXELS_BYTES further the cut gradient, planes of PLACES.
-  // `blocks(piece)`: how often 16 places.
+  // Sums over `images` images of `pieces` pieces. `copy(n, piece, to, barrier, worker)`, called by all
+  // threads, copies a piece: the pixels to `to` and the masked gradient, as planes of POSITIONS, to
+  // `to` + PIXELS_BYTES. `pixel(to, step, eight, position)`: address of eight terms of a step at a position.
+  // `blocks(piece)`: the number of positions, divided by 16.
   template <class Copy, class Blocks, class Pixel>
-  static __device__ __forceinline__ void run(u32 start, Arrivals<STAGES>& arrivals, int pieces,
+  static __device__ __forceinline__ void run(u32 start, Mbarriers<STAGES>& barriers, int pieces,
                                              int images, const Copy& copy, const Blocks& blocks,
                                              const Pixel& pixel, float* out) {
-    int thread = threadIdx.x, warp = alike(thread / 32), lane = thread % 32;
+    int thread = threadIdx.x, warp = warp_uniform(thread / 32), lane = thread % 32;
     int share = warp % SHARES, part = warp / SHARES, numbers = images * pieces;
     auto begin = [&](int number) {
       if (number < numbers)
         copy(blockIdx.x + number / pieces * gridDim.x, number % pieces,
-             start + number % STAGES * STAGE, arrivals.at(number % STAGES), lane * WARPS + warp);
+             start + number % STAGES * STAGE, barriers.at(number % STAGES), lane * WARPS + warp);
     };
     float sum[STEPS][4][4];
 #pragma unroll
     for (int i = 0; i < STEPS * 16; ++i) sum[i / 16][i / 4 % 4][i % 4] = 0.0f;
-    BARRIER();
-    for (int i = thread; i < BYTES / UNIT; i += THREADS)  // where nothing is copied to, and no NaN
+    SYNC_THREADS();
+    for (int i = thread; i < BYTES / UNIT; i += THREADS)  // no NaN where no_op is copied to
       store_16_bytes(start + i * UNIT, 0, 0, 0, 0);
-    show_to_products_and_copies();
-    BARRIER();
+    fence_async_proxy();
+    SYNC_THREADS();
     for (int number = 0; number < STAGES - 1; ++number) begin(number);
 #pragma unroll 1
     for (int number = 0; number < numbers; ++number) {
-      BARRIER();
+      SYNC_THREADS();
       begin(number + STAGES - 1);
-      arrivals.wait(number % STAGES);
-      u32 to = start + number % STAGES * STAGE, slopes = to + PIXELS_BYTES;
+      barriers.wait(number % STAGES);
+      u32 to = start + number % STAGES * STAGE, masked = to + PIXELS_BYTES;
       int count = blocks(number % pieces);
 #pragma unroll 1
       for (int block = share; block < count; block += SHARES) {
         u32 b[2][4];
 #pragma unroll
         for (int j = 0; j < 2; ++j)
-          load_turned_matrix(
-              b[j], slopes + ((2 * j + (lane >> 4)) * PLACES + 16 * block + (lane & 15)) * UNIT);
-        int place = 16 * block + (lane >> 4) * 8 + (lane & 7), eight = 2 * part + (lane >> 3 & 1);
+          load_matrix_transposed(
+              b[j], masked + ((2 * j + (lane >> 4)) * POSITIONS + 16 * block + (lane & 15)) * UNIT);
+        int position = 16 * block + (lane >> 4) * 8 + (lane & 7), eight = 2 * part + (lane >> 3 & 1);
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
           u32 a[4];
-          load_turned_matrix(a, pixel(to, step, eight, place));
+          load_matrix_transposed(a, pixel(to, step, eight, position));
 #pragma unroll
           for (int n = 0; n < 4; ++n)
             multiply_add(sum[step][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
       }
     }
-    BARRIER();
+    SYNC_THREADS();
 #pragma unroll
     for (int i = 0; i < STEPS * 16; i += 2) {
       int step = i / 16, n = i / 4 % 4, half = i / 2 % 2;
       int row = 16 * part + (lane >> 2) + 8 * half, output = 8 * n + 2 * (lane & 3);
-      u32 place = start + (share * NUMBERS + (step * TERMS + row) * 32 + output) * 4;
-      store_4_bytes(place, as_bits(sum[step][n][2 * half]));
-      store_4_bytes(place + 4, as_bits(sum[step][n][2 * half + 1]));
+      u32 position = start + (share * NUMBERS + (step * TERMS + row) * 32 + output) * 4;
+      store_4_bytes(position, as_bits(sum[step][n][2 * half]));
+      store_4_bytes(position + 4, as_bits(sum[step][n][2 * half + 1]));
     }
-    BARRIER();
+    SYNC_THREADS();
     for (int i = thread; i < NUMBERS / 4; i += THREADS) {
       float total[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -827,76 +835,77 @@ __device__ __forceinline__ int images_of_block(int count) {
   return (int)blockIdx.x < count ? (count - 1 - (int)blockIdx.x) / (int)gridDim.x + 1 : 0;
 }
 
-// Of the first convolution, in bands of eight rows. `cut`: planes of FirstGradient::LEAVING places.
+// The first convolution, in bands of eight rows. `masked`: planes of FirstGradient::STORED positions.
 constexpr int SUM_ROWS = 8, SUM_BANDS = 6;
 using SumPixels = Band<SUM_ROWS>;
-using FirstSums = Sums<224, 7, 4, FIRST_STEPS, SumPixels::BYTES, SUM_ROWS * HALF>;
-static_assert(FIRST_NUMBERS == FirstSums::NUMBERS, "where those of the later ones begin");
-extern "C" __global__ void __launch_bounds__(FirstSums::THREADS, 1)
+using FirstWeightGradient = WeightGradient<224, 7, 4, FIRST_STEPS, SumPixels::BYTES, SUM_ROWS * HALF>;
+static_assert(FIRST_NUMBERS == FirstWeightGradient::NUMBERS, "the sums of the later weights follow");
+extern "C" __global__ void __launch_bounds__(FirstWeightGradient::THREADS, 1)
     first_weight_gradient(const unsigned char* images, const long long* sample,
-                          const long long* origins, const unsigned char* cut, float* parts, int count,
+                          const long long* origins, const unsigned char* masked, float* parts, int count,
                           int height, int columns) {
   u32 start = shared_start();
-  Arrivals<FirstSums::STAGES> arrivals{start + FirstSums::BYTES};
-  arrivals.set_up(threadIdx.x);
+  Mbarriers<FirstWeightGradient::STAGES> barriers{start + FirstWeightGradient::BYTES};
+  barriers.init(threadIdx.x);
   auto rows_of = [&](int band) { return band < SUM_BANDS - 1 ? SUM_ROWS : SIDE1 - 5 * SUM_ROWS; };
   auto blocks = [&](int band) { return (rows_of(band) * HALF + 15) / 16; };
-  auto copy = [&](int n, int band, u32 to, u32 arrival, int worker) {
+  auto copy = [&](int n, int band, u32 to, u32 barrier, int worker) {
     int rows = rows_of(band);
     u32 bytes = blocks(band) * 16 * UNIT;
-    if (worker == 0) expect_bytes(arrival, SumPixels::lines(rows) * HALF * UNIT + 4 * bytes);
+    if (worker == 0) mbarrier_expect_bytes(barrier, SumPixels::lines(rows) * HALF * UNIT + 4 * bytes);
     if (worker < 4)
-      copy_in(to + FirstSums::PIXELS_BYTES + worker * FirstSums::PLACES * UNIT,
-              cut + (((u64)n * 4 + worker) * FirstGradient::LEAVING + band * FirstSums::PLACES) * UNIT,
-              bytes, arrival);
+      copy_in(to + FirstWeightGradient::PIXELS_BYTES + worker * FirstWeightGradient::POSITIONS * UNIT,
+              masked + (((u64)n * 4 + worker) * FirstGradient::STORED +
+                        band * FirstWeightGradient::POSITIONS) * UNIT,
+              bytes, barrier);
     SumPixels::copy(Crop(images, sample, origins, n, height, columns), SUM_ROWS * band, rows, to,
-                    arrival, worker);
+                    barrier, worker);
   };
-  auto pixel = [&](u32 to, int step, int eight, int place) {
-    return to + (SumPixels::terms(2 * step) + eight * SumPixels::to_second(step) + place) * UNIT;
+  auto pixel = [&](u32 to, int step, int eight, int position) {
+    return to + (SumPixels::terms(2 * step) + eight * SumPixels::to_second(step) + position) * UNIT;
   };
-  FirstSums::run(start, arrivals, SUM_BANDS, images_of_block(count), copy, blocks, pixel,
-                 found_by_block(parts));
+  FirstWeightGradient::run(start, barriers, SUM_BANDS, images_of_block(count), copy, blocks, pixel,
+                 sums_of_block(parts));
 }
 
-// Of a later one, from SIDE x SIDE inputs in planes. `cut`: planes of CHUNKS pieces.
+// A later convolution, from SIDE x SIDE inputs in planes. `masked`: planes of CHUNKS pieces.
 constexpr int STAGES = 4;
-template <int SIDE> struct LaterSums {
+template <int SIDE> struct LaterWeightGradient {
   static constexpr int CHUNK = chunk_of(SIDE), PLANE = CHUNK + 2 * SIDE + 2;
-  using All = Sums<256, 4, STAGES, 9, PLANE * PIXEL_BYTES, CHUNK>;
-  static __device__ __forceinline__ void run(u32 start, Arrivals<STAGES>& arrivals,
-                                             const unsigned char* inputs, const unsigned char* cut,
+  using All = WeightGradient<256, 4, STAGES, 9, PLANE * PIXEL_BYTES, CHUNK>;
+  static __device__ __forceinline__ void run(u32 start, Mbarriers<STAGES>& barriers,
+                                             const unsigned char* inputs, const unsigned char* masked,
                                              float* out, int count) {
-    auto copy = [&](int n, int chunk, u32 to, u32 arrival, int worker) {
+    auto copy = [&](int n, int chunk, u32 to, u32 barrier, int worker) {
       int first = chunk * CHUNK, left = SIDE * SIDE - first, pixels = left < PLANE ? left : PLANE;
       u64 plane = (u64)n * 4 + (worker & 3);
-      if (worker == 0) expect_bytes(arrival, 4 * (pixels + CHUNK) * UNIT);
+      if (worker == 0) mbarrier_expect_bytes(barrier, 4 * (pixels + CHUNK) * UNIT);
       if (worker < 4)
         copy_in(to + worker * PLANE * UNIT, inputs + (plane * SIDE * SIDE + first) * UNIT,
-                pixels * UNIT, arrival);
+                pixels * UNIT, barrier);
       else if (worker < 8)
         copy_in(to + All::PIXELS_BYTES + (worker & 3) * CHUNK * UNIT,
-                cut + (plane * CHUNKS * CHUNK + first) * UNIT, CHUNK * UNIT, arrival);
+                masked + (plane * CHUNKS * CHUNK + first) * UNIT, CHUNK * UNIT, barrier);
     };
-    auto pixel = [&](u32 to, int tap, int eight, int place) {
-      return to + (eight * PLANE + place + tap / 3 * SIDE + tap % 3) * UNIT;
+    auto pixel = [&](u32 to, int tap, int eight, int position) {
+      return to + (eight * PLANE + position + tap / 3 * SIDE + tap % 3) * UNIT;
     };
-    All::run(start, arrivals, CHUNKS, images_of_block(count), copy, [](int) { return CHUNK / 16; },
+    All::run(start, barriers, CHUNKS, images_of_block(count), copy, [](int) { return CHUNK / 16; },
              pixel, out);
   }
 };
-constexpr int LATER_BYTES = LaterSums<SIDE1>::All::BYTES;
-static_assert(LaterSums<SIDE2>::All::BYTES <= LATER_BYTES, "the largest first");
+constexpr int LATER_BYTES = LaterWeightGradient<SIDE1>::All::BYTES;
+static_assert(LaterWeightGradient<SIDE2>::All::BYTES <= LATER_BYTES, "the largest is first");
 extern "C" __global__ void __launch_bounds__(256, 1)
     later_weight_gradients(const unsigned char* results_1, const unsigned char* results_2,
-                           const unsigned char* results_3, const unsigned char* cut_2,
-                           const unsigned char* cut_3, const unsigned char* cut_4, float* parts,
+                           const unsigned char* results_3, const unsigned char* masked_2,
+                           const unsigned char* masked_3, const unsigned char* masked_4, float* parts,
                            int count) {
   u32 start = shared_start();
-  float* out = found_by_block(parts) + FIRST_NUMBERS;
-  Arrivals<STAGES> arrivals{start + LATER_BYTES};
-  arrivals.set_up(threadIdx.x);
-  LaterSums<SIDE1>::run(start, arrivals, results_1, cut_2, out, count);
-  LaterSums<SIDE2>::run(start, arrivals, results_2, cut_3, out + LATER_NUMBERS, count);
-  LaterSums<SIDE3>::run(start, arrivals, results_3, cut_4, out + 2 * LATER_NUMBERS, count);
+  float* out = sums_of_block(parts) + FIRST_NUMBERS;
+  Mbarriers<STAGES> barriers{start + LATER_BYTES};
+  barriers.init(threadIdx.x);
+  LaterWeightGradient<SIDE1>::run(start, barriers, results_1, masked_2, out, count);
+  LaterWeightGradient<SIDE2>::run(start, barriers, results_2, masked_3, out + LATER_NUMBERS, count);
+  LaterWeightGradient<SIDE3>::run(start, barriers, results_3, masked_4, out + 2 * LATER_NUMBERS, count);
 }
