@@ -41,11 +41,9 @@ docs: setup
 	$(VENV)/bin/cclf plot results/minigrid --methods a2c re3 cclf re3+cclf --out docs/figures/minigrid.svg
 	$(VENV)/bin/cclf plot results/minigrid --methods a2c curl cclf re3 re3+curl re3+cclf --profiles entropy-0.01 --out docs/figures/minigrid-controls.svg
 	$(VENV)/bin/cclf plot results/curiosity --methods cclf cclf-even cclf-shuffled curl --tasks minigrid/Empty-16x16 minigrid/DoorKey-6x6 minigrid/DoorKey-8x8 --profiles entropy-0.01 entropy-0.001 --out docs/figures/curiosity.svg
-	$(VENV)/bin/cclf plot results/curiosity results/dmc --less cclf-shuffled --out docs/figures/shuffled.svg
 	$(VENV)/bin/cclf plot results/drqv2 --published --out docs/figures/drqv2.svg
 	$(VENV)/bin/cclf plot results/dmc --methods rad drq curl curl+ cclf cclf-shuffled --tasks dmc/cartpole-swingup --profiles released-bf16 --out docs/figures/dmc.svg
-	$(VENV)/bin/cclf plot results/atari --scores --methods rainbow curl cclf cclf-shuffled --profiles released-tf32 --out docs/figures/atari.svg
-	$(VENV)/bin/cclf plot results/dmc --scores --methods drq cclf --profiles released-bf16 --out docs/figures/dmc-tasks.svg
+	$(VENV)/bin/python scripts/docs_figures.py # shuffled.svg, atari.svg, dmc-tasks.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

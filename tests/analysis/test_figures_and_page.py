@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.analysis import effects, figures, learning, load, page, styles
-from cclf.analysis.ends import ends
-from tiny_rows import TASK, row, runs_of
+from cclf.analysis import figures, learning, load, page, styles
+from tiny_rows import TASK, row
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -191,106 +190,6 @@ def test_some_profiles_can_be_drawn_alone(
     load.write_results([*rows, row("curl", 1, 100, profile="one")], tmp_path / "results")
     assert cli.main([*words, "two", "--methods", "curl"]) == 2
     assert "no run of these methods has --profiles two" in capsys.readouterr().err
-
-
-def test_a_difference_is_drawn_on_each_task_of_several_folders(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Means 0.7 and 0.6, both with a deviation of 0.1; at two moments only, so the last counts."""
-    other = "minigrid/Empty-16x16"
-    for task in (TASK, other):
-        rows = runs_of("cclf", [0.6, 0.7, 0.8], task=task) + runs_of(
-            "curl", [0.5, 0.6, 0.7], task=task
-        )
-        load.write_results([*rows, row("re3", value=0.5, task=task)], tmp_path / task)
-    rows = [each for task in (TASK, other) for each in load.read(tmp_path / task)]
-    found = effects.effects(rows, "cclf", "curl")
-    assert list(found) == [
-        f"{task.partition('/')[2]}, entropy-0.01 (3, end)" for task in (other, TASK)
-    ]
-    for interval in found.values():
-        assert float(interval.estimate) == pytest.approx(1.0)
-        assert float(interval.low) < 1.0 < float(interval.high)
-    assert effects.effects(rows, "cclf", "re3") == {}, "one seed has no deviation"
-    words = ["plot", *(str(tmp_path / task) for task in (TASK, other))]
-    assert cli.main([*words, "--less", "curl", "--out", str(tmp_path / "d.svg")]) == 0
-    assert "<!-- DoorKey-6x6, entropy-0.01 (3, end) -->" in (tmp_path / "d.svg").read_text()
-    capsys.readouterr()
-    assert cli.main([*words, "--less", "re3", "--out", str(tmp_path / "d.svg")]) == 2
-    assert "on no task do cclf and re3 have 2 seeds each" in capsys.readouterr().err
-    assert cli.main([*words, "--less", "cclf", "--out", str(tmp_path / "d.svg")]) == 2
-    assert "a method less itself" in capsys.readouterr().err
-    for more in (["--published"], ["--methods", "cclf", "re3"]):
-        assert cli.main([*words, "--less", "curl", *more, "--out", str(tmp_path / "d.svg")]) == 2
-        assert "leave --published and further methods out" in capsys.readouterr().err
-    assert cli.main(["plot", "--less", "re3"]) == 2
-    assert "name at least one folder" in capsys.readouterr().err
-
-
-def test_scores_are_the_last_returns_on_the_scale_of_each_game() -> None:
-    """Pong: random -20.7, human 14.6; Freeway: 0 and 29.6."""
-    rows = [row("cclf", 1, 200_000, 14.6, task="atari/Pong", repeat=4)]
-    rows += runs_of("cclf", [-20.7, 14.6], task="atari/Pong", repeat=4)[1:]
-    rows += [row("cclf", 1, 400_000, -20.7, task="atari/Pong", repeat=4)]
-    rows += runs_of("cclf", [29.6], task="atari/Freeway", repeat=4)
-    rows += runs_of("curl", [2.96], task="atari/Freeway", repeat=4)
-    rows += runs_of("curl", [5.0], task="atari/Unknown", repeat=4)
-    ((name, found),) = ends(rows).items()
-    assert name.startswith("atari")
-    assert list(found) == ["atari/Freeway", "atari/Pong"], "(1 + 0.1) / 2 before (0 + 1) / 2"
-    assert found["atari/Pong"]["cclf"].tolist() == pytest.approx([0.0, 1.0])
-    assert {m: s.tolist() for m, s in found["atari/Freeway"].items()} == {
-        "curl": pytest.approx([0.1]),
-        "cclf": pytest.approx([1.0]),
-    }
-    ((_, only),) = ends(rows, ["curl"]).items()
-    assert {task: list(scores) for task, scores in only.items()} == {"atari/Freeway": ["curl"]}
-
-
-@pytest.mark.filterwarnings("error")
-def test_scores_are_drawn_of_one_suite_and_profile(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = runs_of("cclf", [0.5, 0.7]) + runs_of("cclf", [0.6], profile="entropy-0.001")
-    rows += runs_of("curl", [0.4], task="minigrid/Empty-16x16")  # where CCLF has no run
-    load.write_results(rows, tmp_path)
-    words = ["plot", str(tmp_path), "--scores", "--out", str(tmp_path / "s.svg")]
-    assert cli.main([*words, "--profiles", "entropy-0.01"]) == 0
-    assert "<svg" in (tmp_path / "s.svg").read_text()
-    assert capsys.readouterr().err == ""
-    assert cli.main(words) == 2
-    assert (
-        "one suite and profile, these have minigrid, entropy-0.01; minigrid"
-        in capsys.readouterr().err
-    )
-    assert cli.main([*words, "--less", "cclf"]) == 2
-    assert "remove --less" in capsys.readouterr().err
-
-
-def test_a_difference_is_of_the_mean_over_training_where_runs_were_looked_at_often() -> None:
-    """0.5 and 0.4 over ten evaluations that rise by 0.2 from seed to seed, though both end alike."""
-    steps = [n * 10_000 for n in range(1, 11)]
-    rows = [
-        row(method, seed, at, 1.0 if at == steps[-1] else level + 0.2 * seed)
-        for method, level in (("cclf", 0.1), ("curl", 0.0))
-        for seed in (1, 2, 3)
-        for at in steps
-    ]
-    ((label, interval),) = effects.effects(rows, "cclf", "curl").items()
-    assert label == "DoorKey-6x6, entropy-0.01 (3)"
-    assert float(interval.estimate) == pytest.approx(0.1 / 0.2)
-
-
-def test_a_difference_on_atari_is_at_the_end_and_not_of_the_best_evaluations() -> None:
-    rows = [
-        row(method, seed, steps, value, task="atari/Pong", repeat=4)
-        for method, end in (("cclf", 4.0), ("curl", 3.0))
-        for seed in (1, 2)
-        for steps, value in ((40_000, 9.0 * seed), (80_000, end + seed))
-    ]
-    ((label, interval),) = effects.effects(rows, "cclf", "curl").items()
-    assert label == "Pong, entropy-0.01 (2, end)"
-    assert float(interval.estimate) == pytest.approx(1.0 / 0.5**0.5)
 
 
 def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:

@@ -75,9 +75,7 @@ def test_plot_beside_a_hostile_matplotlibrc_draws_the_same(results: Path, tmp_pa
     assert [name for name in HOSTILE if drawn[name] != drawn["none"]] == []
 
 
-@pytest.mark.parametrize(
-    "words", [["plot"], ["plot", "--less", "re3"], ["plot", "--scores"], ["report"]]
-)
+@pytest.mark.parametrize("words", [["plot"], ["report"]])
 def test_settings_of_the_calling_program_change_no_figure(
     results: Path, tmp_path: Path, words: list[str]
 ) -> None:

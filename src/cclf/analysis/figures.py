@@ -60,7 +60,7 @@ def learning_curves(
             elif len(curve.seeds) > 1:
                 thin = {"lw": 0.8, "alpha": 0.45, "marker": point, "ms": 2.5}
                 axis.plot(thousands, curve.outline.T, color=colour, **thin)
-        _style(axis, ENV_STEPS, ylabel, title)
+        style_axis(axis, ENV_STEPS, ylabel, title)
         if title in scales:
             axis.set_xlim(scales[title].x)
             axis.set_ylim(scales[title].y)
@@ -108,41 +108,7 @@ def intervals(
         axis.axvline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
     axis.set_yticks(range(len(values)), [plain(method) for method in values])
     axis.set_ylim(len(values) - 0.4, -0.6)  # the first on top, and none on the border
-    _style(axis, xlabel)
-    return figure
-
-
-MARKS = "oDs^vP"  # of methods, in turn: a colour alone does not tell them apart
-
-
-@settings()
-def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlabel: str) -> Any:
-    """One line per task with the score of every run of each method: a small mark per run, a large
-    one for their mean. Scores of 0 and 1 are marked."""
-    methods = list(dict.fromkeys(method for scores in tasks.values() for method in scores))
-    looks = styles(methods)
-    figure, axis = _panel((7.0, 0.3 * len(tasks) + 1.2))
-    for number, method in enumerate(methods):
-        mark, colour = MARKS[number % len(MARKS)], looks[method].colour
-        offset = 0.7 * ((number + 0.5) / len(methods) - 0.5)
-        found = [
-            (place, each[method]) for place, each in enumerate(tasks.values()) if method in each
-        ]
-        for place, runs in found:
-            at = place + offset
-            axis.plot(runs, [at] * len(runs), mark, color=colour, ms=3, alpha=0.45, mew=0)
-            axis.plot([runs.mean()], [at], mark, color=colour, ms=5)
-        axis.plot([], [], mark, color=colour, ms=5, label=plain(method))
-    for place in range(0, len(tasks), 2):
-        axis.axhspan(place - 0.5, place + 0.5, color="#888888", alpha=0.08, lw=0)
-    for score in (0.0, 1.0):
-        axis.axvline(score, color="#888888", lw=0.8, ls=(0, (4, 3)))
-    axis.set_yticks(range(len(tasks)), [plain(task.partition("/")[2]) for task in tasks])
-    axis.set_ylim(len(tasks) - 0.5, -0.5)
-    axis.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0))
-    _style(axis, xlabel)
-    axis.set_title(plain(title), fontsize=10, loc="right")
-    axis.grid(False, axis="y")
+    style_axis(axis, xlabel)
     return figure
 
 
@@ -161,7 +127,7 @@ def profiles(
         band = {"color": looks[method].colour, "alpha": 0.14, "lw": 0}
         axis.fill_between(thresholds, share.low, share.high, step="post", **band)
     axis.set_ylim(-0.02, 1.02)
-    _style(axis, xlabel, "share of runs above")
+    style_axis(axis, xlabel, "share of runs above")
     return figure
 
 
@@ -186,7 +152,7 @@ def over_training(
     axis.set_ylim(bottom=0.0)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4))
     axis.yaxis.get_offset_text().set_fontsize(8)
-    _style(axis, ENV_STEPS, ylabel, title)
+    style_axis(axis, ENV_STEPS, ylabel, title)
     return figure
 
 
@@ -213,7 +179,7 @@ def lines(
     axis.yaxis.get_offset_text().set_fontsize(8)
     if len(series) > 1:
         axis.legend(frameon=False, fontsize=8, ncols=2, handlelength=2.6)
-    _style(axis, ENV_STEPS, title=title)
+    style_axis(axis, ENV_STEPS, title=title)
     return figure
 
 
@@ -240,7 +206,7 @@ def _median(axis: Any, x: np.ndarray, y: np.ndarray, style: Style) -> None:
 def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str, colour: str = RED) -> Any:
     figure, axis = _panel()
     axis.hist(values, bins=40, color=colour, alpha=0.75)
-    _style(axis, xlabel, ylabel, title)
+    style_axis(axis, xlabel, ylabel, title)
     return figure
 
 
@@ -254,7 +220,7 @@ def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) ->
     size = 2.5 if len(shown) > 1_000 else 4.0  # few dots would be lost
     axis.plot(x[shown], y[shown], ".", ms=size, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
     _median(axis, x[order], y[order], Style(RED))
-    _style(axis, xlabel, ylabel, title)
+    style_axis(axis, xlabel, ylabel, title)
     return figure
 
 
@@ -284,7 +250,8 @@ def _panel(inches: tuple[float, float] = PANEL_INCHES, dpi: float | None = None)
     return figure, figure.subplots()
 
 
-def _style(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
+def style_axis(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
+    """Labels, grid and spines, the same in every figure."""
     axis.set_title(plain(title), fontsize=10, loc="left")
     axis.set_xlabel(xlabel, fontsize=8)
     axis.set_ylabel(ylabel, fontsize=8)
