@@ -191,5 +191,5 @@ def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
 
 def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):
     hide(monkeypatch, "torch.utils.tensorboard")
-    assert make_loggers(tiny_config(tensorboard=True), tmp_path, 0, False) == []
+    assert make_loggers(tiny_config(tensorboard=True), tmp_path, 0) == []
     assert capsys.readouterr().err.startswith("cclf: warning: no TensorBoard: ")

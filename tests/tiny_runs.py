@@ -7,7 +7,7 @@ import torch
 
 from cclf import build, presets
 from cclf.storage.loggers import make_loggers
-from cclf.storage.tables import RunLog
+from cclf.storage.run_log import RunLog
 from cclf.training.loop import ActiveRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
@@ -123,7 +123,7 @@ def run(config, folder, stop_at=None, prepare=lambda _: None):
     training.resume()
     stop = StopAt(stop_at)
     moment = training.env_steps, training.evaluation_due
-    log = RunLog(folder, learner.metric_names, make_loggers(config, folder, *moment), *moment)
+    log = RunLog(folder, learner.metric_names, make_loggers(config, folder, moment[0]), *moment)
     progress = QuietProgress(config.run.env_steps, training.env_steps, stop)
     for error in train_loop([ActiveRun(training, log, progress)], stop).values():
         raise error

@@ -26,8 +26,7 @@ from cclf.storage.run_folder import (
     read_weights,
 )
 from cclf.storage.safe_loading import data_error_context, load_state
-from cclf.storage.table_records import final_rows, write_final_record
-from cclf.storage.tables import EVAL_COLUMNS, CsvTable
+from cclf.storage.tables import EVAL_COLUMNS, CsvTable, final_rows, write_final_record
 from cclf.training.agent import Agent, plain_agent
 from cclf.training.evaluation import EvaluationSteps, EvaluationStoppedError
 from cclf.training.evaluation_workers import EvaluationWorkers

@@ -13,7 +13,7 @@ import rainbow_inputs
 from cclf import build
 from cclf.errors import WorkerError
 from cclf.storage import checkpoint
-from cclf.storage.tables import RunLog
+from cclf.storage.run_log import RunLog
 from cclf.training.loop import ActiveRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal

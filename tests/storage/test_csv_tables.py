@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from cclf.storage.loggers import TensorBoard
-from cclf.storage.tables import CLOCK_COLUMNS, EVAL_COLUMNS, CsvTable, MetricAccumulator, RunLog
+from cclf.storage.run_log import RunLog
+from cclf.storage.tables import CLOCK_COLUMNS, EVAL_COLUMNS, CsvTable
+from cclf.training.metrics import MetricAccumulator
 from tiny_runs import rows
 
 REQUIRED = (
@@ -79,12 +81,12 @@ def test_missing_values_are_empty_and_floats_keep_eight_digits(tmp_path):
 
 def test_averages_are_means_since_the_last_row():
     averages = MetricAccumulator()
-    assert averages.take() == {}
+    assert averages.mean_and_reset() == {}
     averages.add({"loss": torch.tensor(1.0), "rare": torch.tensor(5.0)})
     averages.add({"loss": torch.tensor(2.0)})
     averages.add({"loss": torch.tensor(6.0)})
-    assert averages.take() == {"loss": 3.0, "rare": 5.0}
-    assert averages.take() == {}
+    assert averages.mean_and_reset() == {"loss": 3.0, "rare": 5.0}
+    assert averages.mean_and_reset() == {}
 
 
 def test_averages_of_large_numbers_do_not_lose_digits():
@@ -92,7 +94,7 @@ def test_averages_of_large_numbers_do_not_lose_digits():
     for _ in range(3):
         averages.add({"q": torch.tensor(16_777_216.0)})
     averages.add({"q": torch.tensor(16_777_220.0)})
-    assert averages.take() == {"q": 16_777_217.0}
+    assert averages.mean_and_reset() == {"q": 16_777_217.0}
 
 
 def test_averages_survive_a_checkpoint():
@@ -102,7 +104,7 @@ def test_averages_survive_a_checkpoint():
     theirs.load_state_dict(ours.state_dict())
     for averages in (ours, theirs):
         averages.add({"loss": torch.tensor(0.3)})
-    assert ours.take() == theirs.take()
+    assert ours.mean_and_reset() == theirs.mean_and_reset()
 
 
 def test_adding_never_asks_the_device():

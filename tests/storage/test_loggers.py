@@ -2,19 +2,16 @@
 none of it can change a run or end it."""
 
 import importlib.machinery
-import io
 import json
 import sqlite3
 import sys
 import types
 
-import numpy as np
 import pytest
 
 from cclf.errors import ConfigError
-from cclf.storage import loggers, trackers
-from cclf.storage.loggers import hyperparameters, make_loggers
-from cclf.storage.tables import RunLog
+from cclf.storage.loggers import TRACKER_FILE, hyperparameters, make_loggers
+from cclf.storage.run_log import RunLog
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, run, tables, tiny_config, tiny_options
 
@@ -65,7 +62,7 @@ def stand(monkeypatch):
 
 def write(config, folder, since=0, until=60, killed=False):
     """What a run writes that goes on after `since`, and is killed or stops after `until`."""
-    log = RunLog(folder, ("loss",), make_loggers(config, folder, since, False), since)
+    log = RunLog(folder, ("loss",), make_loggers(config, folder, since), since)
     for step in range(since + 10, until + 1, 10):
         clocks = {"env_steps": step, "agent_steps": step, "updates": step}
         log.write("train", clocks | {"episodes": 1, "loss": step / 7})
@@ -110,10 +107,10 @@ def test_a_tracker_gets_the_rows_of_a_run_and_changes_none(tmp_path, stand):
 def test_weights_and_biases_draws_over_environment_steps(tmp_path, stand):
     """Its own counter must grow, and an evaluation beside training ends after later rows."""
     config = tiny_config(tracker="wandb")
-    (mirror,) = make_loggers(config, tmp_path, 0, False)
-    assert mirror._run._run.metrics == [("env_steps", None), ("*", "env_steps")]
-    mirror.show("train", {"env_steps": 40, "agent_steps": 20, "updates": 3}, {"train/x": 1.0})
-    mirror.show("eval", {"env_steps": 30, "agent_steps": 15, "updates": 2}, {"eval/x": 1.0})
+    (logger,) = make_loggers(config, tmp_path, 0)
+    assert logger._run.metrics == [("env_steps", None), ("*", "env_steps")]
+    logger.log({"env_steps": 40, "agent_steps": 20, "updates": 3}, {"train/x": 1.0})
+    logger.log({"env_steps": 30, "agent_steps": 15, "updates": 2}, {"eval/x": 1.0})
     (shown,) = stand.runs.values()
     assert shown[1][1] == {"env_steps": 30, "agent_steps": 15, "updates": 2, "eval/x": 1.0}
     assert stand.begun[0]["reinit"] == "create_new", "runs of one process do not end each other"
@@ -156,9 +153,7 @@ def test_a_run_that_begins_again_is_another_tracked_run(tmp_path, stand):
     assert steps(second, TRAIN) == [10, 20, 30, 40, 50, 60]
 
 
-def test_a_tracker_that_fails_leaves_and_gets_what_it_missed_at_the_next_start(
-    tmp_path, stand, capsys
-):
+def test_tracker_that_fails_is_dropped_until_the_next_start(tmp_path, stand, capsys):
     config = tiny_config(tracker="trackio")
     stand.fails_at = 2
     write(config, tmp_path, until=40)
@@ -168,7 +163,22 @@ def test_a_tracker_that_fails_leaves_and_gets_what_it_missed_at_the_next_start(
     assert len(rows(tmp_path / "train.csv")) == 4
     stand.fails_at = None
     write(config, tmp_path, since=40)
-    assert_each_row_once(stand)
+    ((shown),) = stand.runs.values()
+    assert steps(shown, TRAIN) == [10, 20, 50, 60]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("logger", ["wandb", "tensorboard"])
+def test_logger_that_is_added_later_begins_at_the_checkpoint(tmp_path, stand, logger, killed):
+    write(tiny_config(), tmp_path, until=50 if killed else 30, killed=killed)
+    if logger == "wandb":
+        write(tiny_config(tracker="wandb"), tmp_path, since=30)
+        ((shown),) = stand.runs.values()
+        found = steps(shown, TRAIN)
+    else:
+        write(tiny_config(tensorboard=True), tmp_path, since=30)
+        found = steps_in_tensorboard(tmp_path, TRAIN)
+    assert found == [40, 50, 60]
 
 
 def test_a_tracker_that_cannot_finish_does_not_fail_a_run(tmp_path, stand, monkeypatch, capsys):
@@ -181,28 +191,22 @@ def test_a_tracker_that_cannot_finish_does_not_fail_a_run(tmp_path, stand, monke
     assert_each_row_once(stand)
 
 
-def test_a_tracker_that_is_asked_for_later_gets_all_rows(tmp_path, stand):
-    write(tiny_config(), tmp_path, until=30)
-    write(tiny_config(tracker="wandb"), tmp_path, since=30)
-    assert_each_row_once(stand)
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "",
         "{}",
         "[1]",
-        '{"tracker": "trackio", "id": "../../x", "shown": {"train": 9, "eval": 9}}',
-        '{"tracker": "wandb", "id": "0123abcd", "shown": {"train": 9, "eval": 9}}',
-        '{"tracker": "trackio", "id": "0123abcd", "shown": {"train": "9", "eval": 9}}',
+        '{"tracker": "trackio", "id": "../../x"}',
+        '{"tracker": "wandb", "id": "0123abcd"}',
+        '{"tracker": "trackio", "id": 1}',
     ],
 )
 def test_a_file_that_names_no_tracked_run_of_ours_is_replaced(tmp_path, stand, text):
-    (tmp_path / trackers.FILE).write_text(text)
-    (mirror,) = make_loggers(tiny_config(tracker="trackio"), tmp_path, 30, False)
-    assert mirror.shown == {"train": -1, "eval": -1}
-    written = json.loads((tmp_path / trackers.FILE).read_text())
+    (tmp_path / TRACKER_FILE).write_text(text)
+    (logger,) = make_loggers(tiny_config(tracker="trackio"), tmp_path, 30)
+    assert not logger.keeps_later_rows
+    written = json.loads((tmp_path / TRACKER_FILE).read_text())
     assert written["id"] != "0123abcd"
     assert stand.begun[0]["name"].endswith(written["id"])
 
@@ -216,13 +220,13 @@ def raising(**_):
 def test_a_tracker_that_does_not_start_is_refused_before_the_first_step(tmp_path, tracker):
     sys.modules[tracker].init = raising
     with pytest.raises(ConfigError, match=f"{tracker} did not start: ConnectionError: no network"):
-        make_loggers(tiny_config(tracker=tracker), tmp_path, 0, False)
+        make_loggers(tiny_config(tracker=tracker), tmp_path, 0)
 
 
 @pytest.mark.usefixtures("stand")
 def test_a_tracker_that_does_not_start_again_does_not_keep_a_run_from_going_on(tmp_path, capsys):
     sys.modules["wandb"].init = raising
-    assert make_loggers(tiny_config(tracker="wandb"), tmp_path, 30, False) == []
+    assert make_loggers(tiny_config(tracker="wandb"), tmp_path, 30) == []
     assert "cclf: warning: wandb did not start: ConnectionError" in capsys.readouterr().err
 
 
@@ -249,72 +253,44 @@ def test_seeds_of_one_process_are_tracked_apart_and_only_folders_are_printed(tmp
 def test_nothing_is_imported_that_was_not_asked_for(tmp_path, monkeypatch):
     for name in ("trackio", "wandb", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert make_loggers(tiny_config(), tmp_path, 0, False) == []
+    assert make_loggers(tiny_config(), tmp_path, 0) == []
 
 
 # --- TensorBoard
 
 
-@pytest.fixture(scope="module")
-def board(tmp_path_factory):
+def tensorboard_events(folder):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    pytest.importorskip("imageio")
-    folder = tmp_path_factory.mktemp("board")
-    config = tiny_config(tensorboard=True)
-    write(config, folder, until=30)
-    write(config, folder, since=30)
-    log = RunLog(folder, ("loss",), make_loggers(config, folder, 60, False), 60)
-    pictures = [np.full((48, 64, 3), 40 * n, np.uint8) for n in range(5)]
-    log.show_video(folder / "episode-60.mp4", pictures, 60)
-    log.close()
+    pytest.importorskip("torch.utils.tensorboard")
     board = events.EventAccumulator(str(folder / "tensorboard"))
     board.Reload()
-    return config, board
+    return board
 
 
-def test_tensorboard_shows_hyperparameters_of_one_run(board):
-    from tensorboard.plugins.hparams import plugin_data_pb2
+def steps_in_tensorboard(folder, name):
+    return [event.step for event in tensorboard_events(folder).Scalars(name)]
 
-    config, mirror = board
-    name = "_hparams_/session_start_info"
-    data = plugin_data_pb2.HParamsPluginData.FromString(
-        mirror.SummaryMetadata(name).plugin_data.content
-    )
-    shown = data.session_start_info.hparams
-    assert shown["algorithm.hidden_dim"].number_value == 16
-    assert shown["task"].string_value == "toy/reach-1d"
-    assert shown["method.reward"].string_value == "True"
-    assert shown.keys() == hyperparameters(config).keys()
-    text = mirror.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_tensorboard_shows_each_row_once_after_a_resume(tmp_path, killed):
+    config = tiny_config(tensorboard=True)
+    pytest.importorskip("tensorboard")
+    write(config, tmp_path, until=50 if killed else 30)  # flushed, also if rows are to be lost
+    write(config, tmp_path, since=30)
+    assert steps_in_tensorboard(tmp_path, "train/loss") == [10, 20, 30, 40, 50, 60]
+    assert steps_in_tensorboard(tmp_path, EVAL) == [30, 60]
+
+
+def test_tensorboard_shows_options_and_speed(tmp_path):
+    pytest.importorskip("tensorboard")
+    config = tiny_config(tensorboard=True)
+    write(config, tmp_path)
+    board = tensorboard_events(tmp_path)
+    text = board.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "| algorithm.hidden_dim | 16 |" in text
-
-
-def test_tensorboard_shows_speed_and_the_episode(board):
-    _, mirror = board
-    speed = mirror.Scalars("speed/env_steps_per_second")
-    assert [event.step for event in speed] == [20, 30, 50, 60], "since the row before"
+    speed = board.Scalars("speed/env_steps_per_second")
+    assert [event.step for event in speed] == [20, 30, 40, 50, 60], "since the row before"
     assert all(0 < event.value < 1e6 for event in speed)
-    (image,) = mirror.Images("eval/episode")
-    assert image.step == 60
-    assert image.encoded_image_string.startswith(b"GIF89a")
-
-
-def test_a_tensorboard_that_is_asked_for_later_shows_all_rows(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    write(tiny_config(), tmp_path, until=30)
-    write(tiny_config(tensorboard=True), tmp_path, since=30)
-    board = events.EventAccumulator(str(tmp_path / "tensorboard"))
-    board.Reload()
-    assert [event.step for event in board.Scalars("train/loss")] == [10, 20, 30, 40, 50, 60]
-    assert [event.step for event in board.Scalars(EVAL)] == [30, 60]
-
-
-def test_a_long_episode_of_large_pictures_stays_small():
-    imageio = pytest.importorskip("imageio.v2")
-    pictures = [np.full((600, 400, 3), n % 250, np.uint8) for n in range(1_000)]
-    read = imageio.mimread(io.BytesIO(loggers.gif(pictures)), memtest=False)
-    assert len(read) <= 150
-    assert read[0].shape[:2] == (200, 134)
 
 
 def test_options_that_do_nothing_are_no_hyperparameters():
@@ -360,7 +336,7 @@ def test_trackio_itself_keeps_two_runs_of_one_process_going(tmp_path, monkeypatc
     monkeypatch.setattr(Run, "finish", lambda run: ended.append(run))
     for seed in (1, 2):
         (tmp_path / str(seed)).mkdir()
-        make_loggers(tiny_config(tracker="trackio", seed=seed), tmp_path / str(seed), 0, False)
+        make_loggers(tiny_config(tracker="trackio", seed=seed), tmp_path / str(seed), 0)
     assert not ended
 
 
@@ -371,7 +347,7 @@ def test_wandb_itself_goes_on_with_a_run_offline(tmp_path, monkeypatch):
     config = tiny_config(tracker="wandb")
     write(config, tmp_path, until=30)
     write(config, tmp_path, since=30)
-    identity = json.loads((tmp_path / trackers.FILE).read_text())["id"]
+    identity = json.loads((tmp_path / TRACKER_FILE).read_text())["id"]
     found = sorted(path.name for path in (tmp_path / "wandb").glob("offline-run-*"))
     assert len(found) == 2
     assert all(name.endswith(identity) for name in found)

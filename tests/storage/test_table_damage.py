@@ -13,14 +13,15 @@ import cclf as package
 from cclf import build
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
-from cclf.storage.table_records import (
+from cclf.storage.run_log import RunLog
+from cclf.storage.tables import (
+    CsvTable,
     TableRecord,
     check_tables,
     read_final_record,
     rows_up_to,
     table_damage,
 )
-from cclf.storage.tables import CsvTable, RunLog
 from cclf.training import trainer
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options

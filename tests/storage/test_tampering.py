@@ -240,7 +240,7 @@ def resume(config, folder, _tmp):
                 for _ in range(3):
                     for _ in training.learner.turn(training.env_steps):
                         pass
-                training.averages.take()
+                training.averages.mean_and_reset()
                 training.state_dict()
         finally:
             agent.close()

@@ -8,7 +8,7 @@ import torch
 from cclf import build
 from cclf.algorithms.common import pixel_learner
 from cclf.errors import ConfigError
-from cclf.storage.tables import RunLog
+from cclf.storage.run_log import RunLog
 from cclf.training import loop
 from cclf.training.evaluation import Evaluation
 from cclf.training.loop import ActiveRun, Schedule, TrainingRun, train_loop
@@ -129,7 +129,7 @@ def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(
     learner = Scripted(stride=16)
     training = TrainingRun(Schedule(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
     stop = StopAt()
-    log = RunLog(tmp_path, learner.metric_names, mirrors=(), resume_env_steps=0)
+    log = RunLog(tmp_path, learner.metric_names, loggers=(), resume_env_steps=0)
     assert not train_loop([ActiveRun(training, log, QuietProgress(100, 0, stop))], stop)
     assert training.finished
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
@@ -404,7 +404,7 @@ def test_the_last_evaluations_of_all_runs_go_on_side_by_side(tmp_path):
         training = TrainingRun(
             plan, learner, lambda moment, _, name=name: evaluation(name, moment), folder
         )
-        log = RunLog(folder, learner.metric_names, mirrors=(), resume_env_steps=0)
+        log = RunLog(folder, learner.metric_names, loggers=(), resume_env_steps=0)
         runs.append(ActiveRun(training, log, QuietProgress(60, 0, stop)))
     assert not train_loop(runs, stop)
     assert [word for word, _, moment in told if moment == 60] == [

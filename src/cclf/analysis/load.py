@@ -27,7 +27,7 @@ from cclf.errors import ConfigError
 from cclf.storage import run_end, safe_loading
 from cclf.storage.atomic_files import find_files, write_output
 from cclf.storage.safe_loading import DATA_ERRORS, check_data, data_error_context, read_text
-from cclf.storage.table_records import table_damage
+from cclf.storage.tables import table_damage
 
 # what a sweep notes of a run, what a run leaves of itself
 FAILURE_MARK, FAILURE_BUNDLE = "failed.json", "failure"

@@ -1,129 +1,176 @@
-"""Programs that show a run while it goes on. The tables are the truth: mirrors are fed from their
-rows, and learn of nothing else."""
+"""Loggers: TensorBoard, W&B and trackio. They receive the rows of train.csv and eval.csv while they
+are written; their packages are imported only if they are used."""
 
+import contextlib
+import contextvars
+import importlib
 import io
-from collections.abc import Mapping, Sequence
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from cclf.config import Config
-from cclf.console import warn
-from cclf.storage.trackers import EPISODE, make_tracker
+from cclf.console import say, warn
+from cclf.errors import ConfigError, short_error
+from cclf.storage.atomic_files import atomic_write
+from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_json
 
-_MOST_GIF_FRAMES, _MOST_GIF_PIXELS = 150, 256
+TRACKER_FILE = "tracker.json"
+PROJECT = "cclf"
+
+Hyperparameters = Mapping[str, bool | int | float | str]
 
 
 class Logger(Protocol):
     name: str
-    shown: dict[str, int]
-    """By table, the env steps of the last row that is there already; -1 for none."""
+    # Whether it still has the rows that an earlier process logged after the checkpoint.
+    keeps_later_rows: bool
 
-    def show(self, table: str, clocks: Mapping[str, int], numbers: Mapping[str, float]) -> None:
-        """The numbers of one row, by names such as train/critic_loss."""
+    def log(self, counters: Mapping[str, int], values: Mapping[str, float]) -> None:
+        """One row: its step counters, and its values by names such as train/critic_loss."""
 
-    def show_video(self, path: Path, pictures: Sequence[np.ndarray], env_steps: int) -> None: ...
+    def log_video(self, path: Path, env_steps: int) -> None: ...
     def close(self) -> None: ...
 
 
-def make_loggers(
-    config: Config, folder: Path, resume_env_steps: int, evaluation_due: bool
-) -> list[Logger]:
-    """Those that a config asks for, ready to go on from a checkpoint."""
-    mirrors: list[Logger] = []
+def make_loggers(config: Config, folder: Path, resume_env_steps: int) -> list[Logger]:
+    """The loggers that a config asks for, ready to go on from a checkpoint at `resume_env_steps`."""
+    loggers: list[Logger] = []
     if config.run.tensorboard:
         try:
-            mirrors.append(
-                TensorBoard(folder, hyperparameters(config), resume_env_steps, evaluation_due)
-            )
+            loggers.append(TensorBoard(folder, hyperparameters(config), resume_env_steps))
         except (ImportError, OSError) as error:
             warn(f"no TensorBoard: {error}")
     if config.run.tracker != "none":
-        facts = hyperparameters(config)
-        mirrors += make_tracker(config.run.tracker, config, facts, folder, resume_env_steps)
-    return mirrors
+        try:
+            loggers.append(Tracker(config, folder, resumes=resume_env_steps > 0))
+        except Exception as error:  # any error of a library that connects to a service
+            line = f"{config.run.tracker} did not start: {logger_error(error)}"
+            if not resume_env_steps:
+                remedy = f"correct this, or remove --tracker {config.run.tracker}"
+                raise ConfigError(f"{line}; {remedy}") from error
+            warn(f"{line}; the run goes on without it")
+    return loggers
 
 
-def hyperparameters(config: Config) -> dict[str, Any]:
-    """All that acts in a run, flat: `algorithm.discount`, and the names without a group."""
+def hyperparameters(config: Config) -> Hyperparameters:
+    """The active options of a run in one flat mapping, with names such as `algorithm.discount`."""
     values = config.to_dict()
     groups = ("env", "method", "algorithm", "run")
     flat = {name: value for name, value in values.items() if name not in groups}
-    for group in groups:
-        acting = {
-            name: value for name, value in values[group].items() if not config.why_inactive(name)
-        }
-        flat |= {f"{group}.{name}": value for name, value in acting.items()}
+    flat |= {
+        f"{group}.{name}": value
+        for group in groups
+        for name, value in values[group].items()
+        if not config.why_inactive(name)
+    }
     return {
         name: value if isinstance(value, (bool, int, float, str)) else str(value)
         for name, value in flat.items()
     }
 
 
+def logger_error(error: Exception) -> str:
+    """An error of a library as part of a line; some services answer with whole pages."""
+    return short_error(error)[:300].rstrip(".")
+
+
 class TensorBoard:
-    """Curves, the hyperparameters beside them, and the video, in `RUN/tensorboard`."""
+    """Curves and hyperparameters in `RUN/tensorboard`."""
 
     name = "TensorBoard"
+    keeps_later_rows = False
 
-    def __init__(
-        self,
-        folder: Path,
-        facts: Mapping[str, Any],
-        resume_env_steps: int,
-        evaluation_due: bool = False,
-    ):
+    def __init__(self, folder: Path, options: Hyperparameters, resume_env_steps: int):
         from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
 
-        where = folder / "tensorboard"
-        # What was shown of the steps from here on is to be forgotten; what the table keeps of this
-        # very step is shown again.
-        purge_step = resume_env_steps + 1 - evaluation_due
-        last = purge_step - 1 if where.exists() else -1
-        self.shown = {"train": last, "eval": last}
-        self._writer: Any = SummaryWriter(str(where), purge_step=purge_step)
-        # Not `add_hparams`, which makes a second run of it, named by the clock.
-        values = {name: str(fact) if type(fact) is bool else fact for name, fact in facts.items()}
-        described: Any = hparams
-        experiment, session, _ = described(values, {"eval/return_mean": 0.0})
-        for summary in (experiment, session):
-            self._writer.file_writer.add_summary(summary)  # type: ignore[attr-defined]
-        self._writer.add_text("config", _markdown(facts), resume_env_steps)
+        where = str(folder / "tensorboard")
+        self._writer: Any = SummaryWriter(where, purge_step=resume_env_steps + 1)
+        rows = (f"| {name} | {value} |" for name, value in options.items())
+        table = "\n".join(["| option | value |", "| --- | --- |", *rows])
+        self._writer.add_text("config", table, resume_env_steps)
 
-    def show(self, _: str, clocks: Mapping[str, int], numbers: Mapping[str, float]) -> None:
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, clocks["env_steps"])
+    def log(self, counters: Mapping[str, int], values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, counters["env_steps"])
 
-    def show_video(self, _: Path, pictures: Sequence[np.ndarray], env_steps: int) -> None:
-        """As an animated image: TensorBoard plays no mp4."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        height, width, _channels = pictures[0].shape
-        image = Summary.Image(
-            height=height, width=width, colorspace=3, encoded_image_string=gif(pictures)
-        )
-        value = Summary.Value(tag=EPISODE, image=image)
-        self._writer.file_writer.add_summary(Summary(value=[value]), env_steps)
+    def log_video(self, path: Path, env_steps: int) -> None:
+        """TensorBoard cannot play mp4 files."""
 
     def close(self) -> None:
         self._writer.close()
 
 
-def _markdown(facts: Mapping[str, Any]) -> str:
-    return "\n".join(
-        ["| option | value |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in facts.items())]
-    )
+class Tracker:
+    """A run of W&B (at its service, or with WANDB_MODE=offline in a folder for `wandb sync`) or of
+    trackio (in its own folder on this machine, TRACKIO_DIR). Their Python interfaces agree but for a
+    few options.
+
+    `RUN/tracker.json` holds the identity of the tracker's run, so that a resumed run goes on in it.
+    """
+
+    def __init__(self, config: Config, folder: Path, resumes: bool):
+        self.name: str = config.run.tracker
+        self._module = importlib.import_module(self.name)
+        identity = _known_identity(folder / TRACKER_FILE, self.name) if resumes else None
+        self.keeps_later_rows = identity is not None
+        identity = identity or secrets.token_hex(4)
+        options: dict[str, Any] = {
+            "project": PROJECT,
+            "group": f"{config.task} {config.method_name}",  # shared by the seeds of a method
+            "config": dict(hyperparameters(config)),
+            "resume": "allow",
+        }
+        if self.name == "wandb":
+            options |= {
+                "project": os.environ.get("WANDB_PROJECT") or PROJECT,
+                "id": identity,
+                "name": config.run_name(),
+                "reinit": "create_new",  # other runs of this process go on
+                "settings": self._module.Settings(console="off", quiet=True),
+            }
+        else:
+            options |= {"name": f"{config.run_name()}-{identity}", "embed": False}
+        # trackio ends the current run of its context when another one begins, and prints to standard
+        # output, where only the run folder may be printed.
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._run = contextvars.copy_context().run(self._module.init, **options)
+        where = f"trackio show --project {PROJECT}"
+        if self.name == "wandb":
+            # W&B's own step must never decrease, but an evaluation may end after a later row.
+            self._run.define_metric("env_steps")
+            self._run.define_metric("*", step_metric="env_steps")
+            offline = f"offline, for wandb sync {Path(self._run.dir).parent}"
+            where = offline if self._run.offline else self._run.url
+        identity_file = json.dumps({"tracker": self.name, "id": identity}) + "\n"
+        atomic_write(folder / TRACKER_FILE, identity_file.encode())
+        say(f"tracked by {self.name}: {where}")
+
+    def log(self, counters: Mapping[str, int], values: Mapping[str, float]) -> None:
+        if self.name == "wandb":
+            self._run.log({**counters, **values})
+        else:
+            self._run.log(dict(values), step=counters["env_steps"])
+
+    def log_video(self, path: Path, env_steps: int) -> None:
+        video = self._module.Video(str(path), format="mp4")
+        self.log({"env_steps": env_steps}, {"eval/episode": video})
+
+    def close(self) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._run.finish()
 
 
-def gif(pictures: Sequence[np.ndarray], frames_per_second: int = 30) -> bytes:
-    """As much of an episode as a page should carry: every n-th picture, every n-th pixel."""
-    import imageio.v2 as imageio
-
-    nth = -(-len(pictures) // _MOST_GIF_FRAMES)
-    step = -(-max(pictures[0].shape[:2]) // _MOST_GIF_PIXELS)
-    whole = io.BytesIO()
-    frames: list[Any] = [picture[::step, ::step] for picture in pictures[::nth]]
-    milliseconds = 1_000 * nth / frames_per_second
-    imageio.mimwrite(whole, frames, format="GIF", duration=milliseconds, loop=0)
-    return whole.getvalue()
+def _known_identity(path: Path, tracker: str) -> str | None:
+    """The identity in a tracker.json; None if there is none or if it is of another tracker."""
+    try:
+        saved = read_json(path)
+        check_data(saved["tracker"] == tracker, "another tracker's")
+        check_data(re.fullmatch("[0-9a-f]{8}", saved["id"]), "not made here")
+        return str(saved["id"])
+    except (OSError, *DATA_ERRORS):
+        return None

@@ -1,39 +1,45 @@
-"""What a run writes down: CSV files are the truth, mirrors such as TensorBoard show them. Clocks
-never mix: each row carries all three."""
+"""The CSV files of a run: train.csv, eval.csv and final.csv, verified against their records.
+
+A checkpoint records the number of rows of each file and a checksum of them. The final evaluation
+follows the last checkpoint, so final.json, which is written after its row, records final.csv.
+Commands that only read tables use this module, so it does not import torch.
+"""
 
 import csv
-import math
+import hashlib
+import json
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TextIO
 
-import numpy as np
-import torch
-
-from cclf.console import warn
-from cclf.storage.loggers import Logger
-from cclf.storage.safe_loading import check_data
-from cclf.storage.table_records import (
-    FINAL_RECORD,
-    TableRecord,
-    add_row,
-    check_tables,
-    rows_up_to,
-    sha256_of,
-    write_final_record,
+from cclf.errors import ConfigError
+from cclf.storage.atomic_files import atomic_write, replacing
+from cclf.storage.checkpoint_files import newest_tables
+from cclf.storage.safe_loading import (
+    check_data,
+    check_same_structure,
+    data_error_context,
+    read_json,
+    read_text,
 )
-from cclf.storage.trackers import short_tracker_error
-from cclf.types import Metrics, StateDict
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
 EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
+FINAL_RECORD = "final.json"
+
+
+class TableRecord(NamedTuple):
+    """Row count and checksum of a CSV file when it was recorded."""
+
+    columns: tuple[str, ...]
+    rows: int
+    sha256: str  # of the columns and these rows
 
 
 class CsvTable:
-    """A CSV file with fixed columns, flushed row by row. Reopened at a checkpoint, it forgets the
-    rows after it."""
+    """A CSV file with fixed columns; each row is flushed to the operating system when written."""
 
     def __init__(
         self,
@@ -43,46 +49,36 @@ class CsvTable:
         known: TableRecord | None = None,
         include_later: bool = False,
     ):
-        """`rows_up_to` decides which rows are kept. A table that a checkpoint recorded, or that has
-        rows, keeps its own columns: metrics that were declared later are left out of it, and
+        """Open the file with the rows that `rows_up_to` keeps. A file that a checkpoint recorded, or
+        that has rows, keeps its own columns: metrics that were declared later are not written, and
         metrics that no longer exist are empty."""
         kept = rows_up_to(path, resume_env_steps, known, include_later)
         self.columns = tuple(known.columns if known else kept[0] if kept else columns)
-        self._rows, self._sha256 = 0, sha256_of(self.columns)
-        temporary = path.with_suffix(".csv.tmp")
-        # never through a link or into a pipe that someone put there
-        temporary.unlink(missing_ok=True)
-        try:
-            with temporary.open("w", newline="") as file:
-                writer = csv.DictWriter(file, self.columns, lineterminator="\n")
-                writer.writeheader()
-                for row in kept:
-                    writer.writerow(
-                        self._counted({column: row.get(column, "") for column in self.columns})
-                    )
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        self.kept = kept
+        self._rows, self._sha256 = 0, _hash_of_columns(self.columns)
+        with replacing(path) as temporary, temporary.open("w", newline="") as file:
+            writer = self._writer_to(file)
+            writer.writeheader()
+            for row in kept:
+                self._write(writer, row)
         self._file = path.open("a", newline="")
-        self._writer = csv.DictWriter(self._file, self.columns, lineterminator="\n")
+        self._writer = self._writer_to(self._file)
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        self._writer.writerow(
-            self._counted({column: _text(row.get(column, "")) for column in self.columns})
-        )
+    def _writer_to(self, file: TextIO) -> "csv.DictWriter[str]":
+        return csv.DictWriter(file, self.columns, lineterminator="\n")
+
+    def _write(self, writer: "csv.DictWriter[str]", row: Mapping[str, object]) -> None:
+        text = {column: _text(row.get(column, "")) for column in self.columns}
+        writer.writerow(text)
+        self._rows += 1
+        _add_to_hash(self._sha256, self.columns, text)
+
+    def write(self, row: Mapping[str, object]) -> None:
+        """Append a row. Values of other columns are ignored; missing values are empty."""
+        self._write(self._writer, row)
         self._file.flush()
 
     def known(self) -> TableRecord:
         return TableRecord(self.columns, self._rows, self._sha256.hexdigest())
-
-    def _counted(self, row: dict[str, str]) -> dict[str, str]:
-        self._rows += 1
-        add_row(self._sha256, self.columns, row)
-        return row
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -91,158 +87,162 @@ class CsvTable:
         self._file.close()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
-class MetricAccumulator:
-    """Means of metrics over many updates. Values stay on the device until asked for: no stall per
-    update."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[torch.Tensor]] = {}
-
-    def add(self, metrics: Metrics) -> None:
-        for name, value in metrics.items():
-            values = self._values.setdefault(name, [])
-            if values and values[0].device != value.device:  # those of a checkpoint
-                values[:] = [old.to(value.device) for old in values]
-            values.append(value)
-
-    def take(self) -> dict[str, float]:
-        means = {
-            name: float(torch.stack(values).double().mean())
-            for name, values in self._values.items()
-        }
-        self._values.clear()
-        return means
-
-    def state_dict(self) -> StateDict:
-        return {name: torch.stack(values) for name, values in self._values.items()}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        for name, values in state.items():
-            fits = (
-                isinstance(values, torch.Tensor)
-                and values.ndim == 1
-                and len(values)
-                and values.is_floating_point()
-            )
-            check_data(fits, f"averages/{name} holds no numbers")
-        self._values = {name: list(values) for name, values in state.items()}
+def _hash_of_columns(columns: Iterable[str]) -> "hashlib._Hash":
+    return hashlib.sha256(json.dumps([*columns]).encode())
 
 
-def _reopened_final(
+def _add_to_hash(sha256: "hashlib._Hash", columns: Iterable[str], row: Mapping[str, str]) -> None:
+    sha256.update(json.dumps([row[column] for column in columns]).encode())
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file. An incomplete last line, which a full disk or a kill leaves, is
+    dropped."""
+    lines = read_text(path).splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    if not lines:  # the file is created with its header
+        raise ValueError("no header")
+    return list(csv.DictReader(lines))
+
+
+def rows_up_to(
+    path: Path,
+    resume_env_steps: int,
+    known: TableRecord | None,
+    include_later: bool = False,
+    recorded_by: str = "the checkpoint",
+    remedy: str = "",
+) -> list[dict[str, str]]:
+    """The rows of a CSV file to keep when a run resumes at `resume_env_steps`. Raises ConfigError if
+    the recorded rows are missing or changed.
+
+    Rows after the recorded ones, up to `resume_env_steps`, are kept with `include_later`, and where
+    nothing was recorded (runs of earlier versions).
+    """
+    if resume_env_steps <= 0 or (known is None and not os.path.lexists(path)):
+        return []
+    if not os.path.lexists(path) and (path.parent / "failure.json").exists():
+        return []  # a copied failure folder contains no CSV files
+    remedy = remedy or f"delete {path.parent / 'checkpoint'} to train from the beginning"
+    with data_error_context(f"cannot go on with {path}", f"restore it from a copy, or {remedy}"):
+        check_data(os.path.lexists(path), "it is missing")
+        rows = read_rows(path)
+        recorded = 0
+        if known is not None:
+            _check_recorded_rows(rows, known, recorded_by)
+            recorded = known.rows
+        later = rows[recorded:] if known is None or include_later else []
+        return rows[:recorded] + [row for row in later if int(row["env_steps"]) <= resume_env_steps]
+
+
+def _check_recorded_rows(rows: list[dict[str, str]], known: TableRecord, recorded_by: str) -> None:
+    first = rows[: known.rows]
+    check_data(
+        len(first) == known.rows,
+        f"it holds {len(rows)} of the {known.rows} rows that {recorded_by} recorded",
+    )
+    sha256 = _hash_of_columns(known.columns)
+    for row in first:
+        _add_to_hash(sha256, known.columns, row)
+    check_data(
+        sha256.hexdigest() == known.sha256,
+        f"its first {known.rows} rows are not those that {recorded_by} recorded",
+    )
+
+
+def check_tables(
+    folder: Path,
+    resume_env_steps: int,
+    evaluation_due: bool,
+    known: Mapping[str, TableRecord] | None,
+) -> None:
+    """Raise ConfigError if a CSV file does not match the checkpoint or final.json."""
+    known = known or {}
+    rows_up_to(folder / "train.csv", resume_env_steps, known.get("train"))
+    rows_up_to(folder / "eval.csv", resume_env_steps - evaluation_due, known.get("eval"))
+    if resume_env_steps > 0:
+        final_rows(folder, resume_env_steps, known.get("final"))
+
+
+def final_rows(
+    folder: Path, resume_env_steps: int, known: TableRecord | None = None
+) -> list[dict[str, str]]:
+    """The rows of final.csv that final.json records (all rows for runs of earlier versions). Raises
+    ConfigError if the file does not match the checkpoint, whose record is `known`, or final.json."""
+    path, record = folder / "final.csv", read_final_record(folder)
+    again = "" if known else "delete it to make the final evaluation again"
+    rows_up_to(path, resume_env_steps, known, True, remedy=again)
+    accept = f"delete {folder / FINAL_RECORD} to accept it as it is"
+    rows = rows_up_to(path, resume_env_steps, record, True, FINAL_RECORD, again or accept)
+    return rows if record is None else rows[: record.rows]
+
+
+def read_final_record(folder: Path) -> TableRecord | None:
+    """The record of final.csv in final.json; None where one of them is missing, as final.json is in
+    runs of earlier versions."""
+    path = folder / FINAL_RECORD
+    if not os.path.lexists(path) or not os.path.lexists(folder / "final.csv"):
+        return None
+    advice = "restore it from a copy, or delete it to accept final.csv as it is"
+    with data_error_context(f"cannot read {path}", advice):
+        record = read_json(path)
+        check_same_structure({"columns": [""], "rows": 0, "sha256": ""}, record, path.name)
+        return TableRecord(**record)
+
+
+def write_final_record(folder: Path, record: TableRecord) -> None:
+    atomic_write(folder / FINAL_RECORD, (json.dumps(record._asdict(), indent=2) + "\n").encode())
+
+
+def reopen_final_table(
     folder: Path, resume_env_steps: int, known: TableRecord | None
 ) -> TableRecord | None:
-    """Forget the rows of final.csv after this moment, and what final.json says of them; the rows
-    that stay."""
-    path, facts = folder / "final.csv", folder / FINAL_RECORD
-    had_facts = os.path.lexists(facts)
-    facts.unlink(missing_ok=True)  # never ahead of the rows, whatever ends this process
+    """Remove the rows of final.csv after `resume_env_steps`, also from final.json. Returns the
+    record of the remaining rows, None if there is no final.csv."""
+    path, record = folder / "final.csv", folder / FINAL_RECORD
+    had_record = os.path.lexists(record)
+    record.unlink(missing_ok=True)  # so that final.json never records rows that were removed
     if not path.exists():
         return None
     table = CsvTable(path, EVAL_COLUMNS, resume_env_steps, known, include_later=True)
     table.close()
-    if had_facts:
+    if had_record:
         write_final_record(folder, table.known())
     return table.known()
 
 
-class RunLog:
-    """The tables of one run folder, and the mirrors that show them."""
+def table_damage(run: Path, *names: str) -> str:
+    """Why `cclf train` would refuse these tables of a run, in one line; empty where it would not.
 
-    def __init__(
-        self,
-        folder: Path,
-        metric_names: Iterable[str],
-        mirrors: Sequence[Logger],
-        resume_env_steps: int,
-        evaluation_due: bool = False,
-        known: Mapping[str, TableRecord] | None = None,
-    ):
-        """Rows after `resume_env_steps` are forgotten; with `evaluation_due` the evaluation of that
-        very step, too. `known` are those of the checkpoint, by table."""
-        check_tables(folder, resume_env_steps, evaluation_due, known)
-        known = known or {}
-        self._final = _reopened_final(folder, resume_env_steps, known.get("final"))
-        train_columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
-        self.train = CsvTable(
-            folder / "train.csv", train_columns, resume_env_steps, known.get("train")
-        )
-        self.eval = CsvTable(
-            folder / "eval.csv", EVAL_COLUMNS, resume_env_steps - evaluation_due, known.get("eval")
-        )
-        self._mirrors = [*mirrors]
-        self._pace: tuple[float, Mapping[str, Any]] | None = None  # of the last row: when, and it
-        self._tell(self._catch_up)
-
-    def _catch_up(self, mirror: Logger) -> None:
-        """The rows of earlier processes, in the order of their steps."""
-        rows = [
-            (table, {key: float(row[key]) for key in row if row[key] and key != "returns"})
-            for table in ("train", "eval")
-            for row in getattr(self, table).kept
-        ]
-        for table, row in sorted(rows, key=lambda each: each[1]["env_steps"]):
-            _log_row(mirror, table, row)
-
-    def write(self, table: str, row: Mapping[str, Any]) -> None:
-        getattr(self, table).write(row)
-        speed = self._speed(row) if table == "train" else {}
-        self._tell(lambda mirror: _log_row(mirror, table, row, speed))
-
-    def show_video(self, path: Path, pictures: Sequence[np.ndarray], env_steps: int) -> None:
-        self._tell(lambda mirror: mirror.show_video(path, pictures, env_steps))
-
-    def _speed(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """Since the row before, evaluations included. For mirrors alone: a table that holds the
-        time of day is never the same twice."""
-        before, now = self._pace, time.monotonic()
-        self._pace = now, row
-        if before is None:
-            return {}
-        seconds = max(now - before[0], 1e-9)
-        return {
-            f"speed/{clock}_per_second": (row[clock] - before[1][clock]) / seconds
-            for clock in ("env_steps", "updates")
-        }
-
-    def _tell(self, what: Callable[[Logger], None]) -> None:
-        """To each mirror. One that fails, whatever it raises, leaves: the run must not."""
-        for mirror in [*self._mirrors]:
-            try:
-                what(mirror)
-            except Exception as error:
-                self._mirrors.remove(mirror)
-                line = f"{mirror.name} failed, the run goes on without it: {short_tracker_error(error)}"
-                warn(line)
-
-    def known(self) -> dict[str, TableRecord]:
-        """The rows that are there now, by table, for a checkpoint."""
-        final = {} if self._final is None else {"final": self._final}
-        return {"train": self.train.known(), "eval": self.eval.known()} | final
-
-    def sync(self) -> None:
-        self.train.sync()
-        self.eval.sync()
-
-    def close(self) -> None:
-        self.train.close()
-        self.eval.close()
-        self._tell(lambda mirror: mirror.close())
+    For commands that only read; the run may be training. The tensors of the newest checkpoint are
+    read only if it contradicts a table.
+    """
+    line = ""
+    for verify_tensors in (False, True):
+        try:
+            _check_against_newest(run, names, verify_tensors)
+            return ""
+        # The run may just have resumed from an earlier checkpoint, because this one is damaged.
+        except (ConfigError, PermissionError) as error:
+            if PermissionError in (type(error), type(error.__cause__)):
+                return ""  # A run of another user, which cannot be checked.
+            line = str(error)
+    return line
 
 
-def _log_row(
-    mirror: Logger, table: str, row: Mapping[str, Any], speed: Mapping[str, float] | None = None
-) -> None:
-    """A row that the mirror does not have: after a kill some are written again."""
-    if row["env_steps"] <= mirror.shown[table]:
-        return
-    drawn = {
-        f"{table}/{name}": value
-        for name, value in row.items()
-        if isinstance(value, (int, float)) and name not in CLOCK_COLUMNS and math.isfinite(value)
-    }
-    clocks = {clock: int(row[clock]) for clock in CLOCK_COLUMNS}
-    mirror.show(table, clocks, drawn | dict(speed or {}))
+def _check_against_newest(run: Path, names: Iterable[str], verify_tensors: bool) -> None:
+    saved = newest_tables(run / "checkpoint", verify_tensors)
+    with data_error_context(f"the checkpoint in {run} is not that of a run"):
+        known = {name: TableRecord(**saved[name]) for name in names if name in saved}
+    for name in names:
+        if name == "final":
+            final_rows(run, sys.maxsize, known.get(name))
+            if os.path.lexists(run / FINAL_RECORD) and not os.path.lexists(run / "final.csv"):
+                raise ConfigError(f"{run / 'final.csv'} is missing; `cclf train` makes it again")
+        elif name in known:
+            rows_up_to(run / f"{name}.csv", sys.maxsize, known[name], include_later=True)

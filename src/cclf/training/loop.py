@@ -10,14 +10,14 @@ from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite, first_non_finite_of
 from cclf.storage.migrations import with_added_fields
+from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import (
     check_data,
     check_same_structure,
     data_error_context,
     load_state,
 )
-from cclf.storage.table_records import TableRecord
-from cclf.storage.tables import MetricAccumulator, RunLog
+from cclf.storage.tables import TableRecord
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
 from cclf.training.evaluation import (
     Evaluation,
@@ -27,6 +27,7 @@ from cclf.training.evaluation import (
     wait_for_evaluation,
     write_video,
 )
+from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 from cclf.training.turns import interleave
@@ -180,7 +181,7 @@ class TrainingRun:
             row["episode_return"] = sum(self.finished_returns) / len(self.finished_returns)
             progress.training_return(row["episode_return"])
             self.finished_returns.clear()
-        row |= self.averages.take() | self.learner.replay_metrics()
+        row |= self.averages.mean_and_reset() | self.learner.replay_metrics()
         log.write("train", row)
         # here, where the values are on the host anyway: per update it would stall a GPU
         check_finite(self.folder, row)
@@ -260,7 +261,7 @@ class TrainingRun:
         if result.pictures:
             path = self.folder / f"episode-{over.clocks['env_steps']}.mp4"
             if self._write_video(path, result, progress):
-                log.show_video(path, result.pictures, over.clocks["env_steps"])
+                log.log_video(path, over.clocks["env_steps"])
 
     def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> bool:
         """Whatever a library raises here: a run that is trained must not fail for want of a

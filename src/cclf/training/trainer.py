@@ -20,9 +20,9 @@ from cclf.errors import ConfigError, WorkerError
 from cclf.storage import run_folder
 from cclf.storage.failure import NonFiniteError, check_not_failed
 from cclf.storage.loggers import make_loggers
+from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context
-from cclf.storage.table_records import check_tables
-from cclf.storage.tables import RunLog
+from cclf.storage.tables import check_tables
 from cclf.training import devices
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks
 from cclf.training.evaluation_workers import EvaluationWorkers
@@ -230,8 +230,8 @@ def _start_run(
     say("\n".join([*run_summary(config, learner, device), f"{start} {_shown(folder)}"]))
     moment = training.env_steps, training.evaluation_due
     with data_error_context(f"cannot go on with the tables in {folder}"):
-        mirrors = make_loggers(config, folder, *moment)
-        log = RunLog(folder, learner.metric_names, mirrors, *moment, training.known_rows)
+        loggers = make_loggers(config, folder, training.env_steps)
+        log = RunLog(folder, learner.metric_names, loggers, *moment, training.known_rows)
     held.callback(log.close)
     label = f"{config.task} seed {config.seed}: " if several else ""
     return ActiveRun(
