@@ -40,9 +40,8 @@ DATA_ERRORS = (
     csv.Error,
 )
 
-# Parts of a state whose arrays grow and shrink as a run goes on; their own `load_state_dict` checks
-# them.
-_CHECK_THEMSELVES = ("env", "state_entropy")
+# Parts of a state whose arrays grow and shrink during a run; their own `load_state_dict` checks them.
+_CHECKED_BY_OWNER = ("env", "free")
 
 
 @contextmanager
@@ -111,7 +110,7 @@ def check_same_structure(own: StateValue, saved: StateValue, name: str = "the st
     if (
         own is None
         or (isinstance(own, dict) and not own)
-        or name.rpartition("/")[2] in _CHECK_THEMSELVES
+        or name.rpartition("/")[2] in _CHECKED_BY_OWNER
     ):
         return
     if isinstance(own, dict):
