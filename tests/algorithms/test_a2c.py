@@ -1,5 +1,4 @@
-"""A2C: advantages by hand, the textbook update bit for bit, and what CCLF adds on duplicated
-views."""
+"""A2C: advantages by hand, comparison with the textbook update, and CCLF on duplicated views."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,18 +10,18 @@ from torch import Tensor, nn
 
 from cclf import equations, presets
 from cclf.algorithms.a2c import a2c, learner
-from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalised_advantage
+from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalized_advantage
 from cclf.algorithms.a2c.networks import GridPolicy, grid_windows
 from cclf.algorithms.a2c.presets import METHODS as A2C_METHODS
 from cclf.framework import Framework
 from cclf.types import Rollout
 
 STEPS, ENVS, ACTIONS = 8, 4, 7
-MOMENT = torch.tensor(1000.0, dtype=torch.float64)
+ENV_STEPS = torch.tensor(1000.0, dtype=torch.float64)
 
 
 def make_rollout(seed: int = 0, distinct: int = 12) -> Rollout:
-    """A rollout over a few distinct observations, so that they repeat as on MiniGrid."""
+    """A rollout with a few distinct observations that repeat, as on MiniGrid."""
     random = np.random.default_rng(seed)
     pool = random.integers(0, 11, (distinct, 7, 7, 3)).astype(np.uint8)
     return Rollout(
@@ -53,12 +52,12 @@ def test_advantage_stops_at_the_end_of_an_episode() -> None:
     reward = torch.tensor([[0.0, 0.0], [2.0, 2.0], [1.0, 1.0]])
     value = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]])
     ended = torch.tensor([[False, False], [True, False], [False, False]])
-    advantage = generalised_advantage(reward, value, ended, discount=0.9, gae_lambda=0.5)
+    advantage = generalized_advantage(reward, value, ended, discount=0.9, gae_lambda=0.5)
     torch.testing.assert_close(advantage, torch.tensor([[0.8, 2.339], [0.0, 3.42], [1.6, 1.6]]))
 
 
-def test_no_value_is_bootstrapped_when_the_last_step_ends_an_episode() -> None:
-    advantage = generalised_advantage(
+def test_advantage_is_not_bootstrapped_when_the_last_step_ends_an_episode() -> None:
+    advantage = generalized_advantage(
         torch.tensor([[1.0]]),
         torch.tensor([[0.25], [100.0]]),
         torch.tensor([[True]]),
@@ -102,7 +101,7 @@ class Textbook:
         self.optimiser.step()
 
 
-def test_a2c_is_the_textbook_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a2c_equals_the_textbook_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """In float64: RMSprop's first steps divide gradients by their own size, which in float32 makes
     rounding as large as the smallest of them."""
     monkeypatch.setattr(a2c, "grid_windows", lambda o: grid_windows(o).astype(np.float64))
@@ -112,7 +111,7 @@ def test_a2c_is_the_textbook_update(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         rollout = make_rollout(number)
         rollout = rollout._replace(reward=rollout.reward.astype(np.float64))
-        ours.update(rollout, MOMENT)
+        ours.update(rollout, ENV_STEPS)
         textbook.update(rollout)
     for name, value in textbook.policy.state_dict().items():
         torch.testing.assert_close(
@@ -120,7 +119,7 @@ def test_a2c_is_the_textbook_update(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_with_every_piece_off_the_appraisal_gives_a2c_bit_for_bit() -> None:
+def test_cclf_with_every_piece_off_is_bitwise_equal_to_a2c() -> None:
     """All but the norm of the whole gradient, here too small to be clipped: among more parameters
     it may be rounded in another order, though theirs are zero."""
     plain, appraised = (
@@ -134,14 +133,14 @@ def test_with_every_piece_off_the_appraisal_gives_a2c_bit_for_bit() -> None:
     appraised.framework.needs_curiosity = False
     appraised.policy.load_state_dict(plain.policy.state_dict())
     for number in range(4):
-        each = [a2c.update(make_rollout(number), MOMENT) for a2c in (plain, appraised)]
+        each = [a2c.update(make_rollout(number), ENV_STEPS) for a2c in (plain, appraised)]
         norms = [float(metrics["gradient_norm"]) for metrics in each]
         assert norms[0] == pytest.approx(norms[1], rel=1e-6)
     for name, value in parameters(plain).items():
         assert torch.equal(parameters(appraised)[name], value), name
 
 
-def test_both_terms_of_the_regularised_loss_are_one_number_on_duplicated_views() -> None:
+def test_both_terms_of_the_regularised_loss_are_equal_on_duplicated_views() -> None:
     value, target, curiosity = torch.randn(32), torch.randn(32), torch.rand(32)
     pair = equations.q_loss(value.expand(2, -1), target, equations.curiosity_weights(curiosity))
     torch.testing.assert_close(pair, ((value - target) ** 2).mean())
@@ -157,25 +156,25 @@ def test_contrastive_loss_on_duplicated_views_by_hand() -> None:
     assert float(loss.detach()) == pytest.approx(0.31326, abs=1e-5)
 
 
-def test_copies_in_a_batch_keep_curiosity_up_and_distinct_keys_do_not() -> None:
+def test_duplicates_in_a_batch_raise_curiosity_unless_negatives_are_distinct() -> None:
     # n copies of one observation are each other's negatives: belief <= 1/n. Among distinct keys, a
     # lone observation is certain.
     rollout = make_rollout(distinct=1)
     floor = 1.0 - 1.0 / (STEPS * ENVS)
-    everything = make_a2c("cclf").update(rollout, MOMENT)["curiosity_mean"]
-    distinct = make_a2c("cclf-distinct").update(rollout, MOMENT)["curiosity_mean"]
+    everything = make_a2c("cclf").update(rollout, ENV_STEPS)["curiosity_mean"]
+    distinct = make_a2c("cclf-distinct").update(rollout, ENV_STEPS)["curiosity_mean"]
     assert float(everything) == pytest.approx(floor, abs=1e-6)
     assert float(distinct) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_first_equal_points_to_the_first_copy() -> None:
+def test_first_duplicate_is_the_index_of_the_first_copy() -> None:
     observation = np.zeros((4, 147), np.uint8)
     observation[1, 5] = 1
     observation[3, 5] = 1
     assert first_duplicate(observation).tolist() == [0, 1, 0, 1]
 
 
-def test_the_bonus_is_paid_before_the_advantage_and_decays() -> None:
+def test_bonus_is_added_to_the_reward_and_decays() -> None:
     a2c = make_a2c("cclf")
     early = a2c.update(make_rollout(), torch.tensor(0.0, dtype=torch.float64))
     late = make_a2c("cclf").update(make_rollout(), torch.tensor(50_000.0, dtype=torch.float64))
@@ -186,34 +185,33 @@ def test_the_bonus_is_paid_before_the_advantage_and_decays() -> None:
     )
 
 
-def test_re3_raises_advantage_and_return_alike() -> None:
-    plain, with_bonus = make_a2c("a2c"), make_a2c("re3")
+def test_re3_bonus_is_added_to_advantage_and_return() -> None:
+    plain, with_bonus = make_a2c("a2c"), make_a2c("re3", re3_coefficient=1.0)
     with_bonus.policy.load_state_dict(plain.policy.state_dict())
-    with_bonus.re3_coefficient = 1.0
     rollout = make_rollout()
-    before, after = plain.update(rollout, MOMENT), with_bonus.update(rollout, MOMENT)
+    before, after = plain.update(rollout, ENV_STEPS), with_bonus.update(rollout, ENV_STEPS)
     assert after["value_loss"] > before["value_loss"]
     assert float(after["re3_bonus_mean"]) > 0.0
 
 
 @pytest.mark.parametrize("method", ["curl", "cclf"])
-def test_on_re3_a_method_differs_by_the_bonus_alone(method: str) -> None:
+def test_method_on_re3_differs_only_by_the_bonus(method: str) -> None:
     agents = [make_a2c(method), make_a2c(f"re3+{method}", re3_coefficient=0.0)]
     agents.append(make_a2c(f"re3+{method}"))
     for agent in agents:  # RE3's random encoder was drawn before theirs
         agent.networks.load_state_dict(agents[0].networks.state_dict())
     for number in range(2):
         for agent in agents:
-            agent.update(make_rollout(number), MOMENT)
+            agent.update(make_rollout(number), ENV_STEPS)
     alone, unpaid, paid = map(parameters, agents)
     torch.testing.assert_close(alone, unpaid, rtol=0.0, atol=0.0)
     assert any(not torch.equal(alone[name], paid[name]) for name in alone)
 
 
-def test_the_key_encoder_follows_slowly_and_learns_nothing_itself() -> None:
+def test_key_network_is_an_ema_of_the_query_network_without_gradient() -> None:
     a2c = make_a2c("cclf")
     before = {name: value.clone() for name, value in a2c.key.state_dict().items()}
-    a2c.update(make_rollout(), MOMENT)
+    a2c.update(make_rollout(), ENV_STEPS)
     query = nn.Sequential(a2c.policy.encoder, a2c.head).state_dict()
     for name, value in a2c.key.state_dict().items():
         if value.is_floating_point():
@@ -221,7 +219,7 @@ def test_the_key_encoder_follows_slowly_and_learns_nothing_itself() -> None:
     assert all(parameter.grad is None for parameter in a2c.key.parameters())
 
 
-def test_actions_follow_the_policy() -> None:
+def test_actions_are_sampled_from_the_policy() -> None:
     a2c = make_a2c()
     observation = np.repeat(make_rollout().observation[0, :1], 20_000, axis=0)
     actions = a2c.act(observation, np.random.default_rng(0).random((len(observation), ACTIONS)))
@@ -233,14 +231,14 @@ def test_actions_follow_the_policy() -> None:
 
 
 @pytest.mark.parametrize("method", list(A2C_METHODS))
-def test_every_method_updates_with_finite_metrics_of_known_names_and_resumes_exactly(
+def test_every_method_gives_finite_declared_metrics_and_resumes_exactly(
     method: str,
 ) -> None:
     one, other = make_a2c(method), make_a2c(method, seed=2)
     order = torch.arange(make_rollout().action.size).flip(0) if one.needs_permutation else None
-    one.update(make_rollout(0), MOMENT, order)
+    one.update(make_rollout(0), ENV_STEPS, order)
     other.load_state_dict(one.state_dict())
-    metrics, same = (a2c.update(make_rollout(1), MOMENT, order) for a2c in (one, other))
+    metrics, same = (a2c.update(make_rollout(1), ENV_STEPS, order) for a2c in (one, other))
     assert set(metrics) <= set(A2C.metric_names)
     assert all(torch.isfinite(value) for value in metrics.values())
     assert all(torch.equal(metrics[name], same[name]) for name in metrics)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalised_advantage
+from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalized_advantage
 from cclf.algorithms.a2c.learner import make_learner
 from cclf.config import Config
 from cclf.inspection import correlation
@@ -115,7 +115,7 @@ def columns(
         features = a2c.features(rollout)
         appraisal, _ = a2c.appraise(a2c.framework, features, rollout, reward, env_steps, order)
         values = a2c.policy.critic(features).view(len(rollout.action) + 1, -1)
-    advantage = generalised_advantage(
+    advantage = generalized_advantage(
         torch.from_numpy(rollout.reward),
         values,
         torch.from_numpy(rollout.ended),
