@@ -41,7 +41,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 @dataclass(frozen=True)
 class A2cConfig:
-    """Advantage actor-critic on MiniGrid, as the RE3 study ran it."""
+    """Settings of A2C on MiniGrid, with the defaults of the RE3 paper."""
 
     base: ClassVar[str] = "a2c"
     rules: ClassVar[Mapping[str, Rule]] = RULES
@@ -55,40 +55,40 @@ class A2cConfig:
     )
 
     num_envs: PositiveInt = 16
-    """Environments that step together."""
+    """Number of environments that are stepped together."""
     rollout_steps: PositiveInt = 8
-    """Steps of each environment between two updates."""
+    """Steps per environment between two updates."""
     discount: Fraction = 0.99
-    """Of rewards to come, per step."""
+    """Discount factor per step."""
     gae_lambda: Fraction = 0.95
     """Lambda of the generalised advantage estimate."""
     learning_rate: Positive = 1e-3
-    """Of RMSprop, for all parameters."""
+    """Learning rate of RMSprop."""
     rmsprop_alpha: FractionBelowOne = 0.99
-    """Share of the old mean square that RMSprop keeps."""
+    """Decay rate of the mean squared gradient in RMSprop."""
     rmsprop_epsilon: Positive = 1e-8
-    """The CCLF table says 0.05, with which nothing is learned; RE3's code has 1e-8."""
+    """Epsilon of RMSprop: 1e-8 in RE3's code. The CCLF paper lists 0.05, with which nothing is learned."""
     entropy_coefficient: ZeroOrMore = 0.01
-    """0.01 in RE3's code, 0.001 in the CCLF table: it decides the outcome, so it is what the two
-    profiles differ in."""
+    """Weight of the entropy bonus: 0.01 in RE3's code, 0.001 in the CCLF paper. Results depend on it, so
+    there is a profile for each."""
     value_coefficient: ZeroOrMore = 0.5
-    """Weight of the value loss beside the policy's."""
+    """Weight of the value loss."""
     max_gradient_norm: Positive = 0.5
-    """Larger gradients are scaled down to this norm."""
+    """Gradients are clipped to this norm."""
     contrastive_coefficient: ZeroOrMore = 1e-4
-    """Weight of the contrastive loss beside the others."""
+    """Weight of the contrastive loss."""
     contrastive_hidden_dim: PositiveInt = 128
-    """Width of the features that queries and keys are compared by."""
+    """Size of the queries and keys of the contrastive loss."""
     key_ema_rate: Fraction = 0.001
-    """Share of the query network that enters the key network each update."""
+    """Rate at which the key network follows the query network, per update."""
     re3: bool = False
     """Add RE3's state-entropy bonus."""
     re3_coefficient: ZeroOrMore = 0.01
     """Weight of RE3's bonus in the advantage."""
     re3_window_observations: StepCount = 10_000
-    """Observations that RE3 looks for neighbours in."""
+    """Number of latest observations among which RE3 searches for neighbors."""
     re3_running_mean_bug: bool = True
-    """Keep the bug of the published running mean, which damps the bonus of the first updates."""
+    """Reproduce a bug of the published running mean, which reduces the bonus of the first updates."""
 
     def __post_init__(self) -> None:
         validate_fields(self)
@@ -106,11 +106,10 @@ class A2cConfig:
             )
 
     def check(self, config: Config) -> None:
-        """Refuse what does not go together with the rest of a run."""
+        """Raise ConfigError if a setting conflicts with the rest of the config."""
         if config.method.prioritisation:
             raise ConfigError(
-                "prioritisation=True conflicts with A2C: it keeps no replay to draw from; turn "
-                "prioritisation off"
+                "prioritisation=True conflicts with A2C, which has no replay: turn prioritisation off"
             )
         validate_workers(config.run, "A2C", ("eval_workers", "env_worker"))
         validate_augmentation(
