@@ -13,13 +13,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 
-from cclf import build, presets
+from cclf import presets
 from cclf.algorithms.common.off_policy import OffPolicyLearner
+from cclf.algorithms.registry import make_learner
 from cclf.analysis import figures, published, statistics, styles
 from cclf.analysis.verdict import Judgement, Verdict
 from cclf.benchmark.parity import step_parity
@@ -139,9 +140,9 @@ def _learner(
     """A learner whose replay holds frames of random play."""
     config = config_of(name, batch_size, str(device), precision)
     devices.set_precision(config, device)
-    learner: OffPolicyLearner = build.make_learner(config, device)
+    learner = cast(OffPolicyLearner, make_learner(config, device))
     while learner.warming_up:
-        learner.advance(0)
+        learner.step(0)
     return learner
 
 

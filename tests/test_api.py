@@ -20,10 +20,11 @@ import pytest
 import torch
 
 import cclf
-from cclf import build, cli, presets
+from cclf import cli, presets, trained_agent
 from cclf.config import Config
 from cclf.envs.make import make_env, make_grids
 from cclf.storage.run_folder import read_checkpoint, read_config
+from cclf.training.agent import load_agent
 from cclf.training.seeding import derive
 from tiny_runs import differing, tables, tiny_config, tiny_options
 
@@ -424,13 +425,13 @@ def test_numbers_of_episodes_that_make_no_sense_are_refused(undisturbed: cclf.Ru
 def test_an_agent_that_does_not_say_what_it_sees_can_only_be_evaluated(
     undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = build.load_agent
+    whole = load_agent
 
     def without_spec(*words: Any, **options: Any) -> Any:
         player, *rest = whole(*words, **options)
         return player._replace(spec=None), *rest
 
-    monkeypatch.setattr(build, "load_agent", without_spec)
+    monkeypatch.setattr(trained_agent, "load_agent", without_spec)
     agent = cclf.load(undisturbed.folder)
     with pytest.raises(cclf.ConfigError, match="sac does not say what its agent sees"):
         agent.act(np.zeros((3, 20, 20), np.uint8))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from cclf import build, presets
+from cclf import presets
 from cclf.algorithms.base import PIECES
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import algorithms, make_learner
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.cli import COMMANDS, main
 from cclf.commands import train as training
@@ -149,7 +149,7 @@ def test_methods_as_one_json_document():
     assert sac["cclf"]["pieces"] == list(PIECES)
     assert sac["drq"]["pieces"] == []
     assert sac["drq"]["difference_from_cclf"]["contrastive"] is False
-    assert {document["base"] for document in documents} == set(bases())
+    assert {document["base"] for document in documents} == set(algorithms())
 
 
 def test_tasks_as_one_json_document():
@@ -175,7 +175,7 @@ def test_methods_come_with_their_summaries_and_whole_names(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = cclf("methods")
     assert "  rad  SAC on one random crop\n" in out
-    assert all(f"  {method}" in out for base in bases().values() for method in base.methods)
+    assert all(f"  {method}" in out for base in algorithms().values() for method in base.methods)
 
 
 def test_a_dry_run_prints_the_resolved_config_and_writes_nothing(tmp_path, monkeypatch):
@@ -344,7 +344,7 @@ def test_hints_name_the_folder_that_was_made(monkeypatch, capsys):
 def test_the_manifest_names_commit_and_renderer():
     pytest.importorskip("dm_control")
     config = tiny_config("dmc/cartpole-swingup", env={"frame_pixels": 32, "crop_pixels": 28})
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     manifest = run_folder.manifest(config, learner, CPU)
     learner.close()
     assert len(manifest["renderer"]) > 2

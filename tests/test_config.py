@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cclf import presets, validation
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.rainbow.config import RainbowConfig
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import algorithms
 from cclf.algorithms.sac.config import SacConfig
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
 from cclf.errors import ConfigError
@@ -204,7 +204,7 @@ def test_a_window_of_re3_holds_at_least_one_update():
 ALL_NAMES = [(f"{suite}/{name}", method) for suite, name, base in
              (("dmc", "cheetah-run", "sac"), ("toy", "reach", "sac"), ("minigrid", "Empty-16x16", "a2c"),
               ("atari", "Pong", "rainbow"))
-             for method in bases()[base].methods]  # fmt: skip
+             for method in algorithms()[base].methods]  # fmt: skip
 
 
 @pytest.mark.parametrize(("task", "method"), ALL_NAMES)

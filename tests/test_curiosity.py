@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.func import vmap
 
 import cclf
-from cclf import build, curiosity
+from cclf import curiosity
 from cclf.algorithms.base import CANDIDATES, CONTROLS
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import algorithms, make_learner
 from cclf.config import MethodConfig
 from cclf.curiosity import CURIOSITY_MEASURES
 from cclf.data.augmentations import Views
@@ -117,7 +117,7 @@ def test_an_order_is_drawn_where_a_use_of_curiosity_reads_it_alone() -> None:
 def test_a_control_begins_as_cclf_does(task: str) -> None:
     """Networks, replay and first draws are the same: what differs later is the measure's doing."""
     learners = [
-        build.make_learner(tiny_config(task, method), CPU) for method in ("cclf", "cclf-shuffled")
+        make_learner(tiny_config(task, method), CPU) for method in ("cclf", "cclf-shuffled")
     ]
     one, other = (learner.algorithm.networks.state_dict() for learner in learners)
     assert one.keys() == other.keys()
@@ -269,9 +269,9 @@ def test_the_rules_know_which_measures_leave_the_contrastive_loss_alone() -> Non
     assert unweighted == set(MEASURES_WITHOUT_CONTRASTIVE_WEIGHT)
 
 
-@pytest.mark.parametrize("base", bases())
+@pytest.mark.parametrize("base", algorithms())
 def test_methods_are_named_after_the_measure_they_change(base: str) -> None:
-    methods, found = bases()[base].methods, set()
+    methods, found = algorithms()[base].methods, set()
     for name, method in methods.items():
         measure = method.overrides.get("curiosity", "belief")
         if measure != "belief":
@@ -284,7 +284,7 @@ def test_methods_are_named_after_the_measure_they_change(base: str) -> None:
     assert set(CONTROLS) <= found
 
 
-@pytest.mark.parametrize("base", bases())
+@pytest.mark.parametrize("base", algorithms())
 def test_no_base_names_a_measure_where_it_learns(base: str) -> None:
     """Only its list of methods may: an update that asks which one is running is no base."""
     room = Path(cclf.__file__).parent / "bases" / base

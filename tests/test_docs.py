@@ -21,7 +21,7 @@ from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.base import PARTS
 from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.rainbow.rainbow import RainbowLoss
-from cclf.algorithms.registry import find_base
+from cclf.algorithms.registry import find_algorithm
 from cclf.algorithms.sac.sac import SAC
 from cclf.analysis.evaluations import Row
 from cclf.commands.train import train_config
@@ -208,7 +208,7 @@ def test_fields_in_the_documentation_are_fields_of_the_config(name, base):
     kinds = [kind for kind in vars(config).values() if dataclasses.is_dataclass(kind)]
     fields = {
         field.name
-        for kind in (*kinds, find_base(base).settings)
+        for kind in (*kinds, find_algorithm(base).settings_type)
         for field in dataclasses.fields(kind)
     }
     named = {word for cell in columns(ROOT / "docs" / name, "field") for word in code_words(cell)}

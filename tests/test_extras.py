@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cclf import build, extras
+from cclf import extras
+from cclf.algorithms import registry
+from cclf.algorithms.registry import make_learner
 from cclf.benchmark import findings
 from cclf.envs.minigrid import VectorMiniGrid
 from cclf.storage.loggers import make_loggers
@@ -130,7 +132,7 @@ class Unseen:
 
 @pytest.mark.slow  # a worker imports all that this file does
 def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
-    policy = build.make_learner(SAC, CPU).algorithm
+    policy = make_learner(SAC, CPU).algorithm
     pool = EnvWorkers([Unseen], 1, "toy")
     try:
         result = wait_for_evaluation(
@@ -161,7 +163,7 @@ def test_a_command_that_needs_a_package_refuses_before_it_begins(
     trained, tmp_path, monkeypatch, words, module, extra
 ):
     hide(monkeypatch, module)
-    monkeypatch.setattr(build, "make_agent", raising(AssertionError("it has begun")))
+    monkeypatch.setattr(registry, "make_agent", raising(AssertionError("it has begun")))
     places = {"RUN": str(trained), "OUT": str(tmp_path / "out")}
     words = [re.sub("RUN|OUT", lambda found: places[found[0]], word) for word in words]
     assert_refused(cclf(*words), f"needs {module}", f"pip install 'cclf[{extra}]'")

@@ -13,11 +13,13 @@ import pytest
 import torch
 from PIL import Image
 
-from cclf import build, cli
+from cclf import cli
 from cclf.algorithms.a2c.networks import grid_windows
+from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.common import pixel_inspection
 from cclf.algorithms.rainbow.learner import make_rainbow, make_rainbow_stack
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import make_learner
+from cclf.algorithms.sac import SacAlgorithm
 from cclf.algorithms.sac import inspect as gallery_sac
 from cclf.envs.minigrid import picture
 from cclf.errors import ConfigError
@@ -86,7 +88,7 @@ def shown(runs, tmp_path_factory):
 def restored(config, folder):
     """The learner as a resumed run has it, environment and all; and the clock."""
     saved = checkpoint.load(folder / "checkpoint")
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     learner.load_state_dict(saved["learner"])
     return learner, saved["agent_steps"] * config.env.action_repeat
 
@@ -509,8 +511,7 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
         without.setitem(sys.modules, "matplotlib", None)
         assert cli.main(["inspect", str(runs["sac"]), "--out", page, "--samples", "8"]) == 2
         assert "pip install 'cclf[plots]'" in capsys.readouterr().err
-    nowhere = replace(bases()["sac"], package="cclf.data")
-    monkeypatch.setattr(build, "find_base", lambda _: nowhere)
+    monkeypatch.setattr(SacAlgorithm, "inspect", BaseAlgorithm.inspect)
     with pytest.raises(ConfigError, match="sac has no inspect"):
         curate(runs["sac"], 8, CPU)
 

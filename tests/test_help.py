@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import algorithms
 from cclf.cli import main
 from cclf.commands import COMMANDS, bench
 from cclf.commands.option_help import field_help
@@ -25,17 +25,17 @@ KINDS = {
         for command, name in OPTIONS.items()
     },
     **{f"bench {name}": kind for name, kind in bench.OPTIONS.items()},
-    **{f"train: {base.name}": base.settings for base in bases().values()},
+    **{f"train: {base.name}": base.settings_type for base in algorithms().values()},
     **{
         f"bench {base.name}": base.part("bench").Options
-        for base in bases().values()
+        for base in algorithms().values()
         if base.has("bench")
     },
     "sweep: machines": Where,
     "train: environment": EnvConfig,
     "train: method": MethodConfig,
     "train: run": RunConfig,
-    "train": train_options(bases()["sac"]),
+    "train": train_options(algorithms()["sac"]),
 }
 # groups of options, and one whose text depends on the base algorithm
 NO_OPTIONS = {
@@ -69,7 +69,7 @@ def shown(*words, columns="80"):
 TASK_OF = {"sac": "toy/reach", "drqv2": "toy/reach", "a2c": "minigrid/DoorKey-6x6"}
 
 
-@pytest.mark.parametrize("base", bases())
+@pytest.mark.parametrize("base", algorithms())
 def test_the_help_of_train_is_grouped_and_complete(base):
     text = shown("train", TASK_OF.get(base, "toy/catch"), "--base", base)
     titles = re.findall(r"^╭─ ([a-z ]+) ─", text, re.MULTILINE)
@@ -77,10 +77,10 @@ def test_the_help_of_train_is_grouped_and_complete(base):
     assert titles == ["options", *(f"{name} options" for name in groups)]
     assert max(len(line) for line in text.splitlines() if line.startswith("│")) == 80
     words = " ".join(" ".join(line.strip("│ ") for line in text.splitlines()).split())
-    for method in bases()[base].methods:
+    for method in algorithms()[base].methods:
         assert f" {method}" in words
-    assert "--profile {" + ",".join(bases()[base].profiles) + "}" in words
-    assert "--base {" + ",".join(bases()) + "}" in words
+    assert "--profile {" + ",".join(algorithms()[base].profiles) + "}" in words
+    assert "--base {" + ",".join(algorithms()) + "}" in words
     # what follows an option, its choices and its line breaks is a sentence, not its default
     assert not re.findall(r"--[a-z0-9-]+ (?:[A-Z]+|\{[^}]*\}|\[[^]]*\]\]) \(default", words)
 

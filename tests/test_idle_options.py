@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build, presets, validation
-from cclf.algorithms.registry import bases
+from cclf import presets, validation
+from cclf.algorithms.registry import algorithms, make_agent, make_learner
 from cclf.config import Config, EnvConfig, MethodConfig
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options
-from cclf.training.turns import run_to_end
 from cclf.validation import METHOD_RULES
 from tiny_runs import CPU, flat, tiny_config
 
@@ -116,10 +115,10 @@ def changed(config: Config, group: str, name: str, value: object) -> Config:
 def left_behind(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
     """A fingerprint of the whole state that a short run of this config ends in; its networks."""
     torch.set_num_threads(1)
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     agent_steps, seen = 0, hashlib.sha256()
     while agent_steps < AGENT_STEPS[config.base]:
-        advance = run_to_end(learner.turn(agent_steps * config.env.action_repeat))
+        advance = learner.step(agent_steps * config.env.action_repeat)
         agent_steps += advance.agent_steps
         seen.update(repr(advance.finished_returns).encode())
     for name, leaf in sorted(flat(learner.state_dict()).items()):
@@ -132,7 +131,7 @@ def left_behind(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
 @cache
 def evaluated(config: Config) -> list[float]:
     """The returns at the end of that run."""
-    agent = build.make_agent(config, CPU)
+    agent = make_agent(config, CPU)
     agent.policy.networks.load_state_dict(left_behind(config)[1])
     returns = agent.evaluate(list(range(config.run.eval_episodes))).returns
     agent.close()
@@ -192,7 +191,7 @@ def refused_needlessly(base: str, method: str) -> list[str]:
 PAIRS = [
     (base, method)
     for base in TASKS
-    for method in bases()[base.partition(",")[0]].methods
+    for method in algorithms()[base.partition(",")[0]].methods
     if (base, method) != ("sac, state", "select")  # it chooses among crops
 ]
 WITH_ALL_PIECES = [pair for pair in PAIRS if pair[1] in ("cclf", "drq-v2+cclf")]
@@ -308,7 +307,7 @@ def test_the_two_lists_of_coefficients_may_be_exchanged_where_they_differ():
 
 
 def test_rules_name_options_that_exist():
-    for base in bases().values():
+    for base in algorithms().values():
         known = {
             name
             for kind in (EnvConfig, MethodConfig, base.settings)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build
 from cclf.algorithms.rainbow import inspect as gallery_rainbow
 from cclf.algorithms.rainbow.learner import make_rainbow
+from cclf.algorithms.registry import make_learner
 from cclf.config import Config
 from cclf.inspection.load import curate
 from cclf.inspection.records import Gallery
@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def restored(config: Config, folder: Path) -> tuple[Any, torch.Tensor]:
     saved = checkpoint.load(folder / "checkpoint")
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     learner.load_state_dict(saved["learner"])
     clock = saved["agent_steps"] * config.env.action_repeat
     return learner, torch.tensor(float(clock), dtype=torch.float64)

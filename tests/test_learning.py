@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build, presets
+from cclf import presets
 from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.config import EnvConfig
 from cclf.envs.toy import CATCH_BALLS, STEP_LENGTH, make
@@ -140,10 +141,10 @@ def test_a_method_trains_on_deepmind_control(method):
         algorithm=replace(config.algorithm, **sizes),
         run=replace(config.run, env_steps=8 * 30),
     )
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     networks = learner.algorithm.networks
     before = {name: value.clone() for name, value in networks.state_dict().items()}
-    turns = [learner.advance(env_steps) for env_steps in range(0, 8 * 30, 8)]
+    turns = [learner.step(env_steps) for env_steps in range(0, 8 * 30, 8)]
     learner.close()
     assert [turn.metrics is None for turn in turns] == [True] * 20 + [False] * 10
     assert (learner.agent_steps, learner.updates) == (30, 10)

@@ -113,13 +113,13 @@ def test_delay_decides_whether_training_goes_on_during_an_evaluation(
 ):
     """Otherwise the test above would compare equal schedules."""
     steps_during_evaluation = []
-    original = loop.TrainingRun._step
+    original = loop.TrainingRun._step_learner
 
     def step(self, *words):
         steps_during_evaluation.append(self.under_way is not None)
         return original(self, *words)
 
-    monkeypatch.setattr(loop.TrainingRun, "_step", step)
+    monkeypatch.setattr(loop.TrainingRun, "_step_learner", step)
     SPEEDS[speed](monkeypatch)
     result("sac, evaluated in workers", tmp_path)
     assert (sum(steps_during_evaluation) > 12) == trained_on

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cclf import cli
+from cclf.algorithms.registry import make_learner
 from cclf.analysis import evaluations, report, tabular
 from cclf.commands import reproduce
 from cclf.commands.train import train_config
@@ -316,11 +317,10 @@ def test_a_long_evaluation_episode_says_so_once(monkeypatch, capsys):
 def test_a_run_without_a_time_limit_says_so_at_its_start():
     from types import SimpleNamespace
 
-    from cclf import build
     from cclf.training.trainer import run_summary
 
     config = tiny_config()
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     assert "time limit" not in "\n".join(run_summary(config, learner, CPU))
     learner.env = SimpleNamespace(spec=learner.env.spec._replace(max_episode_agent_steps=None))
     assert "toy/reach-1d has no time limit" in "\n".join(run_summary(config, learner, CPU))

@@ -10,7 +10,7 @@ import torch
 from cclf import presets
 from cclf.algorithms.base import CANDIDATES, CONTROLS, PIECES
 from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import algorithms
 from cclf.algorithms.sac.learner import make_sac
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.commands.train import all_configs, train_config
@@ -134,7 +134,7 @@ def test_the_methods_of_the_paper(name):
         config.selection,
         config.contrastive,
     )
-    assert (*facts, presets.active_pieces(SAC_METHODS[name], bases()["sac"])) == METHODS[name]
+    assert (*facts, presets.active_pieces(SAC_METHODS[name], algorithms()["sac"])) == METHODS[name]
     assert (config.prioritisation, config.regularisation, config.reward) == (name == "cclf",) * 3
 
 
@@ -157,7 +157,7 @@ def test_fourteen_ablations_and_cclf_are_all_subsets_of_the_four_pieces():
         frozenset(PIECES)
     }
     found = [
-        frozenset(presets.active_pieces(SAC_METHODS[name], bases()["sac"]))
+        frozenset(presets.active_pieces(SAC_METHODS[name], algorithms()["sac"]))
         for name in (*ablations, "cclf")
     ]
     assert len(set(found)) == len(found) == 15
@@ -214,32 +214,32 @@ def test_the_profiles_differ_in_the_listed_fields_alone(task):
 
 
 def test_profiles_are_told_apart_by_name_and_released_is_the_default():
-    assert set(bases()["sac"].profiles) == {"paper", "released"}
+    assert set(algorithms()["sac"].profiles) == {"paper", "released"}
     assert presets.resolve("dmc/walker-walk") == presets.resolve(
         "dmc/walker-walk", profile="released"
     )
     assert presets.resolve("dmc/walker-walk", profile="paper").profile == "paper"
 
 
-@pytest.mark.parametrize("base", bases())
+@pytest.mark.parametrize("base", algorithms())
 def test_differences_are_those_from_the_default_method_of_the_same_base(base):
     """That is CCLF, or the first method where none is called so."""
-    default = bases()[base].default_method
-    for name, method in bases()[base].methods.items():
-        differences = presets.differences_from_cclf(method, bases()[base])
+    default = algorithms()[base].default_method
+    for name, method in algorithms()[base].methods.items():
+        differences = presets.differences_from_cclf(method, algorithms()[base])
         assert (differences == {}) == (name == default.name)
         fields = {f.name for f in dataclasses.fields(MethodConfig)}
         ours = {key: value for key, value in differences.items() if key in fields}
         assert replace(
-            presets.method_config(default, bases()[base]), **ours
-        ) == presets.method_config(method, bases()[base])
+            presets.method_config(default, algorithms()[base]), **ours
+        ) == presets.method_config(method, algorithms()[base])
 
 
 @pytest.mark.parametrize("task", known_tasks())
 def test_every_task_resolves_with_every_method_of_its_base(task):
     base = presets.select_algorithm(task).name
-    for method in bases()[base].methods:
-        for profile in bases()[base].profiles:
+    for method in algorithms()[base].methods:
+        for profile in algorithms()[base].profiles:
             config = presets.resolve(task, method, seed=3, profile=profile)
             assert (config.task, config.method_name, config.seed, config.profile) == (
                 task,
@@ -373,7 +373,7 @@ def test_the_rainbow_methods(name):
 
 
 def test_the_fifteen_combinations_stand_on_rainbow_too():
-    base = bases()["rainbow"]
+    base = algorithms()["rainbow"]
     found = {frozenset(presets.active_pieces(method, base)) for method in base.methods.values()}
     assert found == subsets(PIECES, 1) | {frozenset()}
 
@@ -420,7 +420,7 @@ def test_efficient_dqn_drq_and_otrainbow_have_their_own_settings():
 def test_contrastive_coefficients_per_game_and_list(game, curl, cclf):
     found = {
         name: presets.resolve(f"atari/{game}", name).algorithm.contrastive_coefficient
-        for name in bases()["rainbow"].methods
+        for name in algorithms()["rainbow"].methods
     }
     assert (found["curl"], found["cclf-curl-list"]) == (curl, curl)
     assert (found["cclf"], found["curl-cclf-list"]) == (cclf, cclf)
@@ -474,7 +474,7 @@ def test_a_size_is_smaller_in_every_field_that_it_changes(task, base):
     assert presets.sizes_below(small) == []
 
 
-@pytest.mark.parametrize("method", list(bases()["rainbow"].methods))
+@pytest.mark.parametrize("method", list(algorithms()["rainbow"].methods))
 def test_every_method_of_rainbow_has_the_small_size(method):
     assert presets.resolve("atari/Pong", method, size="small").env.frame_pixels == 50
 

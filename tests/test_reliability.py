@@ -14,9 +14,9 @@ import sys
 import pytest
 import torch
 
-from cclf import build
 from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.common.off_policy import OffPolicyLearner
+from cclf.algorithms.registry import make_learner
 from cclf.storage import atomic_files, checkpoint
 from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
@@ -119,7 +119,7 @@ def signalled(original, at_call):
 
 
 PHASES = {
-    "before the first step": (build, "make_learners", 1, 0),
+    "before the first step": (trainer, "make_agent", 1, 0),
     "the announcement": (trainer, "run_summary", 1, 0),
     "warm-up": (OffPolicyLearner, "act", 5, 5),
     "an update": (OffPolicyLearner, "update", 42, 42),
@@ -149,7 +149,7 @@ def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, 
 
 
 def test_an_evaluation_stops_within_a_step():
-    env, policy = REACH(), build.make_learner(CONFIG, CPU).algorithm
+    env, policy = REACH(), make_learner(CONFIG, CPU).algorithm
     asked = []
     with pytest.raises(EvaluationStoppedError):
         wait_for_evaluation(

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import torch
 
-from cclf import build, presets
+from cclf import presets
+from cclf.algorithms import registry
 from cclf.storage.loggers import make_loggers
 from cclf.storage.run_log import RunLog
+from cclf.training import trainer
 from cclf.training.loop import ActiveRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
@@ -113,12 +115,27 @@ class QuietProgress(Progress):
             self.stop.requested = True
 
 
+def make_learners(configs, device=CPU, resume_steps=None):
+    """Learners of runs that share one batched update."""
+    algorithm, make_env = registry.algorithm_of(configs[0]), registry.env_factory(configs[0])
+    return algorithm.make_learners(configs, device, make_env, resume_steps or [None] * len(configs))
+
+
+def make_training(config, folder, device=CPU, learner=None):
+    """One run that evaluates in this process: (TrainingRun, learner, agent)."""
+    learner = learner or registry.make_learner(config, device)
+    agent = registry.make_agent(config, device)
+    asynchronous = registry.algorithm_of(config).evaluates_asynchronously(config, device, None)
+    training = trainer.make_training(config, learner, agent, folder, asynchronous)
+    return training, learner, agent
+
+
 def run(config, folder, stop_at=None, prepare=lambda _: None):
     """Train in `folder`, going on from what is saved there; the learner, and whether it reached the
     end."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
-    training, learner, agent = build.make_training(config, folder, CPU)
+    training, learner, agent = make_training(config, folder, CPU)
     prepare(learner)
     training.resume()
     stop = StopAt(stop_at)

@@ -105,8 +105,8 @@ def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run
         with contextlib.closing(runs):
             try:
                 outcome = next(runs)
-                if outcome.line:
-                    say(outcome.line)
+                if outcome.message:
+                    say(outcome.message)
             except CallbackError as carrier:
                 error, callback = carrier.__cause__, str(carrier)
     if isinstance(error, StopIteration):

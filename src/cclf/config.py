@@ -190,13 +190,9 @@ class RunConfig:
     eval_episodes: PositiveInt = 10
     """Episodes of each evaluation."""
     eval_workers: Annotated[int, Range(0, 256)] | None = None
-    """Processes that play evaluation episodes while training goes on. With 0 this process plays
-    them: SAC on a GPU between its turns, else training waits. Unless told: on a GPU one per
-    episode as far as there are cores, on a CPU 0."""
-    env_worker: bool = False
-    """Keep the training environment in a process of its own: where a renderer crashes or hangs,
-    another takes its place and the run goes on as if nothing had happened. Those of several runs
-    in one process step at the same time."""
+    """Processes that run evaluation episodes while training goes on. With 0 the training process
+    runs them: SAC and DrQ-v2 on a GPU between training steps, otherwise training waits. By default
+    one for each episode on a GPU, as far as there are cores, and 0 on a CPU."""
     keep_replay: bool = True
     """Leave the replay of a finished run on disk: a larger --env-steps goes on with it, and `cclf
     inspect` looks into it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""

@@ -112,13 +112,13 @@ def forecast(config: Config, facts: Facts) -> Facts:
         }
     if "error" in facts["torch"]:
         return answer | {"error": "cannot run, PyTorch does not load", "do": "repair PyTorch"}
-    from cclf import build
     from cclf.envs.make import make_grids
+    from cclf.training.trainer import replay_size
 
     if task_kind(config.task) == "grid":
         make_grids(config, 1, 0).close()  # refuses an unknown name
     else:
-        answer["replay_transitions"], answer["replay_bytes"] = build.replay_size(config)
+        answer["replay_transitions"], answer["replay_bytes"] = replay_size(config)
     # A checkpoint holds the replay and is written beside the one before.
     return answer | {"disk_bytes": 2 * answer["replay_bytes"]}
 

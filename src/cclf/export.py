@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from cclf import __version__, build
-from cclf.build import load_agent
+from cclf import __version__
+from cclf.algorithms.registry import algorithm_of, env_factory
 from cclf.config import Config
 from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import output_file
 from cclf.storage.safe_loading import data_error_context
+from cclf.training.agent import load_agent
 from cclf.training.seeding import derive
 from cclf.types import ExportedPolicy
 
@@ -92,11 +93,9 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
 def answers_of(policy: Any, config: Config, seed: int) -> ExportedPolicy:
     """The policy as a module, observations of a short rollout, and what it answers to them, by the
     run's own code."""
-    module = build.base_of(config).part("export")
-    found: ExportedPolicy = module.export_policy(
-        policy, config, build.env_factory(config), seed, CHECKED_AGENT_STEPS
+    return algorithm_of(config).export_policy(
+        policy, config, env_factory(config), seed, CHECKED_AGENT_STEPS
     )
-    return found
 
 
 def describe(

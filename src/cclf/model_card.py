@@ -25,7 +25,7 @@ from cclf.storage.safe_loading import data_error_context, read_text
 _MOST_EVALUATIONS = 12  # of a card's table
 _WIDTH = 80  # of a command
 # Options of a run that say nothing about its result.
-_LOCAL = {"device", "threads", "video", "tensorboard", "tracker", "eval_workers", "env_worker"}
+_LOCAL = {"device", "threads", "video", "tensorboard", "tracker", "eval_workers"}
 
 
 class Evaluated(NamedTuple):

@@ -18,7 +18,7 @@ from cclf.algorithms.base import (
     Method,
     Overrides,
 )
-from cclf.algorithms.registry import bases, default_base, find_base
+from cclf.algorithms.registry import algorithms, default_algorithm, find_algorithm
 from cclf.config import Config, EnvConfig, MethodConfig, ObservationType, RunConfig
 from cclf.envs.registry import find_task, repeats_actions, suite_of, task_kind, validate_observation
 from cclf.errors import ConfigError, did_you_mean
@@ -33,10 +33,12 @@ def select_algorithm(
     """
     play = task_kind(task_name, look)
     if base_name is None:
-        return default_base(play)
-    base = find_base(base_name)
-    if play not in base.plays:
-        able = ", ".join(other.name for other in bases().values() if play in other.plays)
+        return default_algorithm(play)
+    base = find_algorithm(base_name)
+    if play not in base.supported_tasks:
+        able = ", ".join(
+            other.name for other in algorithms().values() if play in other.supported_tasks
+        )
         raise ConfigError(
             f"--base {base_name} conflicts with {task_name}, which is {play}: use one of {able}"
         )
@@ -47,7 +49,7 @@ def find_method(name: str, base: BaseAlgorithm) -> Method:
     if name in base.methods:
         return base.methods[name]
     elsewhere = [
-        other.name for other in bases().values() if other is not base and name in other.methods
+        other.name for other in algorithms().values() if other is not base and name in other.methods
     ]
     hint = did_you_mean(name, base.methods)
     if elsewhere:
@@ -97,7 +99,7 @@ def resolve(
         profile=profile,
         env=replace(env_config(task_name, base), observe=observe, **seen.env),
         method=MethodConfig(**views),
-        algorithm=base.settings(
+        algorithm=base.settings_type(
             **defaults.settings | own.settings | seen.settings | reading.settings | method.settings
         ),
         run=RunConfig(**defaults.run | suite.run | task.run | own.run),
@@ -144,7 +146,7 @@ def _changed_by(config: Config, size: Defaults) -> list[tuple[str, Any, Any]]:
 def sizes_below(config: Config) -> list[str]:
     """The sizes that would make this run smaller, and nothing of it larger."""
     changes = {
-        name: _changed_by(config, size) for name, size in find_base(config.base).sizes.items()
+        name: _changed_by(config, size) for name, size in find_algorithm(config.base).sizes.items()
     }
     return [
         name
@@ -163,11 +165,11 @@ def env_config(task_name: str, base: BaseAlgorithm) -> EnvConfig:
 def from_dict(values: dict[str, Any]) -> Config:
     """A config as `Config.to_dict` wrote it."""
     values = dict(values)
-    base = find_base(values.pop("base"))
+    base = find_algorithm(values.pop("base"))
     groups = {
         "env": EnvConfig,
         "method": MethodConfig,
-        "algorithm": base.settings,
+        "algorithm": base.settings_type,
         "run": RunConfig,
     }
     return Config(
@@ -211,7 +213,7 @@ def resolve_precision(configs: Sequence[Config], out: Path, gpu: bool) -> list[C
 def validate_names(config: Config) -> None:
     """Of a config that somebody wrote: they name a folder to be made. No environment is looked at,
     which could import code, so of some tasks it is not known here whether the base can play them."""
-    task, base = find_task(config.task), find_base(config.base)
+    task, base = find_task(config.task), find_algorithm(config.base)
     if not suite_of(task.name).facts:
         select_algorithm(task.name, base.name)
     find_method(config.method_name, base)
@@ -221,7 +223,7 @@ def validate_names(config: Config) -> None:
 def reject_inactive_options(chosen: Config, defaults: Config) -> None:
     """An option that was set but cannot act is a mistake about the method, and better named than
     obeyed."""
-    if not chosen.run.keep_replay and not find_base(chosen.base).uses_replay:
+    if not chosen.run.keep_replay and not find_algorithm(chosen.base).uses_replay:
         raise ConfigError(
             f"keep_replay=False conflicts with {chosen.base}, which has no replay: remove it"
         )
@@ -253,7 +255,7 @@ def differences_from_cclf(method: Method, base: BaseAlgorithm) -> Overrides:
     ours, theirs = vars(method_config(method, base)), vars(method_config(other, base))
     changed = {name: value for name, value in ours.items() if value != theirs[name]}
     # what the other sets and this one leaves alone
-    preset = vars(base.settings(**base.defaults.settings))
+    preset = vars(base.settings_type(**base.defaults.settings))
     settings = {name: preset[name] for name in other.settings} | method.settings
     absent = object()
     return changed | {

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from cclf import build, validation
+from cclf import validation
+from cclf.algorithms.registry import make_agent
 from cclf.envs.frame_stack import FrameStack
 from cclf.errors import ConfigError, short_error
 from cclf.storage.run_folder import read_config
 from cclf.training import devices
+from cclf.training.agent import evaluation_networks, load_agent
 from cclf.training.evaluation import Evaluation
 from cclf.training.seeding import derive
 from cclf.training.torch_settings import default_settings
@@ -24,21 +26,21 @@ class TrainedAgent:
     def __init__(self, folder: Path, device: str, seed: int, trust_imports: bool):
         self._device = devices.choose_device(device)
         with default_settings():
-            player, _, self.env_steps = build.load_agent(
+            agent, _, self.env_steps = load_agent(
                 folder, self._device, episodes=1, trust_imports=trust_imports
             )
-            player.close()
+            agent.close()
         self.config = read_config(folder)
-        self.policy: Any = player.policy
+        self.policy: Any = agent.policy
         self._random = np.random.default_rng(derive(seed, "act"))
         self._num_actions = self._history = None
-        if player.spec is not None:
-            self._num_actions = player.spec.num_actions
+        if agent.spec is not None:
+            self._num_actions = agent.spec.num_actions
             self._history = FrameStack(
-                player.spec.frame_shape,
+                agent.spec.frame_shape,
                 self.config.env.frame_stack,
-                starts_blank=player.spec.num_actions is not None,
-                dtype=player.spec.frame_dtype,
+                starts_blank=agent.spec.num_actions is not None,
+                dtype=agent.spec.frame_dtype,
             )
 
     def reset(self, rows: Any = None) -> None:
@@ -68,11 +70,11 @@ class TrainedAgent:
         config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
         with (
             default_settings(),
-            closing(build.make_agent(config, self._device)) as player,
+            closing(make_agent(config, self._device)) as agent,
         ):
-            weights = build.evaluation_networks(self.policy).state_dict()
-            build.evaluation_networks(player.policy).load_state_dict(weights)
-            return player.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
+            weights = evaluation_networks(self.policy).state_dict()
+            evaluation_networks(agent.policy).load_state_dict(weights)
+            return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
 
     def _known_history(self) -> FrameStack:
         if self._history is None:

@@ -6,8 +6,8 @@ GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -106,13 +106,6 @@ class Env(HasState, Protocol):
     def step(self, action: np.ndarray) -> EnvStep: ...
     def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class RemoteEnv(Protocol):
-    """An environment that works elsewhere: asked now, it answers when it is called for."""
-
-    def begin_step(self, action: np.ndarray) -> Callable[[], EnvStep]: ...
 
 
 class Game(HasState, Protocol):
@@ -219,28 +212,27 @@ class OnPolicyAlgorithm(HasState, Protocol):
 
 
 class StepResult(NamedTuple):
-    """What came of one turn of a learner."""
+    """What one step of a learner returns."""
 
-    agent_steps: int
-    metrics: Metrics | None
-    finished_returns: list[float]
-
-
-Turn = Generator[None, None, StepResult]
+    agent_steps: int  # taken by this step: 1, or the length of a rollout
+    metrics: Metrics | None  # of the updates in this step; None where there was none
+    finished_returns: list[float]  # of the training episodes that ended in this step
 
 
 class Learner(HasState, Protocol):
-    """What the loop drives: it acts in its environment, and learns.
+    """Acts in its training environment and learns. The training loop calls `step` until the budget
+    is spent.
 
-    Its state holds all that changes, its environment and random generators too, as tensors, arrays,
-    numbers, text, lists and dicts. It has the names `algorithm` and `updates`.
+    Its state holds everything that changes, including the environment and the random generators, as
+    tensors, arrays, numbers, text, lists and dicts. It contains the keys `algorithm` and `updates`.
     """
 
-    algorithm: Any  # what is evaluated: `HasState`; with `networks` if a part of it is enough
-    metric_names: tuple[str, ...]  # columns of train.csv: of turns and of `replay_metrics`
+    algorithm: (
+        Any  # is evaluated: `HasState`, with `networks` if they are all that evaluation needs
+    )
+    metric_names: tuple[str, ...]  # columns of train.csv, including those of `replay_metrics`
     updates: int
 
-    # yields where it would wait, so that other runs can go on meanwhile
-    def turn(self, env_steps: int) -> Turn: ...
-    def replay_metrics(self) -> dict[str, float]: ...  # asked for once a row
+    def step(self, env_steps: int) -> StepResult: ...  # `env_steps` before this step
+    def replay_metrics(self) -> dict[str, float]: ...  # called once for each row of train.csv
     def close(self) -> None: ...

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import drqv2_inputs as golden
 import reference_drqv2
-from cclf import build, presets
+from cclf import presets
 from cclf.algorithms.common import pixel_inspection
 from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.drqv2 import inspect
@@ -18,7 +18,7 @@ from cclf.algorithms.drqv2 import presets as drqv2_presets
 from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
 from cclf.algorithms.drqv2.equations import noise_std
 from cclf.algorithms.drqv2.learner import make_drqv2
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import algorithms, make_learner
 from cclf.cli import main
 from cclf.data.replay import Replay
 from cclf.envs.registry import task_kind
@@ -27,7 +27,7 @@ from cclf.training.seeding import Generators
 from cclf.types import Batch
 from tiny_runs import CPU, flat, run, tiny_config
 
-METHODS = list(bases()["drqv2"].methods)
+METHODS = list(algorithms()["drqv2"].methods)
 BATCH, ACTIONS = 6, 2
 
 
@@ -231,9 +231,9 @@ def test_cclf_with_every_piece_off_is_drq_v2_to_the_last_bit():
     off = dataclasses.replace(off, method=dataclasses.replace(off.method, **switched))
     states = []
     for config in (plain, off):
-        learner = build.make_learner(config, CPU)
+        learner = make_learner(config, CPU)
         for step in range(40):
-            learner.advance(step)
+            learner.step(step)
         assert learner.updates == 20
         states.append(flat(learner.state_dict()))
         learner.close()
@@ -249,10 +249,10 @@ def test_updates_come_every_second_agent_step_after_the_warm_up():
     config = tiny_config(
         "toy/reach", "drq-v2", base="drqv2", algorithm={"update_every_agent_steps": 2}
     )
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     for step in range(31):
         assert learner.updates == config.updates_at(step), step
-        learner.advance(step)
+        learner.step(step)
     assert learner.updates == math.ceil((31 - 20) / 2)
     learner.close()
 
@@ -268,10 +268,10 @@ def test_it_trains_on_deepmind_control(method):
         algorithm=dataclasses.replace(config.algorithm, **sizes),
         run=dataclasses.replace(config.run, env_steps=2 * 40),
     )
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     networks = learner.algorithm.networks
     before = {name: value.clone() for name, value in networks.state_dict().items()}
-    turns = [learner.advance(env_steps) for env_steps in range(0, 2 * 40, 2)]
+    turns = [learner.step(env_steps) for env_steps in range(0, 2 * 40, 2)]
     learner.close()
     assert learner.updates == 10
     updates = [turn.metrics for turn in turns if turn.metrics is not None]

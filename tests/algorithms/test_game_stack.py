@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build, presets
+from cclf import presets
 from cclf.algorithms.rainbow.batched import make_kernels
 from cclf.algorithms.rainbow.learner import make_rainbow_stack
 from cclf.algorithms.rainbow.schedule import TrainingSchedule
+from cclf.algorithms.registry import make_agent, make_learner
 from cclf.envs.make import make_env
 from cclf.storage.checkpoint import Checkpoints
 from cclf.training.evaluation import EvaluationStoppedError, evaluate_games, wait_for_evaluation
@@ -70,7 +71,7 @@ def states(learners):
 def advance_all(stack, turns, start=0):
     for t in range(start, start + turns):
         for learner in stack.runs:
-            learner.advance(t)
+            learner.step(t)
 
 
 def close(one, two):
@@ -90,7 +91,7 @@ def test_what_is_acted_on_is_what_the_games_show(task, turns):
     stack = game_stack(configs, CPU)
     games, endings = [player.game for player in stack.tables.pool.envs[0].players], 0
     for t in range(turns):
-        stack.turn(t)
+        stack.step(t)
         endings += sum(one.age == 0 for one in stack.runs)
         assert np.array_equal(stack._seen.numpy(), [game.stack for game in games])
     assert endings > 4
@@ -152,8 +153,8 @@ def test_a_stack_computes_with_what_it_is_given():
     stack.algorithm = make_rainbow_stack([config], [3], CPU, compute=make_kernels(counted, counted))
     expected = game_stack([config], CPU)
     for t in range(14):
-        stack.turn(t)
-        expected.turn(t)
+        stack.step(t)
+        expected.step(t)
     updates = ["sample_batch", "compute_losses", "descend", "write_back"]
     assert called == ["act"] * 11 + ["act", *updates] * 3
     assert torch.equal(stack.algorithm.rows["online"], expected.algorithm.rows["online"])
@@ -166,16 +167,16 @@ def test_runs_that_are_out_of_step_are_refused():
     stack = game_stack(configs, CPU)
     stack.runs[0].load_state_dict(ahead.runs[0].state_dict())
     with pytest.raises(ValueError, match=r"agent steps \[0, 3\]"):
-        stack.runs[0].advance(0)
+        stack.runs[0].step(0)
 
 
 def test_a_run_is_not_saved_in_the_middle_of_its_turn():
     stack = game_stack([tiny("rainbow", seed=seed) for seed in (1, 2)], CPU)
-    stack.runs[0].advance(0)
+    stack.runs[0].step(0)
     stack.runs[0].state_dict()
     with pytest.raises(AssertionError, match="between its turns"):
         stack.runs[1].state_dict()
-    stack.runs[1].advance(0)
+    stack.runs[1].step(0)
     stack.runs[1].state_dict()
 
 
@@ -228,14 +229,14 @@ def test_an_atari_run_goes_on_exactly_in_mid_game(tmp_path, game):
     )
     ends = []
     for name, stop_at in (("straight", None), ("stopped", 72)):
-        learner = build.make_learner(config, CPU)
+        learner = make_learner(config, CPU)
         for t in range(24):
             if stop_at == 4 * t:
                 saved = Checkpoints(tmp_path / name)
                 saved.save({"learner": learner.state_dict()})
-                learner = build.make_learner(config, CPU)
+                learner = make_learner(config, CPU)
                 learner.load_state_dict(saved.load()["learner"])
-            learner.advance(4 * t)
+            learner.step(4 * t)
         ends.append(learner.state_dict())
     assert differing(*ends) == []
     assert ends[0]["updates"] == 13
@@ -290,9 +291,9 @@ def test_evaluation_is_without_noise_and_leaves_training_alone():
     config = tiny("rainbow")
     learner = plain(config)
     for t in range(20):
-        learner.advance(t)
+        learner.step(t)
     before = copy.deepcopy(learner.state_dict())
-    agent = build.make_agent(config, CPU)
+    agent = make_agent(config, CPU)
     agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())
     first, second = (agent.evaluate([5, 6], False).returns for _ in range(2))
     assert first == second

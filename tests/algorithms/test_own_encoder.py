@@ -14,14 +14,14 @@ import torch
 
 import cclf
 import own_encoders
-from cclf import build, cli, plugins, presets
+from cclf import cli, plugins, presets
 from cclf.algorithms.common.custom_encoder import CustomEncoder
+from cclf.algorithms.registry import make_learner
 from cclf.analysis.load import run_name
 from cclf.commands.train import hints
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.storage.run_folder import read_checkpoint
-from cclf.training.turns import run_to_end
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options
 
 METHODS = {"sac": "cclf", "drqv2": "drq-v2+cclf"}
@@ -41,7 +41,7 @@ def with_encoder(base: str = "sac", encoder: str = "", **more) -> Config:
 def test_the_published_convolutions_in_a_users_words_learn_the_same(base):
     """So it sees the same pixels in the same crops, and is shared, learned and followed alike."""
     configs = [with_encoder(base), with_encoder(base, "own_encoders:Published")]
-    learners = [build.make_learner(config, CPU) for config in configs]
+    learners = [make_learner(config, CPU) for config in configs]
     published, own = (learner.algorithm.networks for learner in learners)
     assert [CustomEncoder in map(type, each.modules()) for each in (published, own)] == [
         False,
@@ -52,7 +52,7 @@ def test_the_published_convolutions_in_a_users_words_learn_the_same(base):
     start = [each.clone() for each in own.parameters()]
     for env_steps in range(40):
         for learner in learners:
-            run_to_end(learner.turn(env_steps))
+            learner.step(env_steps)
     for before, ours, theirs in zip(start, own.parameters(), published.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
         assert not torch.equal(before, ours)
@@ -73,7 +73,7 @@ def test_a_run_goes_on_exactly_and_an_encoder_keeps_its_start(base, tmp_path):
         state.pop("tables")
     assert not differing(*states)
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
-    with closing(build.make_learner(config, CPU)) as fresh:
+    with closing(make_learner(config, CPU)) as fresh:
         first, last = (
             dict(each.algorithm.networks.named_parameters()) for each in (fresh, learner)
         )

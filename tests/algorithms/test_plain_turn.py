@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cclf import build
 from cclf.algorithms.rainbow.games import RunHandle
 from cclf.algorithms.rainbow.learner import make_rainbow_run, make_rainbow_stack
 from cclf.algorithms.rainbow.presets import METHODS
 from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.algorithms.registry import make_learner
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError
 from cclf.storage import machine
 from cclf.storage.checkpoint import Checkpoints
 from cclf.types import GameBatch
 from rainbow_inputs import CPU, batch_of, game_stack, plain, stack_of_one, tiny
-from tiny_runs import differing, flat
+from tiny_runs import differing, flat, make_learners
 
 MAKERS = (plain, stack_of_one)
 BY_CURIOSITY = [name for name, method in METHODS.items() if "curiosity" in method.overrides]
@@ -76,7 +76,7 @@ def test_a_turn_in_the_order_of_the_sheet(make, slip):
     ):
         spy(events, owner, name)
     for env_steps in range(15):
-        learner.advance(env_steps)
+        learner.step(env_steps)
     game = [("play", None), ("add_outcome", None)]
     assert events[40:44] == [("act", None), ("add", 10), *game], (
         "step 11 learns nothing yet, and copies nothing at step 10"
@@ -96,7 +96,7 @@ def test_several_updates_a_step_draw_different_numbers(make):
     learner, moments = make(tiny("rainbow", updates_per_agent_step=3)), []
     spy(moments, algorithm_of(learner), "draw", int)
     for env_steps in range(13):
-        learner.advance(env_steps)
+        learner.step(env_steps)
     assert learner.updates == 6
     found = [moment for _, moment in moments]
     assert found[-4:] == [39, 39, 40, 41], "acting and the first update share theirs"
@@ -116,7 +116,7 @@ def test_frames_actions_and_rewards_reach_replay_as_they_were(make):
         return result
 
     game.step = step
-    finished = [advance.finished_returns for advance in (learner.advance(t) for t in range(40))]
+    finished = [advance.finished_returns for advance in (learner.step(t) for t in range(40))]
     replay = learner.replay
     assert replay.written == 40
     for slot, (frame, action, reward, ended) in enumerate(seen):
@@ -164,7 +164,7 @@ def test_a_lost_life_ends_an_episode_of_replay_but_no_game(make):
     learner = make(longer(), lambda: Lives(make_env(longer(), 1)))
     game, replay, finished, rewards = player_of(learner).game, learner.replay, [], []
     for t in range(36):
-        finished += learner.advance(t).finished_returns
+        finished += learner.step(t).finished_returns
         rewards.append(game.raw_reward)
     assert finished == [sum(rewards[start : start + 12]) for start in (0, 12, 24)]
     ended = replay.ended[0, :36].nonzero().flatten().tolist()
@@ -189,7 +189,7 @@ def test_metrics_are_means_since_the_last_report(make):
     reports = {
         t + 1: advance.metrics
         for t in range(30)
-        if (advance := learner.advance(t)).metrics is not None
+        if (advance := learner.step(t)).metrics is not None
     }
     assert list(reports) == [20, 30]
     assert reports[20]["q_loss"].item() == pytest.approx(sum(losses[:9]) / 9)
@@ -202,11 +202,9 @@ def test_metrics_are_means_since_the_last_report(make):
 
 def test_a_run_alone_on_a_cpu_is_a_plain_one():
     configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
-    assert type(build.make_learner(configs[0], CPU)) is RainbowLearner
-    assert {type(learner) for learner in build.make_learners(configs, CPU)} == {RunHandle}
-    assert {type(learner) for learner in build.make_learners(configs, CPU, [3, 5])} == {
-        RainbowLearner
-    }
+    assert type(make_learner(configs[0], CPU)) is RainbowLearner
+    assert {type(learner) for learner in make_learners(configs, CPU)} == {RunHandle}
+    assert {type(learner) for learner in make_learners(configs, CPU, [3, 5])} == {RainbowLearner}
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -235,7 +233,7 @@ def test_a_plain_turn_is_that_of_a_stack_of_one_to_the_last_bit(method, hidden):
     config = tiny(method, hidden_dim=hidden)
     alone, stacked = plain(config), stack_of_one(config)
     for t in range(20):
-        one, other = alone.advance(t), stacked.advance(t)
+        one, other = alone.step(t), stacked.step(t)
         assert one.finished_returns == other.finished_returns
         assert differing(one.metrics or {}, other.metrics or {}) == []
     assert alone.updates == 9
@@ -301,11 +299,11 @@ def test_a_run_goes_on_from_the_checkpoint_of_the_other_kind_exactly(tmp_path, f
     config = tiny("cclf")
     straight, begun, resumed = first(config), first(config), second(config)
     for t in range(16):
-        straight.advance(t)
-        begun.advance(t)
+        straight.step(t)
+        begun.step(t)
     resumed.load_state_dict(saved(begun, tmp_path))
     for t in range(16, 22):
-        one, other = straight.advance(t), resumed.advance(t)
+        one, other = straight.step(t), resumed.step(t)
         assert differing(one.metrics or {}, other.metrics or {}) == []
     assert exactly_alike(straight.state_dict(), resumed.state_dict()) == []
 
@@ -318,7 +316,7 @@ def test_plain_runs_go_on_as_a_stack_of_two_and_apart_again():
     def advance(learners, steps):
         for t in steps:
             for learner in learners:
-                learner.advance(t)
+                learner.step(t)
 
     def hand_over(olds, news):
         for old, new in zip(olds, news, strict=True):
@@ -342,7 +340,7 @@ def test_plain_runs_go_on_as_a_stack_of_two_and_apart_again():
 
 def test_a_plain_run_refuses_actions_that_its_game_has_not():
     learner = plain(tiny("rainbow"))
-    learner.advance(0)
+    learner.step(0)
     state = copy.deepcopy(learner.state_dict())
     state["replay"]["actions"][0] = 3
     with pytest.raises(ValueError, match="none of 3"):

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cclf import build, cli
+from cclf import cli
 from cclf.algorithms.rainbow import bench as bench_rainbow
+from cclf.algorithms.registry import make_learner
 from cclf.training import devices
+from cclf.training.agent import load_agent
 from cclf.training.seeding import derive
+from cclf.training.trainer import final_evaluation
 from rainbow_inputs import CPU, game_stack, tiny
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, tiny_options
@@ -41,7 +44,7 @@ def test_train_makes_ten_episode_rows_and_a_final_one(folder):
 
 
 def test_the_final_evaluation_is_of_the_final_agent(folder):
-    agent, config, env_steps = build.load_agent(folder, CPU, 3)
+    agent, config, env_steps = load_agent(folder, CPU, 3)
     seeds = [derive(config.seed, "final", episode) for episode in range(3)]
     expected = agent.evaluate(seeds, False).returns
     agent.close()
@@ -63,9 +66,9 @@ def test_the_same_command_makes_a_lost_final_evaluation_again_and_no_second_one(
 
 def test_a_stop_in_the_final_evaluation_leaves_none(folder):
     (folder / "final.csv").unlink(missing_ok=True)
-    assert not build.final_evaluation(folder, CPU, lambda: True)
+    assert not final_evaluation(folder, CPU, lambda: True)
     assert not (folder / "final.csv").exists()
-    assert build.final_evaluation(folder, CPU, lambda: False)
+    assert final_evaluation(folder, CPU, lambda: False)
     assert (folder / "final.csv").exists()
 
 
@@ -162,11 +165,11 @@ def test_games_that_train_together_are_the_runs_they_would_be_alone():
     ]
     assert len({config.algorithm.contrastive_coefficient for config in configs}) == 2
     joint = game_stack(configs, CPU).runs
-    alone = [build.make_learner(config, CPU) for config in configs]
+    alone = [make_learner(config, CPU) for config in configs]
     for t in range(25):
         for one, other in zip(joint, alone, strict=True):
-            one.advance(4 * t)
-            other.advance(4 * t)
+            one.step(4 * t)
+            other.step(4 * t)
     assert alone[0].updates > 5
     for one, other in zip(joint, alone, strict=True):
         ours, theirs = one.algorithm.parameters(), other.algorithm.parameters()

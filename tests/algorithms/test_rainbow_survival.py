@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from cclf import build
 from cclf.algorithms.rainbow.games import BatchedLearner
 from cclf.algorithms.rainbow.turn import RainbowLearner
 from cclf.storage import atomic_files, checkpoint
 from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
-from cclf.training import loop
+from cclf.training import loop, trainer
+from cclf.training.trainer import final_evaluation
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
@@ -150,15 +150,15 @@ def test_files_of_forgotten_checkpoints_are_removed_and_never_written_again(tmp_
 
 # what gets the signal in which of its calls -> where each run is saved
 PHASES = {
-    "before the first step": (build, "make_learners", 1, 0, 0),
+    "before the first step": (trainer, "make_agent", 1, 0, 0),
     "warm-up": (BatchedLearner, "act", 5, 5, 5),
     "an update": (BatchedLearner, "learn", 20, 20, 20),
     "the evaluation of the first run": (loop.TrainingRun, "_evaluate", 1, 12, 12),
     "the evaluation of the second run": (loop.TrainingRun, "_evaluate", 2, 12, 12),
     "the last evaluation of the second run": (loop.TrainingRun, "_evaluate", 6, None, 36),
     "a checkpoint": (checkpoint, "index_bytes", 3, 24, 24),
-    "the final evaluation of the first run": (build, "final_evaluation", 1, None, None),
-    "the final evaluation of the second run": (build, "final_evaluation", 2, None, None),
+    "the final evaluation of the first run": (trainer, "final_evaluation", 1, None, None),
+    "the final evaluation of the second run": (trainer, "final_evaluation", 2, None, None),
 }
 LIKE_ANOTHER = (
     "before the first step",
@@ -222,7 +222,7 @@ def test_a_signal_beside_evaluation_workers(
 @pytest.mark.slow
 def test_a_signal_in_the_final_evaluation_beside_workers(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(build, "final_evaluation", signalled(build.final_evaluation, 2))
+        patch.setattr(trainer, "final_evaluation", signalled(final_evaluation, 2))
         assert train(tmp_path, "--eval-workers", 2)[0] == 75
     assert not (folder(tmp_path, 2) / "final.csv").exists()
     assert train(tmp_path, "--eval-workers", 2)[0] == 0

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 import rainbow_inputs
-from cclf import build
 from cclf.errors import WorkerError
 from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
@@ -18,7 +17,7 @@ from cclf.training.loop import ActiveRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 from rainbow_inputs import CPU, game_stack, tiny
-from tiny_runs import differing, rows, tables
+from tiny_runs import differing, make_learners, make_training, rows, tables
 
 CONFIGS = [tiny("cclf", seed=seed) for seed in (1, 2)]
 
@@ -37,11 +36,11 @@ class StopWhen(StopSignal):
 def run_both(folders, happened=lambda: False, configs=CONFIGS):
     """Go on with both runs from what is saved; their learners."""
     points = checkpoint.common_checkpoint_steps([folder / "checkpoint" for folder in folders])
-    learners = build.make_learners(configs, CPU, points)
+    learners = make_learners(configs, CPU, points)
     prepared = []
     for config, folder, learner, point in zip(configs, folders, learners, points, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        training, _, agent = build.make_training(config, folder, CPU, 2, learner)
+        training, _, agent = make_training(config, folder, CPU, 2, learner)
         training.checkpoints.rewind(point)
         training.resume()
         if not training.finished:
@@ -124,7 +123,7 @@ def test_games_in_other_processes_are_played_as_here(monkeypatch):
     try:
         for t in range(15):
             for one, two in zip(here.runs, there.runs, strict=True):
-                assert one.advance(t).finished_returns == two.advance(t).finished_returns
+                assert one.step(t).finished_returns == two.step(t).finished_returns
             if t == 7:
                 for run in there.runs:
                     run.load_state_dict(run.state_dict())
@@ -140,11 +139,11 @@ def test_a_lost_table_ends_all_runs_of_its_stack(monkeypatch):
     stack = game_stack([tiny("rainbow", seed=seed) for seed in (1, 2)], CPU)
     try:
         for run in stack.runs:
-            run.advance(0)
+            run.step(0)
         os.kill(stack.tables.pool._workers[1].process.pid, signal.SIGKILL)
         for run in stack.runs:
             with pytest.raises(WorkerError, match="killed by signal 9"):
-                run.advance(1)
+                run.step(1)
     finally:
         stack.tables.close()
 

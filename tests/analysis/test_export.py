@@ -18,7 +18,7 @@ import torch
 from markdown_it import MarkdownIt
 from safetensors.torch import save
 
-from cclf import __version__, build, export, load, model_card
+from cclf import __version__, export, load, model_card
 from cclf.algorithms.a2c.networks import grid_windows
 from cclf.algorithms.sac import export as room
 from cclf.analysis import share
@@ -26,6 +26,7 @@ from cclf.cli import main
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError
 from cclf.storage import run_folder
+from cclf.training.agent import load_agent
 from rainbow_inputs import tiny
 from tiny_runs import CPU, run, tiny_config
 
@@ -58,7 +59,7 @@ def test_torchscript_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_p
     done = export.export(folders[base], tmp_path / "policy.pt")
     assert done.largest_difference <= 1e-5
     policy, metadata = read(done.path)
-    agent, config, _ = build.load_agent(folders[base], CPU, 1)
+    agent, config, _ = load_agent(folders[base], CPU, 1)
     pixels = config.env.frame_pixels
     frames = torch.from_numpy(
         np.random.default_rng(0).integers(0, 256, (5, 9, pixels, pixels), dtype=np.uint8)
@@ -89,7 +90,7 @@ def test_torchscript_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_p
 def test_torchscript_of_a2c_is_the_logits_on_grids(folders, tmp_path):
     done = export.export(folders["a2c"], tmp_path / "policy.pt")
     policy, metadata = read(done.path)
-    agent, _, _ = build.load_agent(folders["a2c"], CPU, 1)
+    agent, _, _ = load_agent(folders["a2c"], CPU, 1)
     grids = np.random.default_rng(0).integers(0, 11, (5, 7, 7, 3), dtype=np.uint8)
     network = agent.policy.policy
     expected = network.actor(network.encoder(torch.from_numpy(grid_windows(grids)))).detach()
@@ -102,7 +103,7 @@ def test_torchscript_of_a2c_is_the_logits_on_grids(folders, tmp_path):
 def test_torchscript_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
     done = export.export(folders["rainbow"], tmp_path / "policy.pt")
     policy, metadata = read(done.path)
-    agent, _, _ = build.load_agent(folders["rainbow"], CPU, 1)
+    agent, _, _ = load_agent(folders["rainbow"], CPU, 1)
     frames = torch.from_numpy(
         np.random.default_rng(0).integers(0, 256, (5, 2, 25, 25), dtype=np.uint8)
     )

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from cclf import build, doctor
+from cclf import doctor
+from cclf.algorithms.registry import make_learner
 from cclf.benchmark import findings, probe
 from cclf.cli import main
 from cclf.storage import machine, run_folder
@@ -172,7 +173,7 @@ def test_the_forecast_is_held_against_memory_and_disk():
 
 def test_the_manifest_carries_the_doctors_facts():
     config = tiny_config("minigrid/DoorKey-6x6")
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     manifest = run_folder.manifest(config, learner, CPU)
     learner.close()
     ours = machine.machine_info()

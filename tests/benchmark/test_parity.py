@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cclf import build
+from cclf.algorithms.registry import make_learner
 from cclf.benchmark import parity, updates
 from tiny_runs import CPU
 
@@ -15,7 +15,7 @@ def test_the_parity_of_an_update_sees_a_difference_and_takes_the_worst_of_it(
     """Other discounts: other targets, other steps. Over two batches the least is below the median."""
     config = updates.configs_of("toy/reach-1d", None, ["drq"], "fp32")[0]
     config = replace(config, algorithm=replace(config.algorithm, batch_size=8))
-    learner = updates.off_policy(build.make_learner(config, CPU), config)
+    learner = updates.off_policy(make_learner(config, CPU), config)
     updates._fill_replay(learner, updates._real_frames(learner, 20))
     assert parity.step_parity(config, learner)["least_step_cosine"] == pytest.approx(1.0, abs=1e-12)
     other = replace(config, algorithm=replace(config.algorithm, discount=0.5))

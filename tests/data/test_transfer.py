@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build
+from cclf.algorithms.registry import make_learner
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
 from rainbow_inputs import game_stack, tiny
@@ -70,14 +70,14 @@ def test_storing_a_step_waits_for_nothing():
 @pytest.mark.gpu
 def test_a_turn_of_sac_waits_for_its_action_alone():
     config = tiny_config(env_steps=200)
-    learner = build.make_learner(
+    learner = make_learner(
         replace(config, run=replace(config.run, device="cuda", compile=False)), CUDA
     )
     for agent_steps in range(40):  # beyond the warm-up and the capture of CUDA graphs
-        learner.advance(agent_steps)
+        learner.step(agent_steps)
     assert learner.in_episode
     with nothing_waits():
-        learner.advance(40)
+        learner.step(40)
 
 
 @pytest.mark.gpu
@@ -89,7 +89,7 @@ def test_a_turn_of_a_stack_waits_for_its_actions_alone():
     ]
     stack = game_stack(configs, CUDA)
     for turn in range(30):
-        stack.turn(turn)
+        stack.step(turn)
     with nothing_waits():
-        stack.turn(30)
+        stack.step(30)
     stack.tables.close()

@@ -10,15 +10,16 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from cclf import build, presets  # noqa: E402
+from cclf import presets  # noqa: E402
 from cclf.algorithms.rainbow.learner import make_rainbow  # noqa: E402
+from cclf.algorithms.registry import make_learner  # noqa: E402
 from cclf.envs.gymnasium_env import inspect_env, to_rgb  # noqa: E402
 from cclf.envs.gymnasium_game import GymnasiumGame  # noqa: E402
 from cclf.envs.registry import task_kind, task_note  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from cclf.storage.migrations import migrate_config  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
-from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
+from tiny_runs import CPU, differing, make_learners, run, tables, tiny_config, tiny_options  # noqa: E402
 
 CELLS, PIXELS = 10, 50
 
@@ -263,7 +264,7 @@ def test_a_game_that_cannot_be_brought_back_begins_anew(tmp_path):
     cut, _ = run(config, tmp_path / "run", stop_at=12)  # in its second game
     assert (cut.age, cut.env.begun) == (3, True)
     assert run(config, tmp_path / "run")[1]
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     learner.load_state_dict(cut.state_dict())
     assert (learner.age, learner.env.begun, learner.env.game_return) == (0, False, 0.0)
     learner.close()
@@ -273,16 +274,16 @@ def test_a_game_that_cannot_be_brought_back_begins_anew(tmp_path):
 def test_games_of_a_stack_are_saved_in_the_same_way(name, goes_on):
     config = tiny_game(name)
     configs = [config, replace(config, seed=2)]
-    ahead, behind = (build.make_learners(configs, CPU) for _ in range(2))
+    ahead, behind = (make_learners(configs, CPU) for _ in range(2))
     for step in range(12):  # into the second game
         for learner in ahead:
-            learner.advance(step)
+            learner.step(step)
     for learner, other in zip(ahead, behind, strict=True):
         other.load_state_dict(learner.state_dict())
         assert (learner.age, other.age) == (3, 3 if goes_on else 0)
     for step in range(12, 24) if goes_on else ():
         for learner in (*ahead, *behind):
-            learner.advance(step)
+            learner.step(step)
     for learner, other in zip(ahead, behind, strict=True):
         assert (differing(learner.state_dict(), other.state_dict()) == []) == goes_on
     for learner in (ahead[0], behind[0]):

@@ -11,17 +11,17 @@ gymnasium = pytest.importorskip("gymnasium")
 
 import cclf as package  # noqa: E402
 from cclf import (  # noqa: E402
-    build,
     doctor,
     presets,
 )
+from cclf.algorithms.registry import env_factory, make_learner  # noqa: E402
 from cclf.analysis.load import run_name  # noqa: E402
 from cclf.envs import gymnasium_env  # noqa: E402
 from cclf.envs.gymnasium_state import GymnasiumState  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from cclf.model_card import command  # noqa: E402
 from cclf.storage.run_folder import read_checkpoint  # noqa: E402
-from cclf.training.workers import WorkerEnv  # noqa: E402
+from cclf.training.trainer import replay_size  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
 
@@ -212,7 +212,7 @@ def test_one_that_its_seed_does_not_decide_begins_a_new_episode(tmp_path, capsys
     config = tiny_state("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
     cut, _ = run(config, tmp_path / "run", stop_at=25)
     assert cut.in_episode
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     learner.load_state_dict(cut.state_dict())
     assert not learner.in_episode
     learner.close()
@@ -254,14 +254,14 @@ def test_a_run_that_was_stopped_ends_where_an_undisturbed_one_does(tmp_path):
 
 def test_replay_keeps_every_bit_of_a_number():
     config = tiny_state(env_steps=20)
-    learner = build.make_learner(config, CPU)
+    learner = make_learner(config, CPU)
     env = make(seed=learner.env._episodes._random.bit_generator.seed_seq.entropy)
     seen = [env.reset()]
     for step in range(5):
-        learner.advance(step)
+        learner.step(step)
         seen.append(env.step(learner.replay.actions[step].numpy()).frame)
     assert np.array_equal(learner.replay.frames[:6].numpy(), np.stack(seen))
-    transitions, size = build.replay_size(config)
+    transitions, size = replay_size(config)
     held = [getattr(learner.replay, name) for name in learner.replay._TENSORS]
     assert transitions == 20
     assert size == sum(tensor.nbytes for tensor in held) + learner.replay.live.nbytes
@@ -305,7 +305,7 @@ def test_its_agent_is_evaluated_and_asked(trained):
     code, stdout, stderr = cclf("evaluate", folder, "--episodes", "1", "--json")
     assert code == 0, stderr
     agent = package.load(folder, device="cpu")
-    env = build.env_factory(config)(config, 0)
+    env = env_factory(config)(config, 0)
     total, step = 0.0, None
     state = env.reset(package.training.seeding.derive(0, "evaluate", 0))
     while step is None or not step.truncated:
@@ -370,25 +370,6 @@ def test_from_python_and_in_a_worker(tmp_path):
     assert trained.config.method.augmentation == "noise"
 
 
-@pytest.mark.slow
-def test_an_environment_in_a_worker_is_brought_back(trained):
-    """It says itself whether it could be."""
-    config = trained[0]
-    here = build.env_factory(config)(config, 5)
-    here.reset()
-    here.step(np.ones(1))
-    there = WorkerEnv(_pendulum, "gym/Pendulum-v1")
-    assert there.load_state_dict(here.state_dict()) is True
-    one, two = here.step(np.ones(1)), there.step(np.ones(1))
-    assert np.array_equal(one.frame, two.frame)
-    assert one.reward == two.reward
-    there.close()
-
-
-def _pendulum():
-    return GymnasiumState("Pendulum-v1", 1, 0)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -414,11 +395,11 @@ def test_the_doctor_forecasts_a_run_of_state(monkeypatch):
         doctor.examine("gym/Pendulum-v1", 0, observe=seen)["forecast"]["replay_bytes"]
         for seen in ("state", "pixels")
     ]
-    assert sizes[0] == build.replay_size(presets.resolve("gym/Pendulum-v1", observe="state"))[1]
+    assert sizes[0] == replay_size(presets.resolve("gym/Pendulum-v1", observe="state"))[1]
     assert sizes[0] < sizes[1] / 100
 
 
 def test_a_config_that_somebody_wrote_gets_no_pixels_in_the_place_of_state():
     config = tiny_state()
     with pytest.raises(ConfigError, match="observe=state conflicts with toy/reach"):
-        build.make_learner(replace(config, task="toy/reach"), CPU)
+        make_learner(replace(config, task="toy/reach"), CPU)

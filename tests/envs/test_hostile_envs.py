@@ -398,8 +398,6 @@ def test_games_learned_together_fail_together(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words", "way_on"),
     [
-        ("Raise", ["--env-worker"], GOOD),
-        ("Exit", ["--env-worker"], GOOD),
         ("RaiseInWorker", ["--eval-workers", "1"], GOOD),
     ],
 )

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 import cclf as package
-from cclf import build
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
@@ -270,20 +269,19 @@ def test_dead_link_among_the_frames_costs_no_row(run, trained, name):
     assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
 
 
-def test_run_that_cannot_be_recorded_is_refused_before_rows_of_another_are_cut(run, monkeypatch):
-    """Two runs in one command: the manifest of the second cannot be written. What is said of the
-    disk is said before, too."""
-    monkeypatch.setattr(build, "checkpoint_size", lambda *_: 10**18)
+def test_run_that_cannot_be_recorded_is_refused_before_rows_of_another_are_cut(tmp_path):
+    """Two runs in one command: the manifest of the second cannot be written."""
+    config = tiny_config("toy/catch", env_steps=24, eval_every_env_steps=12)
+    assert train(tmp_path, config)[0] == 0
+    run = tmp_path / config.run_name()
     with (run / "eval.csv").open("a") as file:
         file.write("75,75,1,1,1,1,1,1\n")
-    folder = out_of(run) / replace(LONGER, seed=2).run_name()
+    longer = replace(config, run=replace(config.run, env_steps=36))
+    folder = tmp_path / replace(longer, seed=2).run_name()
     (folder / "manifest.json").mkdir(parents=True)
     before = (run / "eval.csv").read_bytes()
-    words = [*tiny_options(LONGER), "--with-seeds", 2, "--out", out_of(run)]
-    code, _, err = cclf("train", *words)
-    warning, refusal = err.splitlines()
-    assert (code, "make room" in warning) == (2, True)
-    assert str(folder / "manifest.json") in refusal
+    words = [*tiny_options(longer), "--with-seeds", 2, "--out", tmp_path]
+    assert_refused(cclf("train", *words), str(folder / "manifest.json"))
     assert (run / "eval.csv").read_bytes() == before
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
-from cclf import build, cli
+from cclf import cli
 from cclf.commands.train import run_training
 from cclf.errors import ConfigError
 from cclf.inspection.load import curate
@@ -26,7 +26,7 @@ from cclf.storage import checkpoint, checkpoint_files, run_folder
 from cclf.storage.failure import NonFiniteError
 from cclf.training.signals import StopSignal
 from rainbow_inputs import tiny_cclf
-from tiny_runs import CPU, flat, run, tiny_config
+from tiny_runs import CPU, flat, make_training, run, tiny_config
 
 A2C = {
     "num_envs": 2,
@@ -223,7 +223,7 @@ def sign(folder):
 def resume(config, folder, _tmp):
     """What was loaded is what the files say, and training goes on from it."""
     with run_folder.create_run_folder(config, folder.parents[3]) as own:
-        training, learner, agent = build.make_training(config, own, CPU)
+        training, learner, agent = make_training(config, own, CPU)
         try:
             assert training.resume()
             if not training.finished:
@@ -238,8 +238,7 @@ def resume(config, folder, _tmp):
                     f"silently another state: {same(training.state_dict(), said)}"
                 )
                 for _ in range(3):
-                    for _ in training.learner.turn(training.env_steps):
-                        pass
+                    training.learner.step(training.env_steps)
                 training.averages.mean_and_reset()
                 training.state_dict()
         finally:

@@ -198,10 +198,7 @@ def test_the_benchmark_prints_one_json_document(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("worker", ["--env-worker", "--no-env-worker"])
-def test_the_loop_benchmark_counts_the_steps_of_all_runs(
-    worker: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_loop_benchmark_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
     arguments = [
@@ -209,26 +206,16 @@ def test_the_loop_benchmark_counts_the_steps_of_all_runs(
         "toy/reach-1d",
         "--method",
         "rad",
-        "--seeds",
-        "1",
-        "2",
         "--seconds",
         "0.3",
         "--device",
         "cpu",
-        worker,
+        "--json",
     ]
-    assert cli.main(["bench", "loop", *arguments, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert [report[name]["runs"] for name in ("rad x 1", "rad x 2")] == [1, 2]
-    assert report["rad x 2"]["host_ms_per_step"].keys() == {
-        "act",
-        "update",
-        "environment",
-        "wait_and_store",
-    }
-    assert min(report["rad x 2"]["host_ms_per_step"].values()) >= 0.0
-    assert all(report[name]["agent_steps_per_second"] > 0 for name in ("rad x 1", "rad x 2"))
+    assert cli.main(["bench", "loop", *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)["rad"]
+    assert report["agent_steps_per_second"] > 0
+    assert report["host_ms_per_step"]["environment"] > 0
 
 
 def test_the_update_benchmark_checks_parity_first(capsys: pytest.CaptureFixture[str]) -> None:

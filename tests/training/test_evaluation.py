@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from cclf.algorithms.registry import make_learner
 from cclf.training.evaluation import (
     Evaluation,
     _is_whole_mp4,
@@ -14,7 +15,7 @@ from cclf.training.evaluation import (
 )
 from cclf.training.workers import LocalEnvs
 from cclf.types import EnvSpec, EnvStep, VectorStep
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config
+from tiny_runs import CPU, differing, make_training, rows, run, tables, tiny_config
 
 
 class Clock:
@@ -209,9 +210,8 @@ def test_at_a_given_moment_the_evaluation_is_the_same_whatever_the_schedule(plai
 
 
 def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone(tmp_path):
-    from cclf import build
 
-    training, learner, agent = build.make_training(tiny_config(), tmp_path, CPU)
+    training, learner, agent = make_training(tiny_config(), tmp_path, CPU)
     before = learner.state_dict()
     before = {key: value for key, value in before.items() if key != "env"}
     first, second = (
@@ -222,7 +222,7 @@ def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone(tmp_path):
     assert wait_for_evaluation(training.evaluate(60, False)).returns != first.returns
     after = {key: value for key, value in learner.state_dict().items() if key != "env"}
     assert differing(before, after) == []
-    assert learner.env.state_dict() == build.make_learner(tiny_config(), CPU).env.state_dict(), (
+    assert learner.env.state_dict() == make_learner(tiny_config(), CPU).env.state_dict(), (
         "the training environment rests"
     )
     agent.close()

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from cclf import build
 from cclf.algorithms.rainbow.evaluation_worker import EvaluationWorker
+from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
 from cclf.errors import WorkerError
 from cclf.training.evaluation import EvaluationStoppedError, poll, wait_for_evaluation
@@ -34,8 +34,8 @@ def make():
 def test_runs_that_share_workers_get_their_own_returns(make):
     evaluators = make(FaultyPlayer, 2)
     first, second = (
-        evaluators.rounds(("a", 1.0), [1, 2, 3, 4, 5]),
-        evaluators.rounds(("b", 10.0), [6, 7]),
+        evaluators.evaluate_async(("a", 1.0), [1, 2, 3, 4, 5]),
+        evaluators.evaluate_async(("b", 10.0), [6, 7]),
     )
     results = {}
     while len(results) < 2:  # in turn, as runs in one process do
@@ -48,7 +48,7 @@ def test_runs_that_share_workers_get_their_own_returns(make):
 @pytest.mark.parametrize("fault", ["crash", "hang"])
 def test_an_episode_whose_worker_is_lost_is_played_again(make, tmp_path, fault):
     evaluators = make(partial(FaultyPlayer, fault, tmp_path / "struck"), 2, 2.0)
-    assert wait_for_evaluation(evaluators.rounds(("a", 2.0), [1, 2, 3, 4])).returns == [
+    assert wait_for_evaluation(evaluators.evaluate_async(("a", 2.0), [1, 2, 3, 4])).returns == [
         2.0,
         4.0,
         6.0,
@@ -60,12 +60,15 @@ def test_an_episode_whose_worker_is_lost_is_played_again(make, tmp_path, fault):
 def test_a_player_that_raises_ends_the_evaluation_with_its_words(make, tmp_path):
     evaluators = make(partial(FaultyPlayer, "raise", tmp_path / "struck"), 1)
     with pytest.raises(WorkerError):
-        wait_for_evaluation(evaluators.rounds(("a", 2.0), [3]))
+        wait_for_evaluation(evaluators.evaluate_async(("a", 2.0), [3]))
 
 
 def test_an_episode_that_raises_ends_the_evaluation_of_its_run_alone(make, tmp_path):
     evaluators = make(partial(FaultyPlayer, "raise", tmp_path / "struck"), 1)
-    first, second = evaluators.rounds(("a", 1.0), [3]), evaluators.rounds(("b", 10.0), [6, 7])
+    first, second = (
+        evaluators.evaluate_async(("a", 1.0), [3]),
+        evaluators.evaluate_async(("b", 10.0), [6, 7]),
+    )
     assert poll(first) is None
     assert wait_for_evaluation(second).returns == [60.0, 70.0]
     with pytest.raises(WorkerError, match="the environment raised RuntimeError: a joint broke"):
@@ -74,19 +77,19 @@ def test_an_episode_that_raises_ends_the_evaluation_of_its_run_alone(make, tmp_p
 
 def test_an_evaluation_that_is_given_up_leaves_nothing_to_the_next(make):
     evaluators = make(FaultyPlayer, 1)
-    rounds = evaluators.rounds(("a", 1.0), list(range(10, 30)))
+    rounds = evaluators.evaluate_async(("a", 1.0), list(range(10, 30)))
     with pytest.raises(EvaluationStoppedError):
         wait_for_evaluation(rounds, lambda: True)
     rounds.close()
-    assert wait_for_evaluation(evaluators.rounds(("b", 1.0), [1, 2])).returns == [1.0, 2.0]
+    assert wait_for_evaluation(evaluators.evaluate_async(("b", 1.0), [1, 2])).returns == [1.0, 2.0]
 
 
 def test_workers_play_what_this_process_would_play(make):
     config = tiny("rainbow")
     seeds = [3, 4, 5]
-    here = build.make_agent(config, CPU)
+    here = make_agent(config, CPU)
     evaluators = make(partial(EvaluationWorker, make_env), 2)
-    elsewhere = build.make_agent(config, CPU, evaluators=evaluators)
+    elsewhere = make_agent(config, CPU, evaluators=evaluators)
     for value in here.policy.parameters().values():
         value.add_(0.05)
     elsewhere.policy.networks.load_state_dict(here.policy.networks.state_dict())

@@ -5,16 +5,25 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build
 from cclf.algorithms.common import pixel_learner
+from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
 from cclf.storage.run_log import RunLog
 from cclf.training import loop
 from cclf.training.evaluation import Evaluation
 from cclf.training.loop import ActiveRun, Schedule, TrainingRun, train_loop
-from cclf.training.turns import interleave
 from cclf.types import StepResult
-from tiny_runs import CPU, QuietProgress, StopAt, differing, rows, run, tables, tiny_config
+from tiny_runs import (
+    CPU,
+    QuietProgress,
+    StopAt,
+    differing,
+    make_training,
+    rows,
+    run,
+    tables,
+    tiny_config,
+)
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3])
@@ -88,20 +97,19 @@ def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
 
 
 class Scripted:
-    """A learner that only counts; each turn is `stride` agent steps, its metric the number of the
-    turn."""
+    """A learner that only counts: each step is `stride` agent steps, and its metric is the number of
+    steps so far."""
 
-    metric_names = ("turn",)
+    metric_names = ("step_number",)
 
     def __init__(self, stride):
         self.stride, self.updates, self.asked = stride, 0, []
 
-    def turn(self, env_steps):
+    def step(self, env_steps):
         self.asked.append(env_steps)
         self.updates += 1
-        yield
         return StepResult(
-            self.stride, {"turn": torch.tensor(float(self.updates))}, [float(env_steps)]
+            self.stride, {"step_number": torch.tensor(float(self.updates))}, [float(env_steps)]
         )
 
     def replay_metrics(self):
@@ -135,7 +143,7 @@ def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
     assert moments == [(64, False), (128, True)], "the last evaluation alone is recorded"
     train = rows(tmp_path / "train.csv")
-    assert [(row["agent_steps"], row["turn"], row["episode_return"]) for row in train] == [
+    assert [(row["agent_steps"], row["step_number"], row["episode_return"]) for row in train] == [
         ("32", "1.5", "16"),
         ("64", "3.5", "80"),
     ]
@@ -271,12 +279,12 @@ def test_a_finished_run_has_nothing_to_do(tmp_path):
 def test_the_update_sees_nothing_of_the_step_under_way():
     """Its batch is drawn before the environment is stepped, so the two may overlap: replay then
     holds all but this step."""
-    learner = build.make_learner(tiny_config(), CPU)
+    learner = make_learner(tiny_config(), CPU)
     sizes = []
     original = learner.replay.sample
     learner.replay.sample = lambda *args: sizes.append(learner.replay.size) or original(*args)
     for agent_steps in range(40):
-        learner.advance(agent_steps)
+        learner.step(agent_steps)
     assert sizes == list(range(20, 40))
 
 
@@ -300,54 +308,13 @@ def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, m
     assert differing(at_once.state_dict(), between.state_dict()) == []
 
 
-class Elsewhere:
-    """An environment that answers when it is called for, and writes down when it was asked."""
-
-    def __init__(self, env, name, events):
-        self.env, self.name, self.events = env, name, events
-
-    def __getattr__(self, attribute):
-        return getattr(self.env, attribute)
-
-    def begin_step(self, action):
-        self.events.append(f"ask {self.name}")
-        return lambda: self.events.append(f"answer {self.name}") or self.env.step(action)
-
-
-def test_all_environments_that_live_elsewhere_are_asked_before_one_is_waited_for():
-    """And all actions are asked for before the first update: a GPU that works in order has them at
-    once."""
-    configs = [tiny_config(seed=seed) for seed in (1, 2)]
-    apart, in_turn = ([build.make_learner(config, CPU) for config in configs] for _ in range(2))
-    events = []
-    for name, learner in zip("ab", in_turn, strict=True):
-        learner.env = Elsewhere(learner.env, name, events)
-        for part in ("act", "update"):
-            original = getattr(learner, part)
-            setattr(
-                learner,
-                part,
-                lambda *given, do=original, did=f"{part} {name}": events.append(did) or do(*given),
-            )
-    for agent_steps in range(40):
-        events.clear()
-        assert interleave([learner.turn(agent_steps) for learner in in_turn]) == {}
-        assert events == [
-            f"{part} {name}" for part in ("act", "update", "ask", "answer") for name in "ab"
-        ]
-        for learner in apart:
-            learner.advance(agent_steps)
-    for one, other in zip(apart, in_turn, strict=True):
-        assert differing(one.state_dict(), other.state_dict()) == []
-
-
 def together(configs, folder, stop, spoil=None):
     """Train these in turn, each in `folder/<seed>`; what `train_loop` says, and the learners."""
     runs, learners = [], []
     for config in configs:
         own = folder / str(config.seed)
         own.mkdir(parents=True, exist_ok=True)
-        training, learner, _ = build.make_training(config, own, CPU)
+        training, learner, _ = make_training(config, own, CPU)
         training.resume()
         log = RunLog(own, learner.metric_names, (), training.env_steps, training.evaluation_due)
         runs.append(
@@ -398,7 +365,7 @@ def test_the_last_evaluations_of_all_runs_go_on_side_by_side(tmp_path):
         return Evaluation([1.0], [])
 
     for name in ("a", "b"):
-        plan = Schedule(60, 1, 40, 30, video=False, evaluate_beside_training=True)
+        plan = Schedule(60, 1, 40, 30, video=False, evaluate_asynchronously=True)
         learner, folder = Scripted(stride=20), tmp_path / name
         folder.mkdir()
         training = TrainingRun(

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cclf import build
+from cclf.algorithms.registry import make_learner
 from cclf.training.seeding import STREAMS, Generators, derive, seeded_weights
 from tiny_runs import CPU, differing, run, tables, tiny_config
 
@@ -82,12 +82,12 @@ def test_the_global_random_state_plays_no_part(tmp_path):
 def test_making_a_run_leaves_the_global_random_state_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    build.make_learner(tiny_config(), CPU)
+    make_learner(tiny_config(), CPU)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_different_seeds_differ_in_everything_drawn():
-    one, two = (build.make_learner(tiny_config(seed=seed), CPU) for seed in (1, 2))
+    one, two = (make_learner(tiny_config(seed=seed), CPU) for seed in (1, 2))
     # initial weights: every matrix of every network (biases and norms start from constants)
     weights = [dict(learner.algorithm.networks.named_parameters()) for learner in (one, two)]
     same = {name for name, value in weights[0].items() if torch.equal(value, weights[1][name])}

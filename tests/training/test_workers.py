@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from cclf import build
 from cclf.algorithms.common import pixel_learner
 from cclf.algorithms.common.pixel_learner import num_eval_workers
+from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
 from cclf.storage import checkpoint
 from cclf.training import loop
 from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_evaluation
-from cclf.training.workers import WORKER_LOST, EnvWorkers, LocalEnvs, WorkerEnv, anonymous_file
-from faulty_envs import REACH, Adder, Faulty
+from cclf.training.workers import WORKER_LOST, EnvWorkers, LocalEnvs, anonymous_file
+from faulty_envs import Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
@@ -206,7 +206,7 @@ def test_answers_to_what_is_forgotten_do_not_come(pool_of):
 
 
 def evaluated(pool, record=False):
-    policy = build.make_agent(CONFIG, CPU).policy
+    policy = make_agent(CONFIG, CPU).policy
     return wait_for_evaluation(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, CPU, record))
 
 
@@ -227,7 +227,7 @@ def test_the_number_of_workers_changes_no_return_by_a_bit(pool_of, expected, wor
 @pytest.mark.parametrize("workers", [1, 3])
 def test_on_a_gpu_too(pool_of, workers):
     device = torch.device("cuda")
-    policy = build.make_agent(CONFIG, device).policy
+    policy = make_agent(CONFIG, device).policy
     pools = LocalEnvs([make_env(CONFIG, 0)]), pool_of(*[partial(make_env, CONFIG, 0)] * workers)
     here, there = (
         wait_for_evaluation(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, device))
@@ -239,7 +239,7 @@ def test_on_a_gpu_too(pool_of, workers):
 def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
     pool, policy = (
         pool_of(*[partial(make_env, CONFIG, 0)] * 2),
-        build.make_agent(CONFIG, CPU).policy,
+        make_agent(CONFIG, CPU).policy,
     )
     asked = []
     with pytest.raises(EvaluationStoppedError):
@@ -436,10 +436,10 @@ def assert_same_end(folder, learner, undisturbed):
 def test_evaluation_beside_training_changes_nothing(tmp_path, undisturbed, monkeypatch):
     """Not a row, not a weight; and training did go on meanwhile."""
     turns_beside = []
-    original = loop.TrainingRun._step
+    original = loop.TrainingRun._step_learner
     monkeypatch.setattr(
         loop.TrainingRun,
-        "_step",
+        "_step_learner",
         lambda self, *a: turns_beside.append(self.under_way is not None) or original(self, *a),
     )
     learner, finished = run(BESIDE, tmp_path)
@@ -493,7 +493,9 @@ def test_a_stop_does_not_wait_for_a_hung_worker(tmp_path, undisturbed, monkeypat
     with monkeypatch.context() as patch:
         use_faulty(patch, "hang", "step", timeout_seconds=600)
         patch.setattr(loop, "STOP_GRACE_SECONDS", 0.2)
-        patch.setattr(loop.TrainingRun, "_step", signalled(loop.TrainingRun._step, 42))
+        patch.setattr(
+            loop.TrainingRun, "_step_learner", signalled(loop.TrainingRun._step_learner, 42)
+        )
         code, _, err = train(tmp_path, BESIDE)
     assert code == 75
     assert "stopped at 30 env steps and saved" in err.splitlines()[-1], (
@@ -551,99 +553,6 @@ def test_of_several_runs_the_one_that_fails_leaves_alone(tmp_path, undisturbed, 
     assert_same_folder(first, undisturbed)
 
 
-# --- the training environment in a worker
-# ----------------------------------------------------------------------------------
-
-TRAINED_IN_WORKER = tiny_config(env_worker=True)
-
-
-@pytest.fixture
-def worker_env():
-    envs = []
-
-    def make(*fault):
-        envs.append(WorkerEnv(partial(Faulty, *fault), "toy/faulty", SECONDS))
-        return envs[-1]
-
-    yield make
-    for env in envs:
-        env.close()
-
-
-def adventures(env):
-    """All that a run does with an environment, and what came of it."""
-    random, seen = np.random.default_rng(3), [env.reset(), env.reset(9)]
-    for _ in range(10):
-        seen += env.step(random.uniform(-1, 1, 1))
-    kept = env.state_dict()
-    seen += [env.picture(), *env.step(np.ones(1)), kept]
-    env.load_state_dict(kept)
-    for _ in range(4):
-        seen += env.step(random.uniform(-1, 1, 1))
-    return [*seen, env.reset(), *env.step(np.ones(1)), env.state_dict(), tuple(env.spec)]
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        ("none", "nowhere"),
-        *(("crash", "step", at_call) for at_call in (1, 11, 13)),
-        *(("crash", "reset", at_call) for at_call in (1, 3)),
-        ("hang", "step", 7),
-    ],
-    ids=str,
-)
-def test_a_lost_training_environment_is_brought_back_to_where_it_was(worker_env, tmp_path, fault):
-    expected = adventures(REACH())
-    found = adventures(worker_env(*fault, *([str(tmp_path / "struck")] if len(fault) == 3 else [])))
-    assert (tmp_path / "struck").exists() == (len(fault) == 3)
-    np.testing.assert_equal(found, expected)
-
-
-def test_an_environment_that_crashes_again_and_again_is_reported(worker_env):
-    env = worker_env("crash", "step", 3)
-    env.reset(1)
-    env.step(np.ones(1))
-    env.step(np.ones(1))
-    with pytest.raises(
-        WorkerError, match="ended with exit code 3: the driver said goodbye; 4 times in a row"
-    ):
-        env.step(np.ones(1))
-
-
-def test_one_that_cannot_be_saved_is_not_brought_back_but_reported(worker_env, monkeypatch):
-    env = worker_env("crash", "step", 3)
-    original = env._ask
-    monkeypatch.setattr(
-        env,
-        "_ask",
-        lambda command, *rest, **how: (
-            {} if command == "state_dict" else original(command, *rest, **how)
-        ),
-    )
-    env.reset(1)
-    env.step(np.ones(1))
-    env.step(np.ones(1))
-    with pytest.raises(WorkerError, match="said goodbye; its environment cannot be saved"):
-        env.step(np.ones(1))
-
-
-@pytest.mark.parametrize("fault", [("crash", "step", 22), ("crash", "reset", 2)], ids=str)
-def test_training_in_a_worker_changes_nothing(tmp_path, undisturbed, monkeypatch, fault):
-    """Also not where it stops and resumes."""
-    once = str(tmp_path / "struck")
-    monkeypatch.setattr(
-        pixel_learner,
-        "WorkerEnv",
-        lambda make, name: WorkerEnv(partial(Faulty, *fault, once=once, make=make), name, SECONDS),
-    )
-    for stop in (25, None):
-        _, finished = run(TRAINED_IN_WORKER, tmp_path, stop_at=stop)
-    assert finished
-    assert_same_folder(tmp_path, undisturbed)
-    assert (tmp_path / "struck").exists()
-
-
 # --- what TensorBoard shows
 # ------------------------------------------------------------------------------------------------
 
@@ -691,7 +600,7 @@ def curves(tmp_path_factory):
     ("workers", "owner", "name", "at_call"),
     [
         # after the row of the first evaluation, on from the checkpoint where that began
-        (2, loop.TrainingRun, "_step", 56),
+        (2, loop.TrainingRun, "_step_learner", 56),
         (0, loop.TrainingRun, "_save", 2),  # after the row of the last, before its checkpoint
     ],
 )

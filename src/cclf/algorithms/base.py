@@ -1,48 +1,37 @@
-"""What a base algorithm offers to the rest of the package. Each package in `cclf.algorithms` fills one
-`BaseAlgorithm` in, and packages of others may add theirs (docs/extending.md).
+"""The interface of a base algorithm: the class that `sac`, `drqv2`, `rainbow`, `a2c` and the
+packages of others subclass (docs/extending.md).
 
-This is the light half: names, settings, methods. It imports neither torch nor numpy, so that a
-command line can be read without them. The heavy half are modules of the package, imported when they
-are needed (`Base.part`). Only `learner` must be there.
-
-learner: how it learns and is evaluated. `cclf.build` asks for these functions:
-    make_learner(config, device, make_env)       a `cclf.types.Learner`
-    make_algorithm(config, spec, device)         what such a learner learns with
-  The others only where the default does not fit:
-    make_agent(config, device, make_env, runs, evaluators)
-        Default: `make_algorithm`, evaluated by `cclf.training.agent.plain_agent`. A base that plays
-        grids has its own, and then needs no `make_algorithm`. Give its `Agent` a `spec`, or
-        `cclf.load(run).act` is refused.
-    make_learners(configs, device, make_env, resume_points)
-        Default: `make_learner` for each. For runs that learn as one.
-    replay_size(config, spec)                    transitions and bytes; needed with `uses_replay`
-    make_evaluators(config, device, make_env, runs)
-        Default: none. Processes that play evaluation episodes.
-    evaluates_asynchronously(config, device, runs, evaluators)
-        Default: true if there are evaluators.
-gallery: what `cclf inspect` shows.
-export:  answers, a policy for other programs.
-parity:  a fast precision against float32 at a trained run.
-bench:   `cclf bench NAME`, and its options.
+This module and the `__init__` of each algorithm hold names, settings and methods. They import
+neither torch nor numpy, so that a command line can be read without them; methods that need torch
+import it when they are called.
 """
 
-import importlib
-import importlib.util
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cclf.config import Config, MethodConfig, Precision, RunConfig, TaskKind
 from cclf.errors import ConfigError
 from cclf.validation import Rule, always_inactive
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from cclf.inspection.records import About, Gallery
+    from cclf.training.agent import Agent
+    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+
 Overrides = dict[str, Any]
 DEFAULT_PROFILE = "released"
 PAPER_CROP_PIXELS = 84  # a side of the views that the published encoders see
 COLOURS, PACKED_CHANNELS = 3, 16  # of a pixel, and of one as the kernels of bfloat16 read it
-PARTS = ("learner", "gallery", "export", "parity", "bench")
 
 # The four pieces of the paper, and what stands in for each when it is off: without selection the
 # pair is two random views.
@@ -97,51 +86,154 @@ def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
     }
 
 
-@dataclass(frozen=True)
-class BaseAlgorithm:
-    name: str
-    package: str
-    """Where its parts are, e.g. `cclf.algorithms.sac`."""
-    plays: tuple[TaskKind, ...]
-    settings: Any
-    """Its own settings, a frozen dataclass that is a `cclf.config.Settings`."""
-    methods: Mapping[str, Method]
-    profiles: Mapping[str, Defaults] = field(default_factory=lambda: {DEFAULT_PROFILE: Defaults()})
-    """Readings of the points where the paper and released code disagree."""
-    defaults: Defaults = field(default_factory=Defaults)
-    task_defaults: Callable[[str], Defaults] = lambda _: Defaults()
-    """What it sets for a task, by the task's name."""
-    sizes: Mapping[str, Defaults] = field(default_factory=dict)
+class Benchmark(NamedTuple):
+    """What `cclf bench NAME` measures of one algorithm."""
+
+    options: type[Any]  # a frozen dataclass: the options of the command
+    # (options, make_env) -> a report, by method
+    run: Callable[[Any, MakeEnv], dict[str, Any]]
+    figure: str  # the entry of a method's report that is shown
+    unit: str
+
+
+class ReplaySize(NamedTuple):
+    """The most that the replay of a run can hold."""
+
+    transitions: int
+    num_bytes: int
+
+
+class BaseAlgorithm(ABC):
+    """One base algorithm: its names, settings and methods, and how its parts are made.
+
+    A subclass sets the attributes without a default, implements `make_learner`, and `make_algorithm`
+    or `make_agent`. Everything else has a default.
+    """
+
+    name: ClassVar[str]
+    supported_tasks: ClassVar[tuple[TaskKind, ...]]
+    settings_type: ClassVar[type[Any]]
+    """Its own settings: a frozen dataclass that is a `cclf.config.Settings`."""
+    methods: ClassVar[Mapping[str, Method]]
+    profiles: ClassVar[Mapping[str, Defaults]] = {DEFAULT_PROFILE: Defaults()}
+    """Presets for the points where the paper and the released code disagree."""
+    defaults: ClassVar[Defaults] = Defaults()
+    sizes: ClassVar[Mapping[str, Defaults]] = {}
     """Smaller frames, networks and batches by name, for machines without a GPU."""
-    observation_defaults: Mapping[str, Defaults] = field(default_factory=dict)
-    """What it sets where something else than pixels is observed (`EnvConfig.observe`)."""
-    warmup_field: str = "warmup_agent_steps"
-    """The setting that says when learning begins, where it keeps a replay."""
-    uses_gpu: bool = False
-    uses_replay: bool = False
-    batches_runs: bool = False
-    """Runs of several tasks may learn in one call."""
-    profile_label: Callable[[str, Mapping[str, Any]], str] = lambda profile, _: profile
-    """A run's profile as tables name it, from its name and its settings."""
+    observation_defaults: ClassVar[Mapping[str, Defaults]] = {}
+    """Defaults for observations other than pixels, by the value of `EnvConfig.observe`."""
+    warmup_field: ClassVar[str] = "warmup_agent_steps"
+    """The setting that holds the agent steps before the first update, where there is a replay."""
+    uses_gpu: ClassVar[bool] = False
+    uses_replay: ClassVar[bool] = False
+    batches_runs: ClassVar[bool] = False
+    """Whether runs of several tasks and seeds can share one batched update (`make_learners`)."""
+    supports_inspection: ClassVar[bool] = False
+    """Whether `inspect` is implemented."""
 
     @property
     def default_method(self) -> Method:
-        """CCLF, and where it is without, the first."""
+        """CCLF, or the first method of an algorithm without it."""
         return self.methods.get("cclf") or next(iter(self.methods.values()))
 
-    def part(self, name: str) -> Any:
-        """A module of the package, one of PARTS; refused in one line where it has none."""
-        try:
-            return importlib.import_module(f"{self.package}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{self.package}.{name}":
-                raise
-            raise ConfigError(
-                f"{self.name} has no {name}: the base algorithm does not offer that"
-            ) from error
+    def task_defaults(self, task: str) -> Defaults:  # noqa: ARG002
+        """Defaults for one task, by its name."""
+        return Defaults()
 
-    def has(self, name: str) -> bool:
-        return importlib.util.find_spec(f"{self.package}.{name}") is not None
+    def profile_label(self, profile: str, settings: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """The name that tables give to the profile of a run."""
+        return profile
+
+    @abstractmethod
+    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+        """The learner of one run, with its training environment."""
+
+    def make_learners(
+        self,
+        configs: Sequence[Config],
+        device: torch.device,
+        make_env: MakeEnv,
+        resume_steps: Sequence[int | None],
+    ) -> Sequence[Learner]:
+        """Learners of runs that differ in task and seed alone and share one batched update.
+
+        `resume_steps` are the agent steps that each run resumes from: only runs at the same step can
+        share an update. Called with several configs only where `batches_runs` is set.
+        """
+        del resume_steps
+        return [self.make_learner(config, device, make_env) for config in configs]
+
+    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> Any:
+        """Networks, optimizers and update of a run, without environment and replay."""
+        del config, spec, device
+        raise ConfigError(f"the base algorithm {self.name} does not implement make_algorithm")
+
+    def make_agent(
+        self,
+        config: Config,
+        device: torch.device,
+        make_env: MakeEnv,
+        evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
+    ) -> Agent:
+        """A policy with evaluation environments of its own. By default it is `make_algorithm` in one
+        environment of this process."""
+        from cclf.training.agent import make_default_agent
+
+        env = make_env(config, 0, True)
+        policy = self.make_algorithm(config, env.spec, device)
+        return make_default_agent(env, policy, config.env.frame_stack, device)
+
+    def make_evaluation_workers(
+        self,
+        config: Config,  # noqa: ARG002
+        device: torch.device,  # noqa: ARG002
+        make_env: MakeEnv,  # noqa: ARG002
+        num_runs: int,  # noqa: ARG002
+    ) -> EvaluationWorkers | None:
+        """Processes that run the evaluation episodes of all runs; None where there are none."""
+        return None
+
+    def evaluates_asynchronously(
+        self,
+        config: Config,  # noqa: ARG002
+        device: torch.device,  # noqa: ARG002
+        evaluation_workers: EvaluationWorkers | None,
+    ) -> bool:
+        """Whether training goes on during an evaluation."""
+        return evaluation_workers is not None
+
+    def replay_size(self, config: Config, spec: EnvSpec) -> ReplaySize:  # noqa: ARG002
+        """The most that the replay of this run can hold."""
+        return ReplaySize(0, 0)
+
+    def export_policy(
+        self,
+        policy: Any,
+        config: Config,
+        make_env: MakeEnv,
+        seed: int,
+        num_steps: int,
+    ) -> ExportedPolicy:
+        """The policy as a module for other programs, with its answers on a rollout of `num_steps`."""
+        del policy, config, make_env, seed, num_steps
+        raise ConfigError(f"{self.name} has no export: the base algorithm does not offer that")
+
+    def inspect(
+        self,
+        about: About,
+        config: Config,
+        learner: StateDict,
+        samples: int,
+        env_steps: Tensor,
+        make_env: MakeEnv,
+    ) -> Gallery:
+        """What `cclf inspect` shows of a run; `learner` is the learner's state in its checkpoint."""
+        del about, config, learner, samples, env_steps, make_env
+        raise ConfigError(f"{self.name} has no inspect: the base algorithm does not offer that")
+
+    def benchmark(self) -> Benchmark | None:
+        """What `cclf bench NAME` measures; None where there is no such benchmark."""
+        return None
 
 
 def cclf_with_pieces(*pieces: str) -> Overrides:
@@ -244,11 +336,11 @@ def default_precision(config: Config) -> Precision:
     return "bf16" if published and COLOURS * env.frame_stack <= PACKED_CHANNELS else "fp32"
 
 
-def validate_workers(run: RunConfig, learner: str, names: tuple[str, ...]) -> None:
-    """Refuse workers where environments are stepped as one."""
-    for name in names:
-        if getattr(run, name):
-            raise ConfigError(
-                f"{name}={getattr(run, name)} conflicts with {learner}, whose environments are "
-                "stepped as one; leave it"
-            )
+def reject_eval_workers(run: RunConfig, learner: str) -> None:
+    """Raise ConfigError if evaluation workers are requested of an algorithm that steps all its
+    environments as one vectorized environment."""
+    if run.eval_workers:
+        raise ConfigError(
+            f"eval_workers={run.eval_workers} conflicts with {learner}, which steps its environments "
+            "as one vectorized environment: remove --eval-workers"
+        )

@@ -1,35 +1,48 @@
-"""Which base algorithms there are: those of this package, and those that other packages add."""
+"""The base algorithms: those of this package, and those that other packages add."""
+
+from __future__ import annotations
 
 import importlib
-from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
-from cclf.config import TaskKind
+from cclf.config import Config, TaskKind
+from cclf.envs.make import make_env, make_grids
+from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import add_from_packages
 
-# A new base algorithm is a line here. The first that plays a task is its default.
+if TYPE_CHECKING:
+    import torch
+
+    from cclf.training.agent import Agent
+    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.types import Learner, MakeEnv
+
+# A new base algorithm is a line here. The first that supports a task is its default.
 BUILT_IN = (
     "cclf.algorithms.sac",
     "cclf.algorithms.rainbow",
     "cclf.algorithms.a2c",
     "cclf.algorithms.drqv2",
 )
-ENTRY_POINTS = "cclf.bases"  # group of entry points, each of which names a `BaseAlgorithm`
+# Groups of entry points, each of which names a `BaseAlgorithm` object. The first is the older name.
+ENTRY_POINT_GROUPS = ("cclf.bases", "cclf.algorithms")
 
 
 @cache
-def bases() -> dict[str, BaseAlgorithm]:
-    built_in = [importlib.import_module(name).BASE for name in BUILT_IN]
-    found = {base.name: base for base in built_in}
-    add_from_packages(ENTRY_POINTS, BaseAlgorithm, found, _validate_algorithm)
+def algorithms() -> dict[str, BaseAlgorithm]:
+    """All base algorithms by name."""
+    built_in: list[BaseAlgorithm] = [importlib.import_module(name).ALGORITHM for name in BUILT_IN]
+    found = {algorithm.name: algorithm for algorithm in built_in}
+    for group in ENTRY_POINT_GROUPS:
+        add_from_packages(group, BaseAlgorithm, found, _validate_algorithm)
     return found
 
 
-def find_base(name: str) -> BaseAlgorithm:
-    known = bases()
+def find_algorithm(name: str) -> BaseAlgorithm:
+    known = algorithms()
     if name not in known:
         raise ConfigError(
             f"unknown base algorithm {name!r}{did_you_mean(name, known)}: "
@@ -38,25 +51,59 @@ def find_base(name: str) -> BaseAlgorithm:
     return known[name]
 
 
-def default_base(play: TaskKind) -> BaseAlgorithm:
-    return next(base for base in bases().values() if play in base.plays)
+def algorithm_of(config: Config) -> BaseAlgorithm:
+    return find_algorithm(config.base)
 
 
-def _validate_algorithm(base: BaseAlgorithm) -> str:
+def default_algorithm(kind: TaskKind) -> BaseAlgorithm:
+    return next(each for each in algorithms().values() if kind in each.supported_tasks)
+
+
+def env_factory(config: Config) -> MakeEnv:
+    """How the environments of a run are made: one by one, or as one vectorized environment of
+    grids."""
+    kinds = algorithm_of(config).supported_tasks
+    # The task of an algorithm that supports grids alone may be unknown here, so it is not looked up.
+    grids = "grid" in kinds and (len(kinds) == 1 or task_kind(config.task) == "grid")
+    return make_grids if grids else make_env
+
+
+def make_learner(config: Config, device: torch.device) -> Learner:
+    """The learner of one run in its own environment."""
+    return algorithm_of(config).make_learner(config, device, env_factory(config))
+
+
+def make_agent(
+    config: Config,
+    device: torch.device,
+    evaluation_workers: EvaluationWorkers | None = None,
+) -> Agent:
+    """The agent of one run in evaluation environments of its own, with untrained weights."""
+    make = env_factory(config)
+    return algorithm_of(config).make_agent(config, device, make, evaluation_workers)
+
+
+def _validate_algorithm(algorithm: BaseAlgorithm) -> str:
     """What is wrong with a base algorithm of another package, to be read after its name."""
-    settings: Any = base.settings
-    missing = [
+    needed = ("name", "supported_tasks", "settings_type", "methods")
+    lacking = [name for name in needed if not hasattr(algorithm, name)]
+    if lacking:
+        return f"which lacks {', '.join(lacking)}"
+    settings: Any = algorithm.settings_type
+    lacking = [
         name for name in ("base", "rules", "check", "updates_at") if not hasattr(settings, name)
     ]
-    if missing or not is_dataclass(base.settings):
-        return (
-            f"whose settings lack {', '.join(missing) or 'the decorator @dataclass(frozen=True)'}"
-        )
-    if settings.base != base.name:
-        return f"whose settings say base={settings.base!r} where its name is {base.name!r}"
-    plays = get_args(TaskKind)
-    if not base.plays or not set(base.plays) <= set(plays):
-        return f"which plays {', '.join(base.plays) or 'nothing'}: use some of {', '.join(plays)}"
-    if not base.methods:
+    if not lacking and "__dataclass_fields__" not in vars(settings):
+        lacking = ["the decorator @dataclass(frozen=True)"]
+    if lacking:
+        return f"whose settings lack {', '.join(lacking)}"
+    if settings.base != algorithm.name:
+        return f"whose settings say base={settings.base!r} where its name is {algorithm.name!r}"
+    known, kinds = get_args(TaskKind), algorithm.supported_tasks
+    if not kinds or not set(kinds) <= set(known):
+        return f"which supports {', '.join(kinds) or 'no task'}: use some of {', '.join(known)}"
+    if not algorithm.methods:
         return "which has no method"
-    return "" if DEFAULT_PROFILE in base.profiles else f"whose profiles lack {DEFAULT_PROFILE!r}"
+    return (
+        "" if DEFAULT_PROFILE in algorithm.profiles else f"whose profiles lack {DEFAULT_PROFILE!r}"
+    )

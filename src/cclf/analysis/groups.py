@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cclf.algorithms.registry import bases
+from cclf.algorithms.registry import algorithms
 from cclf.analysis import evaluations
 from cclf.analysis.evaluations import Clock, Row
 from cclf.analysis.published import Published, published, score_range
@@ -56,8 +56,8 @@ def in_order(suite: str, methods: Iterable[str]) -> list[str]:
     """As the base algorithms that play the suite list them; others by name after them."""
     able = [
         base
-        for base in bases().values()
-        if suite in suites() and not suites()[suite].plays.isdisjoint(base.plays)
+        for base in algorithms().values()
+        if suite in suites() and not suites()[suite].plays.isdisjoint(base.supported_tasks)
     ]
     known = [name for base in able for name in base.methods]
     return sorted(

@@ -12,7 +12,7 @@ import numpy as np
 
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
-from cclf.algorithms.registry import find_base
+from cclf.algorithms.registry import find_algorithm
 from cclf.analysis.evaluations import (
     Row,
     RunName,
@@ -259,7 +259,7 @@ def _base(config: Mapping[str, Any]) -> BaseAlgorithm | None:
     version 0.1 did not name it."""
     try:
         return (
-            find_base(str(config["base"]))
+            find_algorithm(str(config["base"]))
             if "base" in config
             else presets.select_algorithm(str(config["task"]), look=False)
         )

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from safetensors.torch import save as tensors_to_bytes
 
-from cclf import __version__, build, model_card
+from cclf import __version__, model_card
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import write_output
 from cclf.storage.run_folder import WEIGHTS, read_config, read_weights
 from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_file
+from cclf.training.agent import evaluation_networks, load_agent
 
 CARD, VIDEO = "README.md", "replay.mp4"  # names that hubs know
 CPU = torch.device("cpu")
@@ -29,7 +30,7 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
     evaluations = model_card.evaluations_of(folder)
     if not evaluations:
         raise ConfigError(f"{folder} has no evaluation yet: a card says what an agent reached")
-    agent, _, env_steps = build.load_agent(folder, CPU, 1, trust_imports=trust_imports)
+    agent, _, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)
     with closing(agent):
         weights = _weights(agent.policy, folder)
     header = {"format": "pt", "cclf": __version__, "env_steps": str(env_steps)}
@@ -79,7 +80,7 @@ def _refuse_other_folder(out: Path) -> None:
 
 def _weights(policy: Any, folder: Path) -> dict[str, torch.Tensor]:
     """What an evaluation takes a copy of, on the CPU."""
-    state = build.evaluation_networks(policy).state_dict()
+    state = evaluation_networks(policy).state_dict()
     if not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ConfigError(f"the base algorithm of {folder} keeps more than tensors: no card of it")
     return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
@@ -88,7 +89,7 @@ def _weights(policy: Any, folder: Path) -> dict[str, torch.Tensor]:
 def _refuse_other_weights(
     made: Path, weights: dict[str, torch.Tensor], trust_imports: bool
 ) -> None:
-    agent, _, _ = build.load_agent(made, CPU, 1, trust_imports=trust_imports)
+    agent, _, _ = load_agent(made, CPU, 1, trust_imports=trust_imports)
     with closing(agent):
         found = _weights(agent.policy, made)
     if not all(torch.equal(found[name], value) for name, value in weights.items()):

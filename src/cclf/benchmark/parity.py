@@ -23,14 +23,15 @@ def step_parity(config: Config, learner: "OffPolicyLearner") -> dict[str, float]
     difference of each figure."""
     import torch
 
-    from cclf import build
+    from cclf.algorithms.registry import algorithm_of
     from cclf.training import devices
 
     device = learner.device
     ways = []
     for candidate in (config, plainly(config)):
         devices.set_precision(candidate, device)
-        ways.append((candidate, build.make_algorithm(candidate, learner.env.spec, device)))
+        make = algorithm_of(candidate).make_algorithm
+        ways.append((candidate, make(candidate, learner.env.spec, device)))
     cosines: list[float] = []
     differences: dict[str, float] = {}
     for _ in range(BATCHES_ON_GPU if device.type == "cuda" else BATCHES_ELSEWHERE):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cclf import presets
-from cclf.algorithms.registry import find_base
+from cclf.algorithms.registry import algorithm_of, make_learner
 from cclf.benchmark.parity import no_steps, plainly, step_parity
 from cclf.config import Config, Precision
 from cclf.console import say
@@ -30,7 +30,6 @@ def update(configs: Sequence[Config], device_name: str, pairs: int) -> dict[str,
     batches.
     """
 
-    from cclf import build
     from cclf.storage.provenance import finish, header
     from cclf.training import devices
 
@@ -41,7 +40,7 @@ def update(configs: Sequence[Config], device_name: str, pairs: int) -> dict[str,
     frames = None
     for config in configs:
         devices.configure_torch(config, device)
-        learner = off_policy(build.make_learner(config, device), config)
+        learner = off_policy(make_learner(config, device), config)
         frames = _real_frames(learner) if frames is None else frames
         _fill_replay(learner, frames)
         started = time.perf_counter()
@@ -112,10 +111,10 @@ def off_policy(learner: Any, config: Config) -> "OffPolicyLearner":
 
 
 def not_timed(config: Config) -> ConfigError:
-    base = find_base(config.base)
-    own = f", or cclf bench {base.name}" if base.has("bench") else ""
+    algorithm = algorithm_of(config)
+    own = f", or cclf bench {algorithm.name}" if algorithm.benchmark() else ""
     return ConfigError(
-        f"{config.task} is learned with {base.name}, whose updates are not timed here: use a task "
+        f"{config.task} is learned with {algorithm.name}, whose updates are not timed here: use a task "
         f"with continuous actions, e.g. toy/reach{own}"
     )
 
@@ -154,9 +153,8 @@ def _teraflop(config: Config, learner: "OffPolicyLearner") -> float:
     plain kernels."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from cclf import build
-
-    algorithm = build.make_algorithm(plainly(config), learner.env.spec, learner.device)
+    reference = plainly(config)
+    algorithm = algorithm_of(reference).make_algorithm(reference, learner.env.spec, learner.device)
     with FlopCounterMode(display=False) as counter:
         for _ in range(2):
             batch, noise = learner.draw()

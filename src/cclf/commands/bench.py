@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
-from cclf.algorithms.registry import bases, find_base
+from cclf.algorithms.base import Benchmark
+from cclf.algorithms.registry import algorithms
 from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
 from cclf.config import Precision
+from cclf.envs.make import make_env
 from cclf.errors import ConfigError, did_you_mean
 from cclf.validation import Range
 
@@ -70,12 +72,8 @@ class BenchLoop:
     """Of the update."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    seeds: tuple[Annotated[int, Range(1, 1_000)], ...] = (1,)
-    """How many runs take turns in the process; several numbers are measured one after another."""
     seconds: Seconds = 10.0
-    """How long to measure each."""
-    env_worker: bool = False
-    """Each environment in a process of its own, so that they draw at the same time."""
+    """How long to measure."""
     json: bool = False
     """One JSON document on standard output."""
 
@@ -85,7 +83,8 @@ OPTIONS = {"minigrid": BenchMinigrid, "update": BenchUpdate, "loop": BenchLoop}
 
 def main(arguments: list[str]) -> int:
     kinds = {"minigrid": _minigrid, "update": _update, "loop": _loop}
-    kinds |= {name: partial(_of_base, name) for name, base in bases().items() if base.has("bench")}
+    own = {name: algorithm.benchmark() for name, algorithm in algorithms().items()}
+    kinds |= {name: partial(_of_algorithm, name, each) for name, each in own.items() if each}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: cclf bench {'|'.join(kinds)} [--help]")
         return EXIT_DONE if arguments else EXIT_BAD_INPUT
@@ -138,18 +137,16 @@ def _loop(arguments: list[str]) -> int:
 
     methods = (options.method,) if options.method else ()
     configs = updates.configs_of(options.task, options.base, methods, options.precision)
-    report = training_speed.loop(
-        configs[0], options.device, options.seeds, options.seconds, options.env_worker
-    )
+    report = training_speed.loop(configs[0], options.device, options.seconds)
     return _show(
-        report, options.json, f"{options.task}, ", "agent_steps_per_second", "agent steps/s in all"
+        report, options.json, f"{options.task}, ", "agent_steps_per_second", "agent steps/s"
     )
 
 
-def _of_base(name: str, arguments: list[str]) -> int:
-    """A benchmark that only this base algorithm has."""
-    module = find_base(name).part("bench")
-    options = parse(module.Options, f"cclf bench {name}", arguments)
-    from cclf.envs.make import make_env
+def _of_algorithm(name: str, benchmark: Benchmark, arguments: list[str]) -> int:
+    """A benchmark of one base algorithm."""
+    options = parse(benchmark.options, f"cclf bench {name}", arguments)
 
-    return _show(module.bench(options, make_env), options.json, "", module.FIGURE, module.UNIT)
+    return _show(
+        benchmark.run(options, make_env), options.json, "", benchmark.figure, benchmark.unit
+    )

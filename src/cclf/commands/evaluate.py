@@ -32,11 +32,11 @@ class Evaluate:
 
 def main(arguments: list[str]) -> int:
     options = parse(Evaluate, "cclf evaluate", arguments)
-    from cclf import build
     from cclf.training import devices
+    from cclf.training.agent import load_agent
     from cclf.training.seeding import derive
 
-    agent, _, env_steps = build.load_agent(
+    agent, _, env_steps = load_agent(
         options.run,
         devices.choose_device(options.device),
         options.episodes,

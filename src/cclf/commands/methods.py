@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
-from cclf.algorithms.registry import bases, find_base
+from cclf.algorithms.registry import algorithms, find_algorithm
 from cclf.commands.options import EXIT_DONE, parse
 from cclf.envs.registry import suites
 
@@ -26,7 +26,7 @@ class Methods:
 
 def main(arguments: list[str]) -> int:
     options = parse(Methods, "cclf methods", arguments)
-    shown = bases().values() if options.base is None else [find_base(options.base)]
+    shown = algorithms().values() if options.base is None else [find_algorithm(options.base)]
     if options.json:
         documents = [
             {
@@ -56,7 +56,9 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
     console = Console(highlight=False)
     for base in shown:
         plays = ", ".join(
-            name for name, suite in suites().items() if not suite.plays.isdisjoint(base.plays)
+            name
+            for name, suite in suites().items()
+            if not suite.plays.isdisjoint(base.supported_tasks)
         )
         compared = base.default_method.name
         console.print(

@@ -41,10 +41,10 @@ def main(arguments: list[str]) -> int:
         )
     extras.require_extras("cclf play", ("video",))
     check_writable(options.out)
-    from cclf import build
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import output_file
     from cclf.training import devices
+    from cclf.training.agent import load_agent
     from cclf.training.evaluation import write_video
     from cclf.training.seeding import derive
 
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         "cclf play", extras.rendering_extras(run_folder.read_config(options.run).task)
     )
     device = devices.choose_device(options.device)
-    agent, _, _ = build.load_agent(options.run, device, 1, trust_imports=options.trust_imports)
+    agent, _, _ = load_agent(options.run, device, 1, trust_imports=options.trust_imports)
 
     def pictures() -> Iterator[Any]:
         # one at a time: an episode's pictures take 100 MB and more

@@ -193,9 +193,9 @@ def plan(
 
 
 def _replay_bytes(config: Config) -> int:
-    from cclf import build
+    from cclf.training.trainer import replay_size
 
-    return build.replay_size(config)[1]
+    return replay_size(config)[1]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cclf.algorithms.registry import find_base
+from cclf.algorithms.registry import find_algorithm
 from cclf.commands.options import DEBUG, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from cclf.commands.train_options import all_configs, train_config
 from cclf.config import Config
@@ -89,7 +89,7 @@ def hints(config: Config, folder: Path) -> list[str]:
     # whoever trained named the modules
     trust = " --trust-imports" if config.imports else ""
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
-    shown = config.env.observe == "pixels" and find_base(config.base).has("inspect")
+    shown = config.env.observe == "pixels" and find_algorithm(config.base).supports_inspection
     if config.method.needs_curiosity and shown:
         commands.append(f"cclf inspect {run}{trust if 'encoder' in config.imports else ''}")
     return [
@@ -101,7 +101,7 @@ def _tell(outcome: "RunResult", shown: Path) -> None:
     if outcome.end == "done":
         print(shown, flush=True)
     elif outcome.error is None:
-        say(outcome.line)
+        say(outcome.message)
     else:
         say(f"cclf: {outcome.error}")
         if isinstance(outcome.error, WorkerError):

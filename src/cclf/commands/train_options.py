@@ -11,7 +11,7 @@ import tyro
 
 from cclf import presets
 from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
-from cclf.algorithms.registry import bases, find_base
+from cclf.algorithms.registry import algorithms, find_algorithm
 from cclf.commands.options import EMPTY_PATH, parse
 from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
 from cclf.envs.registry import find_task, task_kind
@@ -44,7 +44,7 @@ def train_options(spec: BaseAlgorithm) -> Any:
         task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
         """What to learn, e.g. toy/reach or dmc/cartpole-swingup (see: cclf tasks)."""
         method: Annotated[str, _methods(spec)]
-        base: Annotated[str, _choices(bases())]
+        base: Annotated[str, _choices(algorithms())]
         """The base algorithm; the task's own unless given (see: cclf methods)."""
         profile: Annotated[str, _choices(spec.profiles)]
         """Which reading of the points where the paper and the released code disagree."""
@@ -71,7 +71,7 @@ def train_options(spec: BaseAlgorithm) -> Any:
         import the Python module."""
         env: tyro.conf.OmitArgPrefixes[Annotated[EnvConfig, _group("environment")]]
         method_config: tyro.conf.OmitArgPrefixes[Annotated[MethodConfig, _group("method")]]
-        algorithm: tyro.conf.OmitArgPrefixes[Annotated[spec.settings, _group("algorithm")]]  # type: ignore[name-defined]
+        algorithm: tyro.conf.OmitArgPrefixes[Annotated[spec.settings_type, _group("algorithm")]]  # type: ignore[name-defined]
         run: tyro.conf.OmitArgPrefixes[Annotated[RunConfig, _group("run")]]
 
     return Train
@@ -88,7 +88,12 @@ def _task_place(arguments: list[str]) -> int:
 
     It is the first word that is neither an option nor the value of one.
     """
-    groups = (EnvConfig, MethodConfig, RunConfig, *(base.settings for base in bases().values()))
+    groups = (
+        EnvConfig,
+        MethodConfig,
+        RunConfig,
+        *(base.settings_type for base in algorithms().values()),
+    )
     flags = {"dry-run", "trust-imports", "help"} | {
         each.name.replace("_", "-")
         for group in groups
@@ -143,7 +148,7 @@ def train_config(arguments: list[str], of_several: bool = False) -> Asked:
         defaults = _preset(arguments, known)
     else:
         defaults = _from_file(arguments, known)
-    options = train_options(find_base(defaults.base))(
+    options = train_options(find_algorithm(defaults.base))(
         task=defaults.task,
         method=defaults.method_name,
         base=defaults.base,
@@ -242,7 +247,7 @@ def all_configs(asked: Asked, arguments: list[str]) -> list[Config]:
                 [*arguments[:place], task, *arguments[place + 1 :]], of_several=True
             ).config
         )
-        if find_base(asked.config.base).batches_runs:
+        if find_algorithm(asked.config.base).batches_runs:
             _refuse_other_frames(asked.config, firsts[-1])
     return [
         replace(first, seed=seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cclf import build
+from cclf.algorithms.registry import algorithm_of, env_factory
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.inspection.records import About, Gallery
@@ -56,8 +56,6 @@ def _gallery(
     heading = f"{config.task}, {config.method_name}, seed {config.seed}, after {env_steps:,} environment steps"
     clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
     about = About(folder, heading, origin)
-    module = build.base_of(config).part("inspect")
-    gallery: Gallery = module.gallery(
-        about, config, saved["learner"], samples, clock, build.env_factory(config)
+    return algorithm_of(config).inspect(
+        about, config, saved["learner"], samples, clock, env_factory(config)
     )
-    return gallery

@@ -30,6 +30,9 @@ RENAMED_SETTINGS = {
     "n_step_slip": "n_step_bug",
 }
 
+# Settings of a run that later versions do not have.
+REMOVED_RUN_SETTINGS = {"env_worker"}
+
 
 def migrate_state(state: StateDict) -> StateDict:
     """The state of a checkpoint in the current format."""
@@ -77,4 +80,5 @@ def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
     settings = {
         RENAMED_SETTINGS.get(name, name): value for name, value in values["algorithm"].items()
     }
-    return values | {"base": base, "algorithm": settings}
+    run = {name: value for name, value in values["run"].items() if name not in REMOVED_RUN_SETTINGS}
+    return values | {"base": base, "algorithm": settings, "run": run}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cclf import presets
-from cclf.algorithms.registry import find_base
+from cclf.algorithms.registry import find_algorithm
 from cclf.config import Config
 from cclf.storage import run_end
 from cclf.storage.atomic_files import atomic_write
@@ -51,7 +51,10 @@ class Call:
     @property
     def may_use_gpu(self) -> bool:
         """A device chosen by number is the caller's own affair."""
-        return find_base(self.config.base).uses_gpu and self.config.run.device in ("auto", "cuda")
+        return find_algorithm(self.config.base).uses_gpu and self.config.run.device in (
+            "auto",
+            "cuda",
+        )
 
     def arguments(self, out: Path | None = None) -> list[str]:
         return [*self.options, "--out", str(self.out if out is None else out)]
@@ -139,7 +142,7 @@ def jobs_of(
     place = {call: number for number, call in enumerate(calls)}
     stacks: dict[Any, list[list[Call]]] = {}
     for group in sorted(groups, key=lambda group: place[group[0]]):
-        is_game = find_base(group[0].config.base).batches_runs
+        is_game = find_algorithm(group[0].config.base).batches_runs
         but_task = (group[0].options[1:], group[0].out, *(call.config.seed for call in group))
         stacks.setdefault(but_task if is_game else group[0], []).append(group)
     parts = [

@@ -1,10 +1,25 @@
-"""A policy with evaluation environments of its own."""
+"""A policy with evaluation environments of its own, and how to load one from a run folder."""
 
+from __future__ import annotations
+
+import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from cclf.algorithms.registry import make_agent
+from cclf.config import Config
+from cclf.storage.run_folder import (
+    WEIGHTS,
+    load_config_for_playing,
+    read_checkpoint,
+    read_weights,
+)
+from cclf.storage.safe_loading import data_error_context, load_state
 from cclf.training.evaluation import (
     Evaluation,
     EvaluationSteps,
@@ -12,6 +27,7 @@ from cclf.training.evaluation import (
     evaluate_games,
     wait_for_evaluation,
 )
+from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.workers import LocalEnvs
 from cclf.types import EnvSpec, Policy
 
@@ -19,9 +35,9 @@ from cclf.types import EnvSpec, Policy
 class Agent(NamedTuple):
     # with `state_dict` and `load_state_dict`, and `networks` where those are not all of it
     policy: Any
-    rounds: Callable[..., EvaluationSteps]  # (seeds, record)
+    evaluate_async: Callable[[Sequence[int], bool], EvaluationSteps]  # (seeds, record)
     close: Callable[[], None]
-    spec: EnvSpec | None = None  # of what it plays; without one it can be evaluated, not asked
+    spec: EnvSpec | None = None  # of its environment; needed to act, not to evaluate
 
     def evaluate(
         self,
@@ -29,18 +45,48 @@ class Agent(NamedTuple):
         record: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        return wait_for_evaluation(self.rounds(seeds, record), stopped)
+        """One episode for each seed. Raises EvaluationStoppedError once `stopped()` is true."""
+        return wait_for_evaluation(self.evaluate_async(seeds, record), stopped)
 
 
-def plain_agent(env: Any, policy: Policy, frame_stack: int, device: torch.device) -> Agent:
-    """Plays in this process, one episode after the other, always what `policy` holds best.
+def make_default_agent(env: Any, policy: Policy, frame_stack: int, device: torch.device) -> Agent:
+    """An agent that plays one episode after another in `env` and always takes the greedy action."""
 
-    `env` is an `Env`, or a `Game` where actions are discrete.
-    """
-
-    def rounds(seeds: Sequence[int], record: bool) -> EvaluationSteps:
+    def evaluate_async(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if env.spec.num_actions is None:
             return evaluate(LocalEnvs([env]), policy, seeds, frame_stack, device, record)
         return evaluate_games(env, policy, seeds, 0.0, record)
 
-    return Agent(policy, rounds, env.close, env.spec)
+    return Agent(policy, evaluate_async, env.close, env.spec)
+
+
+def evaluation_networks(algorithm: Any) -> Any:
+    """The part of an algorithm that evaluation copies: its networks, or all of it."""
+    return getattr(algorithm, "networks", algorithm)
+
+
+def load_agent(
+    folder: Path,
+    device: torch.device,
+    episodes: int,
+    evaluation_workers: EvaluationWorkers | None = None,
+    trust_imports: bool = False,
+) -> tuple[Agent, Config, int]:
+    """The trained agent of a run folder, its config, and its environment steps. It evaluates
+    `episodes` at a time. The folder may hold the exported weights only."""
+    config = load_config_for_playing(folder, trust_imports)
+    config = replace(config, run=replace(config.run, eval_episodes=episodes))
+    weights_only = (folder / WEIGHTS).exists() and not os.path.lexists(folder / "checkpoint")
+    if weights_only:
+        state, env_steps = read_weights(folder)
+    else:
+        saved = read_checkpoint(folder, frames=False)
+        state, env_steps = saved["learner"], saved["agent_steps"] * config.env.action_repeat
+    with ExitStack() as stack, data_error_context(f"cannot make the agent of {folder}"):
+        agent = stack.enter_context(closing(make_agent(config, device, evaluation_workers)))
+        if weights_only:
+            load_state(evaluation_networks(agent.policy), state, "networks")
+        else:
+            load_state(agent.policy, state["algorithm"], "learner/algorithm")
+        stack.pop_all()
+    return agent, config, env_steps

@@ -1,24 +1,23 @@
-"""What a run tells a program that watches it. Facts are numbers, so nothing that is told can change
-what is learned."""
+"""Callbacks of a run. They receive plain numbers, so they cannot influence training."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cclf.errors import StopRun
 from cclf.training.torch_settings import restored_settings
 
 
 class StepInfo(NamedTuple):
-    """A turn of the learner is over: one agent step, and of A2C one rollout."""
+    """The counters after a step of the learner: one agent step, or one rollout of A2C."""
 
     env_steps: int
     agent_steps: int
     updates: int
-    episodes: int  # of training, those that ended
+    episodes: int  # training episodes that ended so far
 
 
 class EvaluationInfo(NamedTuple):
-    """An evaluation is over; the counters are those of the moment it began."""
+    """The result of an evaluation, with the counters at its start."""
 
     env_steps: int
     agent_steps: int
@@ -28,36 +27,40 @@ class EvaluationInfo(NamedTuple):
     returns: tuple[float, ...]  # of its episodes
 
 
+Info = TypeVar("Info", StepInfo, EvaluationInfo)
+
+
 class CallbackError(ValueError):
-    """Carries an error of a callback, its `__cause__`, through the generators of a run: they would
-    take a StopIteration for their own end, and an OSError for one of the run folder."""
+    """Wraps the error of a callback, its `__cause__`: an OSError of a callback would otherwise be
+    reported as one of the run folder, and a StopIteration would end a generator."""
 
 
 class Callbacks(NamedTuple):
-    """Each may raise `StopRun`: the run is then saved and stops, as after a signal. Any other error
-    ends the run, as the cause of a `CallbackError`."""
+    """Functions to call during a run. One that raises `StopRun` saves and stops the run, as a signal
+    does; any other error ends the run, as the cause of a `CallbackError`."""
 
     on_step: Callable[[StepInfo], Any] | None = None
     on_evaluation: Callable[[EvaluationInfo], Any] | None = None
 
-    def tell(self, step: StepInfo | None, evaluations: Sequence[EvaluationInfo]) -> bool:
-        """Whether one asks to stop. All are told first."""
-        steps = () if step is None or self.on_step is None else (step,)
-        asked = [_requests_stop("on_step", self.on_step, fact) for fact in steps]
+    def notify(self, step: StepInfo | None, evaluations: Sequence[EvaluationInfo]) -> bool:
+        """Call each callback. Returns whether one of them requests a stop."""
+        requests = []
+        if self.on_step is not None and step is not None:
+            requests.append(_requests_stop("on_step", self.on_step, step))
         if self.on_evaluation is not None:
-            asked += [
-                _requests_stop("on_evaluation", self.on_evaluation, fact) for fact in evaluations
+            requests += [
+                _requests_stop("on_evaluation", self.on_evaluation, info) for info in evaluations
             ]
-        return any(asked)
+        return any(requests)
 
 
 NO_CALLBACKS = Callbacks()
 
 
-def _requests_stop(name: str, callback: Any, fact: StepInfo | EvaluationInfo) -> bool:
+def _requests_stop(name: str, callback: Callable[[Info], Any], info: Info) -> bool:
     try:
         with restored_settings():
-            callback(fact)
+            callback(info)
     except StopRun:
         return True
     except Exception as error:

@@ -34,7 +34,7 @@ class EvaluationWorkers:
         self._waiting: deque[Episode] = deque()
         self._playing: dict[int, Episode] = {}
 
-    def rounds(self, agent: tuple[Any, ...], seeds: Sequence[int]) -> EvaluationSteps:
+    def evaluate_async(self, agent: tuple[Any, ...], seeds: Sequence[int]) -> EvaluationSteps:
         episodes = [Episode(agent, seed) for seed in seeds]
         self._waiting.extend(episodes)
         try:

@@ -1,7 +1,7 @@
 """The training loop. It names no algorithm, no method and no suite."""
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ from cclf.training.evaluation import (
 from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
-from cclf.training.turns import interleave
 from cclf.types import Learner
 
 # (env_steps, record) -> the evaluation of the agent as it is now
@@ -48,14 +47,14 @@ class Schedule:
     eval_every_env_steps: int
     log_every_agent_steps: int
     video: bool
-    evaluate_beside_training: bool = False
+    evaluate_asynchronously: bool = False
     keep_replay: bool = True  # on disk, when all is done
 
 
 class PendingEvaluation(NamedTuple):
     """An evaluation that has begun, and when."""
 
-    rounds: EvaluationSteps
+    steps: EvaluationSteps
     clocks: dict[str, Any]
     wall_seconds: float
 
@@ -95,18 +94,15 @@ class TrainingRun:
     def finished(self) -> bool:
         return self.env_steps >= self.plan.env_steps and not self.evaluation_due
 
-    def turn(
-        self, log: RunLog, progress: Progress, stop: StopSignal
-    ) -> Generator[None, None, None]:
-        """One turn of the learner, and what is due after it. It yields where other runs can go on
-        meanwhile."""
+    def step(self, log: RunLog, progress: Progress, stop: StopSignal) -> None:
+        """One step of the learner, and the evaluation and checkpoint that are due after it."""
         self._started = (
             time.monotonic() - self.wall_seconds if self._started is None else self._started
         )
         if not self.evaluation_due:
-            yield from self._step(log, progress)
+            self._step_learner(log, progress)
         if self.under_way is not None:
-            result = poll(self.under_way.rounds, PATIENCE_SECONDS if self.evaluation_due else 0.0)
+            result = poll(self.under_way.steps, PATIENCE_SECONDS if self.evaluation_due else 0.0)
             if result is not None:
                 self._write_eval_row(self.under_way, result, log, progress)
                 if self.finished:
@@ -114,23 +110,25 @@ class TrainingRun:
         if self.evaluation_due and self.under_way is None:
             self._evaluate(log, progress, stop)
 
-    def leave(self, log: RunLog, progress: Progress, deadline: float) -> None:
-        """Save on the way out; an evaluation under way may go on until then."""
+    def save_and_close(self, log: RunLog, progress: Progress, deadline: float) -> None:
+        """Save the run before it is stopped. An asynchronous evaluation may go on until
+        `deadline`."""
         if self._finish_evaluation(log, progress, lambda: time.monotonic() > deadline):
             self._save(log)  # otherwise the checkpoint of the moment it began at stays the newest
 
-    def tell(self, callbacks: Callbacks) -> bool:
-        """Hand over what is new since the last time; whether a stop is asked for."""
+    def notify(self, callbacks: Callbacks) -> bool:
+        """Call the callbacks with the steps and evaluations since the last call. Returns whether one
+        of them requests a stop."""
         step = (
             StepInfo(**self._step_counters(), episodes=self.episodes) if self._has_stepped else None
         )
         self._has_stepped = False
         evaluations, self._evaluations = self._evaluations, []
-        return callbacks.tell(step, evaluations)
+        return callbacks.notify(step, evaluations)
 
-    def _step(self, log: RunLog, progress: Progress) -> Generator[None, None, None]:
+    def _step_learner(self, log: RunLog, progress: Progress) -> None:
         before = self.agent_steps
-        yield from self._advance()
+        self._collect_and_learn()
         if _crossed_multiple(before, self.agent_steps, self.plan.log_every_agent_steps):
             self._write_train_row(log, progress)
         progress.step(self.env_steps, self.learner.updates)
@@ -154,8 +152,8 @@ class TrainingRun:
     def _seconds(self) -> float:
         return self.wall_seconds if self._started is None else time.monotonic() - self._started
 
-    def _advance(self) -> Generator[None, None, None]:
-        agent_steps, metrics, finished_returns = yield from self.learner.turn(self.env_steps)
+    def _collect_and_learn(self) -> None:
+        agent_steps, metrics, finished_returns = self.learner.step(self.env_steps)
         self.agent_steps += agent_steps
         self.episodes += len(finished_returns)
         self.finished_returns += finished_returns
@@ -203,9 +201,9 @@ class TrainingRun:
         # before it is played: an environment may raise on an action that is no number
         self._check_finite()
         last = self.env_steps >= self.plan.env_steps
-        rounds = self.evaluate(self.env_steps, self.plan.video and last)
-        self.under_way = PendingEvaluation(rounds, self._step_counters(), self.wall_seconds)
-        if self.plan.evaluate_beside_training:
+        steps = self.evaluate(self.env_steps, self.plan.video and last)
+        self.under_way = PendingEvaluation(steps, self._step_counters(), self.wall_seconds)
+        if self.plan.evaluate_asynchronously:
             self._save(log)
             self.evaluation_due = last  # nothing is left to go on with
         elif self._finish_evaluation(log, progress, lambda: stop.requested):
@@ -221,7 +219,7 @@ class TrainingRun:
             try:
                 self._write_eval_row(
                     self.under_way,
-                    wait_for_evaluation(self.under_way.rounds, stopped),
+                    wait_for_evaluation(self.under_way.steps, stopped),
                     log,
                     progress,
                 )
@@ -320,7 +318,7 @@ class TrainingRun:
 
 
 class ActiveRun(NamedTuple):
-    """A training with its files and its line in the terminal."""
+    """A run in training, with its tables and its progress line."""
 
     training: TrainingRun
     log: RunLog
@@ -330,48 +328,43 @@ class ActiveRun(NamedTuple):
 def train_loop(
     runs: Sequence[ActiveRun], stop: StopSignal, callbacks: Callbacks = NO_CALLBACKS
 ) -> dict[int, NonFiniteError | WorkerError]:
-    """Train all to the end of their budgets or until a stop, turn by turn; what is not at its end
-    is saved.
+    """Train all runs to the end of their budgets or until a stop is requested. Runs that did not
+    reach the end are saved.
 
-    Turns are taken part by part of each: environments step while a GPU computes updates, and those
-    with a process of their own (`--env-worker`) step at the same time. A run whose numbers are no
-    longer finite or whose environments fail for good leaves and the others go on; which left, by
-    place, is returned. `callbacks` hear of each turn when it is over and, where it was due, saved.
+    A run with non-finite values, or whose environments failed, ends; the other runs continue. The
+    errors are returned, by the index of the run. `callbacks` are called after each step and its
+    checkpoint.
     """
-    failed: dict[int, NonFiniteError | WorkerError] = {}
+    errors: dict[int, NonFiniteError | WorkerError] = {}
 
-    def going_on() -> list[int]:
+    def unfinished() -> list[int]:
         return [
-            place
-            for place, run in enumerate(runs)
-            if not run.training.finished and place not in failed
+            index
+            for index, run in enumerate(runs)
+            if not run.training.finished and index not in errors
         ]
 
-    def tell(places: Sequence[int]) -> None:
-        for place in places:
-            if place not in failed and runs[place].training.tell(callbacks):
+    def attempt(index: int, action: Callable[[ActiveRun], None]) -> None:
+        try:
+            action(runs[index])
+        except (NonFiniteError, WorkerError) as error:
+            errors[index] = error
+        else:
+            if runs[index].training.notify(callbacks):
                 stop.requested = True
 
-    while not stop.requested and (places := going_on()):
-        # Evaluations that are due first: the next step of a stacked run moves all of its stack, the
-        # weights to be evaluated too.
-        moving = [place for place in places if runs[place].training.evaluation_due] or places
-        errors = interleave(
-            [
-                runs[place].training.turn(runs[place].log, runs[place].progress, stop)
-                for place in moving
-            ]
-        )
-        failed |= {moving[number]: error for number, error in errors.items()}
-        tell(moving)
+    def step(run: ActiveRun) -> None:
+        run.training.step(run.log, run.progress, stop)
+
+    while not stop.requested and (active := unfinished()):
+        # The next step of a batched run also updates the weights of the other runs of its batch, so
+        # evaluations that are due come first.
+        for index in [i for i in active if runs[i].training.evaluation_due] or active:
+            attempt(index, step)
     deadline = time.monotonic() + STOP_GRACE_SECONDS
-    for place in going_on():
-        try:
-            runs[place].training.leave(runs[place].log, runs[place].progress, deadline)
-        except (NonFiniteError, WorkerError) as error:
-            failed[place] = error
-        tell([place])
-    return failed
+    for index in unfinished():
+        attempt(index, lambda run: run.training.save_and_close(run.log, run.progress, deadline))
+    return errors
 
 
 def _crossed_multiple(before: int, now: int, every: int) -> bool:

@@ -24,12 +24,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import numpy as np
-
 from cclf.errors import ConfigError, WorkerError
 from cclf.training import subprocesses
 from cclf.training.worker_process import GRACE_SECONDS, NOTIFY, RAISED, Reply, call, receive
-from cclf.types import EnvSpec, EnvStep
 
 TIMEOUT_SECONDS = 60.0  # for one answer
 START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
@@ -148,90 +145,6 @@ class EnvWorkers:
         deadline = time.monotonic() + GRACE_SECONDS
         for worker in started:
             worker.end(max(0.0, deadline - time.monotonic()))
-
-
-class WorkerEnv:
-    """An environment in a worker of its own that behaves as if it were here, whatever happens to
-    the worker.
-
-    A new worker is brought to the same place: the state in which the episode began, and every
-    command since. An environment that cannot be saved (Gymnasium's on pixels) cannot be
-    brought back: WorkerError.
-    """
-
-    def __init__(self, make: Factory, name: str, timeout_seconds: float = TIMEOUT_SECONDS):
-        self._pool = EnvWorkers([make], 1, name, timeout_seconds)
-        self._state: dict[str, Any] = {}
-        self._since: list[tuple[str, tuple[Any, ...]]] = []
-        self.spec: EnvSpec = self._ask("spec")
-
-    def reset(self, seed: int | None = None) -> np.ndarray:
-        self._state, self._since = self._ask("state_dict"), []
-        return self._ask("reset", seed, lasting=True)  # type: ignore[no-any-return]
-
-    def step(self, action: np.ndarray) -> EnvStep:
-        return self.begin_step(action)()
-
-    def begin_step(self, action: np.ndarray) -> Callable[[], EnvStep]:
-        """The worker steps while this process goes on; nothing else may be asked before the answer
-        was called for."""
-        arguments = (action.copy(),)
-        self._pool.send(0, "step", *arguments)
-        return lambda: self._answer("step", arguments, lasting=True)
-
-    def picture(self) -> np.ndarray:
-        return self._ask("picture")  # type: ignore[no-any-return]
-
-    def renderer(self, frames: int) -> dict[str, Any]:
-        """What draws in the worker, where the environment can tell."""
-        return (
-            self._ask("renderer", frames)
-            if "renderer" in self._ask("__dir__")
-            else {"renderer": None}
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._ask("state_dict")  # type: ignore[no-any-return]
-
-    def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Its own answer, which may be False, see `cclf.types.Game`."""
-        answer = self._ask("load_state_dict", state)
-        self._state, self._since = state, []
-        return answer
-
-    def close(self) -> None:
-        self._pool.close()
-
-    def _ask(self, command: str, *arguments: Any, lasting: bool = False) -> Any:
-        """`lasting`: it changes the environment, and is to be done again where the worker is lost
-        later."""
-        self._pool.send(0, command, *arguments)
-        return self._answer(command, arguments, lasting)
-
-    def _answer(self, command: str, arguments: tuple[Any, ...], lasting: bool) -> Any:
-        losses = 0
-        while True:
-            for _, answered, value in self._pool.receive(WAIT_SECONDS):
-                if answered != WORKER_LOST:
-                    if lasting:
-                        self._since.append((command, arguments))
-                    return value
-                losses += 1
-                if losses > MAX_RESTARTS:
-                    raise WorkerError(f"{value}; {losses} times in a row")
-                if self._since and not self._state:
-                    raise WorkerError(
-                        f"{value}; its environment cannot be saved, so it cannot be brought back"
-                    )
-                self._bring_back()
-                self._pool.send(0, command, *arguments)
-
-    def _bring_back(self) -> None:
-        if self._state:
-            self._pool.send(0, "load_state_dict", self._state)
-        for command, arguments in self._since:
-            self._pool.send(0, command, *arguments)
-        self._pool.forget()
 
 
 class _Worker:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cclf.algorithms.base import validate_augmentation, validate_workers
+from cclf.algorithms.base import reject_eval_workers, validate_augmentation
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.validation import (
@@ -111,7 +111,7 @@ class A2cConfig:
             raise ConfigError(
                 "prioritisation=True conflicts with A2C, which has no replay: turn prioritisation off"
             )
-        validate_workers(config.run, "A2C", ("eval_workers", "env_worker"))
+        reject_eval_workers(config.run, "A2C")
         validate_augmentation(
             config.method, "A2C on grids", augmentations=("none",), selections=("all",)
         )

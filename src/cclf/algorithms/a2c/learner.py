@@ -14,7 +14,6 @@ from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.training.agent import Agent
 from cclf.training.evaluation import evaluate_vector
-from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import derive, seeded_weights
 from cclf.types import EnvSpec, MakeVectorEnv, VectorEnv
 
@@ -56,8 +55,6 @@ def make_agent(
     config: Config,
     device: torch.device,  # noqa: ARG001
     make_grids: MakeVectorEnv,
-    runs: int = 1,  # noqa: ARG001
-    evaluators: EvaluationWorkers | None = None,  # noqa: ARG001
 ) -> Agent:
     worlds = make_vector_env(config, make_grids, config.run.eval_episodes, seed=0)
     a2c = make_a2c(config, worlds.num_actions)

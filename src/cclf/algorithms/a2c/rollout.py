@@ -7,12 +7,11 @@ import torch
 
 from cclf.algorithms.a2c.a2c import A2C
 from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.training.turns import run_to_end
-from cclf.types import Rollout, StepResult, Turn, VectorEnv
+from cclf.types import Rollout, StepResult, VectorEnv
 
 
 class RolloutLearner:
-    """One turn is a rollout of T steps in N environments, and one update on it."""
+    """Each step is a rollout of T steps in N environments, and one update on it."""
 
     def __init__(
         self, env: VectorEnv, algorithm: A2C, random: np.random.Generator, rollout_steps: int
@@ -28,12 +27,8 @@ class RolloutLearner:
         self.observation: np.ndarray | None = None
         self.episode_returns = np.zeros(env.num_envs)
 
-    def advance(self, env_steps: int) -> StepResult:
-        return run_to_end(self.turn(env_steps))
-
-    def turn(self, env_steps: int) -> Turn:
+    def step(self, env_steps: int) -> StepResult:
         rollout, finished = self.collect()
-        yield
         moment = torch.tensor(float(env_steps), dtype=torch.float64)
         order = None
         if self.algorithm.needs_permutation:

@@ -13,17 +13,16 @@ from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
 from cclf.training.seeding import Generators
-from cclf.training.turns import run_to_end
-from cclf.types import Batch, Env, EnvStep, Metrics, OffPolicyAlgorithm, RemoteEnv, StepResult, Turn
+from cclf.types import Batch, Env, EnvStep, Metrics, OffPolicyAlgorithm, StepResult
 
 
 class OffPolicyLearner:
-    """One turn is one agent step in the released code's order: act, update on replay without the
-    step under way, see what came of it. (The paper's Algorithm 1 stores that step before it
-    samples.)
+    """Collects one transition per step and learns from replay, in the order of the released code:
+    act, update, step the environment, store the transition. (The paper's Algorithm 1 stores the
+    transition before it samples.)
 
-    Since the update shares no data with the step under way, the two may overlap without changing
-    anything.
+    The update does not use the transition of the same step, so a GPU can compute it while the
+    environment steps.
     """
 
     def __init__(
@@ -63,29 +62,16 @@ class OffPolicyLearner:
         self.in_episode = False
         self.episode_return = 0.0
 
-    def advance(self, env_steps: int) -> StepResult:
-        return run_to_end(self.turn(env_steps))
-
-    def turn(self, env_steps: int) -> Turn:
+    def step(self, env_steps: int) -> StepResult:
         if not self.in_episode:
             self.replay.begin_episode(self.env.reset())
             self.in_episode, self.episode_return = True, 0.0
         chosen = self.act(env_steps)
-        # a GPU works in order: actions of all runs first, so that no environment waits for another
-        # run's update
-        yield
-        # before the action is waited for: a GPU goes on with it while the environment steps
+        # Before the action is waited for: a GPU computes the update while the environment steps.
         updates_now = self.agent_steps % self.update_every_agent_steps == 0
         metrics = self.update(env_steps) if updates_now else None
-        yield
         action = chosen.numpy()
-        if isinstance(self.env, RemoteEnv):
-            answer = self.env.begin_step(action)
-            yield
-            step = answer()
-        else:
-            step = self.env.step(action)
-        self.observe(action, step)
+        self.observe(action, self.env.step(action))
         finished = [] if self.in_episode else [self.episode_return]
         return StepResult(1, metrics, finished)
 

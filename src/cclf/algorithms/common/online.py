@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cclf.storage.safe_loading import check_data
-from cclf.types import Game, HasState, Metrics, StepResult, Turn
+from cclf.types import Game, HasState, Metrics, StepResult
 
 
 class Transition(NamedTuple):
@@ -28,7 +28,7 @@ class OnlineAlgorithm(HasState, Protocol):
 
 
 class OnlineLearner:
-    """One turn is one agent step and one update on it."""
+    """Each step is one agent step and one update on its transition."""
 
     def __init__(self, game: Game, algorithm: OnlineAlgorithm, random: np.random.Generator):
         self.env, self.algorithm, self.random = game, algorithm, random
@@ -37,12 +37,11 @@ class OnlineLearner:
         self.in_episode = False
         self.game_return = 0.0
 
-    def turn(self, env_steps: int) -> Turn:  # noqa: ARG002 (nothing here decays)
+    def step(self, env_steps: int) -> StepResult:  # noqa: ARG002 (nothing here decays)
         if not self.in_episode:
             self.env.reset()
         observation = self._look()
         action = self.algorithm.act(observation, self.random)
-        yield
         step = self.env.step(action)
         self.in_episode = not (step.terminated or step.truncated)
         seen = Transition(observation, action, step.reward, self._look(), step.terminated)

@@ -17,7 +17,7 @@ from cclf.training.cuda_graphs import GraphedPolicy, compiled
 from cclf.training.devices import choose_replay_device
 from cclf.training.evaluation import evaluate
 from cclf.training.seeding import Generators, derive
-from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs, WorkerEnv
+from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs
 from cclf.types import Env, EnvSpec, MakeEnv, OffPolicyAlgorithm, Policy
 
 Compute = TypeVar("Compute")
@@ -44,8 +44,7 @@ def make_learner(
 ) -> OffPolicyLearner:
     """`graph_cycle`: after how many updates the next one computes the same again."""
     settings = config.algorithm
-    make = partial(make_env, config, derive(config.seed, "env"))
-    env: Env = WorkerEnv(make, config.task) if config.run.env_worker else make()
+    env: Env = make_env(config, derive(config.seed, "env"))
     shape, action_dim, _, max_steps, _ = env.spec
     transitions, size = replay_size(config, env.spec, n_steps)
     replay_device = choose_replay_device(settings.replay_device, device, size)
@@ -97,13 +96,11 @@ def make_agent(
     device: torch.device,
     make_env: MakeEnv,
     make_policy: Callable[[EnvSpec], Any],
-    runs: int = 1,
 ) -> Agent:
-    """`runs`: how many share this machine's cores, each
-    with workers of its own."""
+    """The agent of a run, with evaluation environments in this process or in workers."""
     env = make_env(config, 0)
     policy = make_policy(env.spec)
-    workers = num_eval_workers(config, device, runs)
+    workers = num_eval_workers(config, device)
     pool: EnvPool = LocalEnvs([env])
     if workers:
         env.close()  # it was here to say what its actions are
@@ -121,26 +118,21 @@ def make_agent(
     )
 
 
-def num_eval_workers(config: Config, device: torch.device, runs: int) -> int:
-    """Unless told: on a GPU one process per episode as far as there are cores; on a CPU none, since
-    they would gain nothing."""
+def num_eval_workers(config: Config, device: torch.device) -> int:
+    """Processes that step evaluation environments. By default there is one for each episode on a
+    GPU, as far as there are cores, and none on a CPU, where they would not save time."""
     if config.run.eval_workers is not None:
         return min(config.run.eval_workers, config.run.eval_episodes)
     if device.type == "cpu":
         return 0
-    return min(config.run.eval_episodes, max(1, len(os.sched_getaffinity(0)) // runs))
+    return min(config.run.eval_episodes, len(os.sched_getaffinity(0)))
 
 
-def evaluates_asynchronously(
-    config: Config,
-    device: torch.device,
-    runs: int,
-    evaluators: object,  # noqa: ARG001 (there are none: the policy acts in the training process)
-) -> bool:
-    return num_eval_workers(config, device, runs) > 0 or evaluates_between_steps(device)
+def evaluates_asynchronously(config: Config, device: torch.device) -> bool:
+    return num_eval_workers(config, device) > 0 or evaluates_between_steps(device)
 
 
 def evaluates_between_steps(device: torch.device) -> bool:
-    """Whether evaluation in the training process need not stop training: a GPU computes updates
-    while the host steps."""
+    """Whether the training process can evaluate without stopping training: a GPU computes updates
+    while the host steps evaluation environments."""
     return device.type == "cuda"

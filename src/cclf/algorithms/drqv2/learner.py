@@ -9,11 +9,8 @@ from cclf.algorithms.drqv2.config import Drqv2Config
 from cclf.algorithms.drqv2.drqv2 import DrQv2, DrQv2Kernels, make_kernels
 from cclf.config import Config
 from cclf.training.agent import Agent
-from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import seeded_weights
 from cclf.types import EnvSpec, MakeEnv
-
-evaluates_asynchronously = pixel_learner.evaluates_asynchronously
 
 
 def make_drqv2(
@@ -50,11 +47,9 @@ def make_agent(
     config: Config,
     device: torch.device,
     make_env: MakeEnv,
-    runs: int = 1,
-    evaluators: EvaluationWorkers | None = None,  # noqa: ARG001 (it acts here, whoever steps the environments)
 ) -> Agent:
 
     def make_policy(spec: EnvSpec) -> DrQv2:
         return make_drqv2(config, spec.action_dim, device)
 
-    return pixel_learner.make_agent(config, device, make_env, make_policy, runs)
+    return pixel_learner.make_agent(config, device, make_env, make_policy)

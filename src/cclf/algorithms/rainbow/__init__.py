@@ -1,21 +1,103 @@
-"""Data-efficient Rainbow, the paper's base algorithm on Atari 100K."""
+"""Data-efficient Rainbow, the base algorithm of the paper on Atari 100K."""
 
-from cclf.algorithms.base import BaseAlgorithm
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cclf.algorithms.base import BaseAlgorithm, Benchmark, Defaults, ReplaySize
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.presets import DEFAULTS, METHODS, PROFILES, SIZES, of_task
 
-BASE = BaseAlgorithm(
-    name="rainbow",
-    package=__name__,
-    plays=("discrete",),
-    settings=RainbowConfig,
-    methods=METHODS,
-    profiles=PROFILES,
-    defaults=DEFAULTS,
-    task_defaults=of_task,
-    sizes=SIZES,
-    warmup_field="learn_start_agent_steps",
-    batches_runs=True,
-    uses_gpu=True,
-    uses_replay=True,
-)
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from cclf.config import Config
+    from cclf.inspection.records import About, Gallery
+    from cclf.training.agent import Agent
+    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+
+
+class RainbowAlgorithm(BaseAlgorithm):
+    name = "rainbow"
+    supported_tasks = ("discrete",)
+    settings_type = RainbowConfig
+    methods = METHODS
+    profiles = PROFILES
+    defaults = DEFAULTS
+    sizes = SIZES
+    warmup_field = "learn_start_agent_steps"
+    uses_gpu = True
+    uses_replay = True
+    batches_runs = True
+    supports_inspection = True
+
+    def task_defaults(self, task: str) -> Defaults:
+        return of_task(task)
+
+    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+        return self.make_learners([config], device, make_env, [None])[0]
+
+    def make_learners(
+        self,
+        configs: Sequence[Config],
+        device: torch.device,
+        make_env: MakeEnv,
+        resume_steps: Sequence[int | None],
+    ) -> Sequence[Learner]:
+        from cclf.algorithms.rainbow.learner import make_learners
+
+        return make_learners(configs, device, make_env, resume_steps)
+
+    def make_agent(
+        self,
+        config: Config,
+        device: torch.device,
+        make_env: MakeEnv,
+        evaluation_workers: EvaluationWorkers | None = None,
+    ) -> Agent:
+        from cclf.algorithms.rainbow.learner import make_agent
+
+        return make_agent(config, device, make_env, evaluation_workers)
+
+    def make_evaluation_workers(
+        self, config: Config, device: torch.device, make_env: MakeEnv, num_runs: int
+    ) -> EvaluationWorkers | None:
+        from cclf.algorithms.rainbow.learner import make_evaluators
+
+        return make_evaluators(config, device, make_env, num_runs)
+
+    def replay_size(self, config: Config, spec: EnvSpec) -> ReplaySize:
+        from cclf.algorithms.rainbow.learner import replay_size
+
+        return ReplaySize(*replay_size(config, spec))
+
+    def export_policy(
+        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+    ) -> ExportedPolicy:
+        from cclf.algorithms.rainbow.export import export_policy
+
+        return export_policy(policy, config, make_env, seed, num_steps)
+
+    def inspect(
+        self,
+        about: About,
+        config: Config,
+        learner: StateDict,
+        samples: int,
+        env_steps: Tensor,
+        make_env: MakeEnv,
+    ) -> Gallery:
+        from cclf.algorithms.rainbow.inspect import gallery
+
+        return gallery(about, config, learner, samples, env_steps, make_env)
+
+    def benchmark(self) -> Benchmark:
+        from cclf.algorithms.rainbow import bench
+
+        return Benchmark(bench.Options, bench.bench, bench.FIGURE, bench.UNIT)
+
+
+ALGORITHM = RainbowAlgorithm()

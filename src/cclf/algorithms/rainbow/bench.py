@@ -231,7 +231,7 @@ def _time_stack(config: Config, runs: int, device: "torch.device", rounds: int) 
     updates = [_milliseconds(lambda: stack.learn(step, 0), rounds, device) for _ in range(5)]
     for run in stack.runs:
         run.agent_steps = step
-    turns = [_milliseconds(lambda: stack.turn(0), rounds, device) for _ in range(3)]
+    turns = [_milliseconds(lambda: stack.step(0), rounds, device) for _ in range(3)]
     median = statistics.median(updates)
     return {
         "median_ms": median,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from cclf.algorithms.base import validate_augmentation, validate_workers
+from cclf.algorithms.base import validate_augmentation
 from cclf.config import Config, Precision
 from cclf.errors import ConfigError
 from cclf.validation import (
@@ -219,7 +219,6 @@ class RainbowConfig:
 
     def check(self, config: Config) -> None:
         """Refuse what does not go together with the rest of a run."""
-        validate_workers(config.run, "Rainbow", ("env_worker",))
         validate_augmentation(
             config.method,
             "Rainbow",

@@ -22,9 +22,8 @@ from cclf.algorithms.rainbow.turn import COUNTERS, refuse_unknown_actions
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.errors import ConfigError, WorkerError
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
-from cclf.training.turns import run_to_end
 from cclf.training.workers import WAIT_SECONDS, WORKER_LOST, EnvPool
-from cclf.types import EnvSpec, GameBatch, Metrics, StepResult, Turn
+from cclf.types import EnvSpec, GameBatch, Metrics, StepResult
 
 
 class GameWorkers:
@@ -170,7 +169,7 @@ class BatchedLearner:
         self._reported: list[str] = []  # which of them this method has
         self.runs = [RunHandle(self, index) for index in range(len(tables.specs))]
 
-    def turn(self, env_steps: int) -> list[StepResult]:
+    def step(self, env_steps: int) -> list[StepResult]:
         """One agent step of every run; `env_steps` is the clock before it."""
         step = self._next_step()
         actions = self.act(step)
@@ -265,8 +264,8 @@ class BatchedLearner:
 class RunHandle:
     """One run of a stack, as the loop sees it.
 
-    The first run that is asked to advance moves all; the others find their turn done. So the loop
-    must ask the runs in turn, and save one only when it has taken what its last turn brought.
+    The first run to call `step` steps all of them, and the others then return their own results.
+    The loop must therefore step all runs before it steps the first one again.
     """
 
     def __init__(self, stack: BatchedLearner, index: int):
@@ -279,14 +278,10 @@ class RunHandle:
         self.age = 0  # agent steps since the episode began
         self._done: deque[StepResult] = deque()
 
-    def advance(self, env_steps: int) -> StepResult:
-        return run_to_end(self.turn(env_steps))
-
-    def turn(self, env_steps: int) -> Turn:
+    def step(self, env_steps: int) -> StepResult:
         if not self._done:
-            for run, advance in zip(self.stack.runs, self.stack.turn(env_steps), strict=True):
-                run._done.append(advance)
-        yield
+            for run, result in zip(self.stack.runs, self.stack.step(env_steps), strict=True):
+                run._done.append(result)
         return self._done.popleft()
 
     @property
@@ -301,7 +296,7 @@ class RunHandle:
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        assert not self._done, "a run is saved between its turns"
+        assert not self._done, "a run is saved between its steps"
         return {
             "env": self.env.state_dict(),
             "algorithm": self.algorithm.state_dict(),

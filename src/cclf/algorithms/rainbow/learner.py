@@ -194,7 +194,6 @@ def make_agent(
     config: Config,
     device: torch.device,  # noqa: ARG001
     make_env: MakeEnv,
-    runs: int = 1,  # noqa: ARG001
     evaluators: EvaluationWorkers | None = None,
 ) -> Agent:
     """On the CPU whatever the training runs on: the network is small, and scores are the same."""
@@ -213,7 +212,7 @@ def make_agent(
     def elsewhere(
         evaluators: EvaluationWorkers, agent: tuple[Any, ...], seeds: Sequence[int], record: bool
     ) -> EvaluationSteps:
-        result = yield from evaluators.rounds(agent, seeds)
+        result = yield from evaluators.evaluate_async(agent, seeds)
         if not record:
             return result
         # The first again, for its pictures.

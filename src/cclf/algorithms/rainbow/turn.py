@@ -1,4 +1,4 @@
-"""Rainbow for one run, as it trains on a CPU. Read it from top to bottom: `RainbowLearner.turn` is
+"""Rainbow for one run, as it trains on a CPU. Read it from top to bottom: `RainbowLearner.step` is
 one agent step in the order of CURL's code, and calls the rest in the order it stands here.
 
   1. noise      all random numbers of this step, for acting and for learning
@@ -34,8 +34,7 @@ from cclf.algorithms.rainbow.rainbow import LossOutput, RainbowLoss, RainbowNet,
 from cclf.algorithms.rainbow.replay import NStepReplay
 from cclf.algorithms.rainbow.schedule import TrainingSchedule
 from cclf.storage.safe_loading import check_data
-from cclf.training.turns import run_to_end
-from cclf.types import GameBatch, Metrics, StepResult, Turn
+from cclf.types import GameBatch, Metrics, StepResult
 
 COUNTERS = ("agent_steps", "updates", "reported_updates", "age")
 
@@ -66,7 +65,7 @@ class RainbowLearner:
         self._sums = torch.zeros(len(self.summed_names), dtype=torch.float64)
         self._reported: list[str] = []  # which of them this method has
 
-    def turn(self, env_steps: int) -> Turn:
+    def step(self, env_steps: int) -> StepResult:
         """One agent step; `env_steps` is the clock before it."""
         step = self.agent_steps + 1
         seen = torch.tensor(self.env.look())  # (F, H, W)
@@ -74,7 +73,6 @@ class RainbowLearner:
         self.replay.add(seen[-1:], torch.tensor([action]), torch.tensor([self.age]))
         if not self.replay.n_step_bug:
             self.learn(step, env_steps)
-        yield
         outcome = self.play(action)
         if self.replay.n_step_bug:  # the bug looks at how the newest step ended
             self.learn(step, env_steps)
@@ -83,9 +81,6 @@ class RainbowLearner:
         reports = step % self.report_every_agent_steps == 0 and self.schedule.updates_at(step)
         finished = [] if outcome.finished_return is None else [outcome.finished_return]
         return StepResult(1, self._report() if reports else None, finished)
-
-    def advance(self, env_steps: int) -> StepResult:
-        return run_to_end(self.turn(env_steps))
 
     def act(self, seen: Tensor, step: int) -> int:
         """Choose an action for what the game shows."""

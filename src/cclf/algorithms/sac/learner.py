@@ -11,11 +11,9 @@ from cclf.algorithms.sac.config import SacConfig
 from cclf.algorithms.sac.sac import SAC, SacKernels, make_kernels
 from cclf.config import Config
 from cclf.training.agent import Agent
-from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import seeded_weights
 from cclf.types import EnvSpec, MakeEnv
 
-evaluates_asynchronously = pixel_learner.evaluates_asynchronously
 replay_size = pixel_learner.replay_size
 
 
@@ -47,11 +45,9 @@ def make_agent(
     config: Config,
     device: torch.device,
     make_env: MakeEnv,
-    runs: int = 1,
-    evaluators: EvaluationWorkers | None = None,  # noqa: ARG001 (SAC acts here, whoever steps the environments)
 ) -> Agent:
 
     def make_policy(spec: EnvSpec) -> SAC:
         return make_sac(config, spec.action_dim, device, state_dim=spec.state_dim)
 
-    return pixel_learner.make_agent(config, device, make_env, make_policy, runs)
+    return pixel_learner.make_agent(config, device, make_env, make_policy)
