@@ -174,7 +174,7 @@ def test_a_run_is_not_saved_in_the_middle_of_its_turn():
     stack = game_stack([tiny("rainbow", seed=seed) for seed in (1, 2)], CPU)
     stack.runs[0].step(0)
     stack.runs[0].state_dict()
-    with pytest.raises(AssertionError, match="between its turns"):
+    with pytest.raises(AssertionError, match="between its steps"):
         stack.runs[1].state_dict()
     stack.runs[1].step(0)
     stack.runs[1].state_dict()
