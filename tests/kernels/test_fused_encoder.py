@@ -1,5 +1,5 @@
-"""The CUDA kernels of the fused encoder, run on the CPU: their own source, compiled with threads that
-are fibers. The same on a GPU is in `test_kernels`."""
+"""The CUDA kernels of the fused encoder, compiled for the CPU from the same source, with fibers as
+threads. The test on a GPU is in `test_kernels`."""
 
 import ctypes
 import shutil
@@ -17,10 +17,10 @@ from cclf.kernels import first_convolution, fused_encoder, paired_convolutions
 
 HERE = Path(__file__).parent
 KERNELS = Path(fused_encoder.__file__).with_suffix(".cu")
-# first and last corners of 84 pixels in 100, and all of even and odd
+# the first and the last corner, and all combinations of even and odd
 ORIGINS = [[0, 0], [16, 16], [5, 7], [2, 11], [13, 4], [15, 1], [8, 0], [16, 15]]
 LEARNED = 5
-BLOCKS = 2  # so that a block has up to three images, and the next one's pixels early
+BLOCKS = 2  # a block encodes up to three images, and loads pixels of the next one early
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture
 def emulated(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What `fused_encoder` starts runs here. What nobody writes to is NaN."""
+    """Run the kernels of `fused_encoder` on the CPU. Memory that is not written is NaN."""
 
     def run(name: str, device: torch.device, count: int, arguments: list[Any]) -> None:
         if not count:
@@ -61,10 +61,10 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 
 def encoded(fused: bool, channels: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Features of learned crops and of the others, and gradients of all parameters."""
+    """Features of the learned and of the other crops, and gradients of all parameters."""
     torch.manual_seed(0)
     frames = torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8)
-    # a few bright pixels: so the gradients of neighbouring taps differ
+    # few bright pixels, so that the gradients of neighboring taps differ
     frames = torch.where(torch.rand(frames.shape) < 0.2, frames | 128, 0)
     sample, origins = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1]), torch.tensor(ORIGINS)
     crops = LazyCrops(first_convolution.pack(frames[:, :channels]), sample, origins, 84)
@@ -84,8 +84,8 @@ def encoded(fused: bool, channels: int) -> tuple[Tensor, Tensor, tuple[Tensor, .
 
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("channels", [9, 6])
-def test_forward_and_backward_agree_with_the_kernels_in_turn(channels: int) -> None:
-    """Both round to bfloat16 after each layer, the ones in turn their biases too."""
+def test_fused_encoder_agrees_with_paired_convolutions(channels: int) -> None:
+    """Both round to bfloat16 after each layer; `paired_convolutions` also rounds the biases."""
     first, others, gradients = encoded(True, channels)
     wanted_first, wanted_others, wanted_gradients = encoded(False, channels)
     assert distance(first, wanted_first) < 5e-3

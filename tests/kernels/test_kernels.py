@@ -1,4 +1,4 @@
-"""Kernels against their plain references, in float64 where they can run in it."""
+"""Kernels compared with their references, in float64 where they support it."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def make_layers(
 
 
 @pytest.mark.parametrize("channels", [9, 12])
-def test_pairs_of_pixels_give_the_same_convolutions_and_gradients(channels: int) -> None:
+def test_paired_convolutions_equal_the_reference_with_gradients(channels: int) -> None:
     layers = make_layers(torch.float64, channels)
     frames = torch.randint(256, (2, channels, 100, 100), dtype=torch.uint8)
     crops = LazyCrops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
@@ -52,7 +52,7 @@ def test_pairs_of_pixels_give_the_same_convolutions_and_gradients(channels: int)
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-8)
 
 
-def test_one_pass_gives_gradients_to_the_first_crops_alone() -> None:
+def test_paired_split_gives_gradients_to_the_first_crops_only() -> None:
     layers = make_layers(torch.float64)
     frames = torch.randint(256, (2, 9, 30, 30), dtype=torch.uint8)
     origins = torch.tensor([[0, 5], [3, 5], [9, 0], [7, 7]])
@@ -71,9 +71,9 @@ def test_one_pass_gives_gradients_to_the_first_crops_alone() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_pair_weight_places_each_tap_where_its_pixel_lies() -> None:
-    # One channel, taps 1, 2, 3 in each row: output pixel 0 of a pair sees pixels 0 1 | 2, output
-    # pixel 1 sees 1 | 2 3.
+def test_pixel_pair_weight_aligns_each_tap_with_its_pixel() -> None:
+    # One channel, taps 1, 2, 3 in each row: output pixel 0 of a pair depends on pixels 0 1 | 2, output
+    # pixel 1 on 1 | 2 3.
     weight = torch.tensor([1.0, 2.0, 3.0]).expand(1, 1, 3, 3)
     pairs = paired_convolutions.pixel_pair_weight(weight)
     assert pairs.shape == (2, 2, 3, 2)
@@ -82,7 +82,7 @@ def test_pair_weight_places_each_tap_where_its_pixel_lies() -> None:
     assert pairs[1, :, 0].T.tolist() == [[0.0, 1.0], [2.0, 3.0]]
 
 
-def test_bfloat16_stays_within_its_rounding() -> None:
+def test_paired_convolutions_in_bfloat16_are_within_rounding_of_the_reference() -> None:
     layers = make_layers(torch.float32)
     images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
     plain = paired_convolutions.reference(images, layers)
@@ -91,16 +91,16 @@ def test_bfloat16_stays_within_its_rounding() -> None:
     assert float((rounded.float() - plain).detach().norm() / plain.detach().norm()) < 1e-2
 
 
-def test_rows_of_even_length_are_refused() -> None:
+def test_paired_convolutions_reject_rows_of_even_length() -> None:
     with pytest.raises(ValueError, match="even length"):
         paired_convolutions.paired_convolutions(
             torch.zeros(1, 9, 86, 86, dtype=torch.uint8), make_layers(torch.float32)
         )
 
 
-def test_the_linear_layer_gives_a_column_too_many_no_weight() -> None:
+def test_bf16_linear_ignores_the_extra_column() -> None:
     torch.manual_seed(0)
-    features = torch.randn(2, 3, 4, 5).bfloat16()  # 3 x 3 pixels of 5 channels, and one column more
+    features = torch.randn(2, 3, 4, 5).bfloat16()  # 3 x 3 pixels of 5 channels, and an extra column
     weight, bias = torch.randn(6, 45, requires_grad=True), torch.randn(6)
     result = bf16_linear.bf16_linear(features.flatten(1), weight, bias)
     plain = bf16_linear.bf16_linear(features[:, :, :3].flatten(1), weight, bias)
@@ -110,7 +110,7 @@ def test_the_linear_layer_gives_a_column_too_many_no_weight() -> None:
     )
 
 
-def test_linear_layer_rounds_operands_and_not_its_result() -> None:
+def test_bf16_linear_rounds_operands_but_not_the_result() -> None:
     torch.manual_seed(0)
     features = torch.randn(6, 100).bfloat16().requires_grad_()
     weight, bias = torch.randn(5, 100, requires_grad=True), torch.randn(5, requires_grad=True)
@@ -130,7 +130,7 @@ def test_linear_layer_rounds_operands_and_not_its_result() -> None:
 
 
 @pytest.mark.parametrize("border", [0, 3])
-def test_packed_frames_repeat_their_border(border: int) -> None:
+def test_packed_frames_have_a_replicated_border(border: int) -> None:
     torch.manual_seed(0)
     frames = torch.randint(256, (4, 9, 12, 12), dtype=torch.uint8)
     packed = first_convolution.pack(frames[:3, :6], frames[3:, 3:], border=border)
@@ -141,7 +141,7 @@ def test_packed_frames_repeat_their_border(border: int) -> None:
 
 
 @pytest.mark.parametrize("border", [0, 3])
-def test_the_ninth_channel_is_packed_under_eight_taps(border: int) -> None:
+def test_ninth_channel_is_packed_under_eight_taps(border: int) -> None:
     frames = torch.randint(1, 256, (2, 9, 12, 12), dtype=torch.uint8)
     packed = first_convolution.unpacked(first_convolution.pack(frames, border=border)).float()
     wide = F.pad(frames.float(), (border,) * 4, mode="replicate")
@@ -150,7 +150,7 @@ def test_the_ninth_channel_is_packed_under_eight_taps(border: int) -> None:
     assert torch.equal(packed[:, 8:].flatten(2), patches[:, :8])
 
 
-def test_frames_of_more_than_nine_channels_keep_them_all() -> None:
+def test_packed_frames_keep_more_than_nine_channels() -> None:
     frames = torch.randint(256, (2, 12, 10, 10), dtype=torch.uint8)
     packed = first_convolution.unpacked(first_convolution.pack(frames))
     assert torch.equal(packed[:, :12].float(), frames.float())
@@ -160,7 +160,7 @@ def test_frames_of_more_than_nine_channels_keep_them_all() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [3, 9, 12])
 @pytest.mark.parametrize("border", [0, 1, 3, 4])
-def test_frames_packed_on_a_gpu_are_the_same(border: int, channels: int) -> None:
+def test_pack_on_a_gpu_equals_the_reference(border: int, channels: int) -> None:
     torch.manual_seed(0)
     stacks = torch.randint(256, (5, 2 * channels, 84, 84), dtype=torch.uint8)
     plain = first_convolution.pack(*stacks.split(channels, 1), border=border)
@@ -169,7 +169,7 @@ def test_frames_packed_on_a_gpu_are_the_same(border: int, channels: int) -> None
 
 
 @pytest.mark.gpu
-def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
+def test_first_convolution_on_a_gpu_equals_the_reference() -> None:
     torch.manual_seed(0)
     frames = first_convolution.pack(torch.randint(256, (3, 9, 100, 100), dtype=torch.uint8))
     crops = LazyCrops(frames, torch.tensor([0, 1, 2, 2]), torch.randint(16, (4, 2)), 84)
@@ -188,7 +188,7 @@ def test_the_first_convolution_on_a_gpu_is_the_plain_one() -> None:
 
 
 @pytest.mark.gpu
-def test_a_gradient_cut_on_a_gpu_is_the_plain_one() -> None:
+def test_relu_bias_backward_on_a_gpu_equals_the_reference() -> None:
     torch.manual_seed(0)
     shape = {"memory_format": torch.channels_last}
     gradient, outputs = (torch.randn(37, 64, 11, 6).bfloat16().to(**shape) for _ in range(2))
@@ -204,7 +204,7 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [1, 133, 300])
-def test_the_fused_encoder_is_the_reference(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_encoder_equals_the_reference(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = [(w.detach().cuda(), b.detach().cuda()) for w, b in make_layers(torch.float32)]
     frames = torch.randint(256, (7, 9, 100, 100), dtype=torch.uint8).cuda()
     sample, origins = torch.randint(7, (count,)).cuda(), torch.randint(17, (count, 2)).cuda()
@@ -237,9 +237,9 @@ def test_the_fused_encoder_is_the_reference(count: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.gpu
-def test_the_fused_encoder_gives_the_same_bits_each_time() -> None:
-    """It adds up in one order, so a bit that moves is a race. Other work shares the GPU meanwhile,
-    as in an update."""
+def test_fused_encoder_is_deterministic() -> None:
+    """Sums have a fixed order, so a differing bit would be a race condition. Another stream uses the GPU
+    at the same time, as in an update."""
     torch.manual_seed(0)
     layers = [(w.detach().cuda(), b.detach().cuda()) for w, b in make_layers(torch.float32)]
     frames = torch.randint(256, (64, 9, 100, 100), dtype=torch.uint8).cuda()
@@ -258,16 +258,16 @@ def test_the_fused_encoder_gives_the_same_bits_each_time() -> None:
             *fused_encoder.gradients(gradient.flatten(1), crops, kept, weights.flipped, 9),
         ]
 
-    first, beside = once(), torch.cuda.Stream()
+    first, other_stream = once(), torch.cuda.Stream()
     other = torch.randn(1024, 1024, device="cuda")
     for _ in range(300):
-        with torch.cuda.stream(beside):
+        with torch.cuda.stream(other_stream):
             other = torch.tanh(other @ other)
         for found, wanted in zip(once(), first, strict=True):
             assert torch.equal(found, wanted)
 
 
-def test_without_a_gpu_nobody_asks_for_the_fused_encoder() -> None:
+def test_fused_encoder_does_not_support_a_cpu() -> None:
     layers = make_layers(torch.float32)
     frames = first_convolution.pack(torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8))
     crops = LazyCrops(frames, torch.arange(2), torch.zeros(2, 2, dtype=torch.int64), 84)
@@ -277,7 +277,7 @@ def test_without_a_gpu_nobody_asks_for_the_fused_encoder() -> None:
 def first_layer_by_patches(
     images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int
 ) -> Tensor:
-    """Of one run."""
+    """The reference of one run."""
     values = (
         patches(images.permute(0, 2, 3, 1), side, side).to(weight.dtype) / 255.0 @ weight.T + bias
     )
@@ -285,8 +285,7 @@ def first_layer_by_patches(
 
 
 def make_runs(dtype: torch.dtype, runs: int = 3, frames: int = 4) -> tuple[Tensor, ...]:
-    """Images out of larger ones, and weights and biases out of rows: neither lies in memory as a
-    whole."""
+    """Images are slices of larger ones, and weights and biases slices of rows: none is contiguous."""
     torch.manual_seed(0)
     images = torch.randint(256, (runs, 6, frames, 59, 77), dtype=torch.uint8)[..., :50, :75]
     weight, bias, _ = (0.1 * torch.randn(runs, 32 * 25 * frames + 39, dtype=dtype)).split(
@@ -295,7 +294,7 @@ def make_runs(dtype: torch.dtype, runs: int = 3, frames: int = 4) -> tuple[Tenso
     return images, weight.view(runs, 32, -1).requires_grad_(), bias.requires_grad_()
 
 
-def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() -> None:
+def test_first_layer_of_several_runs_equals_patches_times_weights_of_each() -> None:
     images, weight, bias = make_runs(torch.float64)
     one = torch.stack(
         [first_layer_by_patches(*run, 5, 5) for run in zip(images, weight, bias, strict=True)]
@@ -319,7 +318,7 @@ def test_the_tiled_first_layer_of_many_runs_is_patches_times_a_matrix_in_each() 
     ("runs", "frames", "words"),
     [(1, 4, False), (3, 3, False), (60, 4, False), (1, 4, True), (60, 4, True)],
 )
-def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(
+def test_first_layer_on_a_gpu_equals_the_reference(
     runs: int, frames: int, words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
@@ -339,13 +338,13 @@ def test_the_tiled_first_layer_on_a_gpu_is_the_plain_one(
 
 
 def make_views(runs: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Images out of larger ones; three views of each, of rows and columns in any order."""
+    """Images that are slices of larger ones, and three views of each with random rows and columns."""
     torch.manual_seed(0)
     images = torch.randint(256, (runs, 6, 4, 59, 77), dtype=torch.uint8)[..., 1:50, :75]
     return images, torch.randint(49, (runs, 3, 6, 45)), torch.randint(75, (runs, 3, 6, 37))
 
 
-def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
+def test_gather_packed_of_several_runs_gathers_the_pixels_of_each() -> None:
     runs = make_views(3)
     mapped = torch.func.vmap(gather_packed.gather_packed)
     for number, one in enumerate(zip(*runs, strict=True)):
@@ -360,7 +359,7 @@ def test_words_taken_of_many_runs_are_the_pixels_of_each() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("runs", [1, 3, 60])
-def test_words_taken_on_a_gpu_are_the_same(runs: int) -> None:
+def test_gather_packed_on_a_gpu_equals_the_reference(runs: int) -> None:
     parts = make_views(runs)
     plain = gather_packed.gather_packed_runs(*parts)
     assert torch.equal(

@@ -1,5 +1,4 @@
-"""One seed decides everything, streams do not disturb each other, and different seeds differ
-wherever they should."""
+"""One seed determines a run, streams are independent, and different seeds give different numbers."""
 
 import itertools
 import threading
@@ -35,8 +34,8 @@ def test_derived_seeds_differ():
     assert len(set(seeds)) == len(seeds)
 
 
-def test_derived_seeds_stay_what_they_are():
-    """Results on record were drawn with these: change them only on purpose."""
+def test_derived_seeds_are_pinned():
+    """Published results depend on these values."""
     assert [derive(1, "init"), derive(1, "env"), derive(3, "eval", 10_000, 2)] == [
         1351750760845235182,
         2299343124717194539,
@@ -64,13 +63,13 @@ def test_streams_are_reproducible_independent_and_saved():
 
 
 @pytest.mark.parametrize("method", ["cclf", "drq", "sac-pixel"])
-def test_the_same_seed_twice_is_the_same_run(tmp_path, method):
+def test_runs_with_the_same_seed_are_equal(tmp_path, method):
     learners = [run(tiny_config(method=method), tmp_path / name)[0] for name in "ab"]
     assert differing(*(learner.state_dict() for learner in learners)) == []
     assert tables(tmp_path / "a") == tables(tmp_path / "b")
 
 
-def test_the_global_random_state_plays_no_part(tmp_path):
+def test_global_random_state_does_not_affect_a_run(tmp_path):
     def run_after(seed, folder):
         torch.manual_seed(seed)
         np.random.seed(seed)
@@ -79,14 +78,14 @@ def test_the_global_random_state_plays_no_part(tmp_path):
     assert differing(run_after(1, tmp_path / "a"), run_after(2, tmp_path / "b")) == []
 
 
-def test_making_a_run_leaves_the_global_random_state_alone():
+def test_making_a_run_does_not_change_the_global_random_state():
     torch.manual_seed(5)
     before = torch.get_rng_state()
     make_learner(tiny_config(), CPU)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_different_seeds_differ_in_everything_drawn():
+def test_runs_with_different_seeds_differ_in_everything_sampled():
     one, two = (make_learner(tiny_config(seed=seed), CPU) for seed in (1, 2))
     # initial weights: every matrix of every network (biases and norms start from constants)
     weights = [dict(learner.algorithm.networks.named_parameters()) for learner in (one, two)]
@@ -115,13 +114,13 @@ def test_different_seeds_differ_in_everything_drawn():
         assert not torch.equal(ours, theirs)
 
 
-def test_actions_after_the_warm_up_depend_on_the_seed_too(tmp_path):
+def test_actions_after_the_warm_up_depend_on_the_seed(tmp_path):
     learners = [run(tiny_config(seed=seed), tmp_path / str(seed))[0] for seed in (1, 2)]
     taken = [learner.replay.actions[26:45] for learner in learners]  # slot 25 ends an episode
     assert not torch.isclose(*taken).any()
 
 
-def test_weights_drawn_in_two_threads_are_those_of_one():
+def test_seeded_weights_in_two_threads_equal_those_of_one():
     def draw(seed, meanwhile=lambda: None):
         with seeded_weights(seed):
             first = torch.rand(4)

@@ -1,4 +1,4 @@
-"""What a program has set of PyTorch changes neither a run nor an agent, and is left as it was."""
+"""PyTorch settings of the calling program affect neither runs nor agents, and are restored."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ CONTEXTS = {
     "device": lambda: torch.device("meta"),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
 }
-# How to read it and to write it, another value than PyTorch's default, and that default.
+# getter, setter, a value other than the default, the default
 SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = {
     "dtype": (
         torch.get_default_dtype,
@@ -84,7 +84,7 @@ def acted(folder: Path) -> tuple[bytes, list[float]]:
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
-def test_a_run_and_an_agent_inside_a_context_of_pytorch_are_as_outside(
+def test_contexts_of_pytorch_do_not_affect_a_run_or_an_agent(
     name: str,
     tmp_path: Path,
     plain: cclf.Run,
@@ -100,7 +100,7 @@ def test_a_run_and_an_agent_inside_a_context_of_pytorch_are_as_outside(
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_run_and_an_agent_under_other_settings_are_as_without(
+def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
     name: str,
     tmp_path: Path,
     plain: cclf.Run,
@@ -117,7 +117,7 @@ def test_a_run_and_an_agent_under_other_settings_are_as_without(
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_setting_that_a_callback_changes_lasts_until_it_returns(
+def test_setting_changed_by_a_callback_is_restored_when_it_returns(
     name: str,
     tmp_path: Path,
     plain: cclf.Run,
@@ -131,7 +131,7 @@ def test_a_setting_that_a_callback_changes_lasts_until_it_returns(
 
     try:
         run = train(TINY, tmp_path, on_step=change)
-        # PyTorch writes its default of this one as `none` too.
+        # PyTorch also accepts `none` for the default of this setting.
         assert read() in ((before, "ieee") if name == "newer matmul" else (before,))
     finally:
         write(default)
@@ -151,7 +151,7 @@ def test_settings_of_the_process_are_restored_when_the_last_thread_leaves() -> N
         with default_settings():
             thread.start()
             assert inside.wait(10)
-        assert torch.get_default_dtype() == torch.float32, "the other thread still needs it"
+        assert torch.get_default_dtype() == torch.float32, "the other thread still uses it"
         leave.set()
         thread.join()
         assert torch.get_default_dtype() == torch.float64

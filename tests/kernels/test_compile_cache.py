@@ -1,4 +1,4 @@
-"""Compiled code is made once and found again, or made each time where nothing can be kept."""
+"""Compiled code is cached, or compiled again where nothing can be cached."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from cclf.kernels.compile_cache import cached, set_compile_cache
 NAME = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def test_the_folder_is_the_users_cache_unless_told(
+def test_compile_cache_is_in_the_user_cache_unless_a_variable_names_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -24,7 +24,9 @@ def test_the_folder_is_the_users_cache_unless_told(
     assert os.environ[NAME] == "elsewhere"
 
 
-def test_what_was_made_of_the_same_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cached_result_of_the_same_inputs_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(NAME, str(tmp_path / "cache"))
     made = iter([b"first", b"second"])
     assert cached(lambda: next(made), "source", "1.0") == b"first"
@@ -36,7 +38,7 @@ def test_what_was_made_of_the_same_is_read(monkeypatch: pytest.MonkeyPatch, tmp_
     ]
 
 
-def test_it_is_made_each_time_where_nothing_can_be_kept(
+def test_result_is_computed_again_where_nothing_can_be_cached(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
