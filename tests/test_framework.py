@@ -75,8 +75,8 @@ def appraise(
 
 def test_curiosity_selects_the_view_least_believed_and_reports_its_curiosity() -> None:
     appraisal = appraise(make_framework())
-    assert appraisal.chosen.tolist() == [2, 3, 1]
-    assert appraisal.next_chosen.tolist() == [1, 1, 3]
+    assert appraisal.selected_view.tolist() == [2, 3, 1]
+    assert appraisal.next_selected_view.tolist() == [1, 1, 3]
     expected = [1.0 - belief_at(strength) for strength in (0.5, 1.0, 0.5)]
     torch.testing.assert_close(appraisal.curiosity, torch.tensor(expected))
     next_expected = [1.0 - belief_at(strength) for strength in (0.1, -1.0, 1.0)]
@@ -105,7 +105,7 @@ def test_least_overlap_selects_by_corners_alone() -> None:
     views = crop(frames, torch.tensor([anchor, *others]), 4)
     framework = plain(selection="overlap")
     appraisal = appraise(framework, views, views, encode_query=refuse, encode_key=refuse)
-    assert appraisal.chosen.tolist() == [2, 3, 1]
+    assert appraisal.selected_view.tolist() == [2, 3, 1]
     for name in ("views", "next_views"):
         assert torch.equal(getattr(appraisal, name)[0], views.inputs[0])
         for sample, chosen in enumerate([2, 3, 1]):
@@ -116,14 +116,14 @@ def test_least_overlap_selects_by_corners_alone() -> None:
 def test_overlap_counts_from_the_anchor_and_not_from_the_frame() -> None:
     origins = torch.tensor([[[4, 4]] * BATCH, [[4, 3]] * BATCH, [[0, 0]] * BATCH, [[4, 4]] * BATCH])
     views = crop(torch.zeros(BATCH, 3, 8, 8), origins, 4)
-    assert appraise(plain(selection="overlap"), views, views).chosen.tolist() == [2, 2, 2]
+    assert appraise(plain(selection="overlap"), views, views).selected_view.tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize(("learned", "drawn"), [(1, 1), (1, 2), (2, 2), (4, 4)])
 def test_all_takes_the_first_views_evenly_and_the_second_as_key(learned: int, drawn: int) -> None:
     views, next_views = (
-        Views(NOW.inputs[:drawn], NOW.origins[:drawn]),
-        Views(NEXT.inputs[:drawn], NEXT.origins[:drawn]),
+        Views(NOW.inputs[:drawn], NOW.crop_corners[:drawn]),
+        Views(NEXT.inputs[:drawn], NEXT.crop_corners[:drawn]),
     )
     appraisal = appraise(
         plain(num_loss_views=learned), views, next_views, encode_query=refuse, encode_key=refuse
@@ -137,9 +137,10 @@ def test_all_takes_the_first_views_evenly_and_the_second_as_key(learned: int, dr
 
 def test_without_selection_curiosity_is_about_the_second_view() -> None:
     appraisal = appraise(
-        make_framework(selection="all"), *(Views(v.inputs[:2], v.origins[:2]) for v in (NOW, NEXT))
+        make_framework(selection="all"),
+        *(Views(v.inputs[:2], v.crop_corners[:2]) for v in (NOW, NEXT)),
     )
-    assert appraisal.chosen.tolist() == [1, 1, 1]
+    assert appraisal.selected_view.tolist() == [1, 1, 1]
     torch.testing.assert_close(
         appraisal.curiosity, torch.tensor([1.0 - belief_at(x) for x in (3.0, 2.0, 0.5)])
     )
@@ -162,7 +163,7 @@ def test_encoders_are_never_called_when_nothing_needs_curiosity(selection: str) 
 
 @pytest.mark.parametrize("piece", ["prioritisation", "regularisation", "reward"])
 def test_any_piece_that_curiosity_drives_makes_the_framework_ask_for_it(piece: str) -> None:
-    views = Views(NOW.inputs[:2], NOW.origins)
+    views = Views(NOW.inputs[:2], NOW.crop_corners)
     with pytest.raises(AssertionError, match="an encoder was called"):
         appraise(plain(**{piece: True}), views, views, encode_query=refuse, encode_key=refuse)
 
@@ -189,9 +190,9 @@ def test_shapes_for_images_and_a_foreign_encoder() -> None:
     assert appraisal.views.shape == appraisal.next_views.shape == (2, 7, 3, 6, 6)
     assert appraisal.key_view.shape == (7, 3, 6, 6)
     assert appraisal.weights.shape == appraisal.next_weights.shape == (2, 7)
-    for name in ("curiosity", "next_curiosity", "bonus", "chosen"):
+    for name in ("curiosity", "next_curiosity", "bonus", "selected_view"):
         assert getattr(appraisal, name).shape == (7,), name
-    assert set(appraisal.chosen.tolist()) <= set(range(1, VIEWS))
+    assert set(appraisal.selected_view.tolist()) <= set(range(1, VIEWS))
     assert not any(tensor.requires_grad for tensor in appraisal)
 
 
@@ -353,7 +354,7 @@ def test_distinct_negatives_leave_copies_of_an_observation_out_of_the_belief() -
     # Samples 0 and 1 are copies. Among all keys their logits are (1, 1, 0) and no belief passes
     # 1/2; among distinct keys they are (1, 0): e/(e + 1).
     twins = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    views = Views(twins.expand(2, -1, -1), same=torch.tensor([0, 0, 2]))
+    views = Views(twins.expand(2, -1, -1), first_duplicate=torch.tensor([0, 0, 2]))
     among_all, distinct = (
         1.0
         - appraise(make_framework(2, selection="all", negatives=negatives), views, views).curiosity
@@ -368,7 +369,7 @@ def test_distinct_negatives_leave_copies_of_an_observation_out_of_the_belief() -
 
 def test_matches_say_to_whom_each_anchor_is_thought_to_belong() -> None:
     framework = make_framework()
-    matches = framework.matches(NOW, identity, identity)
+    matches = framework.match_probabilities(NOW, identity, identity)
     assert matches.shape == (3, BATCH, BATCH)
     torch.testing.assert_close(matches.sum(2), torch.ones(3, BATCH))
     chosen = appraise(framework)
@@ -377,8 +378,10 @@ def test_matches_say_to_whom_each_anchor_is_thought_to_belong() -> None:
     # Sample 0 in view 1: logit 3 for its own key, 0 for the two others.
     e3 = torch.tensor(3.0).exp()
     torch.testing.assert_close(matches[0, 0], torch.stack([e3, e3 / e3, e3 / e3]) / (e3 + 2))
-    twins = Views(torch.eye(3)[[0, 0, 1]].expand(2, -1, -1), same=torch.tensor([0, 0, 2]))
-    distinct = make_framework(3, selection="all", negatives="distinct").matches(
+    twins = Views(
+        torch.eye(3)[[0, 0, 1]].expand(2, -1, -1), first_duplicate=torch.tensor([0, 0, 2])
+    )
+    distinct = make_framework(3, selection="all", negatives="distinct").match_probabilities(
         twins, identity, identity
     )[0]
     assert distinct[:, 1].tolist() == [0.0, 0.0, 0.0], "a copy is nobody to be taken for"

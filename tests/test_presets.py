@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.algorithms.base import CANDIDATES, CONTROLS, PIECES
+from cclf.algorithms.base import CONTROLS, PIECES
 from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
 from cclf.algorithms.registry import algorithms
 from cclf.algorithms.sac.learner import make_sac
@@ -146,7 +146,7 @@ def subsets(items, smallest):
     }
 
 
-OF_CURIOSITY = [f"cclf-{measure}" for measure in CONTROLS | CANDIDATES]
+OF_CURIOSITY = [f"cclf-{measure}" for measure in CONTROLS]
 SAC_ABLATIONS = [name for name in SAC_METHODS if name not in (*METHODS, *OF_CURIOSITY)]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cclf import extras, plugins, presets, validation
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands.options import limit_openmp_spinning
-from cclf.config import Config, ObservationType
+from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
 from cclf.console import say
 from cclf.envs.registry import refuse_unnamed
 from cclf.errors import ConfigError
@@ -65,7 +65,7 @@ def train(
     """Train an agent as `cclf train` does, in the same run folder. The same call again goes on.
 
     `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder`
-    may also be the function itself, which must lie in a module. A callback gets numbers, and may
+    or `curiosity` may also be the function or class itself, which must lie in a module. A callback gets numbers, and may
     raise `cclf.StopRun`. One run at a time trains in a process.
     """
     seed, changes = (
@@ -82,8 +82,9 @@ def train(
     for name, callback in (("on_step", on_step), ("on_evaluation", on_evaluation)):
         _refuse_callback(name, callback)
     with _only_run_of_process():
-        if callable(changes.get("encoder")):
-            changes["encoder"] = plugins.qualified_name("encoder", changes["encoder"])
+        for option in IMPORTED_OPTIONS:
+            if callable(changes.get(option)):
+                changes[option] = plugins.qualified_name(option, changes[option])
         defaults = presets.resolve(
             task, method, seed=seed, profile=profile, base_name=base, size=size, observe=observe
         )

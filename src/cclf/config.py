@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from cclf.errors import ConfigError
+from cclf import plugins
+from cclf.errors import ConfigError, did_you_mean
+from cclf.plugins import validate_import_name
 from cclf.validation import (
     METHOD_RULES,
     Fraction,
@@ -27,7 +29,9 @@ from cclf.validation import (
 )
 
 Precision = Literal["fp32", "tf32", "bf16"]
-Curiosity = Literal["belief", "shuffled", "even", "ranks", "debiased", "cancelled", "particles"]
+CURIOSITIES = ("belief", "shuffled", "even")  # `cclf.curiosity` has their implementation
+IMPORTED_OPTIONS = ("encoder", "curiosity")  # their values may be MODULE:NAME of the user's code
+CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # entry points of other packages' measures
 # What an environment is to a learner: pixels with continuous or discrete actions, or grids stepped
 # as one.
 TaskKind = Literal["continuous", "discrete", "grid"]
@@ -111,9 +115,11 @@ class MethodConfig:
     negatives: Literal["all", "distinct"] = "all"
     """Keys a belief competes with: the whole batch as in the paper, or each distinct observation
     once."""
-    curiosity: Curiosity = "belief"
-    """What stands in the place of curiosity, see `cclf.curiosity`: the paper's; two controls, its
-    permutation over the batch and its batch mean; or a candidate."""
+    curiosity: str = "belief"
+    """How curiosity is measured. belief: the paper's. Two controls: shuffled, its permutation over
+    the batch, and even, its batch mean. Or a measure of your own: MODULE:NAME of a
+    `cclf.curiosity.CuriosityMeasure`, or the name under which a package adds it; see
+    docs/extending.md. Runs the module's code."""
 
     @property
     def num_loss_views(self) -> int:
@@ -137,6 +143,7 @@ class MethodConfig:
 
     def __post_init__(self) -> None:
         validate_fields(self)
+        _validate_curiosity(self.curiosity)
         pieces = [
             name for name in ("prioritisation", "regularisation", "reward") if getattr(self, name)
         ]
@@ -176,6 +183,18 @@ class MethodConfig:
                 "selection the pair is two views; "
                 "use views=2"
             )
+
+
+def _validate_curiosity(name: str) -> None:
+    """Imports nothing: whether MODULE:NAME exists is known when it is used."""
+    known = [*CURIOSITIES, *plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)]
+    if ":" in name:
+        validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
+    elif name not in known:
+        raise ConfigError(
+            f"curiosity={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
+            "or MODULE:NAME of your own"
+        )
 
 
 @dataclass(frozen=True)
@@ -273,12 +292,23 @@ class Config:
         return name
 
     @property
-    def imports(self) -> dict[str, str]:
-        """Python modules whose code this run runs, by what names them: a task gym/MODULE:ID, an
-        encoder MODULE:FUNCTION."""
-        encoder = str(getattr(self.algorithm, "encoder", ""))
-        named = {"task": self.task.removeprefix("gym/"), "encoder": encoder}
-        return {what: text.partition(":")[0] for what, text in named.items() if ":" in text}
+    def imported_names(self) -> dict[str, str]:
+        """Names in modules that this run imports, by the option that gives them: a task
+        gym/MODULE:ID, an encoder MODULE:FUNCTION, a curiosity MODULE:NAME."""
+        given = {
+            "task": self.task,
+            "encoder": str(getattr(self.algorithm, "encoder", "")),
+            "curiosity": self.method.curiosity,
+        }
+        return {option: name for option, name in given.items() if ":" in name}
+
+    @property
+    def imported_modules(self) -> dict[str, str]:
+        """The modules of `imported_names`."""
+        return {
+            option: name.removeprefix("gym/").partition(":")[0]
+            for option, name in self.imported_names.items()
+        }
 
     @property
     def planned_agent_steps(self) -> int:

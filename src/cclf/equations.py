@@ -1,8 +1,7 @@
 """The paper on one page: Eq. (1)-(9) of Sun, Qian and Miao (IJCAI 2022) as pure functions.
 
-Letters: B batch, V views that enter a loss, K views made of one observation, D features. View 0 is
-the anchor i*, which the paper fixes; j* is chosen among the others. Nothing here holds state, draws
-a random number or logs.
+Letters: B batch, V views that enter a loss, K views of one observation, D features. View 0 is the
+anchor i*, which the paper fixes; j* is selected among the others.
 """
 
 import torch
@@ -30,8 +29,8 @@ def uniform_weights(views: int, like: Tensor) -> Tensor:
 
 
 def curiosity_weights(curiosity: Tensor) -> Tensor:
-    """The weights (1 - c, c) of Eq. (7), shape (2, B): the more surprising the pair, the more its
-    second view counts.
+    """The weights (1 - c, c) of Eq. (7), shape (2, B): the second view has the larger weight if the
+    agent is curious about the pair.
 
     >>> curiosity_weights(torch.tensor([0.0, 0.5, 1.0]))
     tensor([[1.0000, 0.5000, 0.0000],
@@ -48,7 +47,7 @@ def q_target(
     next_values: Tensor,
     next_weights: Tensor,
 ) -> Tensor:
-    """Eq. (2) with even weights, Eq. (7) with curiosity weights: y = r + bonus + (1 - d) gamma
+    """Eq. (2) with uniform weights, Eq. (7) with curiosity weights: y = r + bonus + (1 - d) gamma
     sum_v w'_v T_v, shape (B,).
 
     >>> q_target(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([1.0]), 0.9,
@@ -59,7 +58,7 @@ def q_target(
 
 
 def q_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    """Eq. (1) with even weights, Eq. (7) with curiosity weights: sum_v mean_b w_vb (Q_vb - y_b)^2.
+    """Eq. (1) with uniform weights, Eq. (7) with curiosity weights: sum_v mean_b w_vb (Q_vb - y_b)^2.
     `q` and `weights` are (V, B).
 
     >>> q_loss(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.0, 0.0]), torch.tensor([[1.0, 0.5], [0.0, 0.5]]))
@@ -69,8 +68,8 @@ def q_loss(q: Tensor, target: Tensor, weights: Tensor) -> Tensor:
 
 
 def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
-    """q^T W k for every query (B, D) against every key (..., B, D) of the batch, shape (..., B, B);
-    positives on the diagonal.
+    """q^T W k for every query (B, D) and every key (..., B, D) of the batch, shape (..., B, B), with
+    the positives on the diagonal.
 
     >>> similarity_logits(torch.eye(2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.eye(2))
     tensor([[1., 3.],
@@ -79,46 +78,49 @@ def similarity_logits(query: Tensor, keys: Tensor, bilinear: Tensor) -> Tensor:
     return (query @ bilinear) @ keys.mT
 
 
-def log_match_probabilities(logits: Tensor, same: Tensor | None = None) -> Tensor:
-    """The softmax of Eq. (3) before its diagonal is taken, (..., B, B): log-probability that each
-    query belongs to each key.
+def log_match_probabilities(logits: Tensor, first_duplicate: Tensor | None = None) -> Tensor:
+    """The softmax of Eq. (3) before its diagonal is taken, (..., B, B): the log-probability that
+    each query belongs to each key.
 
-    Where observations repeat, their copies are negatives of each other and no belief can rise above
-    one over their number. `same` (B,), the first sample with the same observation, counts each
-    distinct key once instead: not the paper's, a variant.
+    Copies of one observation are negatives of each other, so that their beliefs are at most one
+    over their number. `first_duplicate` (B,), the first sample with the same observation, is a
+    variant of ours that counts each distinct observation once.
 
     >>> log_match_probabilities(torch.tensor([[0.0, 0.0], [0.0, 1.0986]])).exp()
     tensor([[0.5000, 0.5000],
             [0.2500, 0.7500]])
     """
-    if same is not None:
-        logits = logits.masked_fill(same != torch.arange(len(same), device=same.device), -torch.inf)
+    if first_duplicate is not None:
+        sample = torch.arange(len(first_duplicate), device=first_duplicate.device)
+        logits = logits.masked_fill(first_duplicate != sample, -torch.inf)
     return F.log_softmax(logits, dim=-1)
 
 
-def log_belief(logits: Tensor, same: Tensor | None = None) -> Tensor:
-    """log IB, shape (..., B): the log-probability that each query belongs to its own key and to no
-    other of the batch.
+def log_belief(logits: Tensor, first_duplicate: Tensor | None = None) -> Tensor:
+    """log IB, shape (..., B): the log-probability that each query belongs to its own key among the
+    keys of the batch.
 
     >>> log_belief(torch.zeros(4, 4)).exp()
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
-    >>> log_belief(torch.zeros(4, 4), same=torch.tensor([0, 1, 0, 0])).exp()
+    >>> log_belief(torch.zeros(4, 4), first_duplicate=torch.tensor([0, 1, 0, 0])).exp()
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
-    matches = log_match_probabilities(logits, same)
-    if same is None:
+    matches = log_match_probabilities(logits, first_duplicate)
+    if first_duplicate is None:
         return matches.diagonal(dim1=-2, dim2=-1)
-    return matches.gather(-1, same[:, None].expand(*matches.shape[:-1], 1)).squeeze(-1)
+    return matches.gather(-1, first_duplicate[:, None].expand(*matches.shape[:-1], 1)).squeeze(-1)
 
 
-def belief(query: Tensor, keys: Tensor, bilinear: Tensor, same: Tensor | None = None) -> Tensor:
-    """IB of Eq. (3), shape (..., B): how sure the agent is that each query and its own key show the
-    same observation.
+def belief(
+    query: Tensor, keys: Tensor, bilinear: Tensor, first_duplicate: Tensor | None = None
+) -> Tensor:
+    """IB of Eq. (3), shape (..., B): the probability, as the agent believes, that each query and its
+    own key show the same observation.
 
     >>> belief(torch.eye(2), torch.eye(2), torch.eye(2) * torch.log(torch.tensor(3.0)))
     tensor([0.7500, 0.7500])
     """
-    return log_belief(similarity_logits(query, keys, bilinear), same).exp()
+    return log_belief(similarity_logits(query, keys, bilinear), first_duplicate).exp()
 
 
 def curiosity(belief: Tensor) -> Tensor:
@@ -131,8 +133,8 @@ def curiosity(belief: Tensor) -> Tensor:
 
 
 def overlap(origin: Tensor, other: Tensor, size: int) -> Tensor:
-    """Overlap of Eq. (4): pixels shared by two crops of `size` x `size`, given their top-left
-    corners (..., 2).
+    """Overlap of Eq. (4): the number of pixels in both of two crops of `size` x `size`, given their
+    top-left corners (..., 2).
 
     >>> overlap(torch.tensor([0, 0]), torch.tensor([1, 3]), 4)
     tensor(3)
@@ -153,8 +155,8 @@ def select_least_overlap(overlaps: Tensor) -> Tensor:
 def select_most_curious(beliefs: Tensor) -> Tensor:
     """Eq. (5): j* for each sample, from the beliefs (K-1, B) in the other views; 0 means view 1.
 
-    Taken as the least belief: 1 - IB rounds to 1 for every tiny belief, so the largest c would be a
-    tie.
+    This is the smallest belief and not the largest c = 1 - IB, because c rounds to 1 for every tiny
+    belief.
 
     >>> select_most_curious(torch.tensor([[0.3, 1e-9], [0.1, 1e-8]]))
     tensor([1, 0])
@@ -166,7 +168,7 @@ def priority(
     previous: Tensor, curiosity: Tensor, next_curiosity: Tensor, momentum: float
 ) -> Tensor:
     """Eq. (6): w_s = beta w_(s-1) + (1 - beta) (c + c') / 2, the weight with which a transition is
-    drawn again.
+    sampled.
 
     >>> priority(torch.tensor([1.0]), torch.tensor([0.2]), torch.tensor([0.4]), momentum=0.9)
     tensor([0.9300])
@@ -175,14 +177,13 @@ def priority(
 
 
 def contrastive_loss(
-    logits: Tensor, weights: Tensor, reduction: str, same: Tensor | None = None
+    logits: Tensor, weights: Tensor, reduction: str, first_duplicate: Tensor | None = None
 ) -> Tensor:
-    """Eq. (8): the log-loss of matching each query with its own key, sample b weighted by c_b (all
-    ones: CURL's loss).
+    """Eq. (8): the cross-entropy of matching each query with its own key, with sample b weighted by
+    c_b. With weights of one it is CURL's loss.
 
-    `reduction` is "sum", as the paper writes, or "weighted-mean", sum(w l) / sum(w), as the
-    released code computes; where no sample arouses any curiosity there is nothing to learn and the
-    loss is 0, not 0 / 0.
+    `reduction` is "sum", as in the paper, or "weighted-mean", sum(w l) / sum(w), as in the released
+    code. If all weights are zero, the loss is 0.
 
     >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     >>> contrastive_loss(logits, torch.tensor([1.0, 0.5]), "sum")
@@ -192,7 +193,7 @@ def contrastive_loss(
     >>> float(contrastive_loss(logits, torch.tensor([0.0, 0.0]), "weighted-mean").abs())
     0.0
     """
-    total = -(weights * log_belief(logits, same)).sum()
+    total = -(weights * log_belief(logits, first_duplicate)).sum()
     return (
         total
         if reduction == "sum"

@@ -71,7 +71,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     write, read = kinds[out.suffix]
     of_own = (
         "an encoder of your own must take any number of images: flatten(1), not view(len(x), -1)"
-        if "encoder" in config.imports
+        if "encoder" in config.imported_modules
         else ""
     )
     with output_file(out) as temporary:

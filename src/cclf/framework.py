@@ -1,44 +1,53 @@
-"""The framework: a belief about which views belong together, and the appraisal of a batch that a
-base algorithm learns from.
+"""CCLF without a base algorithm: the belief, the curiosity that follows from it, and the appraisal
+of a batch.
 
-It knows no base algorithm. Hand it views and two encoders; it hands back one `Appraisal`. See
-docs/design.md for an example that wires it to an algorithm of your own.
+A base algorithm hands over views of a batch and two encoders and learns from the `Appraisal` that it
+gets back. docs/design.md connects the framework to an algorithm of your own.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cclf import equations
 from cclf.config import MethodConfig
-from cclf.curiosity import CURIOSITY_MEASURES, sample_permutation
-from cclf.data.augmentations import Views
+from cclf.curiosity import find_measure, sample_permutation
+from cclf.data.augmentations import V, ViewIndex, Views
 
-Encode = Callable[[Tensor], Tensor]
+Encode = Callable[[V], Tensor]  # views (N, ...) to features (N, D)
 
 
-class Appraisal(NamedTuple):
-    """All that a base algorithm sees of CCLF. With every piece off it is plain replay: even
-    weights, zero bonus."""
+class Appraisal(NamedTuple, Generic[V]):
+    """What a base algorithm learns from, with the same fields for every method. With all pieces
+    of CCLF off, the weights are uniform and the bonus is zero."""
 
-    views: Tensor  # (V, B, ...)  views of o_t to learn from, anchor first
+    views: V  # (V, B, ...)  views of o_t to learn from, anchor first
     weights: Tensor  # (V, B)  their weights in the loss; each column sums to 1
-    next_views: Tensor  # (V, B, ...)
+    next_views: V  # (V, B, ...)
     next_weights: Tensor  # (V, B)
-    key_view: Tensor  # (B, ...)  the anchor's positive in the contrastive loss
+    key_view: V  # (B, ...)  the anchor's positive in the contrastive loss
     curiosity: Tensor  # (B,)
     next_curiosity: Tensor  # (B,)
     bonus: Tensor  # (B,)  intrinsic reward
-    chosen: Tensor  # (B,)  number of the chosen view of o_t, 1..K-1
-    next_chosen: Tensor  # (B,)  and of o_(t+1)
+    selected_view: Tensor  # (B,)  index of the selected view of o_t, 1..K-1
+    next_selected_view: Tensor  # (B,)  the same for o_(t+1)
     bonus_signal: Tensor  # (B,)  what the bonus is proportional to, (c + c') / 2 in the paper
-    key: Tensor | None = None  # (B, D)  features of `key_view`, where curiosity asked for them
+    key: Tensor | None = None  # (B, D)  features of `key_view`, if curiosity needed them
+
+
+class _Selection(NamedTuple):
+    """What `Framework._select_view` finds for one observation of each transition."""
+
+    view: Tensor  # (B,)  index of the selected view, 1..K-1
+    curiosity: Tensor  # (B,)
+    bonus_signal: Tensor  # (B,)
+    keys: Tensor | None  # (K-1, B, D)  features of all views but the anchor
 
 
 class Framework(nn.Module):
-    """Belief state and the four pieces, in the order of the paper's algorithm box."""
+    """The belief and the four pieces, in the order of the paper's Algorithm 1."""
 
     reward_max: Tensor
     bonus_max: Tensor
@@ -46,90 +55,89 @@ class Framework(nn.Module):
     def __init__(
         self, feature_dim: int, method: MethodConfig | None = None, logit_scale: float = 1.0
     ):
-        """`method` says which pieces are on, all of them unless told.
-
-        `logit_scale` is one over the temperature of the softmax in (3) and (8), which the paper
-        leaves out.
-        """
+        """`method` says which pieces are on, by default all of them. `logit_scale` is the inverse
+        temperature of the softmax in (3) and (8), which the paper does not have."""
         super().__init__()
         method = method or MethodConfig()
-        # W starts uniform in [0, 1)
+        # W is initialised uniformly in [0, 1).
         self.bilinear = nn.Parameter(torch.rand(feature_dim, feature_dim))
-        # not 0: Eq. (9) divides one maximum by the other
+        # Not 0, because Eq. (9) divides one maximum by the other.
         start = 1.0 if method.bonus_maxima == "one" else 1e-5
         self.register_buffer("reward_max", torch.tensor(start))
         self.register_buffer("bonus_max", torch.tensor(start))
         self.method, self.logit_scale = method, logit_scale
         self.num_loss_views, self.selection = method.num_loss_views, method.selection
         self.needs_curiosity = method.needs_curiosity
-        self.measure = CURIOSITY_MEASURES[method.curiosity]
+        self.measure = find_measure(method.curiosity)
         self.needs_permutation = method.needs_curiosity and self.measure.needs_permutation
 
     @torch.no_grad()
     def appraise(
         self,
-        views: Views,
-        next_views: Views,
+        views: Views[V],
+        next_views: Views[V],
         reward: Tensor,
         env_steps: Tensor,
-        encode_query: Encode,
-        encode_key: Encode,
-        order: Tensor | None = None,
-    ) -> Appraisal:
-        """Curiosity (3), selection (4)(5), weights (7) and bonus (9) for a batch; `env_steps` is
-        the t of Eq. (9), `order` (B,) a permutation where `needs_permutation`."""
-        encode = (encode_query, encode_key)
-        chosen, curiosity, pay, keys = self._select_view(views, reward, *encode, order)
-        next_chosen, next_curiosity, next_pay, _ = self._select_view(
-            next_views, reward, *encode, order
-        )
-        key_view = (
-            _gather_views(views.inputs, chosen) if views.inputs.shape[0] > 1 else views.inputs[0]
-        )
+        encode_query: Encode[V],
+        encode_key: Encode[V],
+        permutation: Tensor | None = None,
+    ) -> Appraisal[V]:
+        """Curiosity (3), selection (4)(5), weights (7) and bonus (9) of a batch. `env_steps` is t
+        in Eq. (9); `permutation` (B,) is required if `needs_permutation`."""
+        inputs = (reward, encode_query, encode_key, permutation)
+        now, following = self._select_view(views, *inputs), self._select_view(next_views, *inputs)
+        signal, next_signal = now.bonus_signal, following.bonus_signal
+        has_choice = views.shape[0] > 1
         return Appraisal(
-            views=self._loss_views(views.inputs, chosen),
-            weights=self._weights(curiosity),
-            next_views=self._loss_views(next_views.inputs, next_chosen),
-            next_weights=self._weights(next_curiosity),
-            key_view=key_view,
-            curiosity=curiosity,
-            next_curiosity=next_curiosity,
-            bonus=self._bonus(pay, next_pay, reward, env_steps),
-            chosen=chosen,
-            next_chosen=next_chosen,
-            bonus_signal=(pay + next_pay) / 2.0,
-            key=None if keys is None else _gather_views(keys, chosen - 1),
+            views=self._loss_views(views.inputs, now.view),
+            weights=self._weights(now.curiosity),
+            next_views=self._loss_views(next_views.inputs, following.view),
+            next_weights=self._weights(following.curiosity),
+            key_view=_map_views(
+                lambda x: _gather_views(x, now.view) if has_choice else x[0], views.inputs
+            ),
+            curiosity=now.curiosity,
+            next_curiosity=following.curiosity,
+            bonus=self._bonus(signal, next_signal, reward, env_steps),
+            selected_view=now.view,
+            next_selected_view=following.view,
+            bonus_signal=(signal + next_signal) / 2.0,
+            key=None if now.keys is None else _gather_views(now.keys, now.view - 1),
         )
 
-    def draw_order(self, batch: int, generator: torch.Generator) -> Tensor | None:
-        """A permutation of the batch where `appraise` needs one; else nothing is drawn."""
+    def sample_permutation(self, batch: int, generator: torch.Generator) -> Tensor | None:
+        """The permutation (B,) for `appraise`. If none is needed, nothing is sampled."""
         return sample_permutation(batch, generator) if self.needs_permutation else None
 
     @torch.no_grad()
-    def matches(self, views: Views, encode_query: Encode, encode_key: Encode) -> Tensor:
-        """To which observation of the batch each anchor is thought to belong, (K-1, B, B); Eq. (3)
-        is the diagonal.
+    def match_probabilities(
+        self, views: Views[V], encode_query: Encode[V], encode_key: Encode[V]
+    ) -> Tensor:
+        """The probability that each anchor belongs to each observation of the batch, (K-1, B, B).
 
-        Training needs that diagonal alone; this is for people who ask what an observation was taken
-        for.
+        The diagonal is the belief, Eq. (3), which is all that training needs; `cclf inspect` shows
+        the other entries.
         """
-        query, keys, same = self._features(views, encode_query, encode_key)
-        return equations.log_match_probabilities(
-            equations.similarity_logits(query, keys, self.bilinear), same
-        ).exp()
+        query, keys, first_duplicate = self._features(views, encode_query, encode_key)
+        logits = equations.similarity_logits(query, keys, self.bilinear)
+        return equations.log_match_probabilities(logits, first_duplicate).exp()
 
     def contrastive_loss(
-        self, query: Tensor, key: Tensor, curiosity: Tensor, same: Tensor | None = None
+        self, query: Tensor, key: Tensor, curiosity: Tensor, first_duplicate: Tensor | None = None
     ) -> Tensor:
-        """Eq. (8): features of the anchor (B, D), which learn, against those of the key views (B,
-        D), which do not."""
+        """Eq. (8) for features of the anchors (B, D), with gradient, and of the key views (B, D),
+        without."""
         logits = equations.similarity_logits(query * self.logit_scale, key.detach(), self.bilinear)
-        contrast = self.measure.contrast if self.method.regularisation else torch.ones_like
-        weights = contrast(curiosity)
-        return equations.contrastive_loss(logits, weights, self.method.contrastive_reduction, same)
+        weights = torch.ones_like(curiosity)
+        if self.method.regularisation:
+            weights = self.measure.contrastive_weight(curiosity)
+        return equations.contrastive_loss(
+            logits, weights, self.method.contrastive_reduction, first_duplicate
+        )
 
-    def metrics(self, appraisal: Appraisal, num_augmented_views: int) -> dict[str, Tensor]:
-        """What a log says of an appraisal; of the shares of chosen views the first four."""
+    def metrics(self, appraisal: Appraisal[V], num_augmented_views: int) -> dict[str, Tensor]:
+        """Statistics of an appraisal for train.csv. How often each view is selected is logged for
+        at most four views."""
         metrics = {
             "bonus_mean": appraisal.bonus.mean(),
             "bonus_max": appraisal.bonus.max(),
@@ -146,90 +154,108 @@ class Framework(nn.Module):
                 "second_view_weight": appraisal.weights[1].mean(),
             }
         if self.selection != "all":
+            selected = appraisal.selected_view
             numbers = range(1, min(num_augmented_views, 5))
-            places = torch.arange(1, numbers.stop, device=appraisal.chosen.device)[:, None]
-            shares = (appraisal.chosen == places).to(appraisal.curiosity.dtype).mean(1)
+            column = torch.arange(1, numbers.stop, device=selected.device)[:, None]
+            shares = (selected == column).to(appraisal.curiosity.dtype).mean(1)
             metrics |= {f"chosen_view_{n}": share for n, share in zip(numbers, shares, strict=True)}
         return metrics
 
-    def priority(self, previous: Tensor, appraisal: Appraisal) -> Tensor | None:
-        """Eq. (6) for the transitions of an appraised batch; None where replay stays uniform."""
+    def priority(self, previous: Tensor, appraisal: Appraisal[V]) -> Tensor | None:
+        """Eq. (6) for the transitions of an appraised batch, or None if replay is uniform."""
         if not self.method.prioritisation:
             return None
-        now, following = map(self.measure.priority, (appraisal.curiosity, appraisal.next_curiosity))
-        return equations.priority(previous, now, following, self.method.priority_momentum)
+        curiosity, next_curiosity = map(
+            self.measure.priority, (appraisal.curiosity, appraisal.next_curiosity)
+        )
+        return equations.priority(
+            previous, curiosity, next_curiosity, self.method.priority_momentum
+        )
 
     def _features(
-        self, views: Views, encode_query: Encode, encode_key: Encode
+        self, views: Views[V], encode_query: Encode[V], encode_key: Encode[V]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Of the anchors (B, D) and of all other views (K-1, B, D), and which samples are copies
-        where those do not count."""
-        others, batch = views.inputs.shape[0] - 1, views.inputs.shape[1]
-        query = encode_query(views.inputs[0]) if views.query is None else views.query
-        keys = encode_key(views.inputs[1:].flatten(0, 1)).view(others, batch, -1)
-        same = views.same if self.method.negatives == "distinct" else None
-        return query * self.logit_scale, keys, same
+        """Queries of the anchors (B, D), keys of all other views (K-1, B, D), and the first
+        duplicate of each sample (B,) if only distinct observations count."""
+        num_views, batch = views.shape
+        query = views.query
+        if query is None:
+            query = encode_query(_map_views(lambda x: x[0], views.inputs))
+        keys = encode_key(_map_views(lambda x: x[1:].flatten(0, 1), views.inputs))
+        distinct = self.method.negatives == "distinct"
+        first_duplicate = views.first_duplicate if distinct else None
+        return query * self.logit_scale, keys.view(num_views - 1, batch, -1), first_duplicate
 
     def _select_view(
         self,
-        views: Views,
+        views: Views[V],
         reward: Tensor,
-        encode_query: Encode,
-        encode_key: Encode,
-        order: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Number of the chosen view, curiosity about it and what the bonus pays for, for each
-        sample; and the features (K-1, B, D) it chose from."""
-        batch = views.inputs.shape[1]
+        encode_query: Encode[V],
+        encode_key: Encode[V],
+        permutation: Tensor | None,
+    ) -> _Selection:
+        """Curiosity (3) about each sample and its selected view (4), (5)."""
+        _, batch = views.shape
         beliefs = torch.ones(1, batch, dtype=reward.dtype, device=reward.device)
         query = keys = None
         if self.needs_curiosity:
-            query, keys, same = self._features(views, encode_query, encode_key)
-            beliefs = self.measure.beliefs(query, keys, self.bilinear, same)
-            beliefs = self.measure.arranged(beliefs, order)
+            query, keys, first_duplicate = self._features(views, encode_query, encode_key)
+            beliefs = self.measure.beliefs(query, keys, self.bilinear, first_duplicate)
+            beliefs = self.measure.transform(beliefs, permutation)
         if self.selection == "curiosity":
-            chosen = equations.select_most_curious(beliefs)
+            selected = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":
-            assert views.origins is not None, "selection by overlap needs the corners of the crops"
-            assert views.crop_pixels is not None, "selection by overlap needs the size of the crops"
-            overlaps = equations.overlap(views.origins[:1], views.origins[1:], views.crop_pixels)
-            chosen = equations.select_least_overlap(overlaps)
+            corners, pixels = views.crop_corners, views.crop_pixels
+            assert corners is not None, "selection by overlap needs the corners of the crops"
+            assert pixels is not None, "selection by overlap needs the size of the crops"
+            overlaps = equations.overlap(corners[:1], corners[1:], pixels)
+            selected = equations.select_least_overlap(overlaps)
         else:
-            chosen = torch.zeros(batch, dtype=torch.int64, device=reward.device)
-        belief = beliefs.gather(0, chosen[None])[0] if self.needs_curiosity else beliefs[0]
-        curiosity = equations.curiosity(belief)
-        pay = curiosity
+            selected = torch.zeros(batch, dtype=torch.int64, device=reward.device)
+        belief = beliefs.gather(0, selected[None])[0] if self.needs_curiosity else beliefs[0]
+        curiosity = bonus_signal = equations.curiosity(belief)
         if query is not None and self.method.reward:
-            pay = self.measure.pay(curiosity, query)
-        return chosen + 1, curiosity, pay, keys
+            bonus_signal = self.measure.bonus_signal(curiosity, query)
+        return _Selection(selected + 1, curiosity, bonus_signal, keys)
 
-    def _loss_views(self, images: Tensor, chosen: Tensor) -> Tensor:
+    def _loss_views(self, views: V, selected: Tensor) -> V:
+        """(V, B, ...): the first views, or the anchor and the selected view."""
         if self.selection == "all":
-            return images[: self.num_loss_views]
-        return torch.stack([images[0], _gather_views(images, chosen)])
+            return _map_views(lambda x: x[: self.num_loss_views], views)
+        return _map_views(lambda x: torch.stack([x[0], _gather_views(x, selected)]), views)
 
     def _weights(self, curiosity: Tensor) -> Tensor:
         if self.method.regularisation and self.num_loss_views == 2:
-            return equations.curiosity_weights(self.measure.weight(curiosity))
+            return equations.curiosity_weights(self.measure.view_weight(curiosity))
         return equations.uniform_weights(self.num_loss_views, like=curiosity)
 
-    def _bonus(self, pay: Tensor, next_pay: Tensor, reward: Tensor, env_steps: Tensor) -> Tensor:
+    def _bonus(
+        self, signal: Tensor, next_signal: Tensor, reward: Tensor, env_steps: Tensor
+    ) -> Tensor:
         if not self.method.reward:
-            return torch.zeros_like(pay)
-        if self.method.bonus_maxima == "of-curiosity":  # the paper: both maxima include this step
-            self.bonus_max.copy_(torch.maximum(self.bonus_max, ((pay + next_pay) / 2.0).max()))
-            self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
+            return torch.zeros_like(signal)
+        # The paper: both maxima include this batch.
+        if self.method.bonus_maxima == "of-curiosity":
+            self._update_maxima(reward, (signal + next_signal) / 2.0)
         scale = (self.method.bonus_temperature, self.method.bonus_decay_per_env_step)
         maxima = (self.reward_max, self.bonus_max)
-        bonus = equations.intrinsic_reward(pay, next_pay, env_steps, *scale, *maxima)
+        bonus = equations.intrinsic_reward(signal, next_signal, env_steps, *scale, *maxima)
         bonus = bonus.to(reward.dtype)
-        # the released code: used before they are updated
+        # The released code: the maxima are used before this batch enters them.
         if self.method.bonus_maxima == "of-paid-bonus":
-            self.bonus_max.copy_(torch.maximum(self.bonus_max, bonus.max()))
-            self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
+            self._update_maxima(reward, bonus)
         return bonus
 
+    def _update_maxima(self, reward: Tensor, bonus: Tensor) -> None:
+        self.bonus_max.copy_(torch.maximum(self.bonus_max, bonus.max()))
+        self.reward_max.copy_(torch.maximum(self.reward_max, reward.max()))
 
-def _gather_views(images: Tensor, chosen: Tensor) -> Tensor:
-    """View number `chosen[b]` of each sample: (K, B, ...) and (B,) to (B, ...)."""
-    return images[chosen, torch.arange(images.shape[1], device=images.device)]
+
+def _map_views(function: Callable[[Tensor], Tensor], views: V) -> V:
+    """`function` of the pixels, or of the indices."""
+    return ViewIndex(function(views.rows)) if isinstance(views, ViewIndex) else function(views)
+
+
+def _gather_views(views: Tensor, selected: Tensor) -> Tensor:
+    """View `selected[b]` of each sample b: (K, B, ...) and (B,) to (B, ...)."""
+    return views[selected, torch.arange(views.shape[1], device=views.device)]

@@ -130,7 +130,7 @@ def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dic
             f"{pixels if env.observe == 'pixels' else 'the state of the environment, as numbers'}, "
             f"frame stack {env.frame_stack}, action repeat {env.action_repeat}"
         )
-    if "encoder" in config.imports:
+    if "encoder" in config.imported_modules:
         encoder = re.sub(r"[`|\s]", "", config.algorithm.encoder)
         sees += f", through `{encoder}`, code that is not in this folder"
     return {
@@ -179,8 +179,10 @@ for few episodes. And this is one run with one seed: it does not say how other s
 def to_load(config: Config) -> str:
     """A task or encoder that imports a module needs a word that this is wanted."""
     safety, argument = "Weights are safetensors: loading them\nruns no code.", ""
-    if config.imports:
-        modules = " and ".join(f"`{module}`" for module in dict.fromkeys(config.imports.values()))
+    if config.imported_modules:
+        modules = " and ".join(
+            f"`{module}`" for module in dict.fromkeys(config.imported_modules.values())
+        )
         safety = (
             f"Weights are safetensors.\n\nLoading imports the Python module {modules}, which is "
             "not in this folder, and runs its code:\nget it from whom you trust, and have it where "
@@ -211,7 +213,7 @@ def to_train(config: Config) -> str:
 
 
 def _trust(config: Config) -> str:
-    return " --trust-imports" if config.imports else ""
+    return " --trust-imports" if config.imported_modules else ""
 
 
 def front_matter(config: Config, last: Evaluated) -> list[str]:

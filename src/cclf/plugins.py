@@ -1,50 +1,93 @@
-"""Code of others: what packages add by entry points, and functions that a run names as
-MODULE:FUNCTION. What cannot be used is named, in one line."""
+"""Code of other packages: entry points, and objects that an option names as MODULE:NAME. What cannot
+be used is refused in one line."""
 
 import importlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from pathlib import PurePath
+from typing import Any, Protocol, TypeVar
 
 from cclf.errors import ConfigError, did_you_mean, short_error
 
 
-def add_from_packages(
-    group: str, kind: type[Any], found: dict[str, Any], lacks: Callable[[Any], str]
-) -> None:
-    """Add to `found`, by name, what the entry points of `group` name.
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
-    Each must be of this `kind`, have a name of its own, and `lacks` must find nothing wrong.
+
+T = TypeVar("T", bound=Named)
+
+
+def add_from_packages(
+    group: str, kind: type[Any], found: dict[str, T], validate: Callable[[T], str]
+) -> None:
+    """Add the objects that the entry points of `group` name to `found`, by the object's name.
+
+    Each must be of this `kind` and have a name that is not taken. `validate` returns what is wrong
+    with an object, or "".
     """
     for point in sorted(entry_points(group=group), key=lambda point: point.value):
-        package = point.dist.name if point.dist else point.module
-        thing, wrong = _loaded(point)
-        if not wrong and not isinstance(thing, kind):
-            wrong = f"which is no {kind.__name__} but {thing!r:.60}"
-        elif not wrong and thing.name in found:
-            wrong = f"whose name {thing.name} is taken already"
-        wrong = wrong or lacks(thing)
-        if wrong:
-            where = f"the package {package} adds {point.value} to {group}"
-            remedy = f"repair or uninstall {package} (see docs/extending.md)"
-            raise ConfigError(f"{where}, {wrong}; {remedy}")
-        found[thing.name] = thing
+        added, error = _load(point)
+        if not error and not isinstance(added, kind):
+            error = f"which is no {kind.__name__} but {added!r:.60}"
+        elif not error and added.name in found:
+            error = f"whose name {added.name} is taken already"
+        if error := error or validate(added):
+            raise _entry_point_error(point, group, error)
+        found[added.name] = added
 
 
-def _loaded(point: EntryPoint) -> tuple[Any, str]:
-    """What an entry point names, and why there is nothing."""
+def entry_point_names(group: str) -> list[str]:
+    """The names of the entry points of a group. Nothing is imported."""
+    return sorted(entry_points(group=group).names)
+
+
+def load_entry_point(option: str, group: str, name: str) -> object:
+    """The object that one entry point of `group` names."""
+    for point in entry_points(group=group, name=name):
+        added, error = _load(point)
+        if error:
+            raise _entry_point_error(point, group, error)
+        return added
+    raise ConfigError(f"{option}={name} is not installed")
+
+
+def _load(point: EntryPoint) -> tuple[Any, str]:
+    """The object that an entry point names, and why it cannot be imported."""
     try:
         return point.load(), ""
-    except (Exception, SystemExit) as error:  # whatever the code of another package does
+    except (Exception, SystemExit) as error:  # code of another package
         return None, f"which cannot be imported: {type(error).__name__}: {error}"
 
 
-def import_function(option: str, text: str) -> Callable[..., Any]:
-    """What the text MODULE:FUNCTION of an option names. Imports the module: runs its code."""
+def _entry_point_error(point: EntryPoint, group: str, error: str) -> ConfigError:
+    package = point.dist.name if point.dist else point.module
+    return ConfigError(
+        f"the package {package} adds {point.value} to {group}, {error}; repair or uninstall "
+        f"{package} (see docs/extending.md)"
+    )
+
+
+def validate_import_name(option: str, text: str, example: str) -> None:
+    """Raise ConfigError unless `text` has the form MODULE:NAME."""
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise ConfigError(f"{option}={text} must be MODULE:FUNCTION, e.g. {example}")
+    path = PurePath(module)
+    if path.suffix == ".py" or path.name != module:
+        raise ConfigError(
+            f"{option}={text} must name a module as `import` does, not the path of a file: e.g. "
+            f"{path.stem}:{name}, with its folder in PYTHONPATH"
+        )
+
+
+def import_object(option: str, text: str) -> object:
+    """The object that the text MODULE:NAME of an option names. Imports the module, which runs its
+    code."""
     module, _, name = text.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever the code of another does
+        found: object = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # code of the user
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
             raise ConfigError(
@@ -57,30 +100,37 @@ def import_function(option: str, text: str) -> Callable[..., Any]:
             hint = did_you_mean(part, vars(found) if hasattr(found, "__dict__") else ())
             raise ConfigError(f"{option}={text}: the module {module} has no {name}{hint}")
         found = getattr(found, part)
+    return found
+
+
+def import_function(option: str, text: str) -> Callable[..., Any]:
+    """The function that the text MODULE:FUNCTION of an option names."""
+    found = import_object(option, text)
     if not callable(found):
         raise ConfigError(f"{option}={text} is no function but {type(found).__name__}")
-    function: Callable[..., Any] = found
-    return function
+    return found
 
 
 def qualified_name(option: str, function: Callable[..., Any]) -> str:
-    """The text MODULE:FUNCTION by which another process finds a function again; refused where
-    there is none."""
+    """The text MODULE:NAME by which another process can import a function or a class. Raises
+    ConfigError if there is none."""
     module, name = (getattr(function, each, "") for each in ("__module__", "__qualname__"))
-    again = "a run folder could not name it for a later process"
+    consequence = "a run folder could not name it for a later process"
     if not module or not name:
         kind = type(function).__name__
-        raise ConfigError(f"{option} is an object ({kind}), not a function: {again}")
+        raise ConfigError(f"{option} is an object ({kind}), not a function: {consequence}")
     if "<" in name:  # <lambda>, <locals>
         raise ConfigError(
-            f"{option}: {name} is a lambda, or defined inside a function, and {again}; write it "
-            "with `def` at the top of a module, and import it from there"
+            f"{option}: {name} is a lambda, or defined inside a function, and {consequence}; write "
+            "it with `def` at the top of a module, and import it from there"
         )
     if module == "__main__":
         raise ConfigError(
             f"{option}: {name} is defined in the script or notebook that runs (__main__), and "
-            f"{again}; move it to a module, e.g. my_encoders.py, and import it from there"
+            f"{consequence}; move it to a module, e.g. my_encoders.py, and import it from there"
         )
-    if import_function(option, f"{module}:{name}") != function:
-        raise ConfigError(f"{option}: {module}:{name} is another function by now, and {again}")
+    if import_object(option, f"{module}:{name}") != function:
+        raise ConfigError(
+            f"{option}: {module}:{name} is another function by now, and {consequence}"
+        )
     return f"{module}:{name}"

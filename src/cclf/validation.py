@@ -219,30 +219,6 @@ def any_of(*rules: Rule) -> Rule:
     return rule
 
 
-_USES = (
-    requires_value("selection", "curiosity"),
-    requires("prioritisation"),
-    requires("regularisation"),
-    requires("reward"),
-)
-
-
-def _curiosity(values: Values) -> str:
-    """`curiosity` is active if any piece uses it; `ranks` and `particles` change only some pieces."""
-    of_choice = {"ranks": any_of(*_USES[1:]), "particles": requires("reward")}
-    return of_choice.get(values["curiosity"], any_of(*_USES))(values)
-
-
-# Choices of `curiosity` that leave the contrastive loss unweighted.
-MEASURES_WITHOUT_CONTRASTIVE_WEIGHT = ("ranks", "debiased", "cancelled")
-
-
-def weights_contrastive_loss(values: Values) -> str:
-    """For `regularisation` where it weights nothing but the contrastive loss."""
-    measure = values["curiosity"]
-    return f"curiosity={measure}" if measure in MEASURES_WITHOUT_CONTRASTIVE_WEIGHT else ""
-
-
 METHOD_RULES: dict[str, Rule] = {  # for the fields of `MethodConfig`, whatever the base algorithm
     "bonus_temperature": requires("reward"),
     "bonus_decay_per_env_step": requires("reward"),
@@ -250,7 +226,12 @@ METHOD_RULES: dict[str, Rule] = {  # for the fields of `MethodConfig`, whatever 
     "priority_momentum": requires("prioritisation"),
     "contrastive_reduction": requires("contrastive"),
     "negatives": requires("contrastive"),
-    "curiosity": _curiosity,
+    "curiosity": any_of(
+        requires_value("selection", "curiosity"),
+        requires("prioritisation"),
+        requires("regularisation"),
+        requires("reward"),
+    ),
 }
 GRID_ONLY = always_inactive(
     "pixels, of which no two observations are the same: it is made for grids"

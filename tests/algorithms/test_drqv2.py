@@ -329,7 +329,7 @@ def test_the_gallery_sees_what_an_update_sees(tmp_path):
     noise = agent.draw_noise(BATCH, streams["augment"], streams["policy"])
     agent.networks.double()
     expected = reference_drqv2.appraise(agent, batch, noise, now)
-    for name in ("curiosity", "next_curiosity", "chosen", "next_chosen", "weights"):
+    for name in ("curiosity", "next_curiosity", "selected_view", "next_selected_view", "weights"):
         ours, theirs = getattr(shown, name), getattr(expected, name)
         torch.testing.assert_close(ours.double(), theirs.double(), rtol=0.0, atol=1e-5)
     page = tmp_path / "page.html"

@@ -267,5 +267,5 @@ def test_names_of_runs_without_one_stay_as_they_were():
     assert config.run_name() == "dmc/cartpole-swingup/drq-v2/seed-1-3cf7d9a8"
     own = replace(config, algorithm=replace(config.algorithm, encoder="own_encoders:small"))
     assert own.run_name() != config.run_name()
-    assert not config.imports
-    assert own.imports == {"encoder": "own_encoders"}
+    assert not config.imported_modules
+    assert own.imported_modules == {"encoder": "own_encoders"}

@@ -251,9 +251,9 @@ def forced(curiosity):
         choose = module.framework._select_view
 
         def chosen(views, *rest):
-            number, c, _, keys = choose(views, *rest)
-            c = torch.full_like(c, curiosity)
-            return number, c, c, keys
+            found = choose(views, *rest)
+            c = torch.full_like(found.curiosity, curiosity)
+            return found._replace(curiosity=c, bonus_signal=c)
 
         module.framework._select_view = chosen
 

@@ -86,7 +86,7 @@ def test_noise_is_in_standard_deviations_of_each_number():
         4_000, 3, generator=generator
     )
     draws = torch.randn(2, 4_000, 3, generator=generator)
-    views = lazy_noise(vectors, draws, scale=0.1).made().view(2, 4_000, 3)
+    views = lazy_noise(vectors, draws, scale=0.1).materialize().view(2, 4_000, 3)
     added = (views - vectors).std((0, 1))
     torch.testing.assert_close(added, torch.tensor([1e-3, 0.0, 10.0]), rtol=0.03, atol=1e-6)
     assert not torch.equal(views[0], views[1])
@@ -101,10 +101,10 @@ def test_rows_of_pairs_are_those_of_crops():
     for view in range(3):
         for sample in range(2):
             now, later = view * 2 + sample, (3 + view) * 2 + sample
-            torch.testing.assert_close(rows.made()[now], vectors[sample] + spread)
-            torch.testing.assert_close(rows.made()[later], vectors[2 + sample] + 2 * spread)
+            torch.testing.assert_close(rows.materialize()[now], vectors[sample] + spread)
+            torch.testing.assert_close(rows.materialize()[later], vectors[2 + sample] + 2 * spread)
     chosen = torch.tensor([7, 0])
-    assert torch.equal(rows.rows(chosen).made(), rows.made()[chosen])
+    assert torch.equal(rows.select(chosen).materialize(), rows.materialize()[chosen])
 
 
 def test_what_acts_sees_state_as_it_is():

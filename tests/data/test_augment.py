@@ -17,7 +17,7 @@ def test_crop_equals_slicing(data: st.DataObject, frame: int, views: int, batch:
     origins = torch.randint(frame - pixels + 1, (views, batch, 2), generator=generator)
     result = crop(images, origins, pixels)
     assert result.inputs.dtype == torch.uint8
-    assert torch.equal(result.origins, origins)
+    assert torch.equal(result.crop_corners, origins)
     for view in range(views):
         for sample in range(batch):
             y, x = origins[view, sample].tolist()

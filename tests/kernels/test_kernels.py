@@ -37,7 +37,7 @@ def test_paired_convolutions_equal_the_reference_with_gradients(channels: int) -
     layers = make_layers(torch.float64, channels)
     frames = torch.randint(256, (2, channels, 100, 100), dtype=torch.uint8)
     crops = LazyCrops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
-    plain = paired_convolutions.reference(crops.cut(), layers)
+    plain = paired_convolutions.reference(crops.materialize(), layers)
     paired = paired_convolutions.paired_convolutions(crops, layers, torch.float64).view(
         3, 35, 36, 32
     )[:, :, :35]
@@ -215,7 +215,7 @@ def test_fused_encoder_equals_the_reference(count: int, monkeypatch: pytest.Monk
     (frozen,) = fused_encoder.forward(crops, weights)
     kept = fused_encoder.forward(crops, weights, keep=True)
     torch.testing.assert_close(kept[-1], frozen, rtol=0, atol=0)
-    x = LazyCrops(frames, sample, origins, 84).cut().double() / 255.0
+    x = LazyCrops(frames, sample, origins, 84).materialize().double() / 255.0
     for i, (weight, bias) in enumerate(layers):
         stride = 2 if i == 0 else 1
         x = torch.relu(F.conv2d(x, weight.double(), bias.double(), stride=stride))

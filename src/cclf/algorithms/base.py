@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cclf.config import Config, MethodConfig, Precision, RunConfig, TaskKind
@@ -261,12 +260,6 @@ CONTROLS = {
     "shuffled": "control: {name} whose curiosity is permuted over the batch",
     "even": "control: {name} whose curiosity is its batch mean",
 }
-CANDIDATES = {
-    "ranks": "{name} by ranks of curiosity, which keep half of every weight",
-    "debiased": "{name} whose belief takes a share of false negatives off",
-    "cancelled": "{name} whose belief leaves out keys as similar as the own",
-    "particles": "{name} whose bonus pays distance to the nearest of the batch",
-}
 
 
 def methods_with_measure(method: Method, *measures: str) -> tuple[Method, ...]:
@@ -275,7 +268,7 @@ def methods_with_measure(method: Method, *measures: str) -> tuple[Method, ...]:
         replace(
             method,
             name=f"{method.name}-{measure}",
-            summary=(CONTROLS | CANDIDATES)[measure].format(name=method.name),
+            summary=CONTROLS[measure].format(name=method.name),
             overrides=method.overrides | {"curiosity": measure},
         )
         for measure in measures
@@ -297,19 +290,6 @@ def validate_augmentation(
         if getattr(method, name) not in known:
             chosen = f"{name}={getattr(method, name)}"
             raise ConfigError(f"{chosen} conflicts with {learner}: use one of {', '.join(known)}")
-
-
-def validate_encoder_name(encoder: str) -> None:
-    """Refuse text that is no MODULE:FUNCTION."""
-    module, colon, name = encoder.partition(":")
-    if encoder and not (module and colon and name):
-        raise ConfigError(f"encoder={encoder} must be MODULE:FUNCTION, e.g. my_encoders:my_encoder")
-    path = PurePath(module)
-    if path.suffix == ".py" or path.name != module:
-        raise ConfigError(
-            f"encoder={encoder} must name a module as `import` does, not the path of a file: e.g. "
-            f"{path.stem}:{name}, with its folder in PYTHONPATH"
-        )
 
 
 def validate_bf16(config: Config) -> None:

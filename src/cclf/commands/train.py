@@ -87,11 +87,13 @@ def hints(config: Config, folder: Path) -> list[str]:
     """What can be done with a finished run, as commands to copy."""
     run = shlex.quote(str(folder))
     # whoever trained named the modules
-    trust = " --trust-imports" if config.imports else ""
+    trust = " --trust-imports" if config.imported_modules else ""
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
     shown = config.env.observe == "pixels" and find_algorithm(config.base).supports_inspection
     if config.method.needs_curiosity and shown:
-        commands.append(f"cclf inspect {run}{trust if 'encoder' in config.imports else ''}")
+        commands.append(
+            f"cclf inspect {run}{trust if 'encoder' in config.imported_modules else ''}"
+        )
     return [
         f"{'next:' if place == 0 else '':5} {command}" for place, command in enumerate(commands)
     ]

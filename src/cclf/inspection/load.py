@@ -24,7 +24,7 @@ def curate(
 
 def _config_with_curiosity(folder: Path, trust_imports: bool) -> Config:
     config = read_config(folder)
-    reject_imports(config, folder, trust_imports, used=("encoder",))  # no environment is made
+    reject_imports(config, folder, trust_imports, makes_env=False)
     if not config.method.needs_curiosity:
         raise ConfigError(
             f"{config.method_name} has no curiosity to look at: none of its pieces uses one; "

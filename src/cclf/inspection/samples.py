@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.config import MethodConfig
-from cclf.data.augmentations import Views
+from cclf.data.augmentations import PixelViews, Views
 from cclf.framework import Appraisal, Encode, Framework
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample, View
@@ -24,7 +24,7 @@ THUMBNAIL_PIXELS = 21  # frames are averaged down to this side before their dist
 SHOWN = 6  # samples at each end
 RUNGS = 12  # pictures from the least to the most curious
 
-Pair = tuple[Views, Views]  # of what was seen and of what came next
+Pair = tuple[PixelViews, PixelViews]  # of what was seen and of what came next
 Row = dict[str, Any]  # of a table of samples, by column
 Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
 # what was seen and what came next, by slot in replay
@@ -99,7 +99,9 @@ def table_of(
     return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
 
 
-def without_curiosity(observation: Tensor, next_observation: Tensor, reward: Tensor) -> Appraisal:
+def without_curiosity(
+    observation: Tensor, next_observation: Tensor, reward: Tensor
+) -> Appraisal[Tensor]:
     """What a base algorithm alone would learn from: one view of weight 1 of each observation
     (B, ...), and no bonus."""
 
@@ -110,7 +112,7 @@ def without_curiosity(observation: Tensor, next_observation: Tensor, reward: Ten
     return Framework(1, _OFF).appraise(*pair, reward, torch.zeros(()), never, never)
 
 
-def transition_curiosity(appraisal: Appraisal) -> Tensor:
+def transition_curiosity(appraisal: Appraisal[Tensor]) -> Tensor:
     """(c + c') / 2, as Eq. (6) and (9) take it."""
     return (appraisal.curiosity + appraisal.next_curiosity) / 2.0
 
@@ -119,9 +121,9 @@ def common_columns(
     framework: Framework,
     batch: Batch | GameBatch,
     pair: Pair,
-    appraisal: Appraisal,
-    encode_query: Encode,
-    encode_key: Encode,
+    appraisal: Appraisal[Tensor],
+    encode_query: Encode[Tensor],
+    encode_key: Encode[Tensor],
 ) -> dict[str, Tensor]:
     """What can be said of a batch out of any replay, samples first."""
     priority = framework.priority(batch.priority, appraisal)
@@ -136,8 +138,10 @@ def common_columns(
         "rarity": rarity(batch.observation),
     }
     for side, views in zip(SIDES, pair, strict=True):
-        chosen = getattr(appraisal, f"{side}chosen")
-        believed = beliefs(framework.matches(views, encode_query, encode_key), chosen, batch.slot)
+        chosen = getattr(appraisal, f"{side}selected_view")
+        believed = beliefs(
+            framework.match_probabilities(views, encode_query, encode_key), chosen, batch.slot
+        )
         found |= {f"{side}{name}": values for name, values in believed.items()} | {
             f"{side}chosen": chosen,
             f"{side}c": getattr(appraisal, f"{side}curiosity"),

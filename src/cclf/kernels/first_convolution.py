@@ -98,4 +98,4 @@ def gradients(crops: LazyCrops, gradient: Tensor, result: Tensor) -> tuple[Tenso
 
 def _unpacked_crops(crops: LazyCrops) -> Tensor:
     """(N, 16, h, w)."""
-    return crops._replace(images=unpacked(crops.images)).cut()
+    return crops._replace(images=unpacked(crops.images)).materialize()

@@ -145,7 +145,7 @@ class _Encode(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         crops = LazyCrops(images, sample, origins, pixels)
         weights = prepare(list(zip(parameters[::2], parameters[1::2], strict=True)))
-        learned, others = crops.rows(slice(num_learned)), crops.rows(slice(num_learned, None))
+        learned, others = crops.select(slice(num_learned)), crops.select(slice(num_learned, None))
         results = forward(learned, weights, keep)
         other_features = forward(others, weights)[0].flatten(1)
         ctx.crops, ctx.channels = learned, parameters[0].shape[1]

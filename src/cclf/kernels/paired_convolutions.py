@@ -144,7 +144,7 @@ class _Paired(torch.autograd.Function):
         activations = [to_pixel_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
         for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
             activations.append(_conv_relu(activations[-1], weight, bias))
-        ctx.crops, ctx.backward_function = crops.rows(slice(num_learned)), backward
+        ctx.crops, ctx.backward_function = crops.select(slice(num_learned)), backward
         ctx.save_for_backward(*(x[:num_learned] for x in activations), *prepared[2::2])
         features = activations[-1].permute(0, 2, 3, 1).flatten(1)
         learned, others = features[:num_learned], features[num_learned:]

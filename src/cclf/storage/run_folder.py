@@ -115,15 +115,15 @@ def reject_imports(
     config: Config,
     where: Path,
     trust_imports: bool,
-    used: tuple[str, ...] = ("task", "encoder"),
+    makes_env: bool = True,
 ) -> None:
-    """`used`: what of `Config.imports` will be imported."""
-    for what, module in config.imports.items():
-        if what in used and not trust_imports:
-            text = config.task if what == "task" else config.algorithm.encoder
+    """Raise ConfigError if the run imports modules that are not trusted. The task's module is
+    imported only if an environment is made."""
+    for option, module in config.imported_modules.items():
+        if not trust_imports and (makes_env or option != "task"):
             raise ConfigError(
-                f"{where} asks for the {what} {text!r}, which imports the Python module "
-                f"{module!r} and runs its code: "
+                f"{where} asks for the {option} {config.imported_names[option]!r}, which imports "
+                f"the Python module {module!r} and runs its code: "
                 "add --trust-imports (in Python: trust_imports=True) if you trust it"
             )
 

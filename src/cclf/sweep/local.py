@@ -88,7 +88,7 @@ class LocalBackend:
                     devices.choose_replay_device(wanted, device, needed_bytes=0)
                 if config.run.tracker != "none":
                     extras.require_extras(f"--tracker {config.run.tracker}", [config.run.tracker])
-                if "encoder" in config.imports:
+                if "encoder" in config.imported_modules:
                     import_function("encoder", config.algorithm.encoder)
 
     def close(self) -> None: ...

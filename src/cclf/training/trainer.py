@@ -286,9 +286,11 @@ def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]
     """The lines that are printed before a run begins."""
     note = task_note(config.task, config.env.observe)
     lines = [f"{config.task} {note}"] if note else []
-    if "encoder" in config.imports:
-        module = config.imports["encoder"]
-        lines.append(f"encoder {config.algorithm.encoder} imports the Python module {module}")
+    lines += [
+        f"{option} {config.imported_names[option]} imports the Python module {module}"
+        for option, module in config.imported_modules.items()
+        if option != "task"
+    ]
     lines += [
         f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "
         f"{config.profile}  on {device}{_precision_label(config)}",

@@ -16,7 +16,7 @@ from cclf.algorithms.a2c.networks import ContrastiveHead, GridPolicy, grid_windo
 from cclf.algorithms.a2c.re3 import StateEntropyBonus
 from cclf.algorithms.common.optimizers import RMSprop
 from cclf.config import Config
-from cclf.data.augmentations import Views
+from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
 from cclf.types import Metrics, Rollout, StateDict
 
@@ -162,7 +162,7 @@ class A2C:
         reward: Tensor,
         env_steps: Tensor,
         permutation: Tensor | None = None,
-    ) -> tuple[Appraisal, Tensor]:
+    ) -> tuple[Appraisal[ViewIndex], Tensor]:
         """The appraisal of a rollout, and the contrastive loss. A view is the index of a row of
         `features`: o_t and o_(t+1) share all rows but N, so each observation is encoded once."""
         batch_size = len(reward)
@@ -177,13 +177,13 @@ class A2C:
             duplicates = first_duplicate(flat[:batch_size]), first_duplicate(flat[-batch_size:])
         detached = query.detach()
         appraisal = framework.appraise(
-            Views(current.expand(2, -1), same=duplicates[0]),
-            Views(following.expand(2, -1), same=duplicates[1]),
+            Views(ViewIndex(current.expand(2, -1)), first_duplicate=duplicates[0]),
+            Views(ViewIndex(following.expand(2, -1)), first_duplicate=duplicates[1]),
             reward,
             env_steps,
-            encode_query=lambda row: detached[row],
-            encode_key=lambda row: key[row],
-            order=permutation,
+            encode_query=lambda view: detached[view.rows],
+            encode_key=lambda view: key[view.rows],
+            permutation=permutation,
         )
         return appraisal, framework.contrastive_loss(
             query[:batch_size], key[:batch_size], appraisal.curiosity, duplicates[0]
@@ -233,7 +233,7 @@ def first_duplicate(observation: np.ndarray) -> Tensor:
     return torch.tensor([first.setdefault(key, row) for row, key in enumerate(keys)])
 
 
-def _curiosity_metrics(appraisal: Appraisal) -> Metrics:
+def _curiosity_metrics(appraisal: Appraisal[ViewIndex]) -> Metrics:
     return {
         "curiosity_mean": appraisal.curiosity.mean(),
         "curiosity_std": appraisal.curiosity.std(),

@@ -19,7 +19,6 @@ from cclf.validation import (
     names,
     requires,
     validate_fields,
-    weights_contrastive_loss,
 )
 
 _NO_PIXELS = always_inactive(
@@ -29,7 +28,6 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "frame_pixels": _NO_PIXELS,
     "crop_pixels": _NO_PIXELS,
     "frame_stack": _NO_PIXELS,
-    "regularisation": weights_contrastive_loss,  # its two views are the same: their weights do nothing
     "contrastive_coefficient": requires("contrastive"),
     "contrastive_hidden_dim": requires("contrastive"),
     "key_ema_rate": requires("contrastive"),

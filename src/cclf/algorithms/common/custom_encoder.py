@@ -28,9 +28,9 @@ class CustomEncoder(nn.Module):
 
     def encode_with_frozen(self, crops: LazyCrops, num_learned: int) -> tuple[Tensor, Tensor]:
         """See `ConvEncoder.encode_with_frozen`."""
-        first = self(crops.rows(slice(num_learned)))
+        first = self(crops.select(slice(num_learned)))
         with torch.no_grad():
-            return first, self(crops.rows(slice(num_learned, None)))
+            return first, self(crops.select(slice(num_learned, None)))
 
 
 def _normalize(pixels: Tensor, pixel_offset: float, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cclf.algorithms.common.optimizers import Adam, Optimizer, OptimizerFactory
 from cclf.config import Config
-from cclf.data.augmentations import Views
+from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
 from cclf.types import Batch, Metrics, StateDict, UpdateResult
 
@@ -66,7 +66,7 @@ class PixelActorCritic(ABC):
                 self.framework.num_loss_views, batch_size, generator=policy_generator
             ),
             self.policy_noise(batch_size, generator=policy_generator),
-            self.framework.draw_order(batch_size, augment_generator),
+            self.framework.sample_permutation(batch_size, augment_generator),
         )
 
     def policy_noise(self, *shape: int, generator: torch.Generator) -> Tensor:
@@ -102,7 +102,7 @@ def appraise_encoded(
     query: Tensor | None,
     next_query: Tensor | None,
     keys: Tensor | None,
-) -> tuple[Appraisal, Tensor | None, Metrics]:
+) -> tuple[Appraisal[ViewIndex], Tensor | None, Metrics]:
     """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over row indices
     in place of images: the appraisal, new priorities (B,) or None, and metrics.
 
@@ -113,13 +113,15 @@ def appraise_encoded(
     rows = torch.arange(2 * num_views * batch_size, device=batch.reward.device)
     rows = rows.view(2, num_views, batch_size)
 
-    def key_features(key_rows: Tensor) -> Tensor:
+    def key_features(key_views: ViewIndex) -> Tensor:
         assert keys is not None, "only curiosity asks for features"
-        return keys[key_rows - batch_size]
+        return keys[key_views.rows - batch_size]
 
     appraisal = framework.appraise(
-        Views(rows[0], noise.augmentation, crop_pixels=crop_pixels, query=query),
-        Views(rows[1], noise.next_augmentation, crop_pixels=crop_pixels, query=next_query),
+        Views(ViewIndex(rows[0]), noise.augmentation, crop_pixels=crop_pixels, query=query),
+        Views(
+            ViewIndex(rows[1]), noise.next_augmentation, crop_pixels=crop_pixels, query=next_query
+        ),
         batch.reward,
         env_steps,
         key_features,

@@ -91,7 +91,7 @@ def _fastest_layout(pixels: Tensor) -> torch.memory_format:
 
 def materialize_crops(images: Tensor | LazyCrops) -> Tensor:
     """(N, C, h, w) uint8."""
-    return images.cut() if isinstance(images, LazyCrops) else images
+    return images.materialize() if isinstance(images, LazyCrops) else images
 
 
 def reference_convolutions(images: Tensor | LazyCrops, layers: Layers) -> Tensor:
@@ -103,9 +103,9 @@ def reference_convolutions(images: Tensor | LazyCrops, layers: Layers) -> Tensor
 
 
 def reference_split(crops: LazyCrops, layers: Layers, num_learned: int) -> tuple[Tensor, Tensor]:
-    first = reference_convolutions(crops.rows(slice(num_learned)), layers)
+    first = reference_convolutions(crops.select(slice(num_learned)), layers)
     with torch.no_grad():
-        return first, reference_convolutions(crops.rows(slice(num_learned, None)), layers)
+        return first, reference_convolutions(crops.select(slice(num_learned, None)), layers)
 
 
 def select_kernels(precision: Precision, compiler: Compiler) -> tuple[ConvFn, SplitConvFn]:

@@ -51,8 +51,8 @@ class InspectionAdapter(NamedTuple):
     draw_noise: Callable[..., Any]  # (batch size, generators of crops and of the policy)
     frames: Callable[[Tensor], Tensor]  # observations as views are cut out of them
     view_pixels: int
-    encode_query: Encode
-    encode_key: Encode
+    encode_query: Encode[Tensor]
+    encode_key: Encode[Tensor]
     views_name: str  # crops, shifts
     # |target - Q| (B,) of a batch, standard normal noise (B, A) of actions, and the clock
     td_error: Callable[[Batch, Tensor, Tensor], Tensor]
@@ -130,7 +130,7 @@ def _load_replay(config: Config, learner: dict[str, Any], n_steps: int) -> Repla
 
 def appraise(
     looks: InspectionAdapter, batch: Batch, generators: Generators, env_steps: Tensor
-) -> tuple[Pair, Appraisal]:
+) -> tuple[Pair, Appraisal[Tensor]]:
     """Views of o_t and o_(t+1) drawn as an update draws them, and what it would make of them."""
     noise = looks.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
     now = crop(looks.frames(batch.observation), noise.augmentation, looks.view_pixels)
@@ -154,19 +154,21 @@ def distance_to(target: Tensor, values: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def columns(
-    looks: InspectionAdapter, batch: Batch, pair: Pair, appraisal: Appraisal
+    looks: InspectionAdapter, batch: Batch, pair: Pair, appraisal: Appraisal[Tensor]
 ) -> dict[str, Tensor]:
     """All numbers about a batch, samples first. Pictures are cut later, for the few that are
     shown."""
     encoders = (looks.encode_query, looks.encode_key)
     found = common_columns(looks.framework, batch, pair, appraisal, *encoders)
     for side, views in zip(SIDES, pair, strict=True):
-        assert views.origins is not None, "views have corners"
+        assert views.crop_corners is not None, "views have corners"
         # (K-1, B)
-        overlaps = equations.overlap(views.origins[:1], views.origins[1:], looks.view_pixels)
+        overlaps = equations.overlap(
+            views.crop_corners[:1], views.crop_corners[1:], looks.view_pixels
+        )
         overlap = of_chosen(overlaps, found[f"{side}chosen"])
         found |= {
-            f"{side}origins": views.origins.transpose(0, 1),
+            f"{side}origins": views.crop_corners.transpose(0, 1),
             f"{side}overlap": overlap / looks.view_pixels**2,
             f"{side}overlaps_least": overlap == overlaps.min(0).values,
         }

@@ -8,10 +8,10 @@ from cclf.algorithms.base import (
     default_precision,
     validate_augmentation,
     validate_bf16,
-    validate_encoder_name,
 )
 from cclf.config import Config, Precision
 from cclf.errors import ConfigError
+from cclf.plugins import validate_import_name
 from cclf.validation import (
     GRID_ONLY,
     Fraction,
@@ -103,7 +103,8 @@ class Drqv2Config:
     def check(self, config: Config) -> None:
         """Refuse what does not go together with the rest of a run."""
         validate_augmentation(config.method, "DrQ-v2", augmentations=("shift",))
-        validate_encoder_name(self.encoder)
+        if self.encoder:
+            validate_import_name("encoder", self.encoder, "my_encoders:my_encoder")
         validate_bf16(config)
         pixels = config.env.frame_pixels
         if config.env.crop_pixels != pixels:

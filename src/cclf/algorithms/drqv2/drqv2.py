@@ -32,6 +32,8 @@ from cclf.algorithms.drqv2.networks import DrQv2Actor, DrQv2Critic, initialize
 from cclf.config import Config, Precision
 from cclf.data.augmentations import (
     LazyCrops,
+    V,
+    ViewIndex,
     lazy_crop_pairs,
     replicate_pad_indices,
     sample_crop_corners,
@@ -56,7 +58,7 @@ class DrQv2Features(NamedTuple):
 @torch.no_grad()
 def appraise(
     agent: "DrQv2", features: DrQv2Features, batch: Batch, noise: UpdateNoise, env_steps: Tensor
-) -> tuple[Appraisal, Tensor | None, Metrics]:
+) -> tuple[Appraisal[ViewIndex], Tensor | None, Metrics]:
     """See `appraise_encoded`. Queries are features of the anchors by the critic's trunk, keys by
     that of the target critic."""
     query = next_query = keys = None
@@ -73,7 +75,7 @@ def appraise(
 @torch.no_grad()
 def q_target(
     agent: "DrQv2",
-    appraisal: Appraisal,
+    appraisal: Appraisal[V],
     batch: Batch,
     features: Tensor,
     noise: Tensor,
@@ -153,7 +155,7 @@ class DrQv2Kernels(NamedTuple):
     convolutions: ConvFn
     split_convolutions: SplitConvFn
     pad_and_concatenate: Callable[..., Tensor]
-    appraise: Callable[..., tuple[Appraisal, Tensor | None, Metrics]]
+    appraise: Callable[..., tuple[Appraisal[ViewIndex], Tensor | None, Metrics]]
     q_target: Callable[..., Tensor]
     q_values: Callable[..., tuple[Tensor, Tensor, Tensor]]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
@@ -254,7 +256,7 @@ class DrQv2(PixelActorCritic):
         )
 
         learned, next_features = self._loss_features(views, features, appraisal)  # (V B, H) each
-        action = batch.action.repeat(len(appraisal.views), 1)
+        action = batch.action.repeat(len(appraisal.views.rows), 1)
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
                 z, q1, q2 = self.kernels.q_values(self.critic, learned, action)
@@ -309,7 +311,7 @@ class DrQv2(PixelActorCritic):
         num_fixed = self.num_fixed_views * batch_size
         if not self.framework.needs_curiosity:
             rows = torch.arange(len(views.sample), device=views.sample.device).view(2, -1)
-            needed = views.rows(rows[:, :num_fixed].flatten())
+            needed = views.select(rows[:, :num_fixed].flatten())
             return DrQv2Features(*self.encoder.encode_with_frozen(needed, num_fixed), None)
         fixed, others = self.encoder.encode_with_frozen(views, num_fixed)
         if num_fixed > batch_size:
@@ -318,28 +320,28 @@ class DrQv2(PixelActorCritic):
         return DrQv2Features(fixed, others[next_anchors:][:num_fixed], others)
 
     def _loss_features(
-        self, views: LazyCrops, features: DrQv2Features, appraisal: Appraisal
+        self, views: LazyCrops, features: DrQv2Features, appraisal: Appraisal[ViewIndex]
     ) -> tuple[Tensor, Tensor]:
         """Features (V B, H) of the views in the critic loss, with gradient, and of those in the
         target."""
         fixed, next_fixed = features.fixed, features.next_fixed
-        if appraisal.views.numel() == len(fixed):
+        if appraisal.views.rows.numel() == len(fixed):
             return fixed, next_fixed
         with torch.no_grad():
-            rows = appraisal.next_views[1]
+            rows = appraisal.next_views.rows[1]
             if features.others is None:
-                next_selected = self.encoder(views.rows(rows))
+                next_selected = self.encoder(views.select(rows))
             else:
-                next_selected = features.others[rows - appraisal.views.shape[1]]
+                next_selected = features.others[rows - appraisal.views.rows.shape[1]]
             next_features = torch.cat([next_fixed, next_selected])
-        selected = self.encoder(views.rows(appraisal.views[1]))
+        selected = self.encoder(views.select(appraisal.views.rows[1]))
         return torch.cat([fixed, selected]), next_features
 
-    def _key_features(self, views: LazyCrops, appraisal: Appraisal) -> Tensor:
+    def _key_features(self, views: LazyCrops, appraisal: Appraisal[ViewIndex]) -> Tensor:
         """Features (B, D) of the key views by the target critic's trunk."""
         if appraisal.key is not None:
             return appraisal.key
-        key: Tensor = self.target_critic.trunk(self.encoder(views.rows(appraisal.key_view)))
+        key: Tensor = self.target_critic.trunk(self.encoder(views.select(appraisal.key_view.rows)))
         return key
 
     def _update_target(self) -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from cclf.algorithms.base import (
     ABLATIONS,
-    CANDIDATES,
     CONTROLS,
     Defaults,
     Method,
@@ -29,7 +28,7 @@ METHODS = index_by_name(
         replace(ablation, name=f"drq-v2+{ablation.name}", summary=f"DrQ-v2, {ablation.summary}")
         for ablation in ABLATIONS
     ),
-    *methods_with_measure(_CCLF, *CONTROLS, *CANDIDATES),
+    *methods_with_measure(_CCLF, *CONTROLS),
 )
 
 # Its authors' three classes of tasks: how long noise fades, in agent steps, and the budget.

@@ -108,7 +108,7 @@ def draw(draws: NoiseSampler, replay: NStepReplay, moment: int) -> tuple[GameBat
 
 def appraise(
     rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor
-) -> tuple[Pair, Appraisal]:
+) -> tuple[Pair, Appraisal[Tensor]]:
     """Views of o_t and o_(t+n) as an update shifts them, and what it would make of them."""
     pair = (
         rainbow.views(batch.observation, noise.shifts, noise.intensity),
@@ -121,7 +121,11 @@ def appraise(
 
 
 def columns(
-    rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise, pair: Pair, appraisal: Appraisal
+    rainbow: RainbowLoss,
+    batch: GameBatch,
+    noise: RainbowNoise,
+    pair: Pair,
+    appraisal: Appraisal[Tensor],
 ) -> dict[str, Tensor]:
     """All numbers about a batch, samples first, and the newest frame of each view."""
     found = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)

@@ -93,7 +93,7 @@ METHODS = index_by_name(
     _CCLF,
     Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
     *(_on_rainbow(method) for method in ABLATIONS),
-    *methods_with_measure(_CCLF, *CONTROLS, "ranks", "debiased", "cancelled"),
+    *methods_with_measure(_CCLF, *CONTROLS),
 )  # fmt: skip
 
 # CCLF on Rainbow was never released: here "released" is CURL's Rainbow, with the pieces of the

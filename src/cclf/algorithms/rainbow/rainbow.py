@@ -18,7 +18,7 @@ from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.networks import DuelingHead, GameEncoder, HeadNoise, Projection
 from cclf.config import Config
 from cclf.data import augmentations
-from cclf.data.augmentations import Views
+from cclf.data.augmentations import PixelViews, Views
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.gather_packed import gather_packed
 from cclf.types import GameBatch, Metrics
@@ -205,7 +205,7 @@ class RainbowLoss(nn.Module):
 
     def td_losses(
         self,
-        learned: Appraisal,
+        learned: Appraisal[Tensor],
         batch: GameBatch,
         noise: RainbowNoise,
         valid: Tensor,
@@ -219,7 +219,7 @@ class RainbowLoss(nn.Module):
         losses = (learned.weights * self._view_losses(outputs, batch.action, target)).sum(0)
         return TdLosses(losses, outputs, target)
 
-    def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> Views:
+    def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> PixelViews:
         """K views (K, B, F, h, w) of stacks (B, F, H, W), as far as the encoder sees them; words
         (K, B, h, w) where it reads those."""
         if self.method.augmentation == "none":
@@ -263,7 +263,7 @@ class RainbowLoss(nn.Module):
         z: Tensor = self.momentum_projection(self.momentum_encoder(images))
         return z
 
-    def _original(self, appraisal: Appraisal, batch: GameBatch) -> Appraisal:
+    def _original(self, appraisal: Appraisal[Tensor], batch: GameBatch) -> Appraisal[Tensor]:
         """Learn Q from the frames as they are: one view of weight 1. Beliefs and their loss keep
         the augmented ones."""
         one = torch.ones_like(appraisal.weights[:1])
@@ -287,7 +287,7 @@ class RainbowLoss(nn.Module):
 
     def _target(
         self,
-        learned: Appraisal,
+        learned: Appraisal[Tensor],
         batch: GameBatch,
         noise: RainbowNoise,
         valid: Tensor,
@@ -327,7 +327,7 @@ class RainbowLoss(nn.Module):
             return F.huber_loss(taken, target.expand_as(taken), reduction="none").squeeze(2)
         return equations.cross_entropy(target, taken.log_softmax(2))
 
-    def _priority(self, batch: GameBatch, appraisal: Appraisal, losses: Tensor) -> Tensor:
+    def _priority(self, batch: GameBatch, appraisal: Appraisal[Tensor], losses: Tensor) -> Tensor:
         curious = self.framework.priority(batch.priority, appraisal)
         if curious is not None:
             return curious
@@ -339,7 +339,7 @@ class RainbowLoss(nn.Module):
 
     def _metrics(
         self,
-        appraisal: Appraisal,
+        appraisal: Appraisal[Tensor],
         batch: GameBatch,
         weights: Tensor,
         td: TdLosses,

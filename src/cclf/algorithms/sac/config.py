@@ -9,10 +9,10 @@ from cclf.algorithms.base import (
     default_precision,
     validate_augmentation,
     validate_bf16,
-    validate_encoder_name,
 )
 from cclf.config import Config, ObservationType, Precision
 from cclf.errors import ConfigError
+from cclf.plugins import validate_import_name
 from cclf.validation import (
     GRID_ONLY,
     Fraction,
@@ -158,7 +158,8 @@ class SacConfig:
                 "augmentation=none conflicts with contrastive=True: both of its views would be the "
                 "same; use noise"
             )
-        validate_encoder_name(self.encoder)
+        if self.encoder:
+            validate_import_name("encoder", self.encoder, "my_encoders:my_encoder")
         validate_bf16(config)
         pixels, convolves = config.env.crop_pixels, observe == "pixels" and not self.encoder
         if convolves and (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1) < 1:

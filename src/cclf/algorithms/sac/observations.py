@@ -110,7 +110,7 @@ class StateEncoder(nn.Module):
         self.fc, self.out_dim = nn.Linear(numbers, out_dim), out_dim
 
     def forward(self, states: Tensor | LazyNoise) -> Tensor:
-        vectors = states.made() if isinstance(states, LazyNoise) else states
+        vectors = states.materialize() if isinstance(states, LazyNoise) else states
         return torch.relu(self.fc(vectors.to(self.fc.weight.dtype)))
 
 

@@ -30,6 +30,7 @@ from cclf.algorithms.common.pixel_encoder import ConvFn, EncoderHead, select_ker
 from cclf.algorithms.sac.networks import Encoder, PolicySample, SacActor, SacCritic
 from cclf.algorithms.sac.observations import LazyViews, make_observation_pipeline
 from cclf.config import Config, Precision
+from cclf.data.augmentations import V, ViewIndex
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
 from cclf.training.cuda_graphs import Compiler, concurrent_streams, uncompiled
@@ -49,7 +50,7 @@ class SacFeatures(NamedTuple):
 @torch.no_grad()
 def appraise(
     sac: "SAC", features: SacFeatures, batch: Batch, noise: UpdateNoise, env_steps: Tensor
-) -> tuple[Appraisal, Tensor | None, Metrics]:
+) -> tuple[Appraisal[ViewIndex], Tensor | None, Metrics]:
     """See `appraise_encoded`. Queries are features of the anchors by the critic's encoder, keys by
     the target encoder."""
     query = next_query = None
@@ -64,7 +65,7 @@ def appraise(
 @torch.no_grad()
 def q_target(
     sac: "SAC",
-    appraisal: Appraisal,
+    appraisal: Appraisal[V],
     batch: Batch,
     conv_features: Sequence[Tensor],
     target_features: Tensor,
@@ -122,7 +123,7 @@ class SacKernels(NamedTuple):
 
     convolutions: ConvFn
     concatenate: Callable[[Tensor, Tensor], Tensor]  # batches of observations as one
-    appraise: Callable[..., tuple[Appraisal, Tensor | None, Metrics]]
+    appraise: Callable[..., tuple[Appraisal[ViewIndex], Tensor | None, Metrics]]
     q_target: Callable[..., Tensor]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
     actor_loss: Callable[..., tuple[Tensor, Metrics]]
@@ -263,23 +264,23 @@ class SAC(PixelActorCritic):
         num_fixed = self.num_fixed_views * batch_size
         first_next = self.method.num_augmented_views * batch_size
         next_fixed = slice(first_next, first_next + num_fixed)
-        fixed = encoder(views.rows(slice(num_fixed)))
+        fixed = encoder(views.select(slice(num_fixed)))
         with torch.no_grad():
-            next_conv = encoder.convolutions(views.rows(next_fixed))
+            next_conv = encoder.convolutions(views.select(next_fixed))
             if not self.framework.needs_curiosity:
-                return SacFeatures(fixed, next_conv, target_encoder(views.rows(next_fixed)), None)
+                return SacFeatures(fixed, next_conv, target_encoder(views.select(next_fixed)), None)
             # one pass over all views but the anchors of o_t: large batches use a GPU better
-            keys = target_encoder(views.rows(slice(batch_size, None)))
+            keys = target_encoder(views.select(slice(batch_size, None)))
             next_target = keys[first_next - batch_size :][:num_fixed]
             return SacFeatures(fixed, next_conv, next_target, keys)
 
     def _loss_features(
-        self, views: LazyViews, features: SacFeatures, appraisal: Appraisal
+        self, views: LazyViews, features: SacFeatures, appraisal: Appraisal[ViewIndex]
     ) -> Tensor:
         """Features (V B, D) of the views in the critic loss, with gradient."""
-        if appraisal.views.numel() == len(features.fixed):
+        if appraisal.views.rows.numel() == len(features.fixed):
             return features.fixed
-        selected = self.critic.encoder(views.rows(appraisal.views[1]))
+        selected = self.critic.encoder(views.select(appraisal.views.rows[1]))
         return torch.cat([features.fixed, selected])
 
     @torch.no_grad()
@@ -287,15 +288,15 @@ class SAC(PixelActorCritic):
         self,
         views: LazyViews,
         features: SacFeatures,
-        appraisal: Appraisal,
+        appraisal: Appraisal[ViewIndex],
         batch: Batch,
         noise: Tensor,
     ) -> Tensor:
         """The target (B,) of the Q-functions."""
         conv_features, target_features = [features.next_fixed_conv], features.next_fixed_target
-        if appraisal.next_views.numel() > len(target_features):  # a view was selected
-            row = appraisal.next_views[1]
-            selected = views.rows(row)
+        if appraisal.next_views.rows.numel() > len(target_features):  # a view was selected
+            row = appraisal.next_views.rows[1]
+            selected = views.select(row)
             conv_features.append(self.critic.encoder.convolutions(selected))
             if features.keys is None:
                 selected_target = self.target_critic.encoder(selected)
@@ -315,7 +316,7 @@ class SAC(PixelActorCritic):
             self.kernels.polyak_update(list(slow.parameters()), list(online.parameters()), rate)
 
     def _update_actor_and_encoder(
-        self, views: LazyViews, appraisal: Appraisal, noise: Tensor, target_updated: bool
+        self, views: LazyViews, appraisal: Appraisal[ViewIndex], noise: Tensor, target_updated: bool
     ) -> Metrics:
         """Actor and temperature, and the contrastive loss (8), on the anchors, encoded anew. Neither
         reads what the other updates."""
@@ -324,7 +325,7 @@ class SAC(PixelActorCritic):
         if not (updates_actor or contrastive):
             return {}
         with torch.set_grad_enabled(contrastive):
-            anchors = views.rows(slice(len(appraisal.curiosity)))
+            anchors = views.select(slice(len(appraisal.curiosity)))
             conv_features = self.critic.encoder.convolutions(anchors)  # (B, H)
             query = self.critic.encoder.head(conv_features)  # (B, D)
 
@@ -351,11 +352,13 @@ class SAC(PixelActorCritic):
         return actor_metrics | contrastive_metrics
 
     @torch.no_grad()
-    def _key_features(self, views: LazyViews, appraisal: Appraisal, target_updated: bool) -> Tensor:
+    def _key_features(
+        self, views: LazyViews, appraisal: Appraisal[ViewIndex], target_updated: bool
+    ) -> Tensor:
         """Features (B, D) of the key views by the target encoder as it is now."""
         if appraisal.key is not None and not target_updated:
             return appraisal.key
-        key: Tensor = self.target_critic.encoder(views.rows(appraisal.key_view))
+        key: Tensor = self.target_critic.encoder(views.select(appraisal.key_view.rows))
         return key
 
     @property
