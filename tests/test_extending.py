@@ -417,11 +417,10 @@ BAD = {
         BASE.replace("updates_at", "updates"),
         "whose settings lack updates_at",
     ),
-    "no check": ("bases", BASE.replace("def check(", "def chek("), "whose settings lack check"),
-    "no rules": (
+    "settings of another class": (
         "bases",
-        BASE.replace("rules: ClassVar", "ruled: ClassVar"),
-        "whose settings lack rules",
+        BASE.replace("QTableConfig(AlgorithmSettings)", "QTableConfig"),
+        "whose settings QTableConfig are no subclass of AlgorithmSettings",
     ),
     "no base": (
         "bases",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cclf import extras
 from cclf.algorithms import registry
 from cclf.algorithms.registry import make_learner
 from cclf.benchmark import findings
 from cclf.envs.minigrid import VectorMiniGrid
+from cclf.errors import EXTRAS, missing_packages
 from cclf.storage.loggers import make_loggers
 from cclf.training import evaluation, loop
 from cclf.training.evaluation import wait_for_evaluation
@@ -38,7 +38,7 @@ def hide(monkeypatch, *modules):
 
 def test_the_extras_are_those_of_the_package():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-    for extra, modules in extras.MODULES.items():
+    for extra, modules in EXTRAS.items():
         line = re.search(rf"^{extra} = (.*)$", text, re.MULTILINE)[1]
         assert all(module.replace("_", "-") in line for module in modules), extra
 
@@ -180,7 +180,7 @@ def trained(tmp_path_factory):
 
 def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
-    lacking = extras.missing_packages(("video", "plots", "tensorboard"))
+    lacking = missing_packages(("video", "plots", "tensorboard"))
     finding = next(
         found for found in findings.judge(healthy(missing_extras=lacking)) if found.name == "extras"
     )

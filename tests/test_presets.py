@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.algorithms.base import CONTROLS, PIECES
+from cclf.algorithms.base import CONTROLS
 from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
 from cclf.algorithms.registry import algorithms
 from cclf.algorithms.sac.learner import make_sac
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.commands.train import all_configs, train_config
-from cclf.config import MethodConfig
+from cclf.config import PIECES, MethodConfig
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
 
@@ -134,7 +134,10 @@ def test_the_methods_of_the_paper(name):
         config.selection,
         config.contrastive,
     )
-    assert (*facts, presets.active_pieces(SAC_METHODS[name], algorithms()["sac"])) == METHODS[name]
+    assert (
+        *facts,
+        presets.method_config(SAC_METHODS[name], algorithms()["sac"]).active_pieces,
+    ) == METHODS[name]
     assert (config.prioritisation, config.regularisation, config.reward) == (name == "cclf",) * 3
 
 
@@ -157,7 +160,7 @@ def test_fourteen_ablations_and_cclf_are_all_subsets_of_the_four_pieces():
         frozenset(PIECES)
     }
     found = [
-        frozenset(presets.active_pieces(SAC_METHODS[name], algorithms()["sac"]))
+        frozenset(presets.method_config(SAC_METHODS[name], algorithms()["sac"]).active_pieces)
         for name in (*ablations, "cclf")
     ]
     assert len(set(found)) == len(found) == 15
@@ -374,7 +377,10 @@ def test_the_rainbow_methods(name):
 
 def test_the_fifteen_combinations_stand_on_rainbow_too():
     base = algorithms()["rainbow"]
-    found = {frozenset(presets.active_pieces(method, base)) for method in base.methods.values()}
+    found = {
+        frozenset(presets.method_config(method, base).active_pieces)
+        for method in base.methods.values()
+    }
     assert found == subsets(PIECES, 1) | {frozenset()}
 
 
@@ -470,8 +476,6 @@ def test_a_size_is_smaller_in_every_field_that_it_changes(task, base):
     assert small.run_name() != whole.run_name()
     assert small.run == whole.run
     assert presets.from_dict(small.to_dict()) == small
-    assert presets.sizes_below(whole) == ["small"]
-    assert presets.sizes_below(small) == []
 
 
 @pytest.mark.parametrize("method", list(algorithms()["rainbow"].methods))

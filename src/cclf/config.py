@@ -1,20 +1,20 @@
-"""Every number of a run, in frozen dataclasses. Standard library only: reading the configuration
-must never import torch.
+"""The configuration of a run, in frozen dataclasses. It imports only the standard library, so that a
+command line can be read without torch.
 
-Here is what every run has. The settings of a base algorithm are in its package,
+What every run has is here. The settings of each base algorithm are in its own package,
 `cclf.algorithms.NAME.config`.
 """
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self
 
 from cclf import plugins
 from cclf.errors import ConfigError, did_you_mean
-from cclf.plugins import validate_import_name
 from cclf.validation import (
     METHOD_RULES,
     Fraction,
@@ -28,19 +28,28 @@ from cclf.validation import (
     validate_fields,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # the one of Python 3.11 has no default
+else:
+    from typing import TypeVar
+
+Overrides = dict[str, Any]  # values by field name
 Precision = Literal["fp32", "tf32", "bf16"]
-CURIOSITIES = ("belief", "shuffled", "even")  # `cclf.curiosity` has their implementation
-IMPORTED_OPTIONS = ("encoder", "curiosity")  # their values may be MODULE:NAME of the user's code
-CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # entry points of other packages' measures
-# What an environment is to a learner: pixels with continuous or discrete actions, or grids stepped
-# as one.
+PrecisionOption = Literal["auto", "fp32", "tf32", "bf16"]
+CURIOSITIES = ("belief", "shuffled", "even")  # implemented in `cclf.curiosity`
+IMPORTED_OPTIONS = ("encoder", "curiosity")  # may be MODULE:NAME of the user's code
+CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # the group of other packages' measures
+# The kinds of tasks: pixels or state with continuous or discrete actions, and grids that are stepped
+# as one vectorized environment.
 TaskKind = Literal["continuous", "discrete", "grid"]
 ObservationType = Literal["pixels", "state"]
+# The four pieces of the paper.
+PIECES = ("selection", "prioritisation", "regularisation", "reward")
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """What the agent sees and does."""
+    """What the agent observes, and how often it acts."""
 
     always_hashed: ClassVar[frozenset[str]] = names(
         """
@@ -127,33 +136,31 @@ class MethodConfig:
         return self.views if self.selection == "all" else 2
 
     @property
-    def needs_curiosity(self) -> bool:
-        return (
-            self.selection == "curiosity"
-            or self.prioritisation
-            or self.regularisation
-            or self.reward
-        )
+    def num_augmented_views(self) -> int:
+        """Views made of each observation. With a single view in the loss, the contrastive loss needs
+        a second one as its key."""
+        return max(self.views, 2) if self.contrastive else self.views
 
     @property
-    def num_augmented_views(self) -> int:
-        """Views made of each observation; with a single learned view the contrastive loss needs one
-        more, its key."""
-        return max(self.views, 2) if self.contrastive else self.views
+    def active_pieces(self) -> list[str]:
+        """Those of the four `PIECES` that are on."""
+        on = (self.selection == "curiosity", self.prioritisation, self.regularisation, self.reward)
+        return [name for name, is_on in zip(PIECES, on, strict=True) if is_on]
+
+    @property
+    def needs_curiosity(self) -> bool:
+        return bool(self.active_pieces)
 
     def __post_init__(self) -> None:
         validate_fields(self)
         _validate_curiosity(self.curiosity)
         pieces = [
-            name for name in ("prioritisation", "regularisation", "reward") if getattr(self, name)
+            "selection=curiosity" if name == "selection" else name for name in self.active_pieces
         ]
-        if self.selection == "curiosity":
-            pieces.insert(0, "selection=curiosity")
         if pieces and not self.contrastive:
             raise ConfigError(
                 f"contrastive=False conflicts with {pieces[0]}: curiosity is the error of a belief "
-                "that only the contrastive loss "
-                f"trains; turn contrastive on or {pieces[0]} off"
+                f"that only the contrastive loss trains; turn contrastive on or {pieces[0]} off"
             )
         if self.augmentation == "centre-crop" and (self.views > 1 or self.contrastive):
             other = "contrastive=True" if self.contrastive else f"views={self.views}"
@@ -171,26 +178,27 @@ class MethodConfig:
                 f"augmentation=none conflicts with views={self.views}: duplicates are all the same; "
                 "use views=1"
             )
-        if pieces and self.views < 2 and self.augmentation != "none":
+        if not pieces or self.augmentation == "none":
+            return
+        if self.views < 2:
             raise ConfigError(
                 f"{pieces[0]} conflicts with views={self.views} and "
-                f"augmentation={self.augmentation}: curiosity compares two "
-                "views; use views>=2"
+                f"augmentation={self.augmentation}: curiosity compares two views; use views>=2"
             )
-        if pieces and self.selection == "all" and self.views != 2 and self.augmentation != "none":
+        if self.selection == "all" and self.views != 2:
             raise ConfigError(
                 f"{pieces[0]} conflicts with selection=all and views={self.views}: without a "
-                "selection the pair is two views; "
-                "use views=2"
+                "selection the pair is two views; use views=2"
             )
 
 
 def _validate_curiosity(name: str) -> None:
     """Imports nothing: whether MODULE:NAME exists is known when it is used."""
-    known = [*CURIOSITIES, *plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)]
     if ":" in name:
-        validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
-    elif name not in known:
+        plugins.validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
+        return
+    known = [*CURIOSITIES, *plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)]
+    if name not in known:
         raise ConfigError(
             f"curiosity={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
             "or MODULE:NAME of your own"
@@ -246,29 +254,68 @@ class RunConfig:
         validate_fields(self)
 
 
-class Settings(Protocol):
-    """What a base algorithm's settings, a frozen dataclass of its package, provide in addition to its
-    hyperparameters. Optional: `observes`, a ClassVar[tuple[ObservationType, ...]], if it learns from
-    more than pixels; `always_hashed`, see `Config.run_name`; a field `encoder` for a network given as
-    MODULE:FUNCTION; `preferred_gpu_precision`, if the field `precision` may be `auto`."""
+@dataclass(frozen=True)
+class AlgorithmSettings(ABC):
+    """The settings of a base algorithm: a subclass of this class and a frozen dataclass whose fields
+    are the options. It implements `updates_at`; everything else has a default."""
 
     base: ClassVar[str]
-    rules: ClassVar[Mapping[str, Rule]]
+    """The name of the base algorithm."""
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    """When an option has no effect, by its name; see `cclf.validation`."""
+    supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels",)
+    always_hashed: ClassVar[frozenset[str] | None] = None
+    """Fields that enter the name of the run folder even at their default; None: all of them. A new
+    option of a released algorithm is not listed, so that it renames no existing run folder."""
 
-    # refuses what does not go together with the rest of a run
-    def check(self, config: "Config") -> None: ...
-    def updates_at(self, agent_steps: int) -> int: ...  # how many were made by then
+    def __post_init__(self) -> None:
+        validate_fields(self)
+
+    @abstractmethod
+    def updates_at(self, agent_steps: int) -> int:
+        """The number of updates made by this agent step."""
+
+    def validate(self, config: "Config[Self]") -> None:  # noqa: B027 (no conflict is the default)
+        """Raise ConfigError if the settings conflict with the rest of a run."""
+
+    # An algorithm that has one of these options declares a field of its name.
+
+    @property
+    def precision(self) -> PrecisionOption:
+        """Precision of matrix products."""
+        return "fp32"
+
+    @property
+    def encoder(self) -> str:
+        """MODULE:FUNCTION of the user's own encoder; empty for the algorithm's own."""
+        return ""
+
+    @property
+    def replay_device(self) -> Literal["auto", "cpu", "cuda"]:
+        """Where the replay keeps its frames."""
+        return "auto"
+
+    def preferred_gpu_precision(self, config: "Config[Self]") -> Precision:  # noqa: ARG002
+        """What `precision=auto` is on a GPU."""
+        return "fp32"
+
+
+# A plain `Config` is that of any algorithm: only what `AlgorithmSettings` declares can be read.
+if TYPE_CHECKING:
+    S = TypeVar("S", bound=AlgorithmSettings, default=Any, covariant=True)
+else:
+    S = TypeVar("S", bound=AlgorithmSettings)
 
 
 @dataclass(frozen=True)
-class Config:
-    """A whole run: `cclf.presets.resolve` makes it from names; `to_dict` and `presets.from_dict`
-    carry it to disk and back."""
+class Config(Generic[S]):
+    """A whole run. `cclf.presets.resolve` makes it from names; `to_dict` and `presets.from_dict` write
+    it to disk and read it back."""
 
     task: str
     method_name: str
-    algorithm: Any
-    """The settings of its base algorithm, see `Settings`."""
+    algorithm: S
+    """The settings of the base algorithm."""
     seed: Seed = 1
     profile: str = "released"
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -277,27 +324,26 @@ class Config:
 
     def __post_init__(self) -> None:
         validate_fields(self)
-        able = getattr(self.algorithm, "observes", ("pixels",))
-        if self.env.observe not in able:
+        supported = self.algorithm.supported_observations
+        if self.env.observe not in supported:
             raise ConfigError(
                 f"observe={self.env.observe} conflicts with {self.base}, which learns from "
-                f"{' or '.join(able)} alone; remove it"
+                f"{' or '.join(supported)} alone; remove it"
             )
-        self.algorithm.check(self)
+        self.algorithm.validate(self)
 
     @property
     def base(self) -> str:
-        """The name of its base algorithm."""
-        name: str = self.algorithm.base
-        return name
+        """The name of the base algorithm."""
+        return self.algorithm.base
 
     @property
     def imported_names(self) -> dict[str, str]:
-        """Names in modules that this run imports, by the option that gives them: a task
-        gym/MODULE:ID, an encoder MODULE:FUNCTION, a curiosity MODULE:NAME."""
+        """The MODULE:NAMEs that this run imports, by the option that gives them. A task has the form
+        gym/MODULE:ID."""
         given = {
             "task": self.task,
-            "encoder": str(getattr(self.algorithm, "encoder", "")),
+            "encoder": self.algorithm.encoder,
             "curiosity": self.method.curiosity,
         }
         return {option: name for option, name in given.items() if ":" in name}
@@ -319,72 +365,66 @@ class Config:
         return self.updates_at(self.planned_agent_steps)
 
     def updates_at(self, agent_steps: int) -> int:
-        updates: int = self.algorithm.updates_at(agent_steps)
-        return updates
+        return self.algorithm.updates_at(agent_steps)
 
-    def resolve_precision(self, gpu: bool) -> "Config":
-        """With a precision in the place of `auto`: on a GPU the one that its base algorithm says is
-        fast and good enough for this run, else float32."""
-        if getattr(self.algorithm, "precision", None) != "auto":
+    def resolve_precision(self, gpu: bool) -> Self:
+        """The config with a precision in place of `auto`: on a GPU the one that its algorithm prefers
+        for this run, otherwise float32."""
+        if self.algorithm.precision != "auto":
             return self
         precision = self.algorithm.preferred_gpu_precision(self) if gpu else "fp32"
-        return dataclasses.replace(
-            self, algorithm=dataclasses.replace(self.algorithm, precision=precision)
-        )
+        return self.with_settings(precision=precision)
+
+    def with_settings(self, **changes: Any) -> Self:
+        """The config with other values of some of the algorithm's settings."""
+        settings = dataclasses.replace(self.algorithm, **changes)
+        return dataclasses.replace(self, algorithm=settings)
 
     def to_dict(self) -> dict[str, Any]:
         return {"task": self.task, "base": self.base} | dataclasses.asdict(self)
 
     def hashed_fields(self) -> dict[str, Any]:
-        """The flat part of the config that decides what is learned: it names the run folder and
-        guards a resume. A precision that is left open is float32 here."""
-        flat = {
-            "task": self.task,
-            "base": self.base,
-            "method_name": self.method_name,
-            "seed": self.seed,
-        }
-        for group in ("env", "method", "algorithm"):
-            flat |= {
-                f"{group}.{key}": value
-                for key, value in dataclasses.asdict(getattr(self, group)).items()
-            }
-        flat.pop("algorithm.replay_device", None)
-        if flat.get("algorithm.precision") == "auto":
-            flat["algorithm.precision"] = "fp32"
-        return flat
+        """The values that decide what is learned, by `group.field`: they name the run folder, and a
+        run resumes only if they are equal. `precision=auto` counts as float32."""
+        values = {"task": self.task, "base": self.base, "method_name": self.method_name}
+        values |= {"seed": self.seed} | {name: value for name, _, value in self._learning_fields()}
+        values.pop("algorithm.replay_device", None)
+        if self.algorithm.precision == "auto":
+            values["algorithm.precision"] = "fp32"
+        return values
 
-    def _added_fields_at_default(self) -> set[str]:
-        """Fields that the hash leaves out, so that a new one renames no run folder: those that a
-        class does not list as `always_hashed`, at their default. A class of another package that
-        has no such list is hashed whole."""
-        groups = {name: getattr(self, name) for name in ("env", "method", "algorithm")}
-        return {
-            f"{name}.{field.name}"
-            for name, settings in groups.items()
-            for field in dataclasses.fields(settings)
-            if field.name not in getattr(settings, "always_hashed", {field.name})
-            and getattr(settings, field.name) == field.default
+    def _learning_fields(self) -> Iterator[tuple[str, bool, Any]]:
+        """`group.field`, whether the hash omits it, and its value. Omitted are fields at their default
+        that are not listed in `always_hashed`, so that a new option renames no run folder."""
+        groups: dict[str, EnvConfig | MethodConfig | AlgorithmSettings] = {
+            "env": self.env,
+            "method": self.method,
+            "algorithm": self.algorithm,
         }
+        for group, options in groups.items():
+            for each in dataclasses.fields(options):
+                value, listed = vars(options)[each.name], options.always_hashed
+                is_listed = listed is None or each.name in listed
+                yield f"{group}.{each.name}", not is_listed and value == each.default, value
 
     def why_inactive(self, option: str) -> str:
-        """What keeps an option from acting in this run, to be read after `conflicts with`; empty
-        where it acts."""
-        rules = METHOD_RULES | dict(self.algorithm.rules)
-        if option not in rules:
+        """Why an option has no effect in this run, to follow `conflicts with` in a message; empty if
+        it has one."""
+        rule = self.algorithm.rules.get(option) or METHOD_RULES.get(option)
+        if rule is None:
             return ""
-        return rules[option](
+        return rule(
             {name.rpartition(".")[2]: value for name, value in self.hashed_fields().items()}
         )
 
     def run_name(self) -> str:
-        """`suite/task/method/seed-3-1a2b3c4d`: from what acts in this run alone, never from the
-        clock."""
-        added = self._added_fields_at_default()
-        acting = {
+        """`suite/task/method/seed-3-1a2b3c4d`. The hash covers the values that have an effect in this
+        run, never the clock."""
+        omitted = {name for name, is_omitted, _ in self._learning_fields() if is_omitted}
+        effective = {
             name: value
             for name, value in self.hashed_fields().items()
-            if name not in added and not self.why_inactive(name.rpartition(".")[2])
+            if name not in omitted and not self.why_inactive(name.rpartition(".")[2])
         }
-        digest = hashlib.sha256(json.dumps(acting, sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(effective, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.task}/{self.method_name}/seed-{self.seed}-{digest}"

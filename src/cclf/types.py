@@ -7,7 +7,7 @@ GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -132,10 +132,18 @@ MakeEnv = Callable[..., Any]
 MakeVectorEnv = Callable[..., Any]
 
 
+@runtime_checkable
 class Policy(Protocol):
     """What evaluation needs: the deterministic action for one stack of frames."""
 
     def evaluation_action(self, observation: Tensor) -> Tensor: ...
+
+
+class SamplingPolicy(Protocol):
+    """A policy whose actions are sampled in evaluation too."""
+
+    # (N, ...) and uniform random numbers (N, num_actions) -> (N,)
+    def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray: ...
 
 
 class ExportedPolicy(NamedTuple):

@@ -13,12 +13,19 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from cclf import extras, presets
+from cclf import presets
 from cclf.algorithms.registry import algorithm_of, env_factory, make_agent
 from cclf.config import Config
 from cclf.console import say, warn
 from cclf.envs.registry import task_note
-from cclf.errors import ConfigError, WorkerError
+from cclf.errors import (
+    ConfigError,
+    WorkerError,
+    install_hint,
+    missing_packages,
+    rendering_extras,
+    require_extras,
+)
 from cclf.storage import run_folder
 from cclf.storage.checkpoint import common_checkpoint_steps
 from cclf.storage.failure import NonFiniteError, check_finite, check_not_failed
@@ -101,15 +108,13 @@ def _without_missing_extras(configs: list[Config]) -> list[Config]:
     """Configs without video and TensorBoard where their packages are missing. Both are on by default,
     so a warning is enough."""
     if configs[0].run.tracker != "none":
-        extras.require_extras(f"--tracker {configs[0].run.tracker}", [configs[0].run.tracker])
-    rendering = {extra for config in configs for extra in extras.rendering_extras(config.task)}
-    no_video = (
-        extras.missing_packages(["video", *sorted(rendering)]) if configs[0].run.video else {}
-    )
-    no_tensorboard = extras.missing_packages(["tensorboard"]) if configs[0].run.tensorboard else {}
+        require_extras(f"--tracker {configs[0].run.tracker}", [configs[0].run.tracker])
+    rendering = {extra for config in configs for extra in rendering_extras(config.task)}
+    no_video = missing_packages(["video", *sorted(rendering)]) if configs[0].run.video else {}
+    no_tensorboard = missing_packages(["tensorboard"]) if configs[0].run.tensorboard else {}
     for what, missing in (("video", no_video), ("TensorBoard", no_tensorboard)):
         if missing:
-            warn(f"no {what}, it needs {extras.install_hint(missing)}")
+            warn(f"no {what}, it needs {install_hint(missing)}")
     video, tensorboard = (
         configs[0].run.video and not no_video,
         configs[0].run.tensorboard and not no_tensorboard,
@@ -320,7 +325,7 @@ def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]
 
 
 def _precision_label(config: Config) -> str:
-    precision = getattr(config.algorithm, "precision", "fp32")
+    precision = config.algorithm.precision
     return "" if precision == "fp32" else f" in {precision}"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cclf.types import ExportedPolicy, Learner, MakeEnv, StateDict
 
 
-class A2cAlgorithm(BaseAlgorithm):
+class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
     name = "a2c"
     supported_tasks = ("grid",)
     settings_type = A2cConfig

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
 
 
-class DrQv2Algorithm(BaseAlgorithm):
+class DrQv2Algorithm(BaseAlgorithm[Drqv2Config]):
     name = "drqv2"
     supported_tasks = ("continuous",)
     settings_type = Drqv2Config

@@ -9,7 +9,7 @@ from cclf.algorithms.base import (
     validate_augmentation,
     validate_bf16,
 )
-from cclf.config import Config, Precision
+from cclf.config import AlgorithmSettings, Config, Precision
 from cclf.errors import ConfigError
 from cclf.plugins import validate_import_name
 from cclf.validation import (
@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 
 @dataclass(frozen=True)
-class Drqv2Config:
+class Drqv2Config(AlgorithmSettings):
     """DrQ-v2."""
 
     base: ClassVar[str] = "drqv2"
@@ -100,8 +100,8 @@ class Drqv2Config:
     def __post_init__(self) -> None:
         validate_fields(self)
 
-    def check(self, config: Config) -> None:
-        """Refuse what does not go together with the rest of a run."""
+    def validate(self, config: Config) -> None:
+        """Raise ConfigError if the settings conflict with the rest of a run."""
         validate_augmentation(config.method, "DrQ-v2", augmentations=("shift",))
         if self.encoder:
             validate_import_name("encoder", self.encoder, "my_encoders:my_encoder")

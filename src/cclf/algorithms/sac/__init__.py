@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
 
 
-class SacAlgorithm(BaseAlgorithm):
+class SacAlgorithm(BaseAlgorithm[SacConfig]):
     name = "sac"
     supported_tasks = ("continuous",)
     settings_type = SacConfig

@@ -10,7 +10,7 @@ from cclf.algorithms.base import (
     validate_augmentation,
     validate_bf16,
 )
-from cclf.config import Config, ObservationType, Precision
+from cclf.config import AlgorithmSettings, Config, ObservationType, Precision
 from cclf.errors import ConfigError
 from cclf.plugins import validate_import_name
 from cclf.validation import (
@@ -60,11 +60,11 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 
 @dataclass(frozen=True)
-class SacConfig:
+class SacConfig(AlgorithmSettings):
     """Soft actor-critic from pixels or state."""
 
     base: ClassVar[str] = "sac"
-    observes: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
+    supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
     rules: ClassVar[Mapping[str, Rule]] = RULES
     always_hashed: ClassVar[frozenset[str]] = names(
         """
@@ -146,8 +146,8 @@ class SacConfig:
                 "must be below it"
             )
 
-    def check(self, config: Config) -> None:
-        """Refuse what does not go together with the rest of a run."""
+    def validate(self, config: Config) -> None:
+        """Raise ConfigError if the settings conflict with the rest of a run."""
         observe, method = config.env.observe, config.method
         known: dict[str, Any] = {"augmentations": ("random-crop", "centre-crop")}
         if observe == "state":
