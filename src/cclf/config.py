@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 else:
     from typing import TypeVar
 
-Overrides = dict[str, Any]  # values by field name
 Precision = Literal["fp32", "tf32", "bf16"]
 PrecisionOption = Literal["auto", "fp32", "tf32", "bf16"]
 CURIOSITIES = ("belief", "shuffled", "even")  # implemented in `cclf.curiosity`

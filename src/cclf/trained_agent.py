@@ -33,6 +33,7 @@ class TrainedAgent:
             agent.close()
         self.config = read_config(folder)
         self.policy: Policy | SamplingPolicy = agent.policy
+        self._networks = evaluation_networks(agent.policy)
         self._random = np.random.default_rng(derive(seed, "act"))
         self._num_actions, self._history = None, None
         if agent.spec is not None:
@@ -71,8 +72,7 @@ class TrainedAgent:
         validate_value("seed", seed, Seed)
         config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
         with default_settings(), closing(make_agent(config, self._device)) as agent:
-            weights = evaluation_networks(self.policy).state_dict()
-            evaluation_networks(agent.policy).load_state_dict(weights)
+            evaluation_networks(agent.policy).load_state_dict(self._networks.state_dict())
             return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
 
     def _frame_stack(self) -> FrameStack:

@@ -97,6 +97,14 @@ class HasState(Protocol):
     def load_state_dict(self, state: StateDict) -> object: ...
 
 
+@runtime_checkable
+class HasNetworks(Protocol):
+    """An algorithm or a policy of which evaluation needs the networks alone."""
+
+    @property
+    def networks(self) -> nn.Module: ...
+
+
 class Env(HasState, Protocol):
     """One environment. An agent step repeats the action and renders once."""
 
@@ -235,12 +243,11 @@ class Learner(HasState, Protocol):
     tensors, arrays, numbers, text, lists and dicts. It contains the keys `algorithm` and `updates`.
     """
 
-    algorithm: (
-        Any  # is evaluated: `HasState`, with `networks` if they are all that evaluation needs
-    )
     metric_names: tuple[str, ...]  # columns of train.csv, including those of `replay_metrics`
     updates: int
 
+    @property
+    def algorithm(self) -> HasState: ...  # evaluation copies it, or its networks (`HasNetworks`)
     def step(self, env_steps: int) -> StepResult: ...  # `env_steps` before this step
     def replay_metrics(self) -> dict[str, float]: ...  # called once for each row of train.csv
     def close(self) -> None: ...

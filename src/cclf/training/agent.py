@@ -29,7 +29,7 @@ from cclf.training.evaluation import (
 )
 from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.workers import LocalEnvs
-from cclf.types import EnvSpec, Policy
+from cclf.types import EnvSpec, HasNetworks, HasState, Policy
 
 
 class Agent(NamedTuple):
@@ -60,9 +60,9 @@ def make_default_agent(env: Any, policy: Policy, frame_stack: int, device: torch
     return Agent(policy, evaluate_async, env.close, env.spec)
 
 
-def evaluation_networks(algorithm: Any) -> Any:
+def evaluation_networks(algorithm: HasState) -> HasState:
     """The part of an algorithm that evaluation copies: its networks, or all of it."""
-    return getattr(algorithm, "networks", algorithm)
+    return algorithm.networks if isinstance(algorithm, HasNetworks) else algorithm
 
 
 def load_agent(
