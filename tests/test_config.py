@@ -18,7 +18,7 @@ from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.registry import algorithms
 from cclf.algorithms.sac.config import SacConfig
-from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
+from cclf.config import AlgorithmSettings, Config, EnvConfig, MethodConfig, RunConfig
 from cclf.errors import ConfigError
 
 PLAIN = {"selection": "all", "prioritisation": False, "regularisation": False, "reward": False}
@@ -193,6 +193,31 @@ def test_every_number_has_a_range(kind, name):
 def test_a_run_refuses_names_and_seeds_that_are_none(name, bad):
     with pytest.raises(ConfigError, match=f"^{name}="):
         Config(**{"task": "toy/reach", "method_name": "cclf", "algorithm": SacConfig(), name: bad})
+
+
+def test_config_refuses_settings_that_are_no_algorithm_settings():
+    with pytest.raises(ConfigError, match=r"^algorithm=\{\} must be AlgorithmSettings"):
+        Config("toy/reach", "cclf", algorithm={})
+
+
+def test_settings_without_a_precision_are_float32():
+    @dataclasses.dataclass(frozen=True)
+    class Settings(AlgorithmSettings):
+        base = "sac"
+
+        def updates_at(self, agent_steps):
+            return agent_steps
+
+    config = Config("toy/reach", "cclf", Settings())
+    assert (config.algorithm.precision, config.algorithm.encoder) == ("fp32", "")
+    assert config.resolve_precision(gpu=True) is config
+    assert "precision" not in config.to_dict()["algorithm"], "only fields are written"
+
+
+def test_with_settings_changes_the_settings_of_the_algorithm_alone():
+    changed = BASE.with_settings(batch_size=7)
+    assert changed.algorithm.batch_size == 7
+    assert changed.with_settings(batch_size=BASE.algorithm.batch_size) == BASE
 
 
 def test_a_window_of_re3_holds_at_least_one_update():

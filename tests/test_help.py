@@ -89,4 +89,4 @@ def test_help_flows_as_one_paragraph():
     assert "What it changes is shown below" in " ".join(
         line.strip("│ ") for line in shown("train", "toy/reach").splitlines()
     )
-    assert "│ except `env_steps`, which says when to stop." in shown("train", "toy/reach")
+    assert "except `env_steps`, which says when to stop." in shown("train", "toy/reach")

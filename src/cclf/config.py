@@ -35,7 +35,7 @@ else:
 
 Precision = Literal["fp32", "tf32", "bf16"]
 PrecisionOption = Literal["auto", "fp32", "tf32", "bf16"]
-CURIOSITIES = ("belief", "shuffled", "even")  # implemented in `cclf.curiosity`
+CURIOSITIES = ("belief", "shuffled", "even")  # implemented in cclf.curiosity
 IMPORTED_OPTIONS = ("encoder", "curiosity")  # may be MODULE:NAME of the user's code
 CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # the group of other packages' measures
 # The kinds of tasks: pixels or state with continuous or discrete actions, and grids that are stepped
@@ -57,8 +57,8 @@ class EnvConfig:
     )
 
     observe: ObservationType = "pixels"
-    """pixels: frames, rendered where the environment gives none. state: the numbers that it gives
-    as its observation (`gym/` tasks by SAC)."""
+    """pixels: frames, rendered if the environment returns none. state: the vector of numbers that the
+    environment returns (`gym/` tasks with SAC)."""
     frame_pixels: PositiveInt = 100
     """Side of the square frame that the environment renders and the replay stores."""
     crop_pixels: PositiveInt = 84
@@ -98,36 +98,36 @@ class MethodConfig:
     views: Annotated[int, Range(1, 64)] = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
-    """Which views enter the losses: all, or the anchor and the one chosen by Eq. (4) or Eq. (5)."""
+    """Views that enter the losses. all: every view. overlap, curiosity: the anchor and the view that
+    Eq. (4) or Eq. (5) selects."""
     contrastive: bool = True
-    """Train encoder and belief by the contrastive loss, Eq. (8)."""
+    """Train the encoder and the belief with the contrastive loss, Eq. (8)."""
     prioritisation: bool = True
-    """Replay by curiosity, Eq. (6)."""
+    """Sample the replay in proportion to curiosity, Eq. (6)."""
     regularisation: bool = True
-    """Weight Q loss, target and contrastive loss by curiosity, Eq. (7) and (8)."""
+    """Weight the Q loss, its target and the contrastive loss by curiosity, Eq. (7) and (8)."""
     reward: bool = True
-    """Pay curiosity as an intrinsic reward, Eq. (9)."""
+    """Add curiosity to the reward as an intrinsic reward, Eq. (9)."""
     priority_momentum: Fraction = 0.99
-    """Share of the old priority that stays, Eq. (6)."""
+    """Fraction of the old priority that an update keeps, Eq. (6)."""
     bonus_temperature: ZeroOrMore = 0.2
     """Scale of the intrinsic reward before it decays, Eq. (9)."""
     bonus_decay_per_env_step: ZeroOrMore = 2e-5
-    """How fast the intrinsic reward decays, exponentially, Eq. (9)."""
+    """Exponential decay rate of the intrinsic reward, Eq. (9)."""
     contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean"
-    """Eq. (8): the paper sums over the batch, the released code divides by the sum of the
-    weights."""
+    """Reduction of Eq. (8) over the batch: the sum (paper), or the mean weighted by curiosity
+    (released code)."""
     bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus"
-    """r_max in Eq. (9): maxima so far of reward and curiosity (paper), or maxima from 1e-5 of
-    reward and of the bonus already scaled and decayed, used before this batch enters them
-    (released code), or 1, the bound of both on MiniGrid."""
+    """The running maxima in Eq. (9). of-curiosity: of reward and curiosity (paper). of-paid-bonus: of
+    reward and of the scaled and decayed bonus, starting at 1e-5 and without the current batch
+    (released code). one: 1, the bound of both on MiniGrid."""
     negatives: Literal["all", "distinct"] = "all"
-    """Keys a belief competes with: the whole batch as in the paper, or each distinct observation
+    """Keys in the denominator of a belief: all of the batch (paper), or each distinct observation
     once."""
     curiosity: str = "belief"
-    """How curiosity is measured. belief: the paper's. Two controls: shuffled, its permutation over
-    the batch, and even, its batch mean. Or a measure of your own: MODULE:NAME of a
-    `cclf.curiosity.CuriosityMeasure`, or the name under which a package adds it; see
-    docs/extending.md. Runs the module's code."""
+    """The measure of curiosity. belief: the paper's. shuffled, even: two controls, its permutation over
+    the batch and its batch mean. MODULE:NAME: a `cclf.curiosity.CuriosityMeasure` of your own, whose
+    module is imported; a package can also add one under a plain name (see docs/extending.md)."""
 
     @property
     def num_loss_views(self) -> int:
@@ -192,7 +192,7 @@ class MethodConfig:
 
 
 def _validate_curiosity(name: str) -> None:
-    """Imports nothing: whether MODULE:NAME exists is known when it is used."""
+    """Raise ConfigError unless the name is known or has the form MODULE:NAME. Nothing is imported."""
     if ":" in name:
         plugins.validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
         return
@@ -206,48 +206,48 @@ def _validate_curiosity(name: str) -> None:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How long, where, and what is written. Nothing here changes what is learned, except
-    `env_steps`, which says when to stop."""
+    """How long a run trains, on which device, and what it writes. No option here changes what is
+    learned, except `env_steps`, which says when to stop."""
 
     env_steps: StepCount = 100_000
-    """The budget, in environment steps (agent steps x action repeat)."""
+    """The budget in environment steps (agent steps x action repeat)."""
     eval_every_env_steps: StepCount = 10_000
     """Environment steps between two evaluations."""
     eval_episodes: PositiveInt = 10
     """Episodes of each evaluation."""
     eval_workers: Annotated[int, Range(0, 256)] | None = None
     """Processes that run evaluation episodes while training goes on. With 0 the training process
-    runs them: SAC and DrQ-v2 on a GPU between training steps, otherwise training waits. By default
-    one for each episode on a GPU, as far as there are cores, and 0 on a CPU."""
+    runs them: SAC and DrQ-v2 on a GPU between training steps, otherwise training waits. The default
+    is 0 on a CPU, and on a GPU one for each episode, at most one for each core."""
     keep_replay: bool = True
-    """Leave the replay of a finished run on disk: a larger --env-steps goes on with it, and `cclf
-    inspect` looks into it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""
+    """Keep the replay of a finished run on disk, so that a larger --env-steps can resume the run and
+    `cclf inspect` can read it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""
     final_eval_episodes: Annotated[int, Range(0, 100_000)] = 0
-    """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
+    """Episodes of one more evaluation at the end of the budget, written to final.csv; 0 for none."""
     log_every_agent_steps: StepCount = 100
     """Agent steps between two rows of train.csv."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     threads: Annotated[int, Range(0, 1024)] = 0
-    """CPU threads of PyTorch; 0 is one beside a GPU, where more get in the way, and PyTorch's
-    default on a CPU."""
+    """CPU threads of PyTorch. 0 is PyTorch's default on a CPU, and one thread with a GPU, where more
+    slow it down."""
     video: bool = True
-    """Write an mp4 of one episode of the last evaluation. Without its packages (pip extra `video`,
-    on MiniGrid also `minigrid`) a warning says so before the first step, and the run goes on
-    without."""
+    """Write an mp4 of one episode of the last evaluation. If its packages are missing (pip extra
+    `video`, on MiniGrid also `minigrid`), the run begins with a warning and has no video."""
     tensorboard: bool = True
-    """Mirror the tables in TensorBoard. Without its package (pip extra `tensorboard`) a warning
-    says so, as for the video."""
+    """Log to TensorBoard what is written to the tables. If its package is missing (pip extra
+    `tensorboard`), the run begins with a warning."""
     tracker: Literal["none", "trackio", "wandb"] = "none"
-    """Show the run in a tracker too: trackio (on this machine, no account) or wandb (Weights &
-    Biases; WANDB_MODE=offline works). Each is a pip extra."""
+    """Log to an experiment tracker too: trackio (on this machine, without an account) or wandb
+    (Weights & Biases, also with WANDB_MODE=offline). Each is a pip extra."""
     cuda_graphs: bool = True
-    """On a GPU, start the kernels of an update as one."""
+    """On a GPU, launch the kernels of an update as one CUDA graph."""
     compile: bool = True
-    """On a GPU, fuse the kernels of the encoder; costs ten to twenty seconds at the start."""
+    """On a GPU, compile the update with torch.compile, which takes ten to twenty seconds at the
+    start."""
     deterministic: bool = False
-    """On a GPU, kernels that give the same bits each time, wherever PyTorch has one; slower. CPU
-    runs are always deterministic."""
+    """On a GPU, use deterministic kernels where PyTorch has them, which is slower. CPU runs are always
+    deterministic."""
 
     def __post_init__(self) -> None:
         validate_fields(self)
