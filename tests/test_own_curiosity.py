@@ -262,16 +262,16 @@ def test_entry_points_name_measures(
 
 
 def test_results_of_a_curiosity_that_is_not_installed_are_still_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = tmp_path / "runs"
-    assert train("belief", runs) == 0
-    run = only_run(runs)
+    monkeypatch.chdir(tmp_path)  # `cclf results` writes below the working directory
+    assert train("belief", tmp_path) == 0
+    run = only_run(tmp_path)
     config = json.loads((run / "config.json").read_text())
     config |= {"method_name": "cclf-ranks", "method": config["method"] | {"curiosity": "ranks"}}
     (run / "config.json").write_text(json.dumps(config))
-    for command, out in (("results", "collected"), ("report", "report.html")):
-        assert cli.main([command, str(runs), "--out", str(tmp_path / out)]) == 0
+    for words in (["results"], ["report", "--out", str(tmp_path / "report.html")]):
+        assert cli.main([words[0], str(tmp_path), *words[1:]]) == 0
     assert "cclf-ranks" in (tmp_path / "report.html").read_text()
     assert "cclf-ranks" in capsys.readouterr().out
     assert cli.main(["evaluate", str(run), "--episodes", "1"]) == 2
