@@ -1,4 +1,4 @@
-"""Packages that are not there: said before the work, and never the end of a run that is trained."""
+"""Missing packages: reported before the work begins, and never an error at the end of a run."""
 
 import re
 import sys
@@ -36,7 +36,7 @@ def hide(monkeypatch, *modules):
         monkeypatch.setitem(sys.modules, module, None)
 
 
-def test_the_extras_are_those_of_the_package():
+def test_extras_are_those_of_pyproject():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     for extra, modules in EXTRAS.items():
         line = re.search(rf"^{extra} = (.*)$", text, re.MULTILINE)[1]
@@ -47,7 +47,7 @@ def test_the_extras_are_those_of_the_package():
     ("config", "module", "extra"),
     [(SAC, "imageio", "video"), (SAC, "imageio_ffmpeg", "video"), (GRIDS, "minigrid", "minigrid")],
 )
-def test_a_run_without_the_packages_of_its_video_says_so_first_and_is_trained(
+def test_run_without_the_packages_of_video_begins_with_a_warning(
     tmp_path, monkeypatch, config, module, extra
 ):
     hide(monkeypatch, module)
@@ -62,7 +62,7 @@ def test_a_run_without_the_packages_of_its_video_says_so_first_and_is_trained(
     assert len(rows(folder / "eval.csv")) == 1
 
 
-def test_a_run_without_tensorboard_says_so_first(tmp_path, monkeypatch):
+def test_run_without_tensorboard_begins_with_a_warning(tmp_path, monkeypatch):
     hide(monkeypatch, "tensorboard")
     config = tiny_config(env_steps=30, tensorboard=True)
     code, _, err = train(tmp_path, config)
@@ -92,9 +92,7 @@ BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'"
         (GRIDS, VectorMiniGrid, "render"),
     ],
 )
-def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(
-    tmp_path, monkeypatch, config, owner, name
-):
+def test_failed_video_is_a_warning(tmp_path, monkeypatch, config, owner, name):
     monkeypatch.setattr(owner, name, raising(BROKEN))
     code, out, err = train(tmp_path, config)
     folder = tmp_path / config.run_name()
@@ -107,7 +105,7 @@ def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(
     assert "finished before" in train(tmp_path, config)[2]
 
 
-def test_half_a_video_is_removed(tmp_path, monkeypatch):
+def test_incomplete_video_is_removed(tmp_path, monkeypatch):
     def half(path, _):
         Path(path).write_bytes(b"half")
         raise BROKEN
@@ -131,7 +129,7 @@ class Unseen:
 
 
 @pytest.mark.slow  # a worker imports all that this file does
-def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
+def test_failed_rendering_in_a_worker_ends_no_evaluation():
     policy = make_learner(SAC, CPU).algorithm
     pool = EnvWorkers([Unseen], 1, "toy")
     try:
@@ -159,7 +157,7 @@ def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
-def test_a_command_that_needs_a_package_refuses_before_it_begins(
+def test_command_without_its_package_fails_before_it_begins(
     trained, tmp_path, monkeypatch, words, module, extra
 ):
     hide(monkeypatch, module)
@@ -178,7 +176,7 @@ def trained(tmp_path_factory):
     return out / config.run_name()
 
 
-def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
+def test_doctor_names_missing_modules_and_their_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
     lacking = missing_packages(("video", "plots", "tensorboard"))
     finding = next(
@@ -191,7 +189,7 @@ def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     assert finding.status == "note"
 
 
-def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):
+def test_tensorboard_that_cannot_be_imported_is_a_warning(tmp_path, monkeypatch, capsys):
     hide(monkeypatch, "torch.utils.tensorboard")
     assert make_loggers(tiny_config(tensorboard=True), tmp_path, 0) == []
     assert capsys.readouterr().err.startswith("cclf: warning: no TensorBoard: ")

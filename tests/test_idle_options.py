@@ -1,5 +1,5 @@
-"""Every option acts or is refused: each field of each base algorithm and method is changed, and the
-run must change with it."""
+"""Every option has an effect or is refused: each field of each base algorithm and method is changed,
+and the run must change too."""
 
 import dataclasses
 import hashlib
@@ -203,7 +203,7 @@ IN_SLOW_LANE = ("rainbow", "sac, state")  # the longest runs, and those much lik
 @pytest.mark.parametrize(
     ("base", "method"), [pair for pair in WITH_ALL_PIECES if pair[0] not in IN_SLOW_LANE]
 )
-def test_every_option_of_cclf_acts_or_is_refused(base, method):
+def test_every_option_of_cclf_has_an_effect_or_is_refused(base, method):
     walk(base, method)
 
 
@@ -212,13 +212,13 @@ def test_every_option_of_cclf_acts_or_is_refused(base, method):
     ("base", "method"),
     [pair for pair in PAIRS if pair not in WITH_ALL_PIECES or pair[0] in IN_SLOW_LANE],
 )
-def test_every_option_of_every_method_acts_or_is_refused(base, method):
+def test_every_option_of_every_method_has_an_effect_or_is_refused(base, method):
     walk(base, method)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("base", "method"), PAIRS)
-def test_no_option_is_refused_that_would_act(base, method):
+def test_no_option_with_an_effect_is_refused(base, method):
     assert refused_needlessly(base, method) == []
 
 
@@ -285,14 +285,14 @@ def test_no_option_is_refused_that_would_act(base, method):
         ("atari/Pong", "drq", "algorithm", "double_q", False, "target_every_agent_steps=1"),
     ],
 )
-def test_the_refusal_names_both(task, method, group, option, value, other):
+def test_refusal_names_both_options(task, method, group, option, value, other):
     defaults = presets.resolve(task, method)
     pattern = rf"^{option}={value} conflicts with .*{re.escape(other)}.*: it would do nothing"
     with pytest.raises(ConfigError, match=pattern):
         reject_inactive_options(changed(defaults, group, option, value), defaults)
 
 
-def test_the_two_lists_of_coefficients_may_be_exchanged_where_they_differ():
+def test_contrastive_list_has_an_effect_where_the_lists_differ():
     defaults = presets.resolve("atari/Pong", "cclf")
     assert not defaults.why_inactive("contrastive_list")
     reject_inactive_options(changed(defaults, "algorithm", "contrastive_list", "curl"), defaults)
