@@ -30,7 +30,12 @@ from cclf.validation import (
 
 Precision = Literal["fp32", "tf32", "bf16"]
 CURIOSITIES = ("belief", "shuffled", "even")  # `cclf.curiosity` has their implementation
-IMPORTED_OPTIONS = ("encoder", "curiosity")  # their values may be MODULE:NAME of the user's code
+AUGMENTATIONS = ("random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise")
+IMPORTED_OPTIONS = (
+    "encoder",
+    "curiosity",
+    "augmentation",
+)  # their values may be MODULE:NAME of the user's code
 CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # entry points of other packages' measures
 # What an environment is to a learner: pixels with continuous or discrete actions, or grids stepped
 # as one.
@@ -81,12 +86,13 @@ class MethodConfig:
         """
     )
 
-    augmentation: Literal[
-        "random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise"
-    ] = "random-crop"
-    """"none" duplicates the observation, as on MiniGrid: its two views are the same. On Atari
-    "crop-pad-crop" is CURL's (84 to 80 pixels, padded to 88, back to 84), "shift" is DrQ's
-    (padded to 92, back to 84). "noise" is for state: Gaussian, on every number."""
+    augmentation: str = "random-crop"
+    """How views are made: random-crop, centre-crop, crop-pad-crop, shift, noise or none. On Atari
+    crop-pad-crop is CURL's (84 to 80 pixels, padded to 88, back to 84) and shift is DrQ's (padded to
+    92, back to 84). noise is for state: Gaussian, on every number. none duplicates the observation,
+    as on MiniGrid: its two views are the same. Or an augmentation of your own, for SAC and DrQ-v2 on
+    pixels: MODULE:FUNCTION, which gets the crops or shifts (N, C, H, W) and a torch.Generator and
+    returns images of the same shape and type. Runs the module's code."""
     views: Annotated[int, Range(1, 64)] = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
@@ -127,6 +133,10 @@ class MethodConfig:
         return self.views if self.selection == "all" else 2
 
     @property
+    def has_custom_augmentation(self) -> bool:
+        return ":" in self.augmentation
+
+    @property
     def needs_curiosity(self) -> bool:
         return (
             self.selection == "curiosity"
@@ -144,6 +154,7 @@ class MethodConfig:
     def __post_init__(self) -> None:
         validate_fields(self)
         _validate_curiosity(self.curiosity)
+        _validate_augmentation(self.augmentation)
         pieces = [
             name for name in ("prioritisation", "regularisation", "reward") if getattr(self, name)
         ]
@@ -194,6 +205,16 @@ def _validate_curiosity(name: str) -> None:
         raise ConfigError(
             f"curiosity={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
             "or MODULE:NAME of your own"
+        )
+
+
+def _validate_augmentation(name: str) -> None:
+    if ":" in name:
+        validate_import_name("augmentation", name, "my_augmentations:my_augmentation")
+    elif name not in AUGMENTATIONS:
+        raise ConfigError(
+            f"augmentation={name} is unknown{did_you_mean(name, AUGMENTATIONS)}: use one of "
+            f"{', '.join(AUGMENTATIONS)}, or MODULE:FUNCTION of your own"
         )
 
 
@@ -294,11 +315,12 @@ class Config:
     @property
     def imported_names(self) -> dict[str, str]:
         """Names in modules that this run imports, by the option that gives them: a task
-        gym/MODULE:ID, an encoder MODULE:FUNCTION, a curiosity MODULE:NAME."""
+        gym/MODULE:ID, an encoder, a curiosity or an augmentation MODULE:NAME."""
         given = {
             "task": self.task,
             "encoder": str(getattr(self.algorithm, "encoder", "")),
             "curiosity": self.method.curiosity,
+            "augmentation": self.method.augmentation,
         }
         return {option: name for option, name in given.items() if ":" in name}
 

@@ -284,8 +284,12 @@ def validate_augmentation(
     learner: str,
     augmentations: tuple[str, ...],
     selections: tuple[str, ...] = ("all", "overlap", "curiosity"),
+    custom: bool = False,
 ) -> None:
-    """Refuse an augmentation or a selection that this base algorithm does not have."""
+    """Refuse an augmentation or a selection that this base algorithm does not have. `custom`: it can
+    use an augmentation of the user's own."""
+    if custom and method.has_custom_augmentation:
+        augmentations = (method.augmentation,)
     for name, known in (("augmentation", augmentations), ("selection", selections)):
         if getattr(method, name) not in known:
             chosen = f"{name}={getattr(method, name)}"

@@ -73,7 +73,9 @@ def gallery(
         with torch.no_grad():
             error = {"td_error": adapter.td_error(batch, noise, env_steps)}
         return (
-            columns(adapter, batch, views, appraisal) | {"again": transition_curiosity(again)} | error
+            columns(adapter, batch, views, appraisal)
+            | {"again": transition_curiosity(again)}
+            | error
         )
 
     table = table_of(samples, batch_size, read)

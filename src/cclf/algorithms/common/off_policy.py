@@ -106,9 +106,7 @@ class OffPolicyLearner:
         if graph_cycle is not None:
             self._collect = GraphedPolicy(self._collect, [acting])
             streams = [generators[name] for name in ("replay", "augment", "policy")]
-            self._run_update = GraphedUpdate(
-                self._draw_and_update, graph_cycle, algorithm, streams
-            )
+            self._run_update = GraphedUpdate(self._draw_and_update, graph_cycle, algorithm, streams)
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
         self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
         self.update_every_agent_steps = update_every_agent_steps

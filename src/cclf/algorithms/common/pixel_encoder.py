@@ -71,6 +71,7 @@ class ConvEncoder(nn.Module):
 
     def _weights_and_biases(self) -> list[tuple[Tensor, Tensor]]:
         parameters = list(self.parameters())  # weight, bias, weight, bias, ...
+        layers: list[tuple[Tensor, Tensor]]
         layers = list(zip(parameters[::2], parameters[1::2], strict=True))
         if self.pixel_offset:
             # Without padding W (x - c) + b = W x + (b - c sum W), so every kernel can compute it.
