@@ -29,7 +29,12 @@ LIGHT = {
         for name in ALGORITHMS
         for part in ("__init__", "config", "presets")
     ),
-    *("algorithms/rainbow/coefficients", "analysis/__init__", "analysis/experiments"),
+    *(
+        "algorithms/common/off_policy_base",
+        "algorithms/rainbow/coefficients",
+        "analysis/__init__",
+        "analysis/experiments",
+    ),
 }
 # Each layer and those that it may import, apart from itself and the light modules.
 MAY_IMPORT = {
@@ -228,7 +233,7 @@ def test_classes_inherit_from_modules_named_tuples_protocols_and_abstract_classe
         *("nn.Module", "torch.autograd.Function", "NamedTuple", "Protocol", "ValueError", "ABC"),
         *("HasState", "Policy", "CuriosityMeasure", "Generic"),
         # an interface with defaults, and the algorithms that implement it
-        *("ABC", "BaseAlgorithm", "AlgorithmSettings"),
+        *("ABC", "BaseAlgorithm", "AlgorithmSettings", "OffPolicyBase"),
     }
     for _, node in nodes(ast.ClassDef):
         if "ABC" in map(ast.unparse, node.bases):

@@ -13,7 +13,7 @@ import torch
 
 from cclf import presets, validation
 from cclf.algorithms.registry import algorithms, make_agent, make_learner
-from cclf.config import CURIOSITIES, Config, EnvConfig, MethodConfig
+from cclf.config import AUGMENTATIONS, CURIOSITIES, Config, EnvConfig, MethodConfig
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options
 from cclf.validation import METHOD_RULES
@@ -84,6 +84,8 @@ def other_values(name: str, kind: object, value: object) -> list[object]:
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if name == "curiosity":
         return [measure for measure in CURIOSITIES if measure != value]
+    if name == "augmentation":
+        return [augmentation for augmentation in AUGMENTATIONS if augmentation != value]
     if get_origin(kind) is Literal:
         return [choice for choice in get_args(kind) if choice != value]
     if isinstance(value, bool):

@@ -11,8 +11,8 @@ from cclf import presets
 from cclf.algorithms.base import CONTROLS
 from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
 from cclf.algorithms.registry import algorithms
-from cclf.algorithms.sac.learner import make_sac
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
+from cclf.algorithms.sac.sac import SAC
 from cclf.commands.train import all_configs, train_config
 from cclf.config import PIECES, MethodConfig
 from cclf.envs.registry import known_tasks
@@ -95,7 +95,7 @@ def test_adam_moments_are_those_of_the_papers_table():
         env=replace(config.env, crop_pixels=16),
         algorithm=replace(config.algorithm, hidden_dim=8),
     )
-    sac = make_sac(small, 6, torch.device("cpu"))
+    sac = SAC(small, 6, torch.device("cpu"))
     rates = {name: optimizer.lr for name, optimizer in sac.optimizers.items()}
     betas = {name: optimizer.betas for name, optimizer in sac.optimizers.items()}
     assert rates == {"critic": 2e-4, "actor": 2e-4, "contrastive": 2e-4, "temperature": 1e-4}

@@ -36,7 +36,9 @@ else:
 Precision = Literal["fp32", "tf32", "bf16"]
 PrecisionOption = Literal["auto", "fp32", "tf32", "bf16"]
 CURIOSITIES = ("belief", "shuffled", "even")  # implemented in cclf.curiosity
-IMPORTED_OPTIONS = ("encoder", "curiosity")  # may be MODULE:NAME of the user's code
+AUGMENTATIONS = ("random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise")
+# Options whose value may be MODULE:NAME of the user's code.
+IMPORTED_OPTIONS = ("encoder", "curiosity", "augmentation")
 CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # the group of other packages' measures
 # The kinds of tasks: pixels or state with continuous or discrete actions, and grids that are stepped
 # as one vectorized environment.
@@ -89,12 +91,13 @@ class MethodConfig:
         """
     )
 
-    augmentation: Literal[
-        "random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise"
-    ] = "random-crop"
-    """"none" duplicates the observation, as on MiniGrid: its two views are the same. On Atari
-    "crop-pad-crop" is CURL's (84 to 80 pixels, padded to 88, back to 84), "shift" is DrQ's
-    (padded to 92, back to 84). "noise" is for state: Gaussian, on every number."""
+    augmentation: str = "random-crop"
+    """How views are made: random-crop, centre-crop, crop-pad-crop, shift, noise or none. On Atari
+    crop-pad-crop is CURL's (84 to 80 pixels, padded to 88, back to 84) and shift is DrQ's (padded to
+    92, back to 84). noise is for state: Gaussian, on every number. none duplicates the observation,
+    as on MiniGrid: its two views are the same. Or an augmentation of your own, for SAC and DrQ-v2 on
+    pixels: MODULE:FUNCTION, which gets the crops or shifts (N, C, H, W) and a torch.Generator and
+    returns images of the same shape and type. Runs the module's code."""
     views: Annotated[int, Range(1, 64)] = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
@@ -141,6 +144,10 @@ class MethodConfig:
         return max(self.views, 2) if self.contrastive else self.views
 
     @property
+    def has_custom_augmentation(self) -> bool:
+        return ":" in self.augmentation
+
+    @property
     def active_pieces(self) -> list[str]:
         """Those of the four `PIECES` that are on."""
         on = (self.selection == "curiosity", self.prioritisation, self.regularisation, self.reward)
@@ -153,6 +160,7 @@ class MethodConfig:
     def __post_init__(self) -> None:
         validate_fields(self)
         _validate_curiosity(self.curiosity)
+        _validate_augmentation(self.augmentation)
         pieces = [
             "selection=curiosity" if name == "selection" else name for name in self.active_pieces
         ]
@@ -201,6 +209,16 @@ def _validate_curiosity(name: str) -> None:
         raise ConfigError(
             f"curiosity={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
             "or MODULE:NAME of your own"
+        )
+
+
+def _validate_augmentation(name: str) -> None:
+    if ":" in name:
+        plugins.validate_import_name("augmentation", name, "my_augmentations:my_augmentation")
+    elif name not in AUGMENTATIONS:
+        raise ConfigError(
+            f"augmentation={name} is unknown{did_you_mean(name, AUGMENTATIONS)}: use one of "
+            f"{', '.join(AUGMENTATIONS)}, or MODULE:FUNCTION of your own"
         )
 
 
@@ -344,6 +362,7 @@ class Config(Generic[S]):
             "task": self.task,
             "encoder": self.algorithm.encoder,
             "curiosity": self.method.curiosity,
+            "augmentation": self.method.augmentation,
         }
         return {option: name for option, name in given.items() if ":" in name}
 

@@ -174,6 +174,7 @@ class OffPolicyAlgorithm(Policy, HasState, Protocol):
     update."""
 
     metric_names: tuple[str, ...]
+    updates: int  # made so far
 
     @property
     def networks(self) -> nn.Module: ...  # evaluation takes a copy of them
@@ -182,7 +183,6 @@ class OffPolicyAlgorithm(Policy, HasState, Protocol):
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
     ) -> Any: ...
     def update(self, batch: Batch, noise: Any, env_steps: Tensor) -> UpdateResult: ...
-    def count_updates(self, value: int | None = None) -> int: ...  # reads the count, or sets it
     def collection_action(
         self,
         observation: Tensor,

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.algorithms.common import pixel_learner
-from cclf.algorithms.common.pixel_learner import num_eval_workers
+from cclf.algorithms.common import agent
+from cclf.algorithms.common.agent import num_eval_workers
 from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
@@ -465,7 +465,7 @@ def assert_same_folder(folder, undisturbed):
 def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
     make = partial(Faulty, fault, place, at_call, once)
     monkeypatch.setattr(
-        pixel_learner,
+        agent,
         "EnvWorkers",
         lambda makes, *words: EnvWorkers([make] * len(makes), *words, timeout_seconds),
     )

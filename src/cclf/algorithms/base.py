@@ -287,8 +287,12 @@ def validate_augmentation(
     learner: str,
     augmentations: tuple[str, ...],
     selections: tuple[str, ...] = ("all", "overlap", "curiosity"),
+    custom: bool = False,
 ) -> None:
-    """Raise ConfigError if the algorithm does not have this augmentation or selection."""
+    """Raise ConfigError if the algorithm does not have this augmentation or selection. With `custom`
+    it can use an augmentation of the user's own."""
+    if custom and method.has_custom_augmentation:
+        augmentations = (method.augmentation,)
     for name, value, known in (
         ("augmentation", method.augmentation, augmentations),
         ("selection", method.selection, selections),

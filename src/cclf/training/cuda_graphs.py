@@ -5,6 +5,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -131,11 +132,22 @@ class GraphedPolicy:
         graph.replay()
         return action
 
+    evaluation_action = __call__  # a `cclf.types.Policy`
+
     def _capture(self, observation: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         graph_input, graph = observation.clone(), _new_graph(self.generators)
         with torch.cuda.graph(graph):
             action = self.act(graph_input)
         return graph, graph_input, action
+
+
+class CountsUpdates(Protocol):
+    updates: int  # made so far
+
+
+@dataclass
+class UpdateCount:
+    updates: int = 0
 
 
 class GraphedUpdate:
@@ -150,11 +162,12 @@ class GraphedUpdate:
         self,
         update: Callable[[], Metrics],
         period: int,
-        count: Callable[[int | None], int],
+        counter: CountsUpdates | None,
         generators: Sequence[torch.Generator],
     ):
-        """`count` reads or sets the number of updates, which `update` branches on and increments."""
-        self.update, self.period, self.count, self.generators = update, period, count, generators
+        """`update` branches on `counter.updates` and increments it; None if it does neither."""
+        self.update, self.period, self.generators = update, period, generators
+        self.counter: CountsUpdates = counter or UpdateCount()
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]] = {}
         self.pool: Any = None  # memory that all graphs share
         self.eager_calls_left = WARMUP_CALLS
@@ -163,20 +176,20 @@ class GraphedUpdate:
         if self.eager_calls_left > 0:
             self.eager_calls_left -= 1
             return self.update()
-        updates = self.count(None)
+        updates = self.counter.updates
         phase = updates % self.period
         if phase not in self.graphs:
             try:
                 self.graphs[phase] = self._capture()
             except RuntimeError as error:
-                self.count(updates)
+                self.counter.updates = updates
                 self.eager_calls_left = sys.maxsize
                 say(f"going on without CUDA graphs: {str(error).splitlines()[0]}")
                 return self.update()
         graph, names, values = self.graphs[phase]
         graph.replay()
         # a replay does not run the Python code, but a capture did
-        self.count(updates + 1)
+        self.counter.updates = updates + 1
         return dict(zip(names, values.clone().unbind(), strict=True))
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]:

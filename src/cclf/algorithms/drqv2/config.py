@@ -32,7 +32,6 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "negatives": GRID_ONLY,
     "crop_pixels": always_inactive("DrQ-v2, which sees whole frames: set frame_pixels alone"),
     "contrastive_coefficient": requires("contrastive"),
-    "shift_pixels": requires_value("augmentation", "shift"),
     **dict.fromkeys(("conv_layers", "conv_filters"), requires_value("encoder", "")),
 }
 
@@ -102,7 +101,7 @@ class Drqv2Config(AlgorithmSettings):
 
     def validate(self, config: Config) -> None:
         """Raise ConfigError if the settings conflict with the rest of a run."""
-        validate_augmentation(config.method, "DrQ-v2", augmentations=("shift",))
+        validate_augmentation(config.method, "DrQ-v2", augmentations=("shift",), custom=True)
         if self.encoder:
             validate_import_name("encoder", self.encoder, "my_encoders:my_encoder")
         validate_bf16(config)

@@ -160,7 +160,7 @@ class BatchedLearner:
         self._learn: Callable[[], Metrics] = self._update
         if graphs:
             self._act = GraphedPolicy(self._select_view)
-            self._learn = GraphedUpdate(self._update, 1, lambda _: 0, [])
+            self._learn = GraphedUpdate(self._update, 1, None, [])
         self.metric_names = (*algorithm.metric_names, "gradient_norm")
         sums = torch.zeros(
             len(self.metric_names), len(tables.specs), dtype=torch.float64, device=device

@@ -3,7 +3,7 @@ field says so."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from cclf.algorithms.base import (
     default_precision,
@@ -43,7 +43,7 @@ def _crops_differ(values: Values) -> str:
 
 _of_pixels = excludes_value("observe", "state")
 _random_crops = any_of(
-    requires_value("augmentation", "random-crop"), requires_value("collection_view", "random-crop")
+    excludes_value("augmentation", "centre-crop"), requires_value("collection_view", "random-crop")
 )
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "negatives": GRID_ONLY,
@@ -149,10 +149,11 @@ class SacConfig(AlgorithmSettings):
     def validate(self, config: Config) -> None:
         """Raise ConfigError if the settings conflict with the rest of a run."""
         observe, method = config.env.observe, config.method
-        known: dict[str, Any] = {"augmentations": ("random-crop", "centre-crop")}
+        learner = f"SAC on observe={observe}"
         if observe == "state":
-            known = {"augmentations": ("noise", "none"), "selections": ("all", "curiosity")}
-        validate_augmentation(method, f"SAC on observe={observe}", **known)
+            validate_augmentation(method, learner, ("noise", "none"), ("all", "curiosity"))
+        else:
+            validate_augmentation(method, learner, ("random-crop", "centre-crop"), custom=True)
         if method.augmentation == "none" and method.contrastive:
             raise ConfigError(
                 "augmentation=none conflicts with contrastive=True: both of its views would be the "
