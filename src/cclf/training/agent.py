@@ -28,7 +28,7 @@ from cclf.training.evaluation import (
     wait_for_evaluation,
 )
 from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.training.workers import LocalEnvs
+from cclf.training.workers import LocalPool
 from cclf.types import EnvSpec, Policy
 
 
@@ -54,7 +54,7 @@ def make_default_agent(env: Any, policy: Policy, frame_stack: int, device: torch
 
     def evaluate_async(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if env.spec.num_actions is None:
-            return evaluate(LocalEnvs([env]), policy, seeds, frame_stack, device, record)
+            return evaluate(LocalPool([env]), policy, seeds, frame_stack, device, record)
         return evaluate_games(env, policy, seeds, 0.0, record)
 
     return Agent(policy, evaluate_async, env.close, env.spec)

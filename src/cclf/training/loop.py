@@ -253,7 +253,7 @@ class TrainingRun:
             )
         )
         if result.no_pictures:
-            progress.say(
+            progress.print(
                 f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}"
             )
         if result.pictures:
@@ -268,7 +268,7 @@ class TrainingRun:
             write_video(str(path), result.pictures)
         except Exception as error:
             path.unlink(missing_ok=True)  # what was begun of it
-            progress.say(f"cclf: warning: no video: {short_error(error)}")
+            progress.print(f"cclf: warning: no video: {short_error(error)}")
             return False
         return True
 

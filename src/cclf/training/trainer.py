@@ -182,11 +182,7 @@ def _prepare_runs(
     for run in prepared:
         if run.resume_step is not None:
             run.training.checkpoints.rewind(run.resume_step)
-        # Runs of one process are equally fast, so one of them prints the progress.
-        prints_progress = not any(runs.values())
-        runs[run.training.folder] = _start_run(
-            run, device, stack, len(configs) > 1, prints_progress
-        )
+        runs[run.training.folder] = _start_run(run, device, stack, len(configs) > 1)
     return runs
 
 
@@ -254,7 +250,6 @@ def _start_run(
     device: torch.device,
     stack: contextlib.ExitStack,
     several: bool,
-    prints_progress: bool,
 ) -> ActiveRun | None:
     """The run with its open tables, loggers and progress line; None if it was finished before."""
     config, training, learner = run.config, run.training, run.training.learner
@@ -277,7 +272,6 @@ def _start_run(
         training.env_steps,
         learner.updates,
         label=f"{config.task} seed {config.seed}: " if several else "",
-        shows_life=prints_progress,
     )
     return ActiveRun(training, log, progress)
 

@@ -17,7 +17,7 @@ from cclf.training.cuda_graphs import GraphedPolicy, compiled
 from cclf.training.devices import choose_replay_device
 from cclf.training.evaluation import evaluate
 from cclf.training.seeding import Generators, derive
-from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs
+from cclf.training.workers import LocalPool, Pool, WorkerPool
 from cclf.types import Env, EnvSpec, MakeEnv, OffPolicyAlgorithm, Policy
 
 Compute = TypeVar("Compute")
@@ -101,12 +101,12 @@ def make_agent(
     env = make_env(config, 0)
     policy = make_policy(env.spec)
     workers = num_eval_workers(config, device)
-    pool: EnvPool = LocalEnvs([env])
+    pool: Pool[Env] = LocalPool([env])
     if workers:
         env.close()  # it was here to say what its actions are
-        pool = EnvWorkers([partial(make_env, config, 0)] * workers, workers, config.task)
+        pool = WorkerPool([partial(make_env, config, 0)] * workers, config.task)
     elif evaluates_between_steps(device):  # two: an action arrives a turn after it was asked for
-        pool = LocalEnvs([env, make_env(config, 0)])
+        pool = LocalPool([env, make_env(config, 0)])
     stack = config.env.frame_stack
     graphed = device.type == "cuda" and config.run.cuda_graphs
     shown: Policy = Shown(GraphedPolicy(policy.evaluation_action)) if graphed else policy
