@@ -228,7 +228,9 @@ def resume(config, folder, _tmp):
             assert training.resume()
             if not training.finished:
                 said = checkpoint.load(own / "checkpoint")
-                tables = {name: {**known._asdict()} for name, known in training.known_rows.items()}
+                tables = {
+                    name: {**known._asdict()} for name, known in training.table_records.items()
+                }
                 assert tables == said.pop("tables", {}), "silently other tables"
                 loaded = flat(training.state_dict())
                 assert loaded.keys() == flat(said).keys(), (

@@ -391,7 +391,9 @@ def test_evaluation_beside_training_changes_nothing(tmp_path, undisturbed, monke
     monkeypatch.setattr(
         loop.TrainingRun,
         "_step_learner",
-        lambda self, *a: turns_beside.append(self.under_way is not None) or original(self, *a),
+        lambda self, *a: (
+            turns_beside.append(self.pending_evaluation is not None) or original(self, *a)
+        ),
     )
     learner, finished = run(BESIDE, tmp_path)
     assert finished

@@ -209,7 +209,7 @@ def _resume_runs(
         training = make_training(config, learner, agent, out / config.run_name(), asynchronous)
         resumed = training.resume(resume_step)
         check_tables(
-            training.folder, training.env_steps, training.evaluation_due, training.known_rows
+            training.folder, training.env_steps, training.evaluation_due, training.table_records
         )
         prepared.append(_PreparedRun(config, training, resumed, resume_step))
     return prepared
@@ -265,7 +265,7 @@ def _start_run(
     moment = training.env_steps, training.evaluation_due
     with data_error_context(f"cannot go on with the tables in {folder}"):
         loggers = make_loggers(config, folder, training.env_steps)
-        log = RunLog(folder, learner.metric_names, loggers, *moment, training.known_rows)
+        log = RunLog(folder, learner.metric_names, loggers, *moment, training.table_records)
     stack.callback(log.close)
     progress = Progress(
         config.run.env_steps,
