@@ -225,7 +225,8 @@ def resume(config, folder, _tmp):
     with run_folder.create_run_folder(config, folder.parents[3]) as own:
         training, learner, agent = make_training(config, own, CPU)
         try:
-            assert training.resume()
+            training.resume()
+            assert training.resumed
             if not training.finished:
                 said = checkpoint.load(own / "checkpoint")
                 tables = {

@@ -42,10 +42,14 @@ def set_threads(config: Config, device: torch.device) -> None:
         torch.set_num_threads(threads)
 
 
+def precision_of(config: Config) -> str:
+    # Not every algorithm has the setting.
+    return getattr(config.algorithm, "precision", "fp32")
+
+
 def set_precision(config: Config, device: torch.device) -> None:
     """Set the precision of matrix products and convolutions, and whether kernels are deterministic."""
-    # not every algorithm has a precision
-    precision = getattr(config.resolve_precision(gpu=False).algorithm, "precision", "fp32")
+    precision = precision_of(config.resolve_precision(gpu=False))
     if precision != "fp32" and device.type != "cuda":
         raise ConfigError(
             f"precision={precision} conflicts with device={device}: it needs a GPU; use "

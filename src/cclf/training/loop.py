@@ -69,6 +69,7 @@ class TrainingRun:
         self.schedule, self.learner = schedule, learner
         self.evaluate, self.folder = evaluate, folder
         self.checkpoints = Checkpoints(folder / "checkpoint")
+        self.resumed = False
         self.saved_env_steps = 0  # in the newest checkpoint of this process
         self.table_records: dict[str, TableRecord] = {}  # in the checkpoint that was loaded
         self.agent_steps = 0
@@ -279,17 +280,16 @@ class TrainingRun:
             f"agent_steps is {self.agent_steps} and {learner_steps}",
         )
 
-    def resume(self, agent_steps: int | None = None) -> bool:
-        """Load the newest valid checkpoint of the folder, or the one at `agent_steps`. Returns whether
-        there is one."""
+    def resume(self, agent_steps: int | None = None) -> None:
+        """Load the newest valid checkpoint of the folder, or the one at `agent_steps`, if there is
+        one."""
         saved = self.checkpoints.load(agent_steps=agent_steps)
-        if saved is None:
-            return False
-        with data_error_context(
-            f"the checkpoint in {self.folder} does not fit this run", "use another --out"
-        ):
-            self.load_state_dict(saved)
-        return True
+        if saved is not None:
+            with data_error_context(
+                f"the checkpoint in {self.folder} does not fit this run", "use another --out"
+            ):
+                self.load_state_dict(saved)
+            self.resumed = True
 
 
 class ActiveRun(NamedTuple):

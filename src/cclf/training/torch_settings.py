@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import backends
@@ -17,7 +17,7 @@ _CPU = torch.device("cpu")
 
 class _Setting(NamedTuple):
     read: Callable[[], object]
-    write: Callable[[Any], object]
+    write: Callable[..., object]
     # PyTorch's default, then equivalent values. Empty: saved and restored, but never reset.
     defaults: tuple[object, ...] = ()
 
@@ -63,7 +63,7 @@ _RUN_SETTINGS = [
     _attribute(backends.cudnn, "benchmark"),
 ]
 _GPU_PRECISION = [_attribute(backends.cudnn, "allow_tf32")]
-if hasattr(backends, "fp32_precision"):  # PyTorch 2.9
+if torch.__version__ >= "2.9":
     _PROCESS_SETTINGS += [
         _attribute(attrgetter(owner)(torch), "fp32_precision", "none", "ieee")
         for owner in ("backends", "backends.mkldnn.matmul", "backends.mkldnn.conv")
