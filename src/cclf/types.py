@@ -231,8 +231,9 @@ class Learner(HasState, Protocol):
         Any  # is evaluated: `HasState`, with `networks` if they are all that evaluation needs
     )
     metric_names: tuple[str, ...]  # columns of train.csv, including those of `replay_metrics`
-    updates: int
 
+    @property
+    def updates(self) -> int: ...  # made so far
     def step(self, env_steps: int) -> StepResult: ...  # `env_steps` before this step
     def replay_metrics(self) -> dict[str, float]: ...  # called once for each row of train.csv
     def close(self) -> None: ...
