@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.algorithms.rainbow.learner import RunHandle
 from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.config import EnvConfig
@@ -60,8 +60,9 @@ class ShuffledReward:
 
 
 def shuffle(learner):
-    if isinstance(learner, RainbowLearner):
-        learner.env.game = ShuffledReward(learner.env.game)
+    if isinstance(learner, RunHandle):
+        (game,) = learner.env.workers.pool.envs[0].games
+        game.game = ShuffledReward(game.game)
     else:
         learner.env = ShuffledReward(learner.env)
 

@@ -11,7 +11,7 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium")
 
 from cclf import presets  # noqa: E402
-from cclf.algorithms.rainbow.learner import make_rainbow  # noqa: E402
+from cclf.algorithms.rainbow.rainbow import make_rainbow  # noqa: E402
 from cclf.algorithms.registry import make_learner  # noqa: E402
 from cclf.envs.gymnasium_env import inspect_env, to_rgb  # noqa: E402
 from cclf.envs.gymnasium_game import GymnasiumGame  # noqa: E402
