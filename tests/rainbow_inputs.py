@@ -69,6 +69,11 @@ def learner_of(config, make_game=None):
     return make_batched_learner([config], CPU, [make_game or game_of(config)]).runs[0]
 
 
+def games_in(learner):
+    """The `EpisodicGame`s of a batch in this process."""
+    return learner.games.pool.envs[0].games
+
+
 def step_all(learner, steps, start=0):
     """Step every run of a batch."""
     for step in range(start, start + steps):

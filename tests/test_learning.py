@@ -13,6 +13,7 @@ from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.config import EnvConfig
 from cclf.envs.toy import CATCH_BALLS, STEP_LENGTH, make
+from rainbow_inputs import games_in
 from tiny_runs import CPU, rows, run
 
 NINE = ("sac-pixel", "rad", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
@@ -61,7 +62,7 @@ class ShuffledReward:
 
 def shuffle(learner):
     if isinstance(learner, RunHandle):
-        (game,) = learner.env.workers.pool.envs[0].games
+        (game,) = games_in(learner.batch)
         game.game = ShuffledReward(game.game)
     else:
         learner.env = ShuffledReward(learner.env)

@@ -17,7 +17,7 @@ from cclf.envs.make import make_env
 from cclf.storage.checkpoint import Checkpoints
 from cclf.storage.safe_loading import load_state
 from cclf.training.evaluation import EvaluationStoppedError, evaluate_games, wait_for_evaluation
-from rainbow_inputs import CPU, batched_learner, learner_of, step_all, tiny
+from rainbow_inputs import CPU, batched_learner, games_in, learner_of, step_all, tiny
 from tiny_runs import differing, make_learners, run, tables
 
 
@@ -77,7 +77,7 @@ def test_the_next_observation_is_that_of_the_games(task, steps):
         for seed in (1, 2)
     ]
     learner = batched_learner(configs)
-    games, ends = [each.game for each in learner.games.pool.envs[0].games], 0
+    games, ends = [each.game for each in games_in(learner)], 0
     for t in range(steps):
         learner.step(t)
         ends += sum(one.counters.age == 0 for one in learner.runs)

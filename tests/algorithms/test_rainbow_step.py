@@ -14,7 +14,7 @@ from cclf.algorithms.rainbow.presets import METHODS
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError
 from cclf.storage import machine
-from rainbow_inputs import CPU, game_of, learner_of, tiny
+from rainbow_inputs import CPU, game_of, games_in, learner_of, tiny
 from reference_rainbow import ReferenceRainbow
 
 BY_CURIOSITY = [name for name, method in METHODS.items() if "curiosity" in method.overrides]
@@ -22,10 +22,6 @@ BY_CURIOSITY = [name for name, method in METHODS.items() if "curiosity" in metho
 
 def longer(method="rainbow", env_steps=48):
     return replace(tiny(method), run=replace(tiny(method).run, env_steps=env_steps))
-
-
-def game_in(learner):
-    return learner.env.workers.pool.envs[0].games[0]
 
 
 def record(events, owner, name, note=lambda *_: None):
@@ -46,7 +42,7 @@ def test_order_of_a_step(bug):
     learner, events = learner_of(config), []
     algorithm, replay = learner.batch.algorithm, learner.replay
     record(events, algorithm, "act")
-    record(events, game_in(learner), "step")
+    record(events, games_in(learner.batch)[0], "step")
     for name in ("add", "sample"):
         record(events, replay, name, lambda *_: replay.written)
     for owner, name in (
@@ -83,7 +79,7 @@ def test_updates_of_a_step_have_different_random_numbers():
 
 def test_replay_holds_what_the_game_returned():
     learner = learner_of(longer())
-    game, steps = game_in(learner).game, []
+    game, steps = games_in(learner.batch)[0].game, []
     inner = game.step
 
     def step(action):
@@ -138,7 +134,7 @@ class Lives:
 def test_a_lost_life_ends_an_episode_but_not_the_reported_return():
     """The return is that of the whole game, before clipping."""
     learner = learner_of(longer(), lambda: Lives(make_env(longer(), 1)))
-    game, replay, finished, rewards = game_in(learner).game, learner.replay, [], []
+    game, replay, finished, rewards = games_in(learner.batch)[0].game, learner.replay, [], []
     for t in range(36):
         finished += learner.step(t).finished_returns
         rewards.append(game.raw_reward)

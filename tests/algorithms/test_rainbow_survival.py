@@ -190,13 +190,13 @@ def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
 def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbed, monkeypatch):
     """Beside training it stays at the checkpoint of the moment it began at, while others are saved
     where they are."""
-    leave = loop.TrainingRun.leave
+    save_and_close = loop.TrainingRun.save_and_close
     with monkeypatch.context() as patch:
         patch.setattr(BatchedLearner, "learn", signalled(BatchedLearner.learn, 17))
         patch.setattr(
             loop.TrainingRun,
-            "leave",
-            lambda self, *rest: None if self.learner.index else leave(self, *rest),
+            "save_and_close",
+            lambda self, *rest: None if self.learner.index else save_and_close(self, *rest),
         )
         assert train(tmp_path)[0] == 75
     assert (newest(tmp_path, 1), newest(tmp_path, 2)) == (17, 12)

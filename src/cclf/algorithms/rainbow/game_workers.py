@@ -118,7 +118,9 @@ class GameGroup:
 
     def __init__(self, factories: Sequence[GameFactory]):
         self.games = [EpisodicGame(make_game()) for make_game in factories]
-        self.specs: list[EnvSpec] = [game.spec for game in self.games]
+
+    def specs(self) -> list[EnvSpec]:
+        return [game.spec for game in self.games]
 
     def attach(
         self, descriptor: int, games: int, stack_shape: tuple[int, ...], first: int, last: int
@@ -216,7 +218,7 @@ class GameWorkers:
         return restored
 
     def _call(self, calls: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Call a method, or read an attribute, of some groups; the results by group."""
+        """Call a method of some groups; the results by group."""
         with self._recorded_failure():
             for group, (method, *arguments) in calls.items():
                 self.pool.send(group, method, *arguments)
@@ -248,7 +250,7 @@ class GameWorkers:
 
 
 class GameHandle:
-    """One game of `GameWorkers`, which can be saved and restored by itself."""
+    """One game of `GameWorkers`: the environment of one run."""
 
     def __init__(self, workers: GameWorkers, index: int):
         self.workers, self.index, self.spec = workers, index, workers.specs[index]
