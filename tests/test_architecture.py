@@ -52,7 +52,8 @@ MAY_IMPORT = {
     "export": {"types", "storage", "training"},
     "model_card": {"storage", "analysis"},
     "benchmark": {"types", "storage", "training", "envs", "analysis", "algorithms"},
-    "doctor": {"storage", "training/trainer", "envs", "benchmark"},
+    "diagnosis": {"storage", "envs"},
+    "doctor": {"storage", "training", "training/trainer", "envs", "diagnosis"},
     "trained_agent": {"storage", "training", "envs"},
     "commands": {
         *("storage", "training", "training/trainer", "envs", "analysis", "inspection"),
@@ -227,6 +228,8 @@ def test_classes_inherit_from_modules_named_tuples_protocols_and_abstract_classe
     allowed = {
         *("nn.Module", "torch.autograd.Function", "NamedTuple", "Protocol", "ValueError", "ABC"),
         *("HasState", "Policy", "CuriosityMeasure", "Generic[V]"),
+        *("TypedDict", "MachineInfo", "machine.MachineInfo", "RendererInfo", "Facts"),  # keys of dicts
+        "ConfigError",
         # an interface with defaults, and the algorithms that implement it
         *("ABC", "BaseAlgorithm"),
     }

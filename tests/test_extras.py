@@ -9,7 +9,7 @@ import pytest
 from cclf import extras
 from cclf.algorithms import registry
 from cclf.algorithms.registry import make_learner
-from cclf.benchmark import findings
+from cclf.diagnosis import diagnose
 from cclf.envs.minigrid import VectorMiniGrid
 from cclf.storage.loggers import make_loggers
 from cclf.training import evaluation, loop
@@ -182,7 +182,7 @@ def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
     lacking = extras.missing_packages(("video", "plots", "tensorboard"))
     finding = next(
-        found for found in findings.judge(healthy(missing_extras=lacking)) if found.name == "extras"
+        found for found in diagnose(healthy(missing_extras=lacking)) if found.name == "extras"
     )
     assert (
         finding.value

@@ -22,6 +22,7 @@ from cclf.errors import ConfigError  # noqa: E402
 from cclf.model_card import command  # noqa: E402
 from cclf.storage.run_folder import read_checkpoint  # noqa: E402
 from cclf.training.trainer import replay_size  # noqa: E402
+from healthy_machine import frames  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
 
@@ -387,12 +388,11 @@ def test_the_command_line_refuses_in_one_line(words, said):
 
 
 def test_the_doctor_forecasts_a_run_of_state(monkeypatch):
-    assert_refused(cclf("doctor", "--observe", "state"), "--observe state forecasts nothing alone")
-    monkeypatch.setattr(doctor.probe, "render", lambda *_: [{"outcome": "ok"}])
-    monkeypatch.setattr(doctor, "emulator", lambda _: None)
-    monkeypatch.setattr(doctor, "judge", lambda _: [])
+    assert_refused(cclf("doctor", "--observe", "state"), "--observe state needs --task")
+    monkeypatch.setattr(doctor, "check_rendering", frames)
+    monkeypatch.setattr(doctor, "check_atari", lambda _: None)
     sizes = [
-        doctor.examine("gym/Pendulum-v1", 0, observe=seen)["forecast"]["replay_bytes"]
+        doctor.examine("gym/Pendulum-v1", observe=seen)["forecast"]["replay_bytes"]
         for seen in ("state", "pixels")
     ]
     assert sizes[0] == replay_size(presets.resolve("gym/Pendulum-v1", observe="state"))[1]

@@ -239,7 +239,7 @@ def test_a_tracker_whose_package_is_missing_is_one_line(tmp_path, monkeypatch, t
 
 
 def test_seeds_of_one_process_are_tracked_apart_and_only_folders_are_printed(tmp_path, stand):
-    config = tiny_config(tracker="trackio", env_steps=30)
+    config = tiny_config("toy/catch", tracker="trackio", env_steps=30)
     words = ["train", *tiny_options(config), "--with-seeds", "2", "--out", tmp_path]
     code, out, err = cclf(*words)
     assert code == 0, err

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import fnmatch
 import io
+import json
 import os
 import secrets
 import stat
@@ -51,6 +52,10 @@ def atomic_write(path: Path, data: bytes) -> None:
             temporary.unlink()
         raise _naming(path, error) from error
     sync_folder(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    atomic_write(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def write_output(path: Path, content: str | bytes) -> None:

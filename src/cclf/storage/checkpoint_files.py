@@ -15,6 +15,7 @@ from cclf.storage.safe_loading import (
     check_data,
     data_error_context,
     read_file,
+    read_text,
 )
 
 OWN_FILES = ("state.json", "tensors.safetensors")
@@ -97,3 +98,19 @@ def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
     if known:
         raise ConfigError(f"every checkpoint in {folder} is damaged")
     return {}
+
+
+def is_complete(folder: Path, env_steps: int, action_repeat: int, final_eval_episodes: int) -> bool:
+    """Whether the files of a run folder prove that the run trained for `env_steps` and made all of
+    its evaluations."""
+    own = folder / "checkpoint"
+    try:
+        state = json.loads(read_text(own / f"{serials(own)[-1]:08d}" / "state.json"))
+        reached = state["agent_steps"] * action_repeat
+        if reached < env_steps or state["evaluation_due"] or (folder / "failure").exists():
+            return False
+        rows = read_text(folder / "final.csv").splitlines() if final_eval_episodes else []
+        evaluated = [line.partition(",")[0] for line in rows]
+        return not final_eval_episodes or str(reached) in evaluated
+    except (OSError, *DATA_ERRORS):
+        return False  # `cclf train` reports what is wrong

@@ -1,7 +1,6 @@
 """A run whose numbers are no longer finite stops, and leaves a bundle that replays what
 happened."""
 
-import json
 import math
 import os
 import shutil
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from cclf.errors import ConfigError
-from cclf.storage.atomic_files import atomic_write, sync_folder
+from cclf.storage.atomic_files import sync_folder, write_json
 from cclf.types import StateDict, StateValue
 
 FAILURE_FOLDER = "failure"
@@ -96,7 +95,7 @@ def save_failure(folder: Path, name: str, row: Mapping[str, Any]) -> Path:
         "value": str(row[name]),
         "row": {key: _json(value) for key, value in row.items()},
     }
-    atomic_write(temporary / FACTS, (json.dumps(facts, indent=2) + "\n").encode())
+    write_json(temporary / FACTS, facts)
     os.rename(temporary, bundle)
     sync_folder(folder)
     return bundle

@@ -3,35 +3,30 @@ read back from it."""
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 
-from cclf import __version__, presets
+from cclf import presets
 from cclf.config import Config
 from cclf.errors import ConfigError
-from cclf.storage import checkpoint, machine
-from cclf.storage.atomic_files import atomic_write, folder_lock
+from cclf.storage import checkpoint
+from cclf.storage.atomic_files import folder_lock, write_json
 from cclf.storage.migrations import migrate_config
 from cclf.storage.safe_loading import (
-    DATA_ERRORS,
     TENSOR_BYTES,
     check_same_structure,
     data_error_context,
     read_file,
     read_json,
 )
-from cclf.types import Learner, StateDict
+from cclf.types import StateDict
 
-PACKAGE = Path(__file__).resolve().parents[1]
 WEIGHTS = "model.safetensors"  # of an agent that was shared, beside its config
-VOLATILE_FIELDS = ("ms_per_frame",)  # of a manifest: another value is no other machine
 
 
 @contextmanager
@@ -63,9 +58,7 @@ def open_run_folder(config: Config, out: Path) -> Iterator[Path]:
 def write_config(config: Config, folder: Path) -> None:
     """Where there is none yet."""
     if not os.path.lexists(folder / "config.json"):
-        atomic_write(
-            folder / "config.json", (json.dumps(config.to_dict(), indent=2) + "\n").encode()
-        )
+        write_json(folder / "config.json", config.to_dict())
 
 
 def _refuse_other_config(config: Config, folder: Path) -> None:
@@ -167,90 +160,3 @@ def read_weights(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
         # a length, then names and what was written beside them
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return weights, int(header["__metadata__"]["env_steps"])
-
-
-def write_manifest(
-    config: Config, learner: Learner, device: torch.device, folder: Path, env_steps: int
-) -> None:
-    """Write down what runs in `folder` from this moment on, and where."""
-    facts = append_history(_read_manifest(folder), manifest(config, learner, device), env_steps)
-    for name, content in (("config.json", config.to_dict()), ("manifest.json", facts)):
-        atomic_write(folder / name, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def append_history(
-    before: dict[str, Any] | None, now: dict[str, Any], env_steps: int
-) -> dict[str, Any]:
-    """A manifest that keeps what it said of earlier rows: where code or machine changed at
-    `env_steps`, `history` says so.
-
-    Each entry there holds all facts, and counts for rows after its `from_env_steps`. Without a
-    readable manifest from before, the commit of earlier rows is not known.
-
-    >>> append_history({"commit": "a"}, {"commit": "b"}, 60)
-    {'commit': 'a', 'history': [{'from_env_steps': 60, 'commit': 'b'}]}
-    """
-    if env_steps == 0:
-        return now
-    first = (
-        now | {"commit": None}
-        if before is None
-        else {key: value for key, value in before.items() if key != "history"}
-    )
-    history = (
-        []
-        if before is None
-        else [entry for entry in before.get("history", []) if entry["from_env_steps"] < env_steps]
-    )
-    last = history[-1] if history else first
-    if any(last.get(key) != value for key, value in now.items() if key not in VOLATILE_FIELDS):
-        history.append({"from_env_steps": env_steps, **now})
-    return first | ({"history": history} if history else {})
-
-
-def _read_manifest(folder: Path) -> dict[str, Any] | None:
-    """None where there is none that can be read."""
-    try:
-        facts = read_json(folder / "manifest.json")
-        steps = [entry["from_env_steps"] + 0 for entry in facts.get("history", [])]
-    except (OSError, *DATA_ERRORS):
-        return None
-    return facts if isinstance(facts, dict) and steps == sorted(steps) else None
-
-
-def manifest(config: Config, learner: Learner, device: torch.device) -> dict[str, Any]:
-    """The facts about code and machine that a result must carry."""
-    renderer = getattr(getattr(learner, "env", None), "renderer", None)
-    return {
-        "commit": code_version(),
-        **machine.machine_info(),
-        # with the build's +cu or +cpu, which the package's metadata leaves out
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        **(renderer(frames=5) if renderer else {"renderer": None}),
-        "env_steps_per_agent_step": config.env.action_repeat,
-    }
-
-
-def code_version(package: Path = PACKAGE) -> str:
-    """The commit this code runs from, `-dirty` where files differ; CCLF_COMMIT says it where code
-    travels without its history.
-
-    Only of a repository that holds this code: an environment may lie inside another one. Else the
-    version of the package.
-    """
-    if "CCLF_COMMIT" in os.environ:
-        return os.environ["CCLF_COMMIT"]
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(package), *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", "__init__.py")
-        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
-    except (OSError, subprocess.SubprocessError):
-        return f"cclf {__version__}"

@@ -3,7 +3,6 @@ far it is."""
 
 import csv
 import errno
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple
 from cclf import presets
 from cclf.algorithms.registry import find_algorithm
 from cclf.config import Config
-from cclf.storage import run_end
-from cclf.storage.atomic_files import atomic_write
+from cclf.storage.atomic_files import write_json
+from cclf.storage.checkpoint_files import is_complete
 from cclf.storage.safe_loading import DATA_ERRORS, open_file
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
@@ -220,7 +219,7 @@ def progress(folder: Path) -> RunStatus:
 def is_finished(call: Call) -> bool:
     """As its folder proves, whatever a process said."""
     config = call.config
-    return run_end.is_complete(
+    return is_complete(
         call.folder, config.run.env_steps, config.env.action_repeat, config.run.final_eval_episodes
     )
 
@@ -252,4 +251,4 @@ def mark(outcome: Outcome) -> None:
             "config": config.to_dict(),  # of a run that ended before it wrote its own
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, (json.dumps(facts, indent=2) + "\n").encode())
+        write_json(path, facts)

@@ -23,6 +23,7 @@ from cclf.storage import run_folder
 from cclf.storage.checkpoint import common_checkpoint_steps
 from cclf.storage.failure import NonFiniteError, check_finite, check_not_failed
 from cclf.storage.loggers import make_loggers
+from cclf.storage.manifest import write_manifest
 from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context
 from cclf.storage.tables import EVAL_COLUMNS, CsvTable, check_tables, final_rows, write_final_record
@@ -177,7 +178,7 @@ def _prepare_runs(
     for config, training, _, _ in prepared:
         if not training.finished:
             learner, folder, env_steps = training.learner, training.folder, training.env_steps
-            run_folder.write_manifest(config, learner, device, folder, env_steps)
+            write_manifest(config, learner, device, folder, env_steps)
     runs: dict[Path, ActiveRun | None] = {}
     for run in prepared:
         if run.resume_step is not None:

@@ -96,7 +96,7 @@ FIGURE, UNIT = "median_ms", "ms per update of one run"
 
 def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
     """Updates per second of each method, alone and in stacks of these sizes."""
-    from cclf.storage.provenance import origin
+    from cclf.storage.manifest import origin
     from cclf.training import devices
 
     device, precision, tiny = devices.choose_device(options.device), options.precision, options.tiny
@@ -219,14 +219,14 @@ def _parity(config: Config, device: "torch.device") -> dict[str, float]:
 def _time_stack(config: Config, runs: int, device: "torch.device", rounds: int) -> dict[str, float]:
     """Milliseconds of one update of every run (replay, random numbers and priorities included), and
     of a whole turn."""
-    from cclf.storage.provenance import finish
+    from cclf.training.devices import synchronize
 
     stack = _stack([replace(config, seed=seed) for seed in range(runs)], device)
     step = config.algorithm.learn_start_agent_steps
     started = time.perf_counter()
     for _ in range(max(8, rounds // 10)):
         stack.learn(step, 0)
-    finish(device)
+    synchronize(device)
     ready = time.perf_counter() - started
     updates = [_milliseconds(lambda: stack.learn(step, 0), rounds, device) for _ in range(5)]
     for run in stack.runs:
@@ -246,12 +246,12 @@ def _time_stack(config: Config, runs: int, device: "torch.device", rounds: int) 
 
 def _milliseconds(call: Any, rounds: int, device: "torch.device") -> float:
     """Per call, over `rounds` of them, from the first start to the last end."""
-    from cclf.storage.provenance import finish
+    from cclf.training.devices import synchronize
 
     started = time.perf_counter()
     for _ in range(rounds):
         call()
-    finish(device)
+    synchronize(device)
     return (time.perf_counter() - started) * 1e3 / rounds
 
 
