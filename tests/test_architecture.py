@@ -228,7 +228,13 @@ def test_classes_inherit_from_modules_named_tuples_protocols_and_abstract_classe
     allowed = {
         *("nn.Module", "torch.autograd.Function", "NamedTuple", "Protocol", "ValueError", "ABC"),
         *("HasState", "Policy", "CuriosityMeasure", "Generic[V]"),
-        *("TypedDict", "MachineInfo", "machine.MachineInfo", "RendererInfo", "Facts"),  # keys of dicts
+        *(
+            "TypedDict",
+            "MachineInfo",
+            "machine.MachineInfo",
+            "RendererInfo",
+            "Facts",
+        ),  # keys of dicts
         "ConfigError",
         # an interface with defaults, and the algorithms that implement it
         *("ABC", "BaseAlgorithm"),

@@ -28,8 +28,8 @@ from cclf.sweep.plan import (
     FULL_DISK,
     NOT_STARTED,
     STOPPED,
-    Call,
     Job,
+    RunSpec,
     RunStatus,
     full_disk,
     progress,
@@ -96,7 +96,7 @@ class RayBackend:
     def computes_on_gpus(self) -> bool:
         return bool(self.resources.get("GPU"))
 
-    def refuse_unfit(self, calls: Iterable[Call]) -> None:
+    def refuse_unfit(self, specs: Iterable[RunSpec]) -> None:
         """Checks nothing here: nodes may have other devices and packages than this machine."""
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class RayRun:
     def __init__(self, ray: Any, job: Job, task: Any):
         self.ray, self.job, self.task = ray, job, task
         self.ended, self._stopping = False, False
-        self._statuses = [RunStatus() for _ in job.calls]
+        self._statuses = [RunStatus() for _ in job.specs]
         self._read_at = 0.0
 
     def poll(self) -> list[RunStatus]:
