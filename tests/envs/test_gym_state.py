@@ -324,7 +324,7 @@ def test_its_agent_is_evaluated_and_asked(trained):
 
 def test_its_policy_is_exported(trained, tmp_path):
     _, folder, *_ = trained
-    code, stdout, stderr = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    code, stdout, stderr = cclf("export", folder, "--out", tmp_path / "policy.pt2")
     assert code == 0, stderr
     assert "float32 (batch, 3) -> action float32 (batch, 1)" in stdout
 

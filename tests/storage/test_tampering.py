@@ -281,7 +281,7 @@ def inspect(_config, folder, _tmp):
 
 
 evaluate = command("evaluate", "{run}", "--episodes", "1", "--device", "cpu")
-export = command("export", "{run}", "--out", "{out}/policy.pt")
+export = command("export", "{run}", "--out", "{out}/policy.pt2")
 results = command("results", "{runs}", "--out", "{out}/results")
 report = command("report", "{runs}", "--out", "{out}/report.html")
 
