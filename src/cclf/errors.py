@@ -8,6 +8,10 @@ class ConfigError(ValueError):
     """Bad input from the user: shown as one line, exit code 2."""
 
 
+class DataError(ConfigError):
+    """A file of a run folder that cannot be used. The message names the file and the reason."""
+
+
 class StopRun(ValueError):  # noqa: N818 (it is raised on purpose, as StopIteration is)
     """Raised by a callback of `cclf.train`: the run is saved and stops."""
 
