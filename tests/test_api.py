@@ -151,7 +151,7 @@ def test_what_the_command_line_refuses_is_refused(
 
 def test_a_run_that_fails_raises_its_error(tmp_path: Path) -> None:
     config = tiny_config(method="rad", algorithm={"learning_rate": 1e30})
-    with pytest.raises(ValueError, match=r"stopped; .*failure holds what replays it"):
+    with pytest.raises(ValueError, match=r"stopped; .*failure reproduces it"):
         train(config, tmp_path)
 
 
