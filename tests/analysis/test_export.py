@@ -258,7 +258,7 @@ def test_a_card_says_what_was_reached(tmp_path):
     assert "| 10 | 1 | 2 [1, 3] | 2 |\n| 30 | 11 | 5 [5, 5] | 2 |\n" in text
     assert f"| code | cclf {__version__}, commit 0123abc |" in text
     assert "| trained on | H2\\|00, torch 2 |" in text
-    assert "| sees | frames of 20 x 20 pixels, frame stack 2, action repeat 1 |" in text
+    assert "| observes | frames of 20 x 20 pixels, frame stack 2, action repeat 1 |" in text
     assert (out / "replay.mp4").read_bytes() == b"a film"
     (folder / "final.csv").write_text(f"{header}30,30,11,7,1,2,0,6 8\n")
     assert main(["export", str(folder), "--card", "--out", str(out)]) == 0, "its own card"
@@ -280,23 +280,26 @@ def test_a_card_of_a_run_that_imports_a_module_says_so():
     config = CONFIGS["sac"]
     own = replace(config.algorithm, encoder="planted:small", conv_filters=32)
     with_encoder = replace(config, algorithm=own)
-    for text in map(
-        model_card.to_load, (with_encoder, replace(config, task="gym/planted:Planted-v0"))
-    ):
+    rows = [model_card.EvaluationRow(1, 1, np.zeros(2))]
+
+    def card(config):
+        return model_card.render(config, {"task": config.task}, rows, "cclf train")
+
+    for text in map(card, (with_encoder, replace(config, task="gym/planted:Planted-v0"))):
         commands = re.findall("`cclf (evaluate|play|export) .( --trust-imports)?[` ]", text)
         assert [word for word, trust in commands if trust] == ["evaluate", "play", "export"]
         assert ", trust_imports=True" in text
         assert "imports the Python module `planted`, which is not in this folder" in text
         assert "no code" not in text
-    assert "`cclf train --from config.json --trust-imports`" in model_card.to_train(with_encoder)
-    plain = model_card.to_load(config) + model_card.to_train(config)
+    assert "`cclf train --from config.json --trust-imports`" in card(with_encoder)
+    plain = card(config)
     assert "loading them runs no code" in " ".join(plain.split())
     assert not re.search("trust.imports", plain)
 
 
 def test_a_long_run_has_a_short_table():
-    rows = [model_card.Evaluated(step, step, np.zeros(2)) for step in range(125)]
-    some = model_card._some_of(rows)
+    rows = [model_card.EvaluationRow(step, step, np.zeros(2)) for step in range(125)]
+    some = model_card._thinned(rows)
     assert len(some) <= 12
     assert some[-1] is rows[-1]
 

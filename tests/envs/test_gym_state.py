@@ -333,7 +333,7 @@ def test_its_card_says_what_it_sees(trained, tmp_path):
     code, _, stderr = cclf("export", trained[1], "--card", "--out", tmp_path / "agent")
     assert code == 0, stderr
     card = (tmp_path / "agent" / "README.md").read_text()
-    assert "| sees | the state of the environment, as numbers, frame stack 1" in card
+    assert "| observes | the state of the environment, as numbers, frame stack 1" in card
     assert "--observe state" in card
     wide = replace(trained[0].algorithm, batch_size=512)  # what it is on pixels
     assert "--batch-size" in command(replace(trained[0], algorithm=wide))
