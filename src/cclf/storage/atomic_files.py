@@ -148,15 +148,16 @@ def _locked(file: IO[str]) -> bool:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[int]:
-    """Lock `folder` for this process. The system releases the lock when the process ends; the file
-    remains.
+def folder_lock(folder: Path, wait_seconds: float | None = None) -> Iterator[int]:
+    """Lock `folder` for this process, after `wait_seconds` at most (by default LOCK_GRACE_SECONDS).
+    Raises ConfigError if another process holds it. The system releases the lock when the process
+    ends; the file remains.
 
     Yields the descriptor of the lock. A child process that inherits it, with its number in
     `INHERITED_LOCK`, holds the lock too.
     """
     with io.TextIOWrapper(_open_lock(folder / "lock"), errors="replace") as file:
-        deadline = time.monotonic() + LOCK_GRACE_SECONDS
+        deadline = time.monotonic() + (LOCK_GRACE_SECONDS if wait_seconds is None else wait_seconds)
         while not _locked(file):
             if time.monotonic() > deadline:
                 file.seek(0)
@@ -183,16 +184,3 @@ def _open_lock(path: Path) -> BinaryIO:
                 os.set_inheritable(descriptor, False)  # not by further processes
                 return open(os.dup(descriptor), "r+b")
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-
-
-def wait_until_unlocked(folder: Path, seconds: float) -> None:
-    """Wait until no process holds the lock of `folder`, at most `seconds`."""
-    deadline = time.monotonic() + seconds
-    while folder.exists():
-        try:
-            with folder_lock(folder):
-                return
-        except ConfigError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)

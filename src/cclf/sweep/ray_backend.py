@@ -20,7 +20,7 @@ from cclf import __version__
 from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.storage import machine
-from cclf.storage.atomic_files import wait_until_unlocked
+from cclf.storage.atomic_files import folder_lock
 from cclf.sweep.child import Child
 from cclf.sweep.plan import (
     BAD_INPUT,
@@ -233,7 +233,9 @@ def train_job(job: Job, out: Path, version: str) -> tuple[int, str]:
     previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
         for folder in job.folders(out):
-            wait_until_unlocked(folder, LOCK_SECONDS)
+            if folder.exists():
+                with folder_lock(folder, LOCK_SECONDS):
+                    pass
         child = Child(job, out, {})
         is_asked = False
         while child.process.poll() is None:
