@@ -24,11 +24,11 @@ from cclf.algorithms.registry import make_learner
 from cclf.analysis import figures, published, statistics, styles
 from cclf.analysis.verdict import Judgement, Verdict
 from cclf.benchmark.parity import step_parity
-from cclf.benchmark.updates import time_pairs
+from cclf.benchmark.updates import time_update_pairs
 from cclf.commands.options import print_table
 from cclf.config import Config, Precision
 from cclf.storage.atomic_files import write_output
-from cclf.storage.provenance import origin
+from cclf.storage.manifest import origin
 from cclf.training import devices
 
 TASK = "dmc/cartpole-swingup"
@@ -122,7 +122,7 @@ def measure(
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(WARMUP_PAIRS + pairs):
         for name, learner in learners.items():
-            times[name] += time_pairs(learner, 1, device)
+            times[name] += time_update_pairs(learner, 1, device)
     costs = {}
     for name, learner in learners.items():
         parameters = sum(parameter.numel() for parameter in learner.algorithm.networks.parameters())  # type: ignore[attr-defined]
@@ -255,8 +255,8 @@ def main(arguments: list[str] | None = None) -> None:
     verdicts = [(claim.text, judge(claim, costs)) for claim in claims()]
     rows = [(text, verdict.state, verdict.text) for text, verdict in verdicts]
     print_table(("claim of the paper", "verdict", "estimate [95 % interval]"), rows)
-    facts = origin(device)
-    facts |= {"command": " ".join(["python", *sys.argv]), "task": TASK}
+    command = " ".join(["python", *sys.argv])
+    facts = {**origin(device), "command": command, "task": TASK}
     facts |= {"precision": options.precision, "batch_size": batch_size}
     options.out.mkdir(parents=True, exist_ok=True)
     write_output(options.out / "cost.json", json.dumps(facts | document(costs), indent=2) + "\n")

@@ -151,7 +151,7 @@ def test_train_refuses_what_the_command_line_refuses(
 
 def test_train_raises_the_error_of_a_failed_run(tmp_path: Path) -> None:
     config = tiny_config(method="rad", algorithm={"learning_rate": 1e30})
-    with pytest.raises(ValueError, match=r"stopped; .*failure holds what replays it"):
+    with pytest.raises(ValueError, match=r"stopped; .*failure reproduces it"):
         train(config, tmp_path)
 
 

@@ -23,7 +23,8 @@ from cclf.commands import train as training
 from cclf.config import PIECES
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
-from cclf.storage import checkpoint, run_folder
+from cclf.storage import checkpoint
+from cclf.storage.manifest import manifest as make_manifest
 from cclf.training.signals import StopSignal
 from cclf.training.trainer import RunResult
 from tiny_runs import CPU, differing, rows, tables, tiny_config, tiny_options
@@ -345,7 +346,7 @@ def test_the_manifest_names_commit_and_renderer():
     pytest.importorskip("dm_control")
     config = tiny_config("dmc/cartpole-swingup", env={"frame_pixels": 32, "crop_pixels": 28})
     learner = make_learner(config, CPU)
-    manifest = run_folder.manifest(config, learner, CPU)
+    manifest = make_manifest(config, learner, CPU)
     learner.close()
     assert len(manifest["renderer"]) > 2
     described = subprocess.run(

@@ -154,7 +154,7 @@ def test_files_never_take_the_number_of_a_closed_standard_stream():
         ["inspect"],
         ["report"],
         ["plot"],
-        ["export", "--out", "x.pt"],
+        ["export", "--out", "x.pt2"],
         ["play", "--out", "x.mp4"],
         ["train", "--dry-run", "--from"],
     ],

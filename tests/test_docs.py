@@ -105,7 +105,7 @@ def missing(word):
 
 
 def _missing_in_modules(path):
-    """A module by the end of its name, `findings.judge` or `sac.sac.appraise`: as much of it as
+    """A module by the end of its name, `diagnosis.diagnose` or `sac.sac.appraise`: as much of it as
     tells it from others."""
     for length in range(len(path), 0, -1):
         ending = "." + ".".join(path[:length])
@@ -156,7 +156,7 @@ def test_names_that_lead_nowhere_are_found():
         "SAC._critic_step",
         "cclf.nowhere",
         "cclf.equations.q_lost",
-        "findings.judges",
+        "diagnosis.diagnoses",
         "sac.sac.q_lost",
     ]
     assert all(
@@ -175,7 +175,7 @@ def test_names_that_lead_nowhere_are_found():
         missing(word)
         for word in [
             *there,
-            "benchmark.findings.judge",
+            "diagnosis.diagnose",
             "torch.nope",
             "eval.csv",
             "algorithms/NAME/config.py",

@@ -346,7 +346,7 @@ def test_commands_that_a_plugin_algorithm_lacks_are_refused(
 ) -> None:
     install_from_page(here, "base")
     run = str(run_in(base_runs[0], "runs/toy/catch/q-learning"))
-    assert cli.main(["export", run, "--out", str(here / "policy.pt")]) == 2
+    assert cli.main(["export", run, "--out", str(here / "policy.pt2")]) == 2
     assert "q-table has no export" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cclf.algorithms import registry
 from cclf.algorithms.registry import make_learner
-from cclf.benchmark import findings
+from cclf.diagnosis import diagnose
 from cclf.envs.minigrid import VectorMiniGrid
 from cclf.errors import EXTRAS, missing_packages
 from cclf.storage.loggers import make_loggers
@@ -180,7 +180,7 @@ def test_doctor_names_missing_modules_and_their_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
     lacking = missing_packages(("video", "plots", "tensorboard"))
     finding = next(
-        found for found in findings.judge(healthy(missing_extras=lacking)) if found.name == "extras"
+        found for found in diagnose(healthy(missing_extras=lacking)) if found.name == "extras"
     )
     assert (
         finding.value

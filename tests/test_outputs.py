@@ -56,7 +56,7 @@ def commands(finished, results):
     }
 
 
-SUFFIXES = {"plot": ".svg", "report": ".html", "inspect": ".html", "export": ".pt", "play": ".mp4"}
+SUFFIXES = {"plot": ".svg", "report": ".html", "inspect": ".html", "export": ".pt2", "play": ".mp4"}
 NAMES = (
     "results",
     "plot",
@@ -153,7 +153,7 @@ FULL_DISK = {
     "results": ("results RUNS --out out", {}),
     "results again": ("results RUNS --out out", {}),
     "inspect": ("inspect RUN --samples 8 --out out/i.html", {"i.html": OLD}),
-    "export pt": ("export RUN --out out/p.pt", {"p.pt": OLD}),
+    "export pt": ("export RUN --out out/p.pt2", {"p.pt2": OLD}),
     "export onnx": ("export RUN --out out/p.onnx", {"p.onnx": OLD}),
     "export card": ("export RUN --card --out out", {}),
     "export card again": ("export RUN --card --out out", {}),

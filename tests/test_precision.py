@@ -9,7 +9,7 @@ from cclf.algorithms.base import PACKED_CHANNELS
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.kernels.first_convolution import CHANNELS
-from cclf.sweep.plan import call_of, settled
+from cclf.sweep.plan import make_run_spec, resolve_precision
 
 CARTPOLE = presets.resolve("dmc/cartpole-swingup", "cclf")
 
@@ -86,24 +86,24 @@ def test_bf16_run_does_not_start_again_on_a_cpu(
 def test_sweep_passes_the_precision_to_each_run(tmp_path: Path) -> None:
     named = in_precision(CARTPOLE, "tf32")
     grid = presets.resolve("minigrid/DoorKey-6x6")
-    calls = [call_of(config, tmp_path) for config in (CARTPOLE, named, grid)]
-    found = settled(calls, gpus=True)
+    calls = [make_run_spec(config, tmp_path) for config in (CARTPOLE, named, grid)]
+    found = resolve_precision(calls, gpus=True)
     assert [call.options[len(old.options) :] for call, old in zip(found, calls, strict=True)] == [
         ("--precision", "bf16"),
         (),
         (),
     ]
     assert found[0].folder == tmp_path / in_precision(CARTPOLE, "bf16").run_name()
-    assert settled(calls, gpus=False)[0].options[-1] == "fp32"
-    on_cpu = call_of(presets.with_changes(CARTPOLE, {"device": "cpu"}), tmp_path)
-    assert settled([on_cpu], gpus=True)[0].options[-1] == "fp32"
+    assert resolve_precision(calls, gpus=False)[0].options[-1] == "fp32"
+    on_cpu = make_run_spec(presets.with_changes(CARTPOLE, {"device": "cpu"}), tmp_path)
+    assert resolve_precision([on_cpu], gpus=True)[0].options[-1] == "fp32"
 
 
 def test_sweep_resumes_in_one_precision(tmp_path: Path) -> None:
     """Its claims are judged on runs of one kind."""
     seeds = [presets.resolve("dmc/cartpole-swingup", "cclf", seed=seed) for seed in (1, 2)]
     (tmp_path / in_precision(seeds[1], "fp32").run_name()).mkdir(parents=True)
-    found = settled([call_of(config, tmp_path) for config in seeds], gpus=True)
+    found = resolve_precision([make_run_spec(config, tmp_path) for config in seeds], gpus=True)
     assert [call.config.algorithm.precision for call in found] == ["fp32", "fp32"]
 
 

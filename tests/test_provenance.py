@@ -10,8 +10,8 @@ import pytest
 from cclf import __version__
 from cclf.analysis import load
 from cclf.errors import ConfigError
-from cclf.storage import run_folder
-from cclf.storage.run_folder import append_history
+from cclf.storage import manifest as manifests
+from cclf.storage.manifest import append_history
 from test_cli import cclf
 from tiny_rows import write_run
 from tiny_runs import tiny_config, tiny_options
@@ -40,17 +40,17 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_the_commit_of_another_repository_is_not_ours(installed):
-    assert run_folder.code_version(installed) == f"cclf {__version__}"
+    assert manifests.code_version(installed) == f"cclf {__version__}"
     git(installed, "add", "__init__.py")
     git(installed, "commit", "-q", "-m", "now it holds the package")
-    assert run_folder.code_version(installed) == git(installed, "rev-parse", "--short=12", "HEAD")
+    assert manifests.code_version(installed) == git(installed, "rev-parse", "--short=12", "HEAD")
 
 
 def test_commit_without_git(installed, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert run_folder.code_version(installed) == f"cclf {__version__}"
+    assert manifests.code_version(installed) == f"cclf {__version__}"
     monkeypatch.setenv("CCLF_COMMIT", "abc")
-    assert run_folder.code_version(installed) == "abc"
+    assert manifests.code_version(installed) == "abc"
 
 
 def test_rows_before_a_resume_keep_their_commit(tmp_path, monkeypatch):
@@ -115,7 +115,7 @@ def test_history_records_what_changed_and_when(before, now, env_steps, commits):
 )
 def test_damaged_manifest_reads_as_none(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    assert run_folder._read_manifest(tmp_path) is None
+    assert manifests._read_manifest(tmp_path) is None
 
 
 def test_damaged_history_is_refused_when_rows_are_read(tmp_path):

@@ -15,7 +15,7 @@ from cclf import cli, presets
 from cclf.analysis import load
 from cclf.storage.run_folder import read_config
 from cclf.sweep import child
-from cclf.sweep.plan import Job, call_of
+from cclf.sweep.plan import Job, make_run_spec
 from cclf.training import subprocesses
 from tiny_runs import tiny_config, tiny_options
 
@@ -99,7 +99,7 @@ def test_a_sweeps_child_does_not_see_the_working_directory(
 ) -> None:
     plant(tmp_path / "here", marks)
     monkeypatch.chdir(tmp_path / "here")
-    job = Job((call_of(presets.resolve("toy/reach-1d", "rad"), tmp_path, ("--dry-run",)),))
+    job = Job((make_run_spec(presets.resolve("toy/reach-1d", "rad"), tmp_path, ("--dry-run",)),))
     code = child.Child(job, tmp_path, {}).process.wait(60)
     assert (code, os.listdir(marks)) == (0, []), (job.folders(tmp_path)[0] / child.LOG).read_text()
 

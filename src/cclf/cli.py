@@ -35,7 +35,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf play RUN        watch it: episodes as an mp4
   cclf inspect RUN     what curiosity was high and low for, as a page
-  cclf export RUN      its policy as TorchScript or ONNX, checked
+  cclf export RUN      its policy as .pt2 (torch.export) or ONNX, checked
   cclf sweep           train methods x tasks x seeds, here or on a Ray cluster
   cclf reproduce TABLE run a table of the paper, and say which claims held
   cclf results RUNS    collect run folders into one CSV per method

@@ -23,6 +23,10 @@ class ConfigError(ValueError):
     """Invalid input of the user: shown as one line, exit code 2."""
 
 
+class DataError(ConfigError):
+    """A file of a run folder that cannot be used. The message names the file and the reason."""
+
+
 class StopRun(ValueError):  # noqa: N818 (not a failure: a callback raises it to stop a run)
     """Raised by a callback of `cclf.train`: the run is saved and stops."""
 

@@ -1,7 +1,8 @@
-"""A trained policy as one file for other programs, TorchScript or ONNX: uint8 frames in, action
-out, crop and scaling inside.
+"""A trained policy as one file for other programs, a `torch.export` program (.pt2) or ONNX: uint8
+frames in, action out, with cropping and scaling inside.
 
-No file is left behind that was not read back and held against the policy on frames of its own task.
+The file is read back and compared with the policy on observations of its own task, and removed if
+they differ.
 """
 
 import io
@@ -11,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from importlib import util
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -26,63 +27,86 @@ from cclf.storage.atomic_files import output_file
 from cclf.storage.safe_loading import data_error_context
 from cclf.training.agent import load_agent
 from cclf.training.seeding import derive
-from cclf.types import ExportedPolicy
+from cclf.types import StateDict
 
 TOLERANCE = 1e-4
 CHECKED_AGENT_STEPS = 24
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-METADATA_FILE = "metadata.json"  # inside a TorchScript archive; ONNX has properties of its own
+METADATA_FILE = "metadata.json"  # inside a .pt2 archive; ONNX has properties of its own
 CPU = torch.device("cpu")
+
+# (B, ...) observations -> (B, ...) actions or action values
+Policy = Callable[[np.ndarray], np.ndarray]
+
+
+class TensorSpec(TypedDict):
+    name: str
+    dtype: str
+    shape: list[str | int]  # the first is "batch"
+
+
+class Metadata(TypedDict, total=False):
+    """What a program needs to know to use the file."""
+
+    cclf: str
+    task: str
+    method: str
+    env_steps: int
+    input: TensorSpec
+    output: TensorSpec
+    # not for grid tasks
+    frame_stack: int  # oldest first; before the first frame its copies, in games blanks
+    action_repeat: int
+    # only for pixels
+    frame_pixels: int
+    crop_pixels: int
+    config: StateDict
 
 
 class Exported(NamedTuple):
     path: Path
     largest_difference: float
-    frames: int  # on which it was held against the policy
-    metadata: dict[str, Any]
+    frames: int  # compared with the policy
+    metadata: Metadata
 
 
 def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) -> Exported:
-    """Write the policy of a run folder to `out`, by its suffix, checked on a rollout; nothing is
-    left where the check fails."""
-    kinds = {".pt": (write_torchscript, read_torchscript), ".onnx": (write_onnx, read_onnx)}
-    if out.suffix not in kinds:
+    """Write the policy of a run folder to `out`, whose suffix selects the format. Raises ConfigError,
+    and leaves no file, if its answers differ from those of the policy."""
+    formats = {".pt2": (write_pt2, read_pt2), ".onnx": (write_onnx, read_onnx)}
+    if out.suffix not in formats:
         raise ConfigError(
-            f"cannot tell the format of {out}: end its name in .pt (TorchScript) or .onnx"
+            f"cannot tell the format of {out}: end its name in .pt2 (torch.export) or .onnx"
         )
-    missing = (
-        [name for name in ONNX_PACKAGES if util.find_spec(name) is None]
-        if out.suffix == ".onnx"
-        else []
-    )
-    if missing:
+    missing = [name for name in ONNX_PACKAGES if util.find_spec(name) is None]
+    if missing and out.suffix == ".onnx":
         raise ConfigError(
             f"ONNX needs the packages {', '.join(missing)}: pip install 'cclf[export]', or export "
-            "to a .pt"
+            "to a .pt2"
         )
     if not out.parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.parent}")
     agent, config, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)
     agent.close()
-    policy, observations, expected, answer = answers_of(
-        agent.policy, config, derive(seed, "export")
+    policy, observations, expected, output_name = algorithm_of(config).export_policy(
+        agent.policy, config, env_factory(config), derive(seed, "export"), CHECKED_AGENT_STEPS
     )
-    metadata = describe(config, env_steps, observations, expected, answer)
-    write, read = kinds[out.suffix]
-    of_own = (
+    metadata = describe(config, env_steps, observations, expected, output_name)
+    write, read = formats[out.suffix]
+    advice = (
         "an encoder of your own must take any number of images: flatten(1), not view(len(x), -1)"
         if "encoder" in config.imported_modules
         else ""
     )
     with output_file(out) as temporary:
-        with data_error_context(f"cannot write {out}", of_own):
+        with data_error_context(f"cannot write {out}", advice):
             write(policy, observations[:2], metadata, temporary)
-            found = read(temporary)
-            # One by one as well as together: a graph that has frozen its batch size must not pass.
-            one_by_one = np.concatenate([found(one[None]) for one in observations])
-            answers = [found(observations), one_by_one]
+            exported = read(temporary)
+            # Also one by one, which finds a program with a fixed batch size.
+            one_by_one = np.concatenate([exported(one[None]) for one in observations])
+            answers = [exported(observations), one_by_one]
         difference = max(float(np.abs(answer - expected).max()) for answer in answers)
-        if not difference <= TOLERANCE:  # so that not-a-number fails too
+        if not difference <= TOLERANCE:  # True also for NaN
             raise ConfigError(
                 f"the exported policy differs by {difference:.2g} from {folder}, above "
                 f"{TOLERANCE:g}: no file is left"
@@ -90,30 +114,11 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     return Exported(out, difference, len(observations), metadata)
 
 
-def answers_of(policy: Any, config: Config, seed: int) -> ExportedPolicy:
-    """The policy as a module, observations of a short rollout, and what it answers to them, by the
-    run's own code."""
-    return algorithm_of(config).export_policy(
-        policy, config, env_factory(config), seed, CHECKED_AGENT_STEPS
-    )
-
-
 def describe(
-    config: Config, env_steps: int, observations: np.ndarray, answers: np.ndarray, answer: str
-) -> dict[str, Any]:
-    """What a program must know to use the file."""
-    on_grids = task_kind(config.task) == "grid"
-    of_pixels = {
-        "frame_pixels": config.env.frame_pixels,
-        "crop_pixels": config.env.crop_pixels,
-    }
-    seen = {
-        # oldest first; before the first frame stand copies of it, on games blanks
-        "frame_stack": config.env.frame_stack,
-        **(of_pixels if config.env.observe == "pixels" else {}),
-        "action_repeat": config.env.action_repeat,
-    }
-    return {
+    config: Config, env_steps: int, observations: np.ndarray, answers: np.ndarray, output_name: str
+) -> Metadata:
+    env = config.env
+    metadata: Metadata = {
         "cclf": __version__,
         "task": config.task,
         "method": config.method_name,
@@ -123,46 +128,47 @@ def describe(
             "dtype": str(observations.dtype),
             "shape": ["batch", *observations.shape[1:]],
         },
-        "output": {"name": answer, "dtype": "float32", "shape": ["batch", *answers.shape[1:]]},
-        **({} if on_grids else seen),
-        "config": config.to_dict(),
+        "output": {"name": output_name, "dtype": "float32", "shape": ["batch", *answers.shape[1:]]},
     }
+    if task_kind(config.task) != "grid":
+        metadata["frame_stack"] = env.frame_stack
+        if env.observe == "pixels":
+            metadata |= {"frame_pixels": env.frame_pixels, "crop_pixels": env.crop_pixels}
+        metadata["action_repeat"] = env.action_repeat
+    metadata["config"] = config.to_dict()
+    return metadata
 
 
-Answer = Callable[[np.ndarray], np.ndarray]
-
-
-def write_torchscript(
-    policy: nn.Module, example: np.ndarray, metadata: dict[str, Any], path: Path
-) -> None:
+def write_pt2(policy: nn.Module, example: np.ndarray, metadata: Metadata, path: Path) -> None:
     with warnings.catch_warnings(), torch.inference_mode():
-        # PyTorch calls its script format old; C++ programs load no other as easily
         warnings.simplefilter("ignore")
-        traced = torch.jit.trace(policy, torch.from_numpy(example), check_trace=False)  # type: ignore[no-untyped-call]
-        # First to memory: PyTorch's own writer ends the process where the disk is full.
-        whole = io.BytesIO()
-        torch.jit.save(traced, whole, _extra_files={METADATA_FILE: json.dumps(metadata).encode()})
-    path.write_bytes(whole.getvalue())
+        batch = torch.export.Dim("batch")
+        program = torch.export.export(
+            policy, (torch.from_numpy(example),), dynamic_shapes=({0: batch},)
+        )
+        # To memory first: PyTorch's own writer ends the process if the disk is full.
+        archive = io.BytesIO()
+        torch.export.save(program, archive, extra_files={METADATA_FILE: json.dumps(metadata)})
+    path.write_bytes(archive.getvalue())
 
 
-def read_torchscript(path: Path) -> Answer:
+def read_pt2(path: Path) -> Policy:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        policy = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        policy = torch.export.load(path).module()
 
     def answer(observations: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            return policy(torch.from_numpy(observations)).numpy()  # type: ignore[no-any-return]
+            output: torch.Tensor = policy(torch.from_numpy(observations))
+        return output.numpy()
 
     return answer
 
 
-def write_onnx(
-    policy: nn.Module, example: np.ndarray, metadata: dict[str, Any], path: Path
-) -> None:
+def write_onnx(policy: nn.Module, example: np.ndarray, metadata: Metadata, path: Path) -> None:
     import onnx
 
-    # it warns of packages that no policy needs
+    # It warns about packages that no policy needs.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
@@ -181,9 +187,9 @@ def write_onnx(
     onnx.save(model, str(path))
 
 
-def read_onnx(path: Path) -> Answer:
+def read_onnx(path: Path) -> Policy:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda observations: session.run(None, {name: observations})[0]  # type: ignore[no-any-return]
+    return lambda observations: np.asarray(session.run(None, {name: observations})[0])

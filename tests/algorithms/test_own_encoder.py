@@ -123,7 +123,7 @@ def test_hints_name_what_must_be_trusted():
     [
         "evaluate {run} --episodes 1",
         "play {run} --out {out}/video.mp4",
-        "export {run} --out {out}/policy.pt",
+        "export {run} --out {out}/policy.pt2",
         "export {run} --card --out {out}/card",
         "inspect {run} --samples 4 --out {out}/page.html",
         "train --from {run} --dry-run",
@@ -153,7 +153,7 @@ def test_commands_take_such_a_run_once_its_module_is_trusted(
 
 def test_an_encoder_that_fits_no_exported_file_is_refused_in_a_line(tmp_path, capsys):
     run = trained(own_encoders.Counted, tmp_path / "runs").folder
-    words = ["export", str(run), "--out", str(tmp_path / "policy.pt"), "--trust-imports"]
+    words = ["export", str(run), "--out", str(tmp_path / "policy.pt2"), "--trust-imports"]
     capsys.readouterr()
     assert cli.main(words) == 2
     said = capsys.readouterr().err

@@ -166,6 +166,6 @@ def test_a_trained_run_is_evaluated_played_and_exported(folder, tmp_path):
     code, out, err = cclf("play", folder, "--out", tmp_path / "episode.mp4", "--device", "cpu")
     assert code == 0, err
     assert (tmp_path / "episode.mp4").stat().st_size > 0
-    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt2")
     assert code == 0, err
     assert "q_values" in out

@@ -50,13 +50,13 @@ def folders(tmp_path_factory):
 
 def read(path):
     metadata = {export.METADATA_FILE: ""}
-    policy = torch.jit.load(str(path), _extra_files=metadata)
+    policy = torch.export.load(path, extra_files=metadata).module()
     return policy, json.loads(metadata[export.METADATA_FILE])
 
 
 @pytest.mark.parametrize("base", ["sac", "drqv2"])
-def test_torchscript_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_path, base):
-    done = export.export(folders[base], tmp_path / "policy.pt")
+def test_pt2_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_path, base):
+    done = export.export(folders[base], tmp_path / "policy.pt2")
     assert done.largest_difference <= 1e-5
     policy, metadata = read(done.path)
     agent, config, _ = load_agent(folders[base], CPU, 1)
@@ -87,8 +87,8 @@ def test_torchscript_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_p
     assert metadata["config"]["algorithm"]["hidden_dim"] == 16
 
 
-def test_torchscript_of_a2c_is_the_logits_on_grids(folders, tmp_path):
-    done = export.export(folders["a2c"], tmp_path / "policy.pt")
+def test_pt2_of_a2c_is_the_logits_on_grids(folders, tmp_path):
+    done = export.export(folders["a2c"], tmp_path / "policy.pt2")
     policy, metadata = read(done.path)
     agent, _, _ = load_agent(folders["a2c"], CPU, 1)
     grids = np.random.default_rng(0).integers(0, 11, (5, 7, 7, 3), dtype=np.uint8)
@@ -100,8 +100,8 @@ def test_torchscript_of_a2c_is_the_logits_on_grids(folders, tmp_path):
     assert "frame_stack" not in metadata
 
 
-def test_torchscript_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
-    done = export.export(folders["rainbow"], tmp_path / "policy.pt")
+def test_pt2_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
+    done = export.export(folders["rainbow"], tmp_path / "policy.pt2")
     policy, metadata = read(done.path)
     agent, _, _ = load_agent(folders["rainbow"], CPU, 1)
     frames = torch.from_numpy(
@@ -150,11 +150,11 @@ class FixedBatch(sac.GreedyPolicy):
 @pytest.mark.parametrize("wrong", [WrongByALittle, NotANumber, FixedBatch])
 def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, monkeypatch, wrong):
     monkeypatch.setattr(sac, "GreedyPolicy", wrong)
-    (tmp_path / "policy.pt").write_text("the one before")
+    (tmp_path / "policy.pt2").write_text("the one before")
     with pytest.raises(ConfigError, match="no file is left"):
-        export.export(folders["sac"], tmp_path / "policy.pt")
+        export.export(folders["sac"], tmp_path / "policy.pt2")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "policy.pt": "the one before"
+        "policy.pt2": "the one before"
     }
 
 
@@ -166,20 +166,20 @@ def cclf(*words):
 
 
 def test_the_command_prints_shapes_difference_and_path(folders, tmp_path):
-    code, out, err = cclf("export", folders["a2c"], "--out", tmp_path / "policy.pt")
+    code, out, err = cclf("export", folders["a2c"], "--out", tmp_path / "policy.pt2")
     assert (code, err) == (0, "")
     first, path = out.splitlines()
     assert first.startswith(
         "observation uint8 (batch, 7, 7, 3) -> logits float32 (batch, 7); largest difference "
     )
-    assert path == str(tmp_path / "policy.pt")
+    assert path == str(tmp_path / "policy.pt2")
 
 
 def test_the_command_says_what_is_wrong(folders, tmp_path, monkeypatch):
     for words, expected in (
-        ([tmp_path, "--out", tmp_path / "policy.pt"], "is not a run folder"),
-        ([folders["sac"], "--out", tmp_path / "policy.pth"], ".pt (TorchScript) or .onnx"),
-        ([folders["sac"], "--out", tmp_path / "no" / "policy.pt"], "there is no folder"),
+        ([tmp_path, "--out", tmp_path / "policy.pt2"], "is not a run folder"),
+        ([folders["sac"], "--out", tmp_path / "policy.pth"], ".pt2 (torch.export) or .onnx"),
+        ([folders["sac"], "--out", tmp_path / "no" / "policy.pt2"], "there is no folder"),
     ):
         code, out, err = cclf("export", *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -219,7 +219,7 @@ def test_the_commands_take_a_shared_agent(shared, tmp_path, capsys):
         (tmp_path / name.name).symlink_to(name)
     assert main(["evaluate", str(tmp_path), "--episodes", "1", "--device", "cpu"]) == 0
     assert "over 1 episodes at 60 env steps" in capsys.readouterr().out
-    assert main(["export", str(tmp_path), "--out", str(tmp_path / "policy.pt")]) == 0
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "policy.pt2")]) == 0
 
 
 @pytest.mark.parametrize("base", CONFIGS)
@@ -258,7 +258,7 @@ def test_a_card_says_what_was_reached(tmp_path):
     assert "| 10 | 1 | 2 [1, 3] | 2 |\n| 30 | 11 | 5 [5, 5] | 2 |\n" in text
     assert f"| code | cclf {__version__}, commit 0123abc |" in text
     assert "| trained on | H2\\|00, torch 2 |" in text
-    assert "| sees | frames of 20 x 20 pixels, frame stack 2, action repeat 1 |" in text
+    assert "| observes | frames of 20 x 20 pixels, frame stack 2, action repeat 1 |" in text
     assert (out / "replay.mp4").read_bytes() == b"a film"
     (folder / "final.csv").write_text(f"{header}30,30,11,7,1,2,0,6 8\n")
     assert main(["export", str(folder), "--card", "--out", str(out)]) == 0, "its own card"
@@ -280,23 +280,26 @@ def test_a_card_of_a_run_that_imports_a_module_says_so():
     config = CONFIGS["sac"]
     own = replace(config.algorithm, encoder="planted:small", conv_filters=32)
     with_encoder = replace(config, algorithm=own)
-    for text in map(
-        model_card.to_load, (with_encoder, replace(config, task="gym/planted:Planted-v0"))
-    ):
+    rows = [model_card.EvaluationRow(1, 1, np.zeros(2))]
+
+    def card(config):
+        return model_card.render(config, {"task": config.task}, rows, "cclf train")
+
+    for text in map(card, (with_encoder, replace(config, task="gym/planted:Planted-v0"))):
         commands = re.findall("`cclf (evaluate|play|export) .( --trust-imports)?[` ]", text)
         assert [word for word, trust in commands if trust] == ["evaluate", "play", "export"]
         assert ", trust_imports=True" in text
         assert "imports the Python module `planted`, which is not in this folder" in text
         assert "no code" not in text
-    assert "`cclf train --from config.json --trust-imports`" in model_card.to_train(with_encoder)
-    plain = model_card.to_load(config) + model_card.to_train(config)
+    assert "`cclf train --from config.json --trust-imports`" in card(with_encoder)
+    plain = card(config)
     assert "loading them runs no code" in " ".join(plain.split())
     assert not re.search("trust.imports", plain)
 
 
 def test_a_long_run_has_a_short_table():
-    rows = [model_card.Evaluated(step, step, np.zeros(2)) for step in range(125)]
-    some = model_card._some_of(rows)
+    rows = [model_card.EvaluationRow(step, step, np.zeros(2)) for step in range(125)]
+    some = model_card._thinned(rows)
     assert len(some) <= 12
     assert some[-1] is rows[-1]
 
@@ -375,7 +378,10 @@ def test_cards_that_cannot_be_written_are_one_line(folders, tmp_path, capsys):
     (bare / "config.json").write_text(json.dumps(CONFIGS["sac"].to_dict()))
     cases = [
         ([folders["sac"], "--out", folders["a2c"]], "it is a run folder"),
-        ([folders["sac"], "--out", tmp_path / "policy.pt"], "--card writes a folder, not the file"),
+        (
+            [folders["sac"], "--out", tmp_path / "policy.pt2"],
+            "--card writes a folder, not the file",
+        ),
         ([bare, "--out", tmp_path / "x"], "has no evaluation yet"),
     ]
     for words, line in cases:
@@ -415,7 +421,7 @@ CODE = dict(
 
 def run_page(folder, names, tmp_path, monkeypatch):
     """What the code of the page defines, run where the policy of a run was exported."""
-    out = tmp_path / ("policy.onnx" if "onnx" in names else "policy.pt")
+    out = tmp_path / ("policy.onnx" if "onnx" in names else "policy.pt2")
     export.export(folder, out)
     monkeypatch.chdir(tmp_path)
     found = {}
@@ -425,7 +431,7 @@ def run_page(folder, names, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("base", ["sac", "drqv2"])
-@pytest.mark.parametrize("file", ["torchscript", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("file", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(
     folders, tmp_path, monkeypatch, base, file
 ):
@@ -442,7 +448,7 @@ def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(
 
 
 def test_the_page_plays_games_as_the_run_does(folders, tmp_path, monkeypatch):
-    page = run_page(folders["rainbow"], ["torchscript", "game"], tmp_path, monkeypatch)
+    page = run_page(folders["rainbow"], ["pt2", "game"], tmp_path, monkeypatch)
     given, answer = [], page["answer"]
     page["answer"] = lambda stacks: given.append(stacks[0]) or answer(stacks)
     agent = load(folders["rainbow"], device="cpu")

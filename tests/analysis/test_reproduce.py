@@ -11,16 +11,16 @@ from cclf.analysis import experiments, load, verdict
 from cclf.analysis.verdict import decidable_claims
 from cclf.commands import reproduce
 from cclf.commands.sweep import plan
-from cclf.sweep.plan import Call, call_of
+from cclf.sweep.plan import RunSpec, make_run_spec
 
 RESULTS = Path(__file__).parents[2] / "results" / "minigrid"
 
 
 def call(
     out: Path, seed: int = 1, method: str = "cclf", task: str = "minigrid/DoorKey-6x6", **run: int
-) -> Call:
+) -> RunSpec:
     config = presets.resolve(task, method, seed=seed)
-    return call_of(
+    return make_run_spec(
         replace(
             config,
             run=replace(config.run, **{"env_steps": 1_000, "eval_every_env_steps": 300} | run),
@@ -29,7 +29,7 @@ def call(
     )
 
 
-def finish(run: Call) -> None:
+def finish(run: RunSpec) -> None:
     path = run.folder / "checkpoint/00000001/state.json"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -37,7 +37,7 @@ def finish(run: Call) -> None:
     )
 
 
-def names_of(calls: list[Call]) -> set[str]:
+def names_of(calls: list[RunSpec]) -> set[str]:
     claims = verdict.claims("minigrid")
     return {claim.name for claim in decidable_claims(claims, [call.config for call in calls])}
 

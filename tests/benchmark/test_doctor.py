@@ -1,5 +1,4 @@
-"""The doctor on machines that we do not have, through its facts, and on this one, through its
-command."""
+"""`cclf doctor`: the facts of other machines, and the command on this one."""
 
 import contextlib
 import io
@@ -13,20 +12,18 @@ import pytest
 
 from cclf import doctor
 from cclf.algorithms.registry import make_learner
-from cclf.benchmark import findings, probe
 from cclf.cli import main
-from cclf.storage import machine, run_folder
-from healthy_machine import LLVMPIPE, egl, frames, healthy
+from cclf.diagnosis import PROBLEMS, diagnose
+from cclf.errors import ConfigError
+from cclf.storage import machine, manifest
+from healthy_machine import LLVMPIPE, frames, healthy
 from tiny_runs import CPU, tiny_config
 
 
-def problems(**changed):
-    found = [
-        finding
-        for finding in findings.judge(healthy(**changed))
-        if finding.status in findings.PROBLEMS
-    ]
-    assert all(finding.do for finding in found), "a problem says what to do"
+def problems(forecast=None, **changed):
+    findings = diagnose(healthy(**changed), forecast)
+    found = [finding for finding in findings if finding.status in PROBLEMS]
+    assert all(finding.fix for finding in found), "each problem has a fix"
     return found
 
 
@@ -77,8 +74,8 @@ def test_a_healthy_machine_has_no_problems():
 def test_a_cpu_that_draws_beside_a_gpu_is_a_loud_warning_with_the_fix(nvidia, backend, word):
     (found,) = problems(renderer=frames(LLVMPIPE, backend=backend), nvidia_egl=nvidia)
     assert found.status == "warning"
-    assert "THE CPU DRAWS BESIDE A GPU" in found.value
-    assert word in found.do
+    assert "software rendering on the CPU although there is a GPU" in found.value
+    assert word in found.fix
 
 
 @pytest.mark.parametrize(
@@ -95,27 +92,26 @@ def test_a_cpu_that_draws_beside_a_gpu_is_a_loud_warning_with_the_fix(nvidia, ba
         ({"torch": healthy()["torch"] | {"bytecode": False}}, "start", "warning"),
         ({"torch": {"version": "2.13.0", "error": "OSError: libcudart.so.13"}}, "PyTorch", "error"),
         (
-            {"renderer": {"outcome": "hung", "error": "in render (renderer.py:163)"}},
+            {"renderer": {"error": "worker 0 did not answer within 30 seconds"}},
             "renderer",
             "error",
         ),
         ({"renderer": frames(blank=True)}, "renderer", "error"),
         ({"renderer": frames(differing_frames=3)}, "renderer", "error"),
-        ({"renderer": frames(devices=[egl(1), egl(0, False, index=1)])}, "EGL devices", "warning"),
         ({"atari": {"roms": 107, "missing": ["Pong"]}}, "Atari", "warning"),
         (
             {"atari": {"roms": 108, "missing": [], "error": "ImportError: libc.so"}},
             "Atari",
             "error",
         ),
-        ({"stress": [frames(), {"outcome": "hung", "error": "in render"}]}, "2 renderers", "error"),
-        ({"stress": [frames(), frames(differing_frames=1)]}, "2 renderers", "error"),
         (
             {
                 "forecast": {
                     "task": "dmc/x",
+                    "replay_transitions": 0,
+                    "replay_bytes": 0,
                     "error": "needs the package dm_control",
-                    "do": "pip install",
+                    "fix": "pip install",
                 }
             },
             "task",
@@ -128,30 +124,21 @@ def test_what_is_wrong_is_found(changed, name, status):
     assert (found.name, found.status) == (name, status)
 
 
-def test_which_gpu_draws_is_not_judged_where_pytorch_counts_otherwise():
-    assert (
-        problems(
-            renderer=frames(devices=[egl(1), egl(0, False, index=1)]), cuda_visible_devices="1"
-        )
-        == []
-    )
-
-
 @pytest.mark.parametrize(
-    ("changed", "error", "do"),
+    ("changed", "error", "fix"),
     [
         (
             {"mujoco_pair": "broken", "mujoco": "4.0.0"},
             "AttributeError: flex_vertedge",
-            "repair MuJoCo first",
+            "fix MuJoCo first",
         ),
         ({}, "RuntimeError: MUJOCO_EGL_DEVICE_ID must be an integer", "unset MUJOCO_EGL_DEVICE_ID"),
         ({}, "ImportError: no libEGL.so.1", "apt-get install libegl1"),
     ],
 )
-def test_a_renderer_that_does_not_open_gets_the_repair_of_its_cause(changed, error, do):
-    found = problems(renderer={"outcome": "failed", "error": error}, **changed)
-    assert do in next(finding.do for finding in found if finding.name == "renderer")
+def test_a_renderer_that_does_not_open_gets_the_repair_of_its_cause(changed, error, fix):
+    found = problems(renderer={"error": error}, **changed)
+    assert fix in next(finding.fix for finding in found if finding.name == "renderer")
 
 
 def test_the_forecast_is_held_against_memory_and_disk():
@@ -174,60 +161,74 @@ def test_the_forecast_is_held_against_memory_and_disk():
 def test_the_manifest_carries_the_doctors_facts():
     config = tiny_config("minigrid/DoorKey-6x6")
     learner = make_learner(config, CPU)
-    manifest = run_folder.manifest(config, learner, CPU)
+    facts = manifest.manifest(config, learner, CPU)
     learner.close()
     ours = machine.machine_info()
-    assert {**ours, "torch": None} == {**{key: manifest[key] for key in ours}, "torch": None}
-    assert manifest["mujoco_pair"] in ("tested", "untested", "absent")
+    assert ours == {key: facts[key] for key in ours}
+    assert facts["mujoco_pair"] in ("tested", "untested", "absent")
 
 
-# --- the probe
+# --- rendering in a worker
 # ---------------------------------------------------------------------------------------------------------
 
 
-def probed(script, processes=1, **limits):
-    limits = {"start_limit_seconds": 20.0, "render_limit_seconds": 20.0} | limits
-    return probe.render(processes, 0.0, **limits, command=[sys.executable, "-c", script])
+class Renderer:
+    """An environment with the calls that `check_rendering` makes."""
+
+    def __init__(self, *_):
+        pass
+
+    def reset(self, seed):
+        pass
+
+    def renderer(self, count):
+        return frames() | {"count": count}
+
+    def close(self):
+        pass
 
 
-READY = "import sys, time, os, faulthandler; print('ready', flush=True); sys.stdin.read(); "
+class Hangs(Renderer):
+    def renderer(self, _):
+        time.sleep(60)
 
 
-def test_children_begin_together_and_what_they_say_comes_back():
-    late = "import sys, time, os; time.sleep(0.5 * (os.getpid() % 2)); print('ready', flush=True); sys.stdin.read(); "
-    found = probed(late + "import json; print(json.dumps({'begin': time.time()}))", processes=2)
-    assert [child["outcome"] for child in found] == ["ok", "ok"]
-    assert abs(found[0]["begin"] - found[1]["begin"]) < 0.3
+class Aborts(Renderer):
+    def renderer(self, _):
+        os.abort()
+
+
+class Raises(Renderer):
+    def renderer(self, _):
+        raise RuntimeError("no display")
+
+
+class CannotStart(Renderer):
+    def __init__(self, *_):
+        raise ConfigError("MuJoCo cannot open a headless renderer")
 
 
 @pytest.mark.parametrize(
-    ("script", "outcome", "error"),
+    ("environment", "error"),
     [
-        (READY + "os.abort()", "crashed", "killed by signal 6"),
-        (READY + "raise RuntimeError('no display')", "crashed", "RuntimeError: no display"),
-        (READY, "crashed", "without a word"),
-        ("import sys; sys.exit('no packages')", "crashed", "no packages"),
-        (READY + 'print(\'{"error": "GLError"}\')', "failed", "GLError"),
+        (Hangs, "did not answer within 0.5 seconds (in renderer, test_doctor.py:"),
+        (Aborts, "was killed by signal 6"),
+        (Raises, "RuntimeError: no display"),
+        (CannotStart, "MuJoCo cannot open a headless renderer"),
     ],
 )
-def test_a_crash_is_reported(script, outcome, error):
-    (found,) = probed(script)
-    assert found["outcome"] == outcome
-    assert error in found["error"]
-
-
-def test_a_hang_is_reported_with_its_place_and_never_waited_for():
+def test_a_renderer_that_hangs_or_fails_is_reported(environment, error, monkeypatch):
+    monkeypatch.setattr("cclf.envs.dmc.make_dmc", environment)
     begin = time.monotonic()
-    watched = READY + "faulthandler.dump_traceback_later(0.2, exit=True); time.sleep(60)"
-    (found,) = probed(watched)
-    assert found["outcome"] == "hung"
-    assert "<module>" in found["error"]
-    deaf = (
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY + "time.sleep(60)"
-    )
-    (found,) = probed(deaf, render_limit_seconds=-1.5)
-    assert (found["outcome"], found["error"]) == ("hung", "it did not answer and was killed")
+    info = doctor.check_rendering(timeout_seconds=0.5)
+    assert info.keys() == {"error"}
+    assert error in info["error"]
     assert time.monotonic() - begin < 20.0
+
+
+def test_rendering_in_a_worker_returns_its_facts(monkeypatch):
+    monkeypatch.setattr("cclf.envs.dmc.make_dmc", Renderer)
+    assert doctor.check_rendering() == frames() | {"count": doctor.FRAMES}
 
 
 # --- the command
@@ -241,9 +242,8 @@ def cclf(*words):
     return code, out.getvalue(), err.getvalue()
 
 
-def test_the_doctor_on_this_machine_is_one_json_document(monkeypatch):
-    monkeypatch.setattr(doctor, "STRESS_SECONDS", 0.0)
-    code, out, err = cclf("doctor", "--json", "--task", "dmc/cartpole-swingup", "--stress", "2")
+def test_the_doctor_on_this_machine_is_one_json_document():
+    code, out, err = cclf("doctor", "--json", "--task", "dmc/cartpole-swingup")
     assert (code, err) == (0, "")
     facts = json.loads(out)
     assert {
@@ -255,19 +255,16 @@ def test_the_doctor_on_this_machine_is_one_json_document(monkeypatch):
         "renderer",
         "findings",
         "problems",
-        "stress",
     } <= set(facts)
     assert facts["renderer"]["ms_per_frame"] > 0.0
-    assert facts["renderer"]["frames"] == 30
     assert facts["atari"]["missing"] == []
     assert facts["atari"]["ms_per_agent_step"] > 0.0
     assert facts["forecast"]["replay_transitions"] == 12_500
     assert facts["forecast"]["replay_bytes"] > 12_500 * 3 * 100 * 100
-    assert [child["outcome"] for child in facts["stress"]] == ["ok", "ok"]
 
 
 def test_the_doctor_for_people_and_strict(monkeypatch):
-    monkeypatch.setattr(probe, "render", lambda *_, **__: [frames(LLVMPIPE)])
+    monkeypatch.setattr(doctor, "check_rendering", lambda: frames(LLVMPIPE))
     monkeypatch.setattr(machine, "gpus", list)
     monkeypatch.setenv("COLUMNS", "80")
     code, out, err = cclf("doctor", "--strict")
@@ -278,16 +275,16 @@ def test_the_doctor_for_people_and_strict(monkeypatch):
     assert cclf("doctor")[0] == 0
     code, out, _ = cclf("doctor", "--strict")
     assert code == 1
-    assert "THE CPU DRAWS BESIDE A GPU" in out
-    assert "do: " in out
+    assert "software rendering on the CPU although there is a GPU" in out
+    assert "fix: " in out
 
 
 def test_bad_input_is_one_line(monkeypatch):
-    monkeypatch.setattr(probe, "render", lambda *_, **__: [frames()])
+    monkeypatch.setattr(doctor, "check_rendering", frames)
     for words in (
         ["--task", "dmc/cartpole-swingupp"],
         ["--task", "nonsense"],
-        ["--stress", "-1"],
+        ["--base", "sac"],
         ["--strcit"],
     ):
         code, out, err = cclf("doctor", *words)
@@ -312,8 +309,8 @@ def version(name):
     return real(name)
 metadata.version = version
 machine.gpus = lambda: []
-from cclf.benchmark import probe
-probe.render = lambda *_, **__: [{{"outcome": "failed", "error": "no display"}}]
+from cclf import doctor
+doctor.check_rendering = lambda: {{"error": "no display"}}
 from cclf.cli import main
 sys.exit(main(["doctor", "--task", "dmc/walker-walk"]))
 """
@@ -322,13 +319,13 @@ sys.exit(main(["doctor", "--task", "dmc/walker-walk"]))
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "error: task  do: " in done.stdout
+    assert "error: task  fix: " in done.stdout
 
 
 def test_games_that_ale_py_lacks_are_found(monkeypatch):
-    there = machine.atari_roms()
+    there = doctor.atari_roms()
     monkeypatch.setattr(
-        machine, "atari_roms", lambda: [rom for rom in there if rom not in ("up_n_down", "pong")]
+        doctor, "atari_roms", lambda: [rom for rom in there if rom not in ("up_n_down", "pong")]
     )
-    found = doctor.emulator(healthy())
+    found = doctor.check_atari(torch_works=True)
     assert found == {"roms": len(there) - 2, "missing": ["Pong", "UpNDown"]}

@@ -320,7 +320,7 @@ def test_cartpole_from_the_command_line(tmp_path):
     assert code == 0, err
     assert "over 1 episodes at 40 env steps" in out
     assert cclf("play", folder, "--out", tmp_path / "episode.mp4")[0] == 0
-    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt2")
     assert code == 0, err
     assert "(batch, 4, 25, 25) -> q_values float32 (batch, 2)" in out
 
@@ -331,7 +331,7 @@ def test_a_policy_is_exported_where_a_time_limit_ends_its_games(tmp_path, monkey
     folder = tmp_path / config.run_name()
     ages = []
     monkeypatch.setattr(Falling, "step", lambda env, action: _counted(env, action, ages))
-    code, _, err = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    code, _, err = cclf("export", folder, "--out", tmp_path / "policy.pt2")
     assert code == 0, err
     assert max(ages) == 4, "no step is taken after the end of a game"
 

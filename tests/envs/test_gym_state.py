@@ -22,6 +22,7 @@ from cclf.errors import ConfigError  # noqa: E402
 from cclf.model_card import command  # noqa: E402
 from cclf.storage.run_folder import read_checkpoint  # noqa: E402
 from cclf.training.trainer import replay_size  # noqa: E402
+from healthy_machine import frames  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
 
@@ -323,7 +324,7 @@ def test_its_agent_is_evaluated_and_asked(trained):
 
 def test_its_policy_is_exported(trained, tmp_path):
     _, folder, *_ = trained
-    code, stdout, stderr = cclf("export", folder, "--out", tmp_path / "policy.pt")
+    code, stdout, stderr = cclf("export", folder, "--out", tmp_path / "policy.pt2")
     assert code == 0, stderr
     assert "float32 (batch, 3) -> action float32 (batch, 1)" in stdout
 
@@ -332,7 +333,7 @@ def test_its_card_says_what_it_sees(trained, tmp_path):
     code, _, stderr = cclf("export", trained[1], "--card", "--out", tmp_path / "agent")
     assert code == 0, stderr
     card = (tmp_path / "agent" / "README.md").read_text()
-    assert "| sees | the state of the environment, as numbers, frame stack 1" in card
+    assert "| observes | the state of the environment, as numbers, frame stack 1" in card
     assert "--observe state" in card
     wide = replace(trained[0].algorithm, batch_size=512)  # what it is on pixels
     assert "--batch-size" in command(replace(trained[0], algorithm=wide))
@@ -387,12 +388,11 @@ def test_the_command_line_refuses_in_one_line(words, said):
 
 
 def test_the_doctor_forecasts_a_run_of_state(monkeypatch):
-    assert_refused(cclf("doctor", "--observe", "state"), "--observe state forecasts nothing alone")
-    monkeypatch.setattr(doctor.probe, "render", lambda *_: [{"outcome": "ok"}])
-    monkeypatch.setattr(doctor, "emulator", lambda _: None)
-    monkeypatch.setattr(doctor, "judge", lambda _: [])
+    assert_refused(cclf("doctor", "--observe", "state"), "--observe state needs --task")
+    monkeypatch.setattr(doctor, "check_rendering", frames)
+    monkeypatch.setattr(doctor, "check_atari", lambda _: None)
     sizes = [
-        doctor.examine("gym/Pendulum-v1", 0, observe=seen)["forecast"]["replay_bytes"]
+        doctor.examine("gym/Pendulum-v1", observe=seen)["forecast"]["replay_bytes"]
         for seen in ("state", "pixels")
     ]
     assert sizes[0] == replay_size(presets.resolve("gym/Pendulum-v1", observe="state"))[1]

@@ -324,5 +324,5 @@ def test_nothing_without_checksums_is_ever_read(tmp_path):
     Checkpoints(folder).save({"n": 2})
     assert checkpoint.load(folder) == {"n": 2}
     (folder / "00000001" / "index.json").unlink()
-    with pytest.raises(ConfigError, match=r"no checkpoint in .* is good"):
+    with pytest.raises(ConfigError, match=r"no checkpoint in .* is valid"):
         checkpoint.load(folder)

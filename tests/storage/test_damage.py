@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from cclf.errors import ConfigError
+from cclf.errors import DataError
 from cclf.storage import checkpoint, checkpoint_files
 from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, run, tables, tiny_config
@@ -88,10 +88,10 @@ def expected_after(path, newest, before):
 
 
 def loaded(folder):
-    """The state, or what was said instead. Anything but a ConfigError would be a crash."""
+    """The state, or what was said instead. Anything but a DataError would be a crash."""
     try:
         return checkpoint.load(folder), None
-    except ConfigError as error:
+    except DataError as error:
         return None, str(error)
 
 
@@ -156,7 +156,7 @@ def test_a_planted_pickle_is_refused_and_never_run(two, tmp_path, name, checksum
                     {key: checkpoint_files.checksum(found[key]) for key in found}
                 )
             )
-    with pytest.raises(ConfigError, match="no checkpoint in"):
+    with pytest.raises(DataError, match="no checkpoint in"):
         checkpoint.load(folder)
     assert not (tmp_path / "exploded").exists()
     pickle.loads(bomb)

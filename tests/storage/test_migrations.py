@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from cclf.algorithms.sac.sac import SAC
 from cclf.storage import checkpoint, migrations
 from cclf.storage.run_folder import read_config
 from test_cli import assert_refused, cclf
-from tiny_runs import differing, tables, tiny_config, tiny_options
+from tiny_runs import differing, rows, tables, tiny_config, tiny_options
 
 CONFIG = tiny_config()
 LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=90))
@@ -120,3 +122,29 @@ def test_config_of_version_0_1_is_read(tmp_path, task, old, new):
     values["algorithm"][old] = values["algorithm"].pop(new)
     (tmp_path / "config.json").write_text(json.dumps(values))
     assert read_config(tmp_path) == config
+
+
+EARLIER_VERSIONS = Path(__file__).with_name("earlier_versions")
+
+
+@pytest.mark.parametrize("base", ["sac", "drqv2", "a2c"])
+def test_checkpoint_of_version_0_2_resumes(base, tmp_path):
+    """Each archive is the run folder of a run of 40 env steps, written on another machine."""
+    with tarfile.open(EARLIER_VERSIONS / f"{base}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    config = read_config(tmp_path / base)
+    folder = tmp_path / "runs" / config.run_name()
+    shutil.copytree(tmp_path / base, folder)
+    before = {name: (folder / name).read_text() for name in ("train.csv", "eval.csv")}
+    command = ["train", "--from", folder / "config.json", "--env-steps", 60, "--out"]
+    code, _, err = cclf(*command, tmp_path / "runs")
+    assert code == 0, err
+    assert "resuming at 40 env steps" in err
+    assert cclf(*command, tmp_path / "whole")[0] == 0
+    whole = tmp_path / "whole" / config.run_name()
+    for name, text in before.items():
+        assert (folder / name).read_text().startswith(text)
+        for row, expected in zip(rows(folder / name), rows(whole / name), strict=True):
+            for column in row.keys() - {"wall_seconds", "returns"}:
+                same = pytest.approx(float(expected[column] or 0), abs=0.02)
+                assert float(row[column] or 0) == same, column  # on another processor

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import cclf as package
-from cclf.errors import ConfigError
+from cclf.errors import DataError
 from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
 from cclf.storage.tables import (
@@ -104,7 +104,7 @@ def test_a_table_that_is_not_what_the_checkpoint_knows_is_refused(run, table, da
     known = known_rows(run)
     check_tables(run, 60, False, known)
     DAMAGE[damage](run / f"{table}.csv")
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(DataError) as refusal:
         check_tables(run, 60, False, known)
     assert str(refusal.value).startswith(f"cannot go on with {run / table}.csv: ")
     assert (
@@ -116,7 +116,7 @@ def test_a_table_that_is_not_what_the_checkpoint_knows_is_refused(run, table, da
 
 def test_the_clock_on_the_wall_counts_too(run):
     edited(r"(\n\d+,\d+,\d+,[^,]*,[^,]*,\d+,)", r"\g<1>7")(run / "eval.csv")
-    with pytest.raises(ConfigError, match="its first 2 rows are not those"):
+    with pytest.raises(DataError, match="its first 2 rows are not those"):
         check_tables(run, 60, False, known_rows(run))
 
 
@@ -156,7 +156,7 @@ def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, trained):
     assert known_rows(run)["final"].rows == 1
     assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60", "90"]
     (run / "final.csv").unlink()
-    with pytest.raises(ConfigError, match=r"final\.csv: it is missing"):
+    with pytest.raises(DataError, match=r"final\.csv: it is missing"):
         check_tables(run, 90, False, known_rows(run))
 
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
     (run / "eval.csv").unlink()
     check_tables(run, 60, False, {})
     DAMAGE["a word for a number"](run / "train.csv")
-    with pytest.raises(ConfigError, match="cannot go on with"):
+    with pytest.raises(DataError, match="cannot go on with"):
         check_tables(run, 60, False, {})
     check_tables(run, 0, False, {})  # where nothing is kept, nothing is read
 

@@ -22,7 +22,7 @@ from cclf import cli
 from cclf.commands.train import run_training
 from cclf.errors import ConfigError
 from cclf.inspection.load import curate
-from cclf.storage import checkpoint, checkpoint_files, run_folder
+from cclf.storage import checkpoint, checkpoint_files, manifest, run_folder
 from cclf.storage.failure import NonFiniteError
 from cclf.training.signals import StopSignal
 from rainbow_inputs import tiny_cclf
@@ -71,7 +71,7 @@ def runs(tmp_path_factory):
         with run_folder.create_run_folder(config, out / name) as folder:
             learner, finished = run(config, folder, stop_at=40)
             assert not finished
-            run_folder.write_manifest(config, learner, CPU, folder, 0)
+            manifest.write_manifest(config, learner, CPU, folder, 0)
         found[name] = folder.relative_to(out)
     return out, found
 
@@ -284,7 +284,7 @@ def inspect(_config, folder, _tmp):
 
 
 evaluate = command("evaluate", "{run}", "--episodes", "1", "--device", "cpu")
-export = command("export", "{run}", "--out", "{out}/policy.pt")
+export = command("export", "{run}", "--out", "{out}/policy.pt2")
 results = command("results", "{runs}", "--out", "{out}/results")
 report = command("report", "{runs}", "--out", "{out}/report.html")
 

@@ -23,12 +23,12 @@ from cclf.sweep.plan import (
     FAILURE_MARK,
     PROCESS_BYTES,
     STOPPED,
-    Call,
     Job,
-    Outcome,
+    RunOutcome,
+    RunSpec,
     RunStatus,
-    call_of,
-    tally,
+    make_run_spec,
+    summarize,
 )
 from cclf.sweep.scheduler import run_all
 from cclf.training.signals import SIGNALS, StopSignal
@@ -37,7 +37,7 @@ from cclf.training.signals import SIGNALS, StopSignal
 SLEEP = "import sys, time, signal; signal.pthread_sigmask(signal.SIG_SETMASK, []); print('asleep', flush=True); time.sleep(60)"
 
 
-def finishing(run: Call) -> str:
+def finishing(run: RunSpec) -> str:
     """A program that leaves the folder of `run` as one that came to its end."""
     state = run.folder / "checkpoint/00000001/state.json"
     facts = json.dumps({"agent_steps": run.config.run.env_steps, "evaluation_due": False})
@@ -50,9 +50,10 @@ def call(
     task: str = "minigrid/DoorKey-5x5",
     replay_bytes: int = 0,
     threads: int = 1,
-) -> Call:
+) -> RunSpec:
     config = presets.resolve(task, "cclf", seed=seed)
-    return call_of(replace(config, run=replace(config.run, threads=threads)), out, (), replay_bytes)
+    config = replace(config, run=replace(config.run, threads=threads, final_eval_episodes=0))
+    return make_run_spec(config, out, (), replay_bytes)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     return begun
 
 
-def fill(backend: LocalBackend, calls: list[Call]) -> int:
+def fill(backend: LocalBackend, calls: list[RunSpec]) -> int:
     """How many of them find a place."""
     runs = [backend.start(Job((single,))) for single in calls]
     for run in runs:
@@ -169,7 +170,7 @@ def test_a_failed_run_is_reported_and_kept_and_the_others_go_on(
 def test_of_several_seeds_in_a_process_those_that_came_to_their_end_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = [call(tmp_path, seed) for seed in (1, 2)]
+    calls = [call(tmp_path, seed, "toy/catch") for seed in (1, 2)]
     code = finishing(calls[1]) + "sys.exit(1)"
     popen = child.subprocess.Popen
     monkeypatch.setattr(
@@ -229,7 +230,7 @@ def test_a_signal_that_nobody_asked_for_is_a_failure(
     becomes(monkeypatch, program)
     [outcome] = run_all([call(tmp_path, 1)], LocalBackend(gpus=()), StopSignal())
     assert outcome.exit_code == -15
-    assert (outcome.call.folder / FAILURE_MARK).exists()
+    assert (outcome.spec.folder / FAILURE_MARK).exists()
 
 
 TOY = (
@@ -249,7 +250,7 @@ def signalled(
     out: Path, number: signal.Signals, delay_seconds: float, *options: str
 ) -> "subprocess.Popen[bytes]":
     """A run that gets a signal so long after its process was made."""
-    job = Job((Call(presets.resolve("toy/reach-1d", "rad", seed=1), (*TOY, *options), out),))
+    job = Job((RunSpec(presets.resolve("toy/reach-1d", "rad", seed=1), (*TOY, *options), out),))
     process = child.Child(job, out, {}).process
     time.sleep(delay_seconds)
     process.send_signal(number)
@@ -289,20 +290,20 @@ def test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save(
             self.polls += 1
             return "asleep" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG))
 
-    outcomes: list[Outcome] = run_all(
+    outcomes: list[RunOutcome] = run_all(
         [call(tmp_path, seed) for seed in (1, 2)], LocalBackend(jobs=1, gpus=()), AfterAWhile()
     )  # type: ignore[arg-type]
     assert [outcome.exit_code for outcome in outcomes] == [STOPPED, STOPPED], (
         "also where it knew no better than to die of it"
     )
     assert len(commands) == 1
-    assert os.path.exists(outcomes[0].call.folder)
-    assert not (outcomes[0].call.folder / FAILURE_MARK).exists()
+    assert os.path.exists(outcomes[0].spec.folder)
+    assert not (outcomes[0].spec.folder / FAILURE_MARK).exists()
 
 
 def test_the_live_table_shows_what_ended_what_runs_and_what_waits(tmp_path: Path) -> None:
     calls = [call(tmp_path, seed) for seed in (1, 2, 3)]
-    outcomes = {calls[0]: Outcome(calls[0], -9, "killed")}
+    outcomes = {calls[0]: RunOutcome(calls[0], -9, "killed")}
     reports = {calls[1]: RunStatus(123_456, 0.875)}
     console = Console(width=80)
     with console.capture() as capture:
@@ -327,7 +328,7 @@ def test_counts_after_a_stop_are_honest(
     calls = [call(tmp_path, seed) for seed in (1, 2, 3)]
     outcomes = run_all(calls, LocalBackend(jobs=1, gpus=()), AfterAWhile())  # type: ignore[arg-type]
     assert [outcome.state for outcome in outcomes] == ["stopped", "not started", "not started"]
-    assert tally(outcomes, 3) == "0 of 3 runs done, 1 stopped, 2 not started"
+    assert summarize(outcomes, 3) == "0 of 3 runs done, 1 stopped, 2 not started"
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "stopping: 1 to be saved, 2 not started"
     assert len(said) == 2, "no line for each that was not started"
@@ -340,7 +341,7 @@ def test_the_time_left_of_a_sweep(tmp_path: Path) -> None:
     total = calls[0].config.run.env_steps
     left = TimeLeft(calls, lambda: seconds)
     running = calls[1:3]
-    outcomes = {calls[0]: Outcome(calls[0], DONE, "")}
+    outcomes = {calls[0]: RunOutcome(calls[0], DONE, "")}
     for second in range(100):  # of a warm-up: a thousand steps each
         seconds = float(second)
         left.update(outcomes, running, dict.fromkeys(running, RunStatus(1_000 * second)))

@@ -1,6 +1,7 @@
 """What runs, what is left of it, and what a failed run leaves behind."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +11,20 @@ from cclf import cli, presets
 from cclf.analysis import evaluations, experiments, load, verdict
 from cclf.analysis.evaluations import say_once
 from cclf.commands.sweep import plan
+from cclf.commands.train_options import train_config
+from cclf.errors import ConfigError
 from cclf.sweep.plan import (
     BAD_INPUT,
     DONE,
     FAILURE_MARK,
     PROCESS_BYTES,
     STOPPED,
-    Call,
-    Outcome,
-    call_of,
+    RunOutcome,
+    RunSpec,
+    group_into_jobs,
     is_finished,
-    jobs_of,
-    mark,
+    make_run_spec,
+    record_failure,
 )
 from cclf.sweep.plan import progress as progress_of
 from tiny_rows import write_run
@@ -29,16 +32,16 @@ from tiny_rows import write_run
 TASK = "minigrid/DoorKey-5x5"
 
 
-def call(out: Path, seed: int = 1, method: str = "a2c", env_steps: int = 1_000) -> Call:
+def call(out: Path, seed: int = 1, method: str = "a2c", env_steps: int = 1_000) -> RunSpec:
     config = presets.resolve(TASK, method, seed=seed)
-    return call_of(
+    return make_run_spec(
         replace(config, run=replace(config.run, env_steps=env_steps)),
         out,
         ("--env-steps", str(env_steps)),
     )
 
 
-def save(run: Call, agent_steps: int, evaluation_due: bool = False, serial: int = 1) -> None:
+def save(run: RunSpec, agent_steps: int, evaluation_due: bool = False, serial: int = 1) -> None:
     path = run.folder / f"checkpoint/{serial:08d}/state.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"agent_steps": agent_steps, "evaluation_due": evaluation_due}))
@@ -84,7 +87,7 @@ def test_progress_is_read_from_the_end_of_a_long_table(tmp_path: Path) -> None:
 
 def test_failed_runs_leave_a_mark_that_a_later_success_takes_back(tmp_path: Path) -> None:
     run = call(tmp_path)
-    mark(Outcome(run, -9, "killed"))
+    record_failure(RunOutcome(run, -9, "killed"))
     facts = json.loads((run.folder / FAILURE_MARK).read_text())
     assert (facts["exit_code"], facts["last_line"], facts["method"], facts["seed"]) == (
         -9,
@@ -92,10 +95,10 @@ def test_failed_runs_leave_a_mark_that_a_later_success_takes_back(tmp_path: Path
         "a2c",
         1,
     )
-    mark(Outcome(run, DONE, ""))
+    record_failure(RunOutcome(run, DONE, ""))
     assert not (run.folder / FAILURE_MARK).exists()
     for code in (BAD_INPUT, STOPPED, DONE):
-        mark(Outcome(run, code, ""))
+        record_failure(RunOutcome(run, code, ""))
         assert not (run.folder / FAILURE_MARK).exists()
 
 
@@ -115,7 +118,7 @@ def test_failed_runs_stay_in_the_statistics(tmp_path: Path) -> None:
             + "500,500,4,0.25,0,2,1,\n"
             + ("1000,1000,8,0.75,0,2,2,\n" if run is runs[0] else "")
         )
-    mark(Outcome(runs[1], -9, "killed"))
+    record_failure(RunOutcome(runs[1], -9, "killed"))
     scores = evaluations.scores(
         load.read_runs(tmp_path), ["a2c"], {TASK: evaluations.Clock("env_steps", 1_000)}
     )
@@ -131,8 +134,8 @@ def test_failed_runs_stay_in_the_statistics(tmp_path: Path) -> None:
 
 def test_a_retried_run_keeps_its_mark_until_it_comes_to_its_end(tmp_path: Path) -> None:
     run = call(tmp_path)
-    mark(Outcome(run, -9, "killed"))
-    mark(Outcome(run, STOPPED, "stopped"))
+    record_failure(RunOutcome(run, -9, "killed"))
+    record_failure(RunOutcome(run, STOPPED, "stopped"))
     assert (run.folder / FAILURE_MARK).exists(), "failures stay"
 
 
@@ -155,7 +158,7 @@ def test_a_run_that_failed_before_it_wrote_anything_stays_in_the_statistics(tmp_
         evaluations={1_000: 0.5},
         changes={"run": {"env_steps": 1_000}},
     )
-    mark(Outcome(runs[1], -9, "killed"))
+    record_failure(RunOutcome(runs[1], -9, "killed"))
     assert [path.name for path in runs[1].folder.iterdir()] == [FAILURE_MARK]
     rows = load.read(tmp_path)
     assert {row.seed: row.state for row in rows} == {1: "done", 2: "failed", 3: "done"}
@@ -170,7 +173,7 @@ def test_a_run_that_failed_before_it_wrote_anything_stays_in_the_statistics(tmp_
 
 def test_runs_that_all_failed_at_their_start_are_reported(tmp_path: Path) -> None:
     for seed in (1, 2):
-        mark(Outcome(call(tmp_path / "runs", seed), -9, "killed"))
+        record_failure(RunOutcome(call(tmp_path / "runs", seed), -9, "killed"))
     assert cli.main(["results", str(tmp_path / "runs"), "--out", str(tmp_path / "results")]) == 0
     assert (tmp_path / "results/a2c.csv").read_text().count(",failed") == 2
     assert cli.main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report.html")]) == 0
@@ -183,7 +186,7 @@ def test_results_of_a_failure_mark_that_cannot_be_read_warns_and_counts_the_othe
 ) -> None:
     runs = tmp_path / "runs"
     for seed in (1, 2):
-        mark(Outcome(call(runs, seed), -9, "killed"))
+        record_failure(RunOutcome(call(runs, seed), -9, "killed"))
     path = call(runs).folder / FAILURE_MARK
     path.write_text(content)
     for command, out in (("results", "results"), ("report", "report.html")):
@@ -205,7 +208,7 @@ def test_a_stale_mark_does_not_deny_what_the_folder_proves(tmp_path: Path) -> No
         evaluations={1_000: 0.75},
         changes={"run": {"env_steps": 1_000}},
     )
-    mark(Outcome(run, -15, "stopped as it ended"))
+    record_failure(RunOutcome(run, -15, "stopped as it ended"))
     assert [row.state for row in load.read(tmp_path)] == ["failed"], (
         "without a whole checkpoint it did not end well"
     )
@@ -230,48 +233,136 @@ def test_a_stale_mark_does_not_deny_what_the_folder_proves(tmp_path: Path) -> No
     ],
 )
 @pytest.mark.parametrize("command", [["sweep", "--table", "minigrid"], ["reproduce", "minigrid"]])
-def test_words_behind_the_dashes_that_clash_with_the_grid_are_refused(
+def test_options_that_the_sweep_sets_are_refused_after_the_dashes(
     command: list[str], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     extra = [word] if "=" in word or word in ("--dry-run", "--help", "-h") else [word, "2"]
     assert cli.main([*command, "--out", str(tmp_path / "runs"), "--", "--no-video", *extra]) == 2
     error = capsys.readouterr().err
-    assert f"{word} cannot stand behind --" in error
+    assert f"{word} after -- conflicts with the command" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_seeds_of_one_method_share_a_process_when_told(tmp_path: Path) -> None:
-    calls = [call(tmp_path, seed, method) for seed in (1, 2, 3) for method in ("a2c", "cclf")]
-    assert [job.calls for job in jobs_of(calls, 1)] == [(single,) for single in calls]
-    jobs = jobs_of(calls, 2)
-    assert [[(c.config.method_name, c.config.seed) for c in job.calls] for job in jobs] == [
-        [("a2c", 1), ("a2c", 2)],
+def catch(out: Path, seed: int, method: str) -> RunSpec:
+    return make_run_spec(presets.resolve("toy/catch", method, seed=seed), out)
+
+
+def test_seeds_of_one_method_share_a_process_with_seeds_per_process(tmp_path: Path) -> None:
+    calls = [catch(tmp_path, seed, method) for seed in (1, 2, 3) for method in ("curl", "cclf")]
+    assert [job.specs for job in group_into_jobs(calls, 1)] == [(single,) for single in calls]
+    jobs = group_into_jobs(calls, 2)
+    assert [[(c.config.method_name, c.config.seed) for c in job.specs] for job in jobs] == [
+        [("curl", 1), ("curl", 2)],
         [("cclf", 1), ("cclf", 2)],
-        [("a2c", 3)],
+        [("curl", 3)],
         [("cclf", 3)],
     ]
-    words = (
-        f"{TASK} --method a2c --profile released --seed 1 --env-steps 1000 --out o --with-seeds 2"
-    )
+    words = "toy/catch --method curl --profile released --seed 1 --out o --with-seeds 2"
     assert " ".join(jobs[0].arguments(Path("o"))) == words
     assert " ".join(jobs[2].arguments(Path("o"))) == words.replace(
         "--seed 1", "--seed 3"
     ).removesuffix(" --with-seeds 2")
     heavy = [replace(single, memory_bytes=PROCESS_BYTES + 100) for single in calls[:1]] * 3
-    assert jobs_of(heavy, 3)[0].memory_bytes == PROCESS_BYTES + 300
+    assert group_into_jobs(heavy, 3)[0].memory_bytes == PROCESS_BYTES + 300
+
+
+def test_seeds_per_process_is_refused_where_runs_share_no_update(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--seeds-per-process 2 conflicts with base a2c"):
+        group_into_jobs([call(tmp_path)], seeds_per_process=2)
+
+
+RATES = "learning_rate=1e-4,3e-4"
+
+
+@pytest.mark.parametrize(
+    ("vary", "labels"),
+    [
+        ([RATES], ["learning_rate=1e-4", "learning_rate=3e-4"]),
+        (
+            [RATES, "rollout-steps=4,8"],
+            [
+                f"learning_rate={rate} rollout_steps={steps}"
+                for rate in ("1e-4", "3e-4")
+                for steps in (4, 8)
+            ],
+        ),
+        (["env-steps=5000"], ["env_steps=5000"]),
+    ],
+)
+def test_vary_trains_each_method_with_each_combination(
+    tmp_path: Path, vary: list[str], labels: list[str]
+) -> None:
+    runs = plan([TASK], ["a2c", "cclf"], ["released"], [1, 2], tmp_path, [], vary)
+    assert len(runs) == len({run.folder for run in runs}) == 4 * len(labels)
+    assert [
+        run.variant for run in runs if (run.method.split()[0], run.config.seed) == ("a2c", 1)
+    ] == labels
+    for run in runs:
+        assert run.label == f"{TASK} {run.config.method_name} {run.variant} seed {run.config.seed}"
+        assert train_config(run.arguments()).config == run.config
+        if "learning_rate" in run.variant:
+            assert (
+                f"learning_rate={run.config.algorithm.learning_rate:.0e}".replace("e-0", "e-")
+                in run.variant
+            )
+    assert [len(job.specs) for job in group_into_jobs(runs)] == [1] * len(runs)
+
+
+def test_vary_switches_options_on_and_off(tmp_path: Path) -> None:
+    runs = plan(["toy/reach-1d"], ["cclf"], ["released"], [1], tmp_path, [], ["reward=true,false"])
+    assert [run.config.method.reward for run in runs] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("vary", "line"),
+    [
+        (["learning_rate"], "--vary learning_rate: write OPTION=VALUE,VALUE"),
+        (["learning_rate="], "--vary learning_rate=: write OPTION=VALUE,VALUE"),
+        ([RATES, RATES], "name each option and each value once"),
+        (["rollout_steps=4,4"], "name each option and each value once"),
+        (["env-steps=1,2"], "name each option and each value once"),
+        (["seed=1,2"], "the sweep sets --seed"),
+        (["learning_rat=1,2"], "learning-rat"),
+        (["learning_rate=much,little"], "learning-rate"),
+        (["threads=1,2"], "vary only options that change results"),
+        (["re3_weight=0.1,0.2"], "re3"),
+    ],
+)
+def test_vary_of_bad_options_is_refused(
+    vary: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "--tasks", TASK, "--methods", "a2c", "--out", str(tmp_path / "runs")]
+    words += [word for text in vary for word in ("--vary", text)]
+    assert cli.main([*words, "--", "--env-steps", "1000"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert line in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_prints_the_variants_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "--tasks", TASK, "--methods", "a2c", "--seeds", "1", "2", "--vary", RATES]
+    assert cli.main([*words, "--out", str(tmp_path / "runs"), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"minigrid a2c learning_rate=1e-4 +2 +0 +400,000", out)
+    assert re.search(r"minigrid a2c learning_rate=3e-4 +2 +0 +400,000", out)
+    assert "4 runs, 0 finished, 1,600,000 env steps in all" in out
+    assert not list(tmp_path.rglob("config.json"))
 
 
 def test_games_with_the_same_seeds_share_a_process_when_told(tmp_path: Path) -> None:
     games, seeds = ("atari/Pong", "atari/Alien", "atari/Krull"), (1, 2, 3)
     calls = [
-        call_of(presets.resolve(task, method, seed=seed), tmp_path)
+        make_run_spec(presets.resolve(task, method, seed=seed), tmp_path)
         for task in games
         for seed in seeds
         for method in ("curl", "cclf")
     ]
-    jobs = jobs_of(calls, seeds_per_process=2, games_per_process=2)
-    held = [single for job in jobs for single in job.calls]
+    jobs = group_into_jobs(calls, seeds_per_process=2, games_per_process=2)
+    held = [single for job in jobs for single in job.specs]
     assert len(held) == len(calls)
     assert set(held) == set(calls)
     assert " ".join(jobs[0].arguments(Path("o"))) == (
@@ -279,14 +370,18 @@ def test_games_with_the_same_seeds_share_a_process_when_told(tmp_path: Path) -> 
         "atari/Alien"
     )
     for job in jobs:  # as `cclf train` makes them of those words: task by task, with all seeds
-        runs = [(single.config.task, str(single.config.seed)) for single in job.calls]
-        assert runs == [(task, seed) for task in job.tasks for seed in job.seeds]
-        assert len({single.config.method_name for single in job.calls}) == 1
+        runs = [(single.config.task, str(single.config.seed)) for single in job.specs]
+        tasks, seeds_of_job = ({*names} for names in zip(*runs, strict=True))
+        assert len(runs) == len(tasks) * len(seeds_of_job)
+        assert runs == sorted(runs, key=lambda run: (games.index(run[0]), run[1]))
+        assert len({single.config.method_name for single in job.specs}) == 1
     grids = [
         call(tmp_path, 1),
-        call_of(presets.resolve("minigrid/Empty-5x5", "a2c"), tmp_path, ("--env-steps", "1000")),
+        make_run_spec(
+            presets.resolve("minigrid/Empty-5x5", "a2c"), tmp_path, ("--env-steps", "1000")
+        ),
     ]
-    assert len(jobs_of(grids, 1, games_per_process=9)) == 2, "only games are stacked"
+    assert len(group_into_jobs(grids, 1, games_per_process=9)) == 2, "only games are stacked"
 
 
 def test_a_plan_forecasts_the_memory_of_replays_and_starts_with_the_longest(tmp_path: Path) -> None:

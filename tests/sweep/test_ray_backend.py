@@ -22,7 +22,7 @@ from cclf.errors import ConfigError
 from cclf.storage import atomic_files
 from cclf.sweep import child, ray_backend
 from cclf.sweep.local import LocalBackend
-from cclf.sweep.plan import BAD_INPUT, DONE, FAILED, NOT_STARTED, STOPPED, Call, Job
+from cclf.sweep.plan import BAD_INPUT, DONE, FAILED, NOT_STARTED, STOPPED, Job, RunSpec
 from cclf.sweep.ray_backend import RayBackend, train_job
 from cclf.sweep.scheduler import run_all
 from cclf.training.signals import StopSignal
@@ -45,7 +45,7 @@ LONG = ("--env-steps", "120000", "--eval-every-env-steps", "4000", *_QUIET)
 ENDLESS = ("--env-steps", "3000000", "--eval-every-env-steps", "3000000", *_QUIET)
 
 
-def calls(out: Path, options: tuple[str, ...], seeds: tuple[int, ...]) -> list[Call]:
+def calls(out: Path, options: tuple[str, ...], seeds: tuple[int, ...]) -> list[RunSpec]:
     return plan([TASK], ["a2c"], [presets.DEFAULT_PROFILE], seeds, out, list(options))
 
 

@@ -215,7 +215,6 @@ def test_the_loop_benchmark_counts_steps(capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main(["bench", "loop", *arguments]) == 0
     report = json.loads(capsys.readouterr().out)["rad"]
     assert report["agent_steps_per_second"] > 0
-    assert report["host_ms_per_step"]["environment"] > 0
 
 
 def test_the_update_benchmark_checks_parity_first(capsys: pytest.CaptureFixture[str]) -> None:

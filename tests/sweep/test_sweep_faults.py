@@ -24,10 +24,10 @@ from cclf.sweep.plan import (
     DONE,
     FAILED,
     FAILURE_MARK,
-    Call,
     Job,
-    Outcome,
-    call_of,
+    RunOutcome,
+    RunSpec,
+    make_run_spec,
     progress,
 )
 from cclf.training.signals import StopSignal
@@ -45,9 +45,9 @@ ROW = "    500/2,500  10.59 ± 0                  2.1        8.1  left 00:01:02"
 HEAD = "    env steps  eval return            train  updates/s  time"
 
 
-def call(out: Path, seed: int = 1) -> Call:
+def call(out: Path, seed: int = 1) -> RunSpec:
     config = presets.resolve("minigrid/DoorKey-5x5", "a2c", seed=seed)
-    return call_of(replace(config, run=replace(config.run, threads=1)), out)
+    return make_run_spec(replace(config, run=replace(config.run, threads=1)), out)
 
 
 def becomes(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> None:
@@ -56,7 +56,7 @@ def becomes(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> N
     monkeypatch.setattr(child.subprocess, "Popen", lambda _, **options: POPEN(words, **options))
 
 
-def sweep(*runs: Call) -> list[Outcome]:
+def sweep(*runs: RunSpec) -> list[RunOutcome]:
     return scheduler.run_all(runs, LocalBackend(jobs=1, gpus=()), StopSignal())
 
 
@@ -218,7 +218,7 @@ def test_full_disk_when_a_failure_is_marked_is_one_line_and_leaves_no_part_of_it
     for outcome in sweep(*runs):
         why = f"without a message; the disk is full ({tmp_path}): free space there, then run the same command"
         assert (outcome.exit_code, outcome.last_line) == (FAILED, why)
-        assert sorted(os.listdir(outcome.call.folder)) == ["lock", LOG]
+        assert sorted(os.listdir(outcome.spec.folder)) == ["lock", LOG]
     assert len(capsys.readouterr().err.splitlines()) == len(runs)
 
 
@@ -258,7 +258,7 @@ def test_progress_of_a_damaged_table_is_that_of_none(table: str, tmp_path: Path)
         ((), ("--tracker", "wandb"), "--tracker wandb needs wandb: pip install 'cclf[wandb]'"),
         ((), ("--encoder", "missing_module:f"), "Python finds no module 'missing_module'"),
         (("--tasks", "toy/reach-3d"), (), "unknown task 'toy/reach-3d'"),
-        (("--seeds", "1", "2", "1"), (), "is asked for 2 times"),
+        (("--seeds", "1", "2", "1"), (), "2 runs share the folder of"),
         (("--stop-after-seconds", "nan"), (), "0 or more, not nan"),
         (("--stop-after-seconds", "inf"), (), "0 or more, not inf"),
         (("--stop-after-seconds", "-1"), (), "0 or more, not -1"),

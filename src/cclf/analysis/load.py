@@ -24,8 +24,9 @@ from cclf.analysis.evaluations import (
     say_once,
 )
 from cclf.errors import ConfigError
-from cclf.storage import run_end, safe_loading
+from cclf.storage import safe_loading
 from cclf.storage.atomic_files import find_files, write_output
+from cclf.storage.checkpoint_files import is_complete
 from cclf.storage.safe_loading import DATA_ERRORS, check_data, data_error_context, read_text
 from cclf.storage.tables import table_damage
 
@@ -201,7 +202,7 @@ def _rows_of_run(
 
 def _made_by(facts: Mapping[str, Any], env_steps: int) -> tuple[str, str]:
     """Device and commit of the rows at this moment, by a run's manifest: see
-    `run_folder.append_history`."""
+    `manifest.append_history`."""
     entries = [
         facts,
         *(entry for entry in facts.get("history", []) if entry["from_env_steps"] < env_steps),
@@ -215,7 +216,7 @@ def _made_by(facts: Mapping[str, Any], env_steps: int) -> tuple[str, str]:
 
 def _is_at_end(run: Path, config: Mapping[str, Any]) -> bool:
     plan = config["run"]
-    return run_end.is_complete(
+    return is_complete(
         run, plan["env_steps"], config["env"]["action_repeat"], plan.get("final_eval_episodes", 0)
     )
 

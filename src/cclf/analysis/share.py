@@ -27,7 +27,7 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
     function before; the weights are read back and must be those of the run, otherwise nothing is
     left."""
     _refuse_other_folder(out)
-    evaluations = model_card.evaluations_of(folder)
+    evaluations = model_card.read_evaluations(folder)
     if not evaluations:
         raise ConfigError(f"{folder} has no evaluation yet: a card says what an agent reached")
     agent, _, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)

@@ -1,125 +1,109 @@
-"""Speed of whole training, environments included: MiniGrid on all cores, and off-policy methods step
-by step."""
+"""Speed of whole training with environments: MiniGrid on all cores, and off-policy algorithms."""
 
 import multiprocessing
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from multiprocessing.synchronize import Barrier
+from typing import TypedDict
+
+import torch
 
 from cclf import presets
+from cclf.algorithms.registry import make_learner
 from cclf.benchmark.parity import step_parity
-from cclf.benchmark.updates import not_timed, off_policy
+from cclf.benchmark.updates import (
+    WARMUP_UPDATES,
+    BenchReport,
+    as_off_policy,
+    bench_header,
+    not_off_policy,
+)
 from cclf.config import Config
 from cclf.console import say
+from cclf.storage.manifest import origin
+from cclf.training import devices
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from cclf.types import Env
-
-# fills RE3's window of 10,000 twice: its first updates are cheaper than the rest
+# Fills RE3's window of 10,000 observations twice, because its first updates take less time.
 WARMUP_FRAMES = 20_000
+# of a benchmark of off-policy training, so that it soon learns
+SIZES = {"warmup_agent_steps": 300, "replay_capacity_transitions": 20_000}
 
 
-def minigrid(task: str, methods: Sequence[str], processes: int, seconds: float) -> dict[str, Any]:
-    """Frames per second of the whole machine: `processes` independent runs at once, each with one
-    thread."""
-    import torch
+class MinigridFigures(TypedDict):
+    frames_per_second: float  # of all processes
 
-    from cclf.storage.provenance import origin
 
+class LoopFigures(TypedDict):
+    agent_steps_per_second: float
+    parity: dict[str, float]
+    seconds: float
+
+
+def bench_minigrid(
+    task: str, methods: Sequence[str], processes: int, seconds: float
+) -> BenchReport:
+    """Frames per second of this machine with `processes` independent runs, one thread each."""
     for method in methods:
-        presets.resolve(task, method)
-    report: dict[str, Any] = {"task": task, "processes": processes, **origin(torch.device("cpu"))}
+        presets.resolve(task, method)  # raises ConfigError for an unknown name
+    cpu = torch.device("cpu")
+    report: BenchReport = {"task": task, "processes": processes, **origin(cpu)}
     context = multiprocessing.get_context("spawn")
     for method in methods:
         barrier = context.Barrier(processes)
-        with context.Pool(processes, _share, (barrier,)) as pool:
+        with context.Pool(processes, _set_barrier, (barrier,)) as pool:
             jobs = [
                 pool.apply_async(_frames_per_second, (task, method, seed, seconds))
                 for seed in range(processes)
             ]
-            report[method] = {"frames_per_second": sum(job.get() for job in jobs)}
+            report[method] = MinigridFigures(frames_per_second=sum(job.get() for job in jobs))
     return report
 
 
-_barrier: Any = None
+_barrier: Barrier
 
 
-def _share(barrier: Any) -> None:
+def _set_barrier(barrier: Barrier) -> None:
     global _barrier
     _barrier = barrier
 
 
 def _frames_per_second(task: str, method: str, seed: int, seconds: float) -> float:
-    import torch
-
-    from cclf.algorithms.registry import make_learner
-
     torch.set_num_threads(1)
     learner = make_learner(presets.resolve(task, method, seed=seed), torch.device("cpu"))
     frames = 0
     while frames < WARMUP_FRAMES:
         frames += learner.step(frames).agent_steps
-    _barrier.wait()  # all processes are timed over the same stretch
+    _barrier.wait()  # all processes are timed over the same period
     started, counted = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
         counted += learner.step(frames + counted).agent_steps
     return counted / (time.perf_counter() - started)
 
 
-def loop(config: Config, device_name: str, seconds: float) -> dict[str, Any]:
-    """Agent steps per second of whole training without evaluation: act, update, step and render the
-    environment. The report includes the parity of the update."""
-    from cclf.algorithms.registry import make_learner
-    from cclf.storage.provenance import finish, header
-    from cclf.training import devices
-
-    sizes = {"warmup_agent_steps": 300, "replay_capacity_transitions": 20_000}
-    if not all(hasattr(config.algorithm, name) for name in sizes):
-        raise not_timed(config)
+def bench_loop(config: Config, device_name: str, seconds: float) -> BenchReport:
+    """Agent steps per second of training without evaluation (act, update, step and render the
+    environment), and the parity of its update."""
+    if not all(hasattr(config.algorithm, name) for name in SIZES):
+        raise not_off_policy(config)
     device = devices.choose_device(device_name)
-    report = header(config.task, config.algorithm.precision, device)
-    config = replace(config, algorithm=replace(config.algorithm, **sizes))
+    report = bench_header(config, device)
+    config = replace(config, algorithm=replace(config.algorithm, **SIZES))
     devices.configure_torch(config, device)
-    learner = off_policy(make_learner(config, device), config)
-    env = TimedEnv(learner.env)
-    learner.env = cast("Env", env)
-    while learner.updates < 20:
+    learner = as_off_policy(make_learner(config, device), config)
+    while learner.updates < WARMUP_UPDATES:
         learner.step(0)
-    agreement = step_parity(config, learner)
-    finish(device)
-    env.seconds_in_step = 0.0
+    parity = step_parity(config, learner)
+    devices.synchronize(device)
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
         learner.step(0)
         steps += 1
-    finish(device)
+    devices.synchronize(device)
     rate = steps / (time.perf_counter() - started)
-    report[config.method_name] = {
-        "agent_steps_per_second": rate,
-        "parity": agreement,
-        "seconds": seconds,
-        "host_ms_per_step": {"environment": env.seconds_in_step / steps * 1e3},
-    }
+    report[config.method_name] = LoopFigures(
+        agent_steps_per_second=rate, parity=parity, seconds=seconds
+    )
     say(f"{config.method_name}: {rate:.1f} agent steps/s")
     learner.close()
     return report
-
-
-class TimedEnv:
-    """An environment, with the seconds that its steps took."""
-
-    def __init__(self, env: Any):
-        self._env, self.seconds_in_step = env, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def step(self, action: "np.ndarray") -> Any:
-        started = time.perf_counter()
-        try:
-            return self._env.step(action)
-        finally:
-            self.seconds_in_step += time.perf_counter() - started

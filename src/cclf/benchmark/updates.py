@@ -1,93 +1,115 @@
-"""Speed of updates, measured. Each figure carries device, commit and command."""
+"""Milliseconds per update of off-policy algorithms."""
 
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import NotRequired, TypedDict
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from cclf import presets
+from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.algorithms.registry import algorithm_of, make_learner
-from cclf.benchmark.parity import no_steps, plainly, step_parity
+from cclf.benchmark.parity import float32_config, step_parity, zero_clock
 from cclf.config import Config, Precision
 from cclf.console import say
 from cclf.errors import ConfigError
+from cclf.storage.manifest import origin
+from cclf.training import devices
+from cclf.types import Learner
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
+DEFAULT_METHODS = ("cclf", "drq", "curl")
+WARMUP_UPDATES = 20
 
-    from cclf.algorithms.common.off_policy import OffPolicyLearner
+# Task, precision, device, torch, commit and command, and an entry for each method.
+BenchReport = dict[str, object]
 
 
-def update(configs: Sequence[Config], device_name: str, pairs: int) -> dict[str, Any]:
-    """Milliseconds per update of off-policy methods, with replay sampling, crops, priorities,
-    optimisers and targets.
+class HardwareLimits(TypedDict):
+    """The best that a GPU reaches: a large matrix product and a large copy."""
 
-    The unit is a pair of updates, since they alternate. A speed comes only with the parity of its
-    configuration: what the fast update and the plain float32 update make of the same weights and
-    batches.
-    """
+    bf16_matrix_teraflop_per_second: float
+    copy_terabyte_per_second: float
 
-    from cclf.storage.provenance import finish, header
-    from cclf.training import devices
 
+class UpdateFigures(TypedDict):
+    seconds_to_20_updates: float
+    parity: dict[str, float]
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    parameters: int
+    teraflop: float  # of one update without anything computed twice
+    share_of_matrix_rate: NotRequired[float]
+
+
+def bench_updates(configs: Sequence[Config], device_name: str, pairs: int) -> BenchReport:
+    """The time of an update with replay sampling, augmentation, priorities, optimizers and target
+    networks, and its parity with the plain float32 update."""
     device = devices.choose_device(device_name)
-    report = header(configs[0].task, configs[0].algorithm.precision, device)
-    if device.type == "cuda":
-        report["ceilings"] = _ceilings(device)
+    report: BenchReport = {**bench_header(configs[0], device)}
+    limits = hardware_limits(device) if device.type == "cuda" else None
+    if limits is not None:
+        report["ceilings"] = limits
     frames = None
     for config in configs:
         devices.configure_torch(config, device)
-        learner = off_policy(make_learner(config, device), config)
-        frames = _real_frames(learner) if frames is None else frames
+        learner = as_off_policy(make_learner(config, device), config)
+        frames = _random_frames(learner) if frames is None else frames
         _fill_replay(learner, frames)
-        started = time.perf_counter()
-        while learner.updates < 20:
-            learner.update(0)
-        finish(device)
-        figures: dict[str, Any] = {
-            "seconds_to_20_updates": time.perf_counter() - started,
-            "parity": step_parity(config, learner),
-        }
-        milliseconds = sorted(time_pairs(learner, pairs, device))
-        deciles = statistics.quantiles(milliseconds, n=10)
-        figures |= {
-            "median_ms": statistics.median(milliseconds),
-            "p10_ms": deciles[0],
-            "p90_ms": deciles[-1],
-        }
-        figures |= {
-            "parameters": sum(
-                parameter.numel() for parameter in learner.algorithm.networks.parameters()
-            )
-        }  # type: ignore[attr-defined]
-        figures["teraflop"] = _teraflop(config, learner)
-        if "ceilings" in report:
+        figures = _time_updates(config, learner, pairs)
+        if limits is not None:
             rate = figures["teraflop"] / figures["median_ms"] * 1e3
-            figures["share_of_matrix_rate"] = (
-                rate / report["ceilings"]["bf16_matrix_teraflop_per_second"]
-            )
+            figures["share_of_matrix_rate"] = rate / limits["bf16_matrix_teraflop_per_second"]
         report[config.method_name] = figures
         say(f"{config.method_name}: {figures['median_ms']:.2f} ms")
         learner.close()
     return report
 
 
-USUAL_METHODS = ("cclf", "drq", "curl")
+def _time_updates(config: Config, learner: OffPolicyLearner, pairs: int) -> UpdateFigures:
+    started = time.perf_counter()
+    while learner.updates < WARMUP_UPDATES:
+        learner.update(0)
+    devices.synchronize(learner.device)
+    warmup_seconds = time.perf_counter() - started
+    parity = step_parity(config, learner)
+    milliseconds = time_update_pairs(learner, pairs, learner.device)
+    deciles = statistics.quantiles(milliseconds, n=10)
+    return {
+        "seconds_to_20_updates": warmup_seconds,
+        "parity": parity,
+        "median_ms": statistics.median(milliseconds),
+        "p10_ms": deciles[0],
+        "p90_ms": deciles[-1],
+        "parameters": sum(each.numel() for each in learner.algorithm.networks.parameters()),
+        "teraflop": _teraflop(config, learner),
+    }
 
 
-def configs_of(
+def bench_header(config: Config, device: torch.device) -> BenchReport:
+    return {
+        "task": config.task,
+        "precision": config.algorithm.precision,
+        **origin(device),
+    }
+
+
+def bench_configs(
     task: str, base_name: str | None, methods: Sequence[str], precision: Precision
 ) -> list[Config]:
-    """The runs to measure. Unless methods are named: the usual ones, or the base's first."""
+    """The runs to measure: of these methods, of the default ones, or of the base's default."""
     base = presets.select_algorithm(task, base_name)
-    usual = [name for name in USUAL_METHODS if name in base.methods] or [base.default_method.name]
-    return [_config(task, base.name, method, precision) for method in methods or usual]
+    defaults = [name for name in DEFAULT_METHODS if name in base.methods]
+    names = methods or defaults or [base.default_method.name]
+    return [_bench_config(task, base.name, method, precision) for method in names]
 
 
-def _config(task: str, base_name: str, method: str, precision: Precision) -> Config:
+def _bench_config(task: str, base_name: str, method: str, precision: Precision) -> Config:
     config = presets.resolve(task, method, base_name=base_name)
     if "precision" not in vars(config.algorithm):
         raise ConfigError(
@@ -99,15 +121,13 @@ def _config(task: str, base_name: str, method: str, precision: Precision) -> Con
     return replace(config, run=replace(config.run, env_steps=10**7))
 
 
-def off_policy(learner: Any, config: Config) -> "OffPolicyLearner":
-    from cclf.algorithms.common.off_policy import OffPolicyLearner
-
+def as_off_policy(learner: Learner, config: Config) -> OffPolicyLearner:
     if not isinstance(learner, OffPolicyLearner):
-        raise not_timed(config)
+        raise not_off_policy(config)
     return learner
 
 
-def not_timed(config: Config) -> ConfigError:
+def not_off_policy(config: Config) -> ConfigError:
     algorithm = algorithm_of(config)
     own = f", or cclf bench {algorithm.name}" if algorithm.benchmark() else ""
     return ConfigError(
@@ -116,24 +136,19 @@ def not_timed(config: Config) -> ConfigError:
     )
 
 
-def _ceilings(device: "torch.device") -> dict[str, float]:
-    """What this GPU can do at best: a large matrix product in bfloat16, and a large copy."""
-    import torch
-
+def hardware_limits(device: torch.device) -> HardwareLimits:
     a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product = _seconds(lambda: a @ b)
+    product = _gpu_seconds(lambda: a @ b)
     source, target = (torch.empty(2**30, dtype=torch.uint8, device=device) for _ in range(2))
-    copy = _seconds(lambda: target.copy_(source))
+    copy = _gpu_seconds(lambda: target.copy_(source))
     return {
         "bf16_matrix_teraflop_per_second": 2 * 8192**3 / product / 1e12,
         "copy_terabyte_per_second": 2 * 2**30 / copy / 1e12,  # read and written
     }
 
 
-def _seconds(work: Callable[[], Any], repeats: int = 20) -> float:
+def _gpu_seconds(work: Callable[[], object], repeats: int = 20) -> float:
     """GPU seconds of one call."""
-    import torch
-
     for _ in range(5):
         work()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -145,25 +160,20 @@ def _seconds(work: Callable[[], Any], repeats: int = 20) -> float:
     return float(begin.elapsed_time(end)) / repeats / 1e3
 
 
-def _teraflop(config: Config, learner: "OffPolicyLearner") -> float:
-    """Arithmetic of one update without anything computed twice, the mean of a pair, counted on its
-    plain kernels."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    reference = plainly(config)
+def _teraflop(config: Config, learner: OffPolicyLearner) -> float:
+    """The mean of a pair of updates with the plain kernels."""
+    reference = float32_config(config)
     algorithm = algorithm_of(reference).make_algorithm(reference, learner.env.spec, learner.device)
     with FlopCounterMode(display=False) as counter:
         for _ in range(2):
             batch, noise = learner.draw()
-            algorithm.update(batch.to(learner.device), noise, no_steps(learner.device))
+            algorithm.update(batch.to(learner.device), noise, zero_clock(learner.device))
     return float(counter.get_total_flops()) / 2 / 1e12
 
 
-def _real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
-    """Frames of the task under random actions: noise would be selected among unlike anything
-    real."""
-    import numpy as np
-
+def _random_frames(learner: OffPolicyLearner, count: int = 500) -> np.ndarray:
+    """Frames of the task under random actions, (count, C, H, W). On noise, selection among views
+    would differ from that on any real frame."""
     random = np.random.default_rng(0)
     frames = [learner.env.reset()]
     while len(frames) < count:
@@ -172,16 +182,14 @@ def _real_frames(learner: "OffPolicyLearner", count: int = 500) -> "np.ndarray":
     return np.stack(frames)
 
 
-def _fill_replay(learner: "OffPolicyLearner", frames: "np.ndarray") -> None:
-    """Fill every slot with real frames in random order, so that a batch reads all over the replay's
+def _fill_replay(learner: OffPolicyLearner, frames: np.ndarray) -> None:
+    """Fill every slot with frames in random order, so that a batch reads from all of the replay's
     memory."""
-    import torch
-
     replay = learner.replay
-    real = torch.from_numpy(frames).to(replay.device)
+    source = torch.from_numpy(frames).to(replay.device)
     for start in range(0, replay.slots, 1000):
         part = replay.frames[start : start + 1000]
-        part.copy_(real[torch.randint(len(real), (len(part),), device=replay.device)])
+        part.copy_(source[torch.randint(len(source), (len(part),), device=replay.device)])
     replay.actions.uniform_(-1.0, 1.0)
     replay.rewards.uniform_(0.0, 1.0)
     replay.continuations.fill_(1.0)
@@ -190,11 +198,9 @@ def _fill_replay(learner: "OffPolicyLearner", frames: "np.ndarray") -> None:
     learner.agent_steps = learner.warmup_agent_steps
 
 
-def time_pairs(learner: "OffPolicyLearner", pairs: int, device: "torch.device") -> list[float]:
-    """Milliseconds per update, one figure per pair of updates, since they alternate. Leaves no work
-    behind on the device."""
-    import torch
-
+def time_update_pairs(learner: OffPolicyLearner, pairs: int, device: torch.device) -> list[float]:
+    """Milliseconds per update, the mean of each pair of updates, because two kinds of updates
+    alternate. The device is idle afterwards."""
     times = []
     if device.type != "cuda":
         for _ in range(pairs):

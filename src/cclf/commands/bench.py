@@ -2,9 +2,10 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from cclf.algorithms.base import Benchmark
 from cclf.algorithms.registry import algorithms
@@ -19,15 +20,15 @@ Seconds = Annotated[float, Range(0.01, 86_400)]
 
 @dataclass(frozen=True)
 class BenchMinigrid:
-    """Frames per second of whole training (environments, acting, updates) on MiniGrid; evaluation
-    is left out."""
+    """Frames per second of training on MiniGrid (environments, acting, updates), without
+    evaluation."""
 
     task: str = "minigrid/DoorKey-6x6"
     """A task of MiniGrid."""
     methods: tuple[str, ...] = ("a2c", "re3", "cclf", "re3+cclf")
     """Methods to measure, one after another."""
     processes: Annotated[int, Range(0, 1_024)] = 0
-    """Independent runs side by side, one thread each; 0 is one per processor."""
+    """Independent runs at the same time, one thread each; 0 is one per processor."""
     seconds: Seconds = 10.0
     """How long to measure each."""
     json: bool = False
@@ -36,15 +37,15 @@ class BenchMinigrid:
 
 @dataclass(frozen=True)
 class BenchUpdate:
-    """Milliseconds per update of methods on pixels with continuous actions, everything but the
-    environment included, after a check of its parity."""
+    """Milliseconds per update of methods with continuous actions, without the environment, and the
+    parity of the update with float32."""
 
     task: str = "dmc/cartpole-swingup"
-    """Whose frames and actions have their sizes."""
+    """Task that defines the observation and action shapes."""
     base: str | None = None
-    """The base algorithm; unless told the task's own (see: cclf methods)."""
+    """The base algorithm; by default that of the task (see: cclf methods)."""
     methods: tuple[str, ...] = ()
-    """Unless told: cclf, drq and curl, or the first method of a base without them."""
+    """By default cclf, drq and curl, or the default method of a base without them."""
     precision: Precision = "fp32"
     """Of the fast update; its parity with float32 is checked first."""
     device: str = "auto"
@@ -59,15 +60,15 @@ class BenchUpdate:
 
 @dataclass(frozen=True)
 class BenchLoop:
-    """Agent steps per second of whole training on pixels with continuous actions: acting, updates,
-    environment and rendering; evaluation is left out."""
+    """Agent steps per second of training with continuous actions: acting, updates, environment and
+    rendering, without evaluation."""
 
     task: str = "dmc/cartpole-swingup"
-    """What is trained."""
+    """The task that is trained."""
     base: str | None = None
-    """The base algorithm; unless told the task's own (see: cclf methods)."""
+    """The base algorithm; by default that of the task (see: cclf methods)."""
     method: str | None = None
-    """Unless told: cclf, or the first method of a base without it."""
+    """By default cclf, or the default method of a base without it."""
     precision: Precision = "fp32"
     """Of the update."""
     device: str = "auto"
@@ -96,14 +97,15 @@ def main(arguments: list[str]) -> int:
     return kinds[kind](arguments[1:])
 
 
-def _show(report: dict[str, Any], as_json: bool, where: str, figure: str, unit: str) -> int:
+def _show(report: Mapping[str, object], as_json: bool, where: str, figure: str, unit: str) -> int:
     if as_json:
         print(json.dumps(report, indent=2))
         return EXIT_DONE
-    by_method = {
-        name: found for name, found in report.items() if isinstance(found, dict) and figure in found
-    }
-    rows = [(name, f"{found[figure]:,.5g}") for name, found in by_method.items()]
+    rows = [
+        (name, f"{figures[figure]:,.5g}")
+        for name, figures in report.items()
+        if isinstance(figures, dict) and figure in figures
+    ]
     print_table((f"method on {where}{report['device']}", unit), rows)
     return EXIT_DONE
 
@@ -113,7 +115,9 @@ def _minigrid(arguments: list[str]) -> int:
     from cclf.benchmark import training_speed
 
     processes = options.processes or os.cpu_count() or 1
-    report = training_speed.minigrid(options.task, options.methods, processes, options.seconds)
+    report = training_speed.bench_minigrid(
+        options.task, options.methods, processes, options.seconds
+    )
     unit = f"frames/s of {processes} processes"
     return _show(report, options.json, f"{options.task}, ", "frames_per_second", unit)
 
@@ -122,12 +126,12 @@ def _update(arguments: list[str]) -> int:
     options = parse(BenchUpdate, "cclf bench update", arguments)
     from cclf.benchmark import updates
 
-    configs = updates.configs_of(options.task, options.base, options.methods, options.precision)
+    configs = updates.bench_configs(options.task, options.base, options.methods, options.precision)
     if options.deterministic:
         configs = [
             replace(config, run=replace(config.run, deterministic=True)) for config in configs
         ]
-    report = updates.update(configs, options.device, options.pairs)
+    report = updates.bench_updates(configs, options.device, options.pairs)
     return _show(report, options.json, f"{options.task}, ", "median_ms", "ms per update")
 
 
@@ -136,8 +140,8 @@ def _loop(arguments: list[str]) -> int:
     from cclf.benchmark import training_speed, updates
 
     methods = (options.method,) if options.method else ()
-    configs = updates.configs_of(options.task, options.base, methods, options.precision)
-    report = training_speed.loop(configs[0], options.device, options.seconds)
+    configs = updates.bench_configs(options.task, options.base, methods, options.precision)
+    report = training_speed.bench_loop(configs[0], options.device, options.seconds)
     return _show(
         report, options.json, f"{options.task}, ", "agent_steps_per_second", "agent steps/s"
     )

@@ -44,9 +44,9 @@ def main(arguments: list[str]) -> int:
     report_page, inspect_page = options.out / "report.html", options.out / "curiosity.html"
     check_writable(report_page)
     check_writable(inspect_page)
-    calls = plan((TASK,), METHODS, (PROFILE,), SEEDS, options.out, OPTIONS)
+    specs = plan((TASK,), METHODS, (PROFILE,), SEEDS, options.out, OPTIONS)
     with sweeping(Where()) as (backend, stop):
-        exit_code = run_and_report(calls, backend, stop, Where())
+        exit_code = run_and_report(specs, backend, stop, Where())
     if exit_code != EXIT_DONE:
         return exit_code
     from cclf.analysis import load
@@ -55,8 +55,8 @@ def main(arguments: list[str]) -> int:
     _print_findings(rows)
     final = {row.seed: row.return_mean for row in rows if row.method == "cclf"}
     best = max(
-        (call for call in calls if call.config.method_name == "cclf"),
-        key=lambda call: final[call.config.seed],
+        (spec for spec in specs if spec.config.method_name == "cclf"),
+        key=lambda spec: final[spec.config.seed],
     )
     report.main([str(options.out), "--out", str(report_page)])
     inspect.main([str(best.folder), "--samples", str(SAMPLES), "--out", str(inspect_page)])

@@ -1,4 +1,4 @@
-"""`cclf doctor`: what this machine can do, and what to repair."""
+"""`cclf doctor`: facts about this machine, and what to fix."""
 
 import json
 from dataclasses import dataclass
@@ -10,17 +10,15 @@ from cclf.errors import ConfigError
 
 @dataclass(frozen=True)
 class Doctor:
-    """Measure this machine: packages, GPU, what draws the frames and how fast, memory and disk; and
-    say what to repair."""
+    """Report the packages, GPU, renderer and its speed, memory and disk of this machine, and what to
+    fix."""
 
     task: str | None = None
     """Forecast memory and disk of a run of this task."""
     base: str | None = None
-    """The base algorithm of that run; unless told the task's own (see: cclf methods)."""
+    """The base algorithm of that run; by default that of the task (see: cclf methods)."""
     observe: ObservationType = "pixels"
     """What that run observes."""
-    stress: int = 0
-    """Render in this many processes at once, a few seconds, each watched: some drivers hang."""
     strict: bool = False
     """Exit with 1 when there is a problem."""
     json: bool = False
@@ -29,17 +27,15 @@ class Doctor:
 
 def main(arguments: list[str]) -> int:
     options = parse(Doctor, "cclf doctor", arguments)
-    if not 0 <= options.stress <= 256:
-        raise ConfigError(f"--stress {options.stress} must be 0 to 256 processes")
     from cclf import doctor
 
     if options.base is not None and options.task is None:
-        raise ConfigError(f"--base {options.base} forecasts nothing alone: name a --task")
+        raise ConfigError(f"--base {options.base} needs --task")
     if options.observe != "pixels" and options.task is None:
-        raise ConfigError(f"--observe {options.observe} forecasts nothing alone: name a --task")
-    facts = doctor.examine(options.task, options.stress, options.base, options.observe)
+        raise ConfigError(f"--observe {options.observe} needs --task")
+    report = doctor.examine(options.task, options.base, options.observe)
     if options.json:
-        print(json.dumps(facts, indent=2))
+        print(json.dumps(report, indent=2, default=vars))
     else:
-        doctor.show(facts)
-    return EXIT_FAILED if options.strict and facts["problems"] else EXIT_DONE
+        doctor.show(report)
+    return EXIT_FAILED if options.strict and report["problems"] else EXIT_DONE

@@ -14,15 +14,15 @@ class Export:
     """Write the policy of a run folder for other programs: uint8 frames in, action out, crop and
     scaling inside.
 
-    The file is read back and held against the policy on a short rollout of its task before it gets
-    its name.
+    The file is read back and compared with the policy on a short rollout of its task; it is removed
+    if they differ.
     """
 
     run: tyro.conf.Positional[Path]
     """A run folder, or a folder that holds just one run."""
     out: Path | None = None
-    """Ends in .pt for TorchScript, in .onnx for ONNX; policy.pt unless given. With --card a folder,
-    `agent` unless given."""
+    """A file NAME.pt2 (torch.export) or NAME.onnx, by default policy.pt2. With --card a folder, by
+    default `agent`."""
     card: bool = False
     """Write a folder to share instead: the weights as safetensors, the config, and a model card
     (README.md) that says what the agent reached and how to load it, as hubs read it."""
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     options = parse(Export, "cclf export", arguments)
     if options.card:
         return _share(options.run, options.out or Path("agent"), options.trust_imports)
-    out = options.out or Path("policy.pt")
+    out = options.out or Path("policy.pt2")
     check_writable(out)
     from cclf import export as exports
 
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _share(run: Path, out: Path, trust_imports: bool) -> int:
-    if out.suffix in (".pt", ".onnx") or out.is_file():
+    if out.suffix in (".pt2", ".onnx") or out.is_file():
         raise ConfigError(
             f"--card writes a folder, not the file {out}: remove --card, or name a folder"
         )

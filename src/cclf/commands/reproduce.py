@@ -17,11 +17,11 @@ from cclf.commands.options import (
     parse,
     print_table,
 )
-from cclf.commands.sweep import Where, plan, run_and_report, split, sweeping
+from cclf.commands.sweep import Where, plan, print_plan, run_and_report, split, sweeping
 from cclf.errors import require_extras
 
 if TYPE_CHECKING:
-    from cclf.sweep.plan import Call
+    from cclf.sweep.plan import RunSpec
 
 PAGE = "report.html"
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     table = experiments.find_table(options.table, options.budget)
     profile = "" if options.profile == DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
-    calls = plan(
+    specs = plan(
         table.tasks,
         table.methods,
         [options.profile],
@@ -68,18 +68,18 @@ def main(arguments: list[str]) -> int:
         [*table.options, *extra],
     )
     check_writable(out / PAGE)
-    from cclf.sweep.plan import settled
+    from cclf.sweep.plan import resolve_precision
 
     with sweeping(options.where) as (backend, stop):
-        calls = settled(calls, backend.computes_on_gpus)
+        specs = resolve_precision(specs, backend.computes_on_gpus)
         print(f"{options.table}: {table.summary}", flush=True)
-        _print_plan(calls)
+        print_plan(specs)
         if options.dry_run:
             return EXIT_DONE
-        exit_code = run_and_report(calls, backend, stop, options.where)
+        exit_code = run_and_report(specs, backend, stop, options.where)
     if exit_code == EXIT_STOPPED:
         return exit_code
-    _print_verdicts(options.table, calls, out)
+    _print_verdicts(options.table, specs, out)
     from cclf.analysis import report, report_files
 
     composed = report.compose(out)
@@ -88,34 +88,11 @@ def main(arguments: list[str]) -> int:
     return exit_code
 
 
-def _print_plan(calls: "Sequence[Call]") -> None:
-    """The runs of each suite and method, and their environment steps."""
-    from cclf.sweep.plan import is_finished
-
-    groups: dict[tuple[str, str], list[Call]] = {}
-    for call in calls:
-        suite = call.config.task.partition("/")[0]
-        groups.setdefault((suite, call.config.method_name), []).append(call)
-    rows = [
-        (
-            f"{suite} {method}",
-            str(len(group)),
-            str(sum(map(is_finished, group))),
-            f"{max(call.config.run.env_steps for call in group):,}",
-        )
-        for (suite, method), group in groups.items()
-    ]
-    print_table(("suite and method", "runs", "finished", "env steps each"), rows)
-    env_steps = sum(call.config.run.env_steps for call in calls)
-    finished = sum(map(is_finished, calls))
-    print(f"{len(calls)} runs, {finished} finished, {env_steps:,} env steps in all", flush=True)
-
-
-def _print_verdicts(name: str, calls: "Sequence[Call]", out: Path) -> None:
+def _print_verdicts(name: str, specs: "Sequence[RunSpec]", out: Path) -> None:
     from cclf.analysis import load, verdict
 
     claims = verdict.claims(name)
-    decidable = verdict.decidable_claims(claims, [call.config for call in calls])
+    decidable = verdict.decidable_claims(claims, [spec.config for spec in specs])
     results = load.read(out)
     rows = []
     for claim in decidable:

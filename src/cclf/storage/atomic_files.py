@@ -1,11 +1,11 @@
-"""Files that are whole or not there, whatever kills the process or the machine while they are
-written."""
+"""Files that are written completely or not at all, and the lock of a run folder."""
 
 import contextlib
 import errno
 import fcntl
 import fnmatch
 import io
+import json
 import os
 import secrets
 import stat
@@ -19,29 +19,29 @@ from typing import IO, BinaryIO
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import open_file
 
-# A process that was killed while it started a worker leaves a child that has a copy of its open
-# files until it runs its own program.
+# A process that is killed while it starts a worker leaves a child that has a copy of its open files
+# until it executes its own program.
 LOCK_GRACE_SECONDS = 1.0
-# An environment variable: the descriptor of a lock that the process which started this one took.
+# Environment variable: the descriptor of a lock that the parent process holds.
 INHERITED_LOCK = "CCLF_INHERITED_LOCK"
-_WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure"}  # folders in a run folder
-_RUN_FILE = "config.json"  # what makes a folder one
+_WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure"}  # subfolders of a run folder
+_RUN_FILE = "config.json"  # a folder with this file is a run folder
 
 
 def fsync_write(path: Path, data: bytes) -> None:
-    # Not through a link: planted in a run folder, it would lead to a file elsewhere.
+    # Links are not followed: one in a run folder could lead to a file elsewhere.
     try:
         with open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise _naming(path, error) from error
+        raise _with_path(path, error) from error
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file of a run folder. A full disk or a kill leaves the old file as it was; a link in
-    its place is replaced, not followed."""
+    """Write a file of a run folder. If that fails, the old file stays as it was. A link in its place
+    is replaced, not followed."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         fsync_write(temporary, data)
@@ -49,23 +49,26 @@ def atomic_write(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise _naming(path, error) from error
+        raise _with_path(path, error) from error
     sync_folder(path.parent)
 
 
+def write_json(path: Path, value: object) -> None:
+    atomic_write(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what a command was asked for, as `output_file` does."""
+    """Write an output of a command, as `output_file` does."""
     with output_file(path) as file:
-        # A name of a run or of a folder may hold what UTF-8 cannot encode.
+        # The name of a folder may have characters that UTF-8 cannot encode.
         encoded = content.encode(errors="replace") if isinstance(content, str) else content
         file.write_bytes(encoded)
 
 
 @contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """A new file, to be written by the caller, for an output at a path that the user chose: links
-    are followed, and a device or a pipe is written to. A regular file is replaced whole; if that
-    fails, the old one stays as it was."""
+    """A temporary file for the caller to write, for an output at a path that the user chose: links
+    are followed, devices and pipes are written to, and a regular file is replaced at the end."""
     try:
         if path.exists() and not path.is_file():
             with tempfile.TemporaryDirectory() as folder:
@@ -75,17 +78,16 @@ def output_file(path: Path) -> Iterator[Path]:
             with replacing(Path(os.path.realpath(path))) as temporary:
                 yield temporary
     except OSError as error:
-        raise _naming(path, error) from error
+        raise _with_path(path, error) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file for the caller to write, in the folder of `path` and with its suffix, which takes
-    the place of `path` at the end. If anything fails, `path` stays as it was and the new file is
-    removed. A link in its place is replaced, not followed."""
+    """A temporary file for the caller to write, with the suffix of `path`, which replaces `path` at
+    the end. If anything fails, `path` stays as it was. A link is replaced, not followed."""
     if path.is_file() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    # Without the name of `path`, which may be as long as a name can be.
+    # Not with the name of `path`, which may have the maximum length.
     temporary = path.with_name(f".cclf-{secrets.token_hex(8)}.tmp{path.suffix[:16]}")
     try:
         temporary.open("xb").close()
@@ -99,26 +101,26 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    with contextlib.suppress(OSError):  # the new file is in place, whatever the folder allows
+    with contextlib.suppress(OSError):  # the file is in place, even if the folder cannot be synced
         sync_folder(path.parent)
 
 
-def _naming(path: Path, error: OSError) -> OSError:
-    """The same error with its file: a write that fails names none."""
+def _with_path(path: Path, error: OSError) -> OSError:
+    """The error with the path of its file, which a failed write does not name."""
     return OSError(error.errno, error.strerror or str(error), str(path))
 
 
 def find_files(folder: Path, *patterns: str) -> Iterator[Path]:
-    """What has such a name anywhere under `folder`, such as `config.json` or `*.csv`, in the order
-    of the folders' paths.
+    """The paths under `folder` whose names match a pattern, such as `config.json` or `*.csv`, in the
+    order of their folders.
 
-    Other processes may change the folder meanwhile: what disappears or may not be entered is
-    skipped. The parts of a run folder that hold no runs are not entered.
+    Other processes may change the folder meanwhile: subfolders that disappear or cannot be read are
+    skipped. The subfolders of a run folder that cannot contain runs are skipped too.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        os.scandir(folder).close()  # one that may not be entered is an error, unlike those in it
+        os.scandir(folder).close()  # an OSError if `folder` itself cannot be read
     for current, folders, files in os.walk(folder):
-        names = sorted([*folders, *files])  # also a folder in a file's place, which is refused
+        names = sorted([*folders, *files])  # also folders, which readers report
         yield from (
             Path(current, name)
             for name in names
@@ -129,7 +131,7 @@ def find_files(folder: Path, *patterns: str) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Names, too, reach the disk only when asked."""
+    """Write the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -146,15 +148,16 @@ def _locked(file: IO[str]) -> bool:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[int]:
-    """Hold `folder` for this process alone. The system drops the lock with the process; the file
-    that stays says nothing.
+def folder_lock(folder: Path, wait_seconds: float | None = None) -> Iterator[int]:
+    """Lock `folder` for this process, after `wait_seconds` at most (by default LOCK_GRACE_SECONDS).
+    Raises ConfigError if another process holds it. The system releases the lock when the process
+    ends; the file remains.
 
-    Yields the descriptor of the lock. A child process that inherits it, and that finds its number
-    in `INHERITED_LOCK`, holds the folder as well and goes on holding it by itself.
+    Yields the descriptor of the lock. A child process that inherits it, with its number in
+    `INHERITED_LOCK`, holds the lock too.
     """
     with io.TextIOWrapper(_open_lock(folder / "lock"), errors="replace") as file:
-        deadline = time.monotonic() + LOCK_GRACE_SECONDS
+        deadline = time.monotonic() + (LOCK_GRACE_SECONDS if wait_seconds is None else wait_seconds)
         while not _locked(file):
             if time.monotonic() > deadline:
                 file.seek(0)
@@ -172,25 +175,12 @@ def folder_lock(folder: Path) -> Iterator[int]:
 
 
 def _open_lock(path: Path) -> BinaryIO:
-    """The inherited lock if it is that of this file: the same lock opened anew would conflict."""
+    """The inherited lock if it is a lock of this file, with which a new one would conflict."""
     inherited = os.environ.get(INHERITED_LOCK, "")
     if inherited.isdecimal():
         with contextlib.suppress(OSError):
             descriptor = int(inherited)
             if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-                os.set_inheritable(descriptor, False)  # no further process may keep it
+                os.set_inheritable(descriptor, False)  # not by further processes
                 return open(os.dup(descriptor), "r+b")
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-
-
-def wait_until_unlocked(folder: Path, seconds: float) -> None:
-    """Wait, not longer than `seconds`, until no process holds `folder`."""
-    deadline = time.monotonic() + seconds
-    while folder.exists():
-        try:
-            with folder_lock(folder):
-                return
-        except ConfigError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)

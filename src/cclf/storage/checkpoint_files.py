@@ -1,30 +1,35 @@
-"""The files of a run's checkpoints, and whether they are as they were written. Nothing here needs
-torch, so that commands which only read tables stay quick."""
+"""The files of checkpoints and their checksums. This module does not import torch, so that commands
+which only read tables start quickly."""
 
 import hashlib
 import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
-from cclf.errors import ConfigError
+from cclf.errors import DataError
 from cclf.storage.safe_loading import (
     DATA_ERRORS,
     TENSOR_BYTES,
     check_data,
     data_error_context,
     read_file,
+    read_text,
 )
+from cclf.types import StateDict
 
 OWN_FILES = ("state.json", "tensors.safetensors")
+
+
+def folder_of(folder: Path, serial: int) -> Path:
+    return folder / f"{serial:08d}"
 
 
 def serials(folder: Path) -> list[int]:
     """The numbers of the checkpoints in `folder`, the oldest first; none if there is no such folder.
 
-    A broken link or a file in its place raises ConfigError: otherwise the run would restart from
-    step 0 and overwrite its results.
+    A broken link or a file in its place is a DataError: otherwise the run would restart from step 0
+    and overwrite its results.
     """
     advice = "restore that folder, or delete what is there to train from the beginning"
     with data_error_context(f"cannot read the checkpoints in {folder}", advice):
@@ -36,7 +41,7 @@ def serials(folder: Path) -> list[int]:
         try:
             names = os.listdir(folder)
         except FileNotFoundError as error:
-            raise ValueError("it is a link that leads nowhere") from error
+            raise ValueError("it is a broken link") from error
         return sorted(int(name) for name in names if re.fullmatch(r"[0-9]{8}", name))
 
 
@@ -47,41 +52,38 @@ def checksum(data: bytes) -> str:
 def index_bytes(checksums: dict[str, str]) -> bytes:
     """The exact content of index.json for these checksums, so that any changed byte is detected."""
     own = checksum(json.dumps(checksums, sort_keys=True).encode())
-    return json.dumps(
-        {"sha256": checksums, "sha256_of_this": own}, sort_keys=True, indent=1
-    ).encode()
+    index = {"sha256": checksums, "sha256_of_this": own}
+    return json.dumps(index, sort_keys=True, indent=1).encode()
 
 
 def read_index(own: Path) -> dict[str, str]:
-    """The checksums of all files of the checkpoint in the folder `own`, by name."""
+    """The checksums of the files of the checkpoint in the folder `own`, by name."""
     index = read_file(own / "index.json")
     checksums: dict[str, str] = json.loads(index)["sha256"]
-    check_data(index == index_bytes(checksums), "index.json is not as it was written")
+    check_data(index == index_bytes(checksums), "index.json has changed")
     return checksums
 
 
 def read_checked(own: Path, name: str, checksums: dict[str, str]) -> bytes:
-    """A file of the checkpoint in the folder `own`: one of its own, or `frames/NAME`, which it
-    shares with others."""
+    """The content of a file of the checkpoint in the folder `own`: one of OWN_FILES, or
+    `frames/NAME`, which it shares with other checkpoints."""
     path = own / name if name in OWN_FILES else own.parent / "frames" / Path(name).name
     check_data(path.is_file(), f"{name} is missing")
     data = read_file(path, TENSOR_BYTES)
-    if checksum(data) != checksums.get(name):
-        raise ValueError(f"{name} has another checksum than its index says")
+    check_data(checksum(data) == checksums.get(name), f"{name} has another checksum than its index")
     return data
 
 
-def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
-    """The records of the CSV files in the newest valid checkpoint in `folder`; empty if there is none,
-    or if an earlier version wrote it.
+def newest_tables(folder: Path, whole: bool = False) -> StateDict:
+    """The records of the CSV files in the newest valid checkpoint in `folder`; empty if there is
+    none, or if an earlier version wrote it.
 
-    Only index.json and state.json are verified, or every file if `whole`. Safe while the run is
-    training.
+    Only index.json and state.json are verified, or every file if `whole`. The run may be training.
     """
     while True:
         known = serials(folder)
         for serial in reversed(known):
-            own = folder / f"{serial:08d}"
+            own = folder_of(folder, serial)
             try:
                 checksums = read_index(own)
                 state = json.loads(read_checked(own, "state.json", checksums))
@@ -92,8 +94,24 @@ def newest_tables(folder: Path, whole: bool = False) -> dict[str, Any]:
                 raise  # not damaged
             except (OSError, *DATA_ERRORS):
                 continue
-        if serials(folder) == known:  # otherwise the run pruned them while they were read
+        if serials(folder) == known:  # otherwise they were deleted while they were read
             break
     if known:
-        raise ConfigError(f"every checkpoint in {folder} is damaged")
+        raise DataError(f"every checkpoint in {folder} is damaged")
     return {}
+
+
+def is_complete(folder: Path, env_steps: int, action_repeat: int, final_eval_episodes: int) -> bool:
+    """Whether the files of a run folder prove that the run trained for `env_steps` and made all of
+    its evaluations."""
+    own = folder / "checkpoint"
+    try:
+        state = json.loads(read_text(folder_of(own, serials(own)[-1]) / "state.json"))
+        reached = state["agent_steps"] * action_repeat
+        if reached < env_steps or state["evaluation_due"] or (folder / "failure").exists():
+            return False
+        rows = read_text(folder / "final.csv").splitlines() if final_eval_episodes else []
+        evaluated = [line.partition(",")[0] for line in rows]
+        return not final_eval_episodes or str(reached) in evaluated
+    except (OSError, *DATA_ERRORS):
+        return False  # `cclf train` reports what is wrong

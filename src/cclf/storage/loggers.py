@@ -11,13 +11,17 @@ import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
 
 from cclf.config import Config
 from cclf.console import say, warn
 from cclf.errors import ConfigError, short_error
 from cclf.storage.atomic_files import atomic_write
 from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_json
+
+if TYPE_CHECKING:
+    pass
 
 TRACKER_FILE = "tracker.json"
 PROJECT = "cclf"
@@ -89,7 +93,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         where = str(folder / "tensorboard")
-        self._writer: Any = SummaryWriter(where, purge_step=resume_env_steps + 1)
+        self._writer: SummaryWriter = SummaryWriter(where, purge_step=resume_env_steps + 1)
         rows = (f"| {name} | {value} |" for name, value in options.items())
         table = "\n".join(["| option | value |", "| --- | --- |", *rows])
         self._writer.add_text("config", table, resume_env_steps)
@@ -115,11 +119,11 @@ class Tracker:
 
     def __init__(self, config: Config, folder: Path, resumes: bool):
         self.name: str = config.run.tracker
-        self._module = importlib.import_module(self.name)
+        self._module: ModuleType = importlib.import_module(self.name)
         identity = _known_identity(folder / TRACKER_FILE, self.name) if resumes else None
         self.keeps_later_rows = identity is not None
         identity = identity or secrets.token_hex(4)
-        options: dict[str, Any] = {
+        options: dict[str, object] = {
             "project": PROJECT,
             "group": f"{config.task} {config.method_name}",  # shared by the seeds of a method
             "config": dict(hyperparameters(config)),

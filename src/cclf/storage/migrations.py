@@ -8,9 +8,8 @@ state.json, so they keep their form.
 """
 
 from collections.abc import Callable
-from typing import Any
 
-from cclf.errors import ConfigError
+from cclf.errors import DataError
 from cclf.types import StateDict, StateValue
 
 FORMAT = 1
@@ -38,7 +37,7 @@ def migrate_state(state: StateDict) -> StateDict:
     """The state of a checkpoint in the current format."""
     number = state.get("format", 1)
     if number not in range(1, FORMAT + 1):
-        raise ConfigError(
+        raise DataError(
             f"a checkpoint of format {number!r} needs a later version of cclf, which reads formats "
             f"up to {FORMAT} now: update cclf"
         )
@@ -71,7 +70,7 @@ def with_added_fields(own: StateValue, saved: StateValue, path: str = "") -> Sta
     return complete
 
 
-def migrate_config(values: dict[str, Any]) -> dict[str, Any]:
+def migrate_config(values: StateDict) -> StateDict:
     """The values of a config.json as `Config.to_dict` writes them now. Version 0.1 did not name the
     base algorithm, which was the default one of the task."""
     from cclf.presets import select_algorithm

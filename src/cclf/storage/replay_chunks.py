@@ -1,13 +1,12 @@
-"""Replay's frames on disk: each is written once, in the checkpoint after it was seen, and shared by
-those that follow.
+"""The frames of a replay on disk.
 
-Frames are nearly all of a replay's bytes and never change until the ring comes round, so a
-checkpoint adds a file of the new ones and lists the older files. Everything else of replay is small
-and is written whole each time.
+Frames are nearly all of a replay's bytes and do not change until the ring buffer overwrites them.
+So a checkpoint writes only the frames since the last one, in files (chunks) that the following
+checkpoints share.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -15,102 +14,97 @@ from torch import Tensor
 from cclf.storage.safe_loading import check_data
 
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}  # of pixels, of state
-CHUNK_FRAMES = 4096  # bounds the memory that writing one takes: 123 MB of 100x100 RGB
+CHUNK_FRAMES = 4096  # bounds the memory of a write: 123 MB of 100x100 RGB
 
-Write = Callable[[str, dict[str, Tensor]], None]  # (name, tensors)
+Write = Callable[[str, dict[str, Tensor]], str]  # (name, tensors) -> SHA-256 of the file
 Read = Callable[[str], dict[str, Tensor]]
 
 
-class ReplayChunks:
-    """Remembers which files hold the ring, so that the next checkpoint adds only what came since.
+class Chunk(TypedDict):
+    file: str
+    first: int  # number of its first frame
+    count: int
+    sha256: str
 
-    A table is JSON: `slots` rows of the ring, `written` frames ever, and the chunks, each with the
-    number of its first frame; null in their place where the frames were not kept. Frame number n
-    lies in slot n % slots.
-    """
+
+class FrameTable(TypedDict):
+    """Where the frames of a ring buffer are. Frame number n is in slot n % slots."""
+
+    slots: int
+    written: int  # number of frames ever written
+    shape: list[int]  # of one frame
+    dtype: str
+    chunks: list[Chunk] | None  # None if the frames were not saved
+
+
+class ReplayChunks:
+    """Writes the frames that no earlier checkpoint contains."""
 
     def __init__(self) -> None:
-        self._table: dict[str, Any] | None = None  # of the last checkpoint written or read
+        self.saved: FrameTable | None = None  # of the last checkpoint that was written or read
 
-    def write(self, serial: int, frames: Tensor, written: int, write_file: Write) -> dict[str, Any]:
-        """The table of a ring whose `written` frames so far ended up in `frames`; new ones go to
-        files named after `serial`."""
+    def write(self, serial: int, frames: Tensor, written: int, write_file: Write) -> FrameTable:
+        """The table of a ring buffer into which `written` frames have been written. New frames go
+        to files named after `serial`."""
         slots = len(frames)
-        oldest = max(0, written - slots)
-        known = [
+        first = max(0, written - slots)
+        chunks = [
             chunk
-            for chunk in self._known(slots, written)
-            if chunk["first"] + chunk["count"] > oldest
+            for chunk in self._reusable(slots, written)
+            if chunk["first"] + chunk["count"] > first
         ]
-        chunks, first = known, known[-1]["first"] + known[-1]["count"] if known else oldest
+        if chunks:
+            first = chunks[-1]["first"] + chunks[-1]["count"]
         while first < written:
             count = min(CHUNK_FRAMES, written - first)
             name = f"frames-{serial:08d}-{first:012d}.safetensors"
             slot = torch.arange(first, first + count, device=frames.device) % slots
-            write_file(name, {"frames": frames.index_select(0, slot).cpu()})
-            chunks = [*chunks, {"file": name, "first": first, "count": count}]
+            sha256 = write_file(name, {"frames": frames.index_select(0, slot).cpu()})
+            chunks.append(Chunk(file=name, first=first, count=count, sha256=sha256))
             first += count
-        return manifest_of(frames, written, chunks)
+        return frame_table(frames, written, chunks)
 
-    def _known(self, slots: int, written: int) -> list[dict[str, Any]]:
-        """Chunks whose frames still have the same numbers: not when a larger ring has taken over a
-        full one, which renumbers."""
-        if self._table is None or written < self._table["written"]:
+    def _reusable(self, slots: int, written: int) -> list[Chunk]:
+        """The chunks whose frames have the same numbers as before. Loading a full ring buffer into a
+        larger one renumbers them."""
+        saved = self.saved
+        if saved is None or written < saved["written"]:
             return []
-        wrapped = self._table["written"] > self._table["slots"]
-        chunks: list[dict[str, Any]] = self._table["chunks"] or []
-        return chunks if not wrapped or slots == self._table["slots"] else []
-
-    def remember(self, table: dict[str, Any]) -> None:
-        """The checkpoint with this table is on disk."""
-        self._table = table
+        is_full = saved["written"] > saved["slots"]
+        return [] if is_full and slots != saved["slots"] else saved["chunks"] or []
 
 
-def manifest_of(
-    frames: Tensor, written: int, chunks: list[dict[str, Any]] | None
-) -> dict[str, Any]:
-    return {
-        "slots": len(frames),
-        "written": written,
-        "shape": list(frames.shape[1:]),
-        "dtype": str(frames.dtype).removeprefix("torch."),
-        "chunks": chunks,
-    }
+def frame_table(frames: Tensor, written: int, chunks: list[Chunk] | None) -> FrameTable:
+    dtype = str(frames.dtype).removeprefix("torch.")
+    shape = list(frames.shape[1:])
+    return FrameTable(slots=len(frames), written=written, shape=shape, dtype=dtype, chunks=chunks)
 
 
-def read_frames(table: dict[str, Any], read_file: Read) -> Tensor:
-    """The ring as it was; zeros where its frames were not kept."""
+def read_frames(table: FrameTable, read_file: Read) -> Tensor:
+    """The ring buffer as it was saved; zeros if its frames were not saved."""
     slots, written, chunks = table["slots"], table["written"], table["chunks"]
-    numbers = [
-        slots,
-        written,
-        *table["shape"],
-        *(chunk[name] for chunk in chunks or [] for name in ("first", "count")),
-    ]
-    check_data(
-        all(type(number) is int and number >= 0 for number in numbers),
-        "the table of frames holds no counts",
-    )
-    check_data(slots <= written, f"the table of frames has {slots} slots for {written} frames")
-    named = table.get("dtype", "uint8")  # older tables hold no other
-    check_data(named in DTYPES, f"the table of frames names the type {named!r}")
+    numbers = [slots, written, *table["shape"]]
+    numbers += [number for each in chunks or [] for number in (each["first"], each["count"])]
+    is_valid = all(type(number) is int and number >= 0 for number in numbers) and slots <= written
+    check_data(is_valid, "the numbers in the table of frames are invalid")
+    name = table.get("dtype", "uint8")  # not in the tables of version 0.1
+    check_data(name in DTYPES, f"the table of frames has the unknown dtype {name!r}")
     if chunks is None:
-        return torch.zeros(slots, *table["shape"], dtype=DTYPES[named])
-    frames = torch.empty(slots, *table["shape"], dtype=DTYPES[named])
+        return torch.zeros(slots, *table["shape"], dtype=DTYPES[name])
+    frames = torch.empty(slots, *table["shape"], dtype=DTYPES[name])
     first = max(0, written - slots)  # older ones have been overwritten
     for chunk in chunks:
         end = chunk["first"] + chunk["count"]
-        if chunk["first"] > first or end > written:
-            raise ValueError(f"{chunk['file']} does not follow frame {first}")
+        in_order = chunk["first"] <= first and end <= written
+        check_data(in_order, f"{chunk['file']} does not continue at frame {first}")
         slot = torch.arange(first, end) % slots
-        found = read_file(chunk["file"])["frames"]
-        fits = found.dtype == frames.dtype and list(found.shape) == [
-            chunk["count"],
-            *table["shape"],
-        ]
-        check_data(fits, f"{chunk['file']} holds {found.dtype} of shape {tuple(found.shape)}")
-        frames[slot] = found[first - chunk["first"] :]
+        part = read_file(chunk["file"])["frames"]
+        same_shape = list(part.shape) == [chunk["count"], *table["shape"]]
+        check_data(
+            same_shape and part.dtype == frames.dtype,
+            f"{chunk['file']} has {part.dtype} of shape {tuple(part.shape)}",
+        )
+        frames[slot] = part[first - chunk["first"] :]
         first = end
-    if first != written:
-        raise ValueError(f"frames {first} to {written} are in no file")
+    check_data(first == written, f"frames {first} to {written} are in no file")
     return frames

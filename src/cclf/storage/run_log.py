@@ -1,12 +1,11 @@
-"""What a run records while it trains: rows of train.csv and eval.csv, and the same rows for loggers
-such as TensorBoard. Every row has all three step counters."""
+"""The log of a run: rows of train.csv and eval.csv, which loggers such as TensorBoard receive too.
+Every row has all three step counters."""
 
 import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from cclf.console import warn
 from cclf.storage.loggers import Logger, logger_error
@@ -20,12 +19,13 @@ from cclf.storage.tables import (
     read_rows,
     reopen_final_table,
 )
+from cclf.types import StateValue
 
-Row = Mapping[str, Any]
+Row = Mapping[str, StateValue]
 
 
 class RunLog:
-    """The tables of one run folder, and the loggers that show their rows."""
+    """The tables of one run folder, and the loggers that receive their rows."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class RunLog:
 
 
 def _last_env_steps(path: Path) -> int:
-    """The step of the last row of a table, -1 if it has none."""
+    """The env steps of the last row of a table, -1 if it has none."""
     with contextlib.suppress(OSError, *DATA_ERRORS):
         return int(read_rows(path)[-1]["env_steps"])
     return -1

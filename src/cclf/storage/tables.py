@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from cclf.errors import ConfigError
-from cclf.storage.atomic_files import atomic_write, replacing
+from cclf.storage.atomic_files import replacing, write_json
 from cclf.storage.checkpoint_files import newest_tables
 from cclf.storage.safe_loading import (
     check_data,
@@ -196,7 +196,7 @@ def read_final_record(folder: Path) -> TableRecord | None:
 
 
 def write_final_record(folder: Path, record: TableRecord) -> None:
-    atomic_write(folder / FINAL_RECORD, (json.dumps(record._asdict(), indent=2) + "\n").encode())
+    write_json(folder / FINAL_RECORD, record._asdict())
 
 
 def reopen_final_table(

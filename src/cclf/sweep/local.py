@@ -9,14 +9,13 @@ from cclf.errors import require_extras
 from cclf.plugins import import_function
 from cclf.storage import machine
 from cclf.sweep.child import Child
-from cclf.sweep.plan import Call, Job, RunStatus
+from cclf.sweep.plan import Job, RunSpec, RunStatus
 
-MEMORY_SHARE = 0.9  # of what is free at the start
+MEMORY_SHARE = 0.9  # of the memory that is free at the start
 
 
 class LocalBackend:
-    """A place for each process: its cores, its forecast of memory, and its share of a GPU where
-    there is one."""
+    """Gives each process its cores, its memory and, if there are GPUs, its share of one."""
 
     def __init__(
         self,
@@ -25,65 +24,61 @@ class LocalBackend:
         memory_bytes: int | None = None,
         gpus: tuple[str, ...] | None = None,
     ):
-        """`jobs` processes at a time, 0 for as many as cores allow; memory and GPUs are those of
-        this machine unless given."""
+        """`jobs` processes at a time, 0 for as many as cores allow; by default with the memory and
+        the GPUs of this machine."""
         self.cores = machine.usable_processors()
         self.jobs = jobs
-        self.memory_bytes = (
-            int(MEMORY_SHARE * machine.available_memory_bytes())
-            if memory_bytes is None
-            else memory_bytes
-        )
-        self.free_gpu_places = [
-            name for name in (visible_gpus() if gpus is None else gpus) for _ in range(runs_per_gpu)
-        ]
-        self._has_gpus = bool(self.free_gpu_places)
+        if memory_bytes is None:
+            memory_bytes = int(MEMORY_SHARE * machine.available_memory_bytes())
+        self.memory_bytes = memory_bytes
+        names = visible_gpus() if gpus is None else gpus
+        self.free_gpus = [name for name in names for _ in range(runs_per_gpu)]
+        self._has_gpus = bool(self.free_gpus)
         self.running: list[LocalRun] = []
 
     def start(self, job: Job) -> "LocalRun | None":
         self.running = [run for run in self.running if run.process.poll() is None]
-        if not self.has_room(job):
+        if not self.fits(job):
             return None
-        gpu = self.free_gpu_places[0] if job.first.may_use_gpu and self._has_gpus else None
-        run = LocalRun(job, gpu, self.free_gpu_places)
-        if gpu is not None:  # only now: a run that cannot be started takes no place
-            self.free_gpu_places.pop(0)
+        gpu = self.free_gpus[0] if self._uses_gpu(job) else None
+        run = LocalRun(job, gpu, self.free_gpus)
+        if gpu is not None:  # not before: a run that cannot be started uses no GPU
+            self.free_gpus.pop(0)
         self.running.append(run)
         return run
 
-    def has_room(self, job: Job) -> bool:
+    def _uses_gpu(self, job: Job) -> bool:
+        return self._has_gpus and job.first.may_use_gpu
+
+    def fits(self, job: Job) -> bool:
         if not self.running:
-            # what is too large for this machine is refused by the run itself, with its reasons
-            return True
-        if self.jobs and len(self.running) >= self.jobs:
+            return True  # a run that is too large for this machine reports that itself
+        jobs = [job, *(run.job for run in self.running)]
+        if self.jobs and len(jobs) > self.jobs:
             return False
-        if (
-            not self.jobs
-            and sum(run.job.first.cpus for run in self.running) + job.first.cpus > self.cores
-        ):
+        if not self.jobs and sum(each.first.cpus for each in jobs) > self.cores:
             return False
-        if sum(run.job.memory_bytes for run in self.running) + job.memory_bytes > self.memory_bytes:
+        if sum(each.memory_bytes for each in jobs) > self.memory_bytes:
             return False
-        return bool(self.free_gpu_places) or not (job.first.may_use_gpu and self._has_gpus)
+        return bool(self.free_gpus) or not self._uses_gpu(job)
 
     @property
     def computes_on_gpus(self) -> bool:
-        """PyTorch may be one without CUDA."""
+        """False also if PyTorch was built without CUDA."""
         from cclf.training.devices import choose_device
 
         return self._has_gpus and choose_device("auto").type == "cuda"
 
-    def refuse_unfit(self, calls: Iterable[Call]) -> None:
-        """Refuse, as `cclf train` would, what no machine like this one can run, before the first
-        process is started."""
+    def refuse_unfit(self, specs: Iterable[RunSpec]) -> None:
+        """Raise the ConfigError of `cclf train` for runs that this machine cannot train."""
         from cclf.training import devices
         from cclf.training.torch_settings import restored_settings
 
         with restored_settings():
-            for config in (call.config for call in calls):
+            for config in (spec.config for spec in specs):
                 device = devices.choose_device(config.run.device)
                 devices.configure_torch(config, device)
-                if device.type == "cpu":  # with a GPU it would be asked for its memory
+                if device.type == "cpu":  # on a GPU this would ask for its free memory
                     wanted = config.algorithm.replay_device
                     devices.choose_replay_device(wanted, device, needed_bytes=0)
                 if config.run.tracker != "none":
@@ -95,8 +90,8 @@ class LocalBackend:
 
 
 class LocalRun:
-    def __init__(self, job: Job, gpu: str | None, free_gpu_places: list[str]):
-        self.job, self.gpu, self._free_gpu_places = job, gpu, free_gpu_places
+    def __init__(self, job: Job, gpu: str | None, free_gpus: list[str]):
+        self.job, self.gpu, self._free_gpus = job, gpu, free_gpus
         environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
         self._child = Child(job, job.first.out, environment)
 
@@ -105,14 +100,14 @@ class LocalRun:
         return self._child.process
 
     def poll(self) -> list[RunStatus]:
-        reports = self._child.statuses()
-        if reports[0].exit_code is not None and self.gpu is not None:
-            self._free_gpu_places.append(self.gpu)
+        statuses = self._child.statuses()
+        if statuses[0].exit_code is not None and self.gpu is not None:
+            self._free_gpus.append(self.gpu)
             self.gpu = None
-        return reports
+        return statuses
 
     def ask_to_stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)  # to one that has ended it does nothing
+        self.process.send_signal(signal.SIGTERM)  # without effect if it has ended
 
 
 def visible_gpus() -> tuple[str, ...]:

@@ -1,40 +1,43 @@
-"""What a sweep runs, and what came of it. A run folder itself says whether it is finished and how
-far it is."""
+"""The runs of a sweep, the processes that train them, and how each run ended. A run folder itself
+shows how far its run is."""
 
 import csv
 import errno
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cclf import presets
 from cclf.algorithms.registry import find_algorithm
 from cclf.config import Config
-from cclf.storage import run_end
-from cclf.storage.atomic_files import atomic_write
+from cclf.errors import ConfigError
+from cclf.storage import checkpoint_files
+from cclf.storage.atomic_files import write_json
 from cclf.storage.safe_loading import DATA_ERRORS, open_file
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
-PROCESS_BYTES = 600 * 2**20  # of one run beside its replay: Python, PyTorch, an environment
+PROCESS_BYTES = 600 * 2**20  # of a run without its replay: Python, PyTorch, an environment
 FAILURE_MARK = "failed.json"
-NOT_STARTED = "not started"  # the last word of a run that a sweep left out when it was stopped
+NOT_STARTED = "not started"  # a run that had not begun when the sweep was stopped
 STATES = ("done", "stopped", NOT_STARTED, "failed")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _TAIL_BYTES = 16_384
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Call:
-    """One run: the words of its `cclf train`, where its folder goes, and what it needs."""
+class RunSpec:
+    """One run: the options of its `cclf train`, where its folder is, and what it needs."""
 
     config: Config
     options: tuple[str, ...]
     """All but --out, which differs between machines."""
     out: Path
     memory_bytes: int = PROCESS_BYTES
+    variant: str = ""
+    """Of `--vary`, such as "learning_rate=1e-4"."""
 
     @property
     def folder(self) -> Path:
@@ -42,7 +45,11 @@ class Call:
 
     @property
     def label(self) -> str:
-        return f"{self.config.task} {self.config.method_name} seed {self.config.seed}"
+        return f"{self.config.task} {self.method} seed {self.config.seed}"
+
+    @property
+    def method(self) -> str:
+        return f"{self.config.method_name} {self.variant}".rstrip()
 
     @property
     def cpus(self) -> int:
@@ -50,114 +57,109 @@ class Call:
 
     @property
     def may_use_gpu(self) -> bool:
-        """A device chosen by number is the caller's own affair."""
-        return find_algorithm(self.config.base).uses_gpu and self.config.run.device in (
-            "auto",
-            "cuda",
-        )
+        """A device with a number is not scheduled: the user has chosen it."""
+        device = self.config.run.device
+        return find_algorithm(self.config.base).uses_gpu and device in ("auto", "cuda")
 
     def arguments(self, out: Path | None = None) -> list[str]:
         return [*self.options, "--out", str(self.out if out is None else out)]
 
 
-def call_of(config: Config, out: Path, extra: Iterable[str] = (), replay_bytes: int = 0) -> Call:
-    """The run of `config`, which names and `extra` options alone must give."""
-    names = (
-        config.task,
-        "--method",
-        config.method_name,
-        "--profile",
-        config.profile,
-        "--seed",
-        str(config.seed),
-    )
-    return Call(config, (*names, *extra), out, PROCESS_BYTES + replay_bytes)
+def make_run_spec(
+    config: Config,
+    out: Path,
+    extra: Iterable[str] = (),
+    replay_bytes: int = 0,
+    variant: str = "",
+) -> RunSpec:
+    """The run of `config`, which its names and the `extra` options determine."""
+    options = [config.task, "--method", config.method_name, "--profile", config.profile]
+    options += ["--seed", str(config.seed), *extra]
+    return RunSpec(config, tuple(options), out, PROCESS_BYTES + replay_bytes, variant)
 
 
-def settled(calls: Sequence[Call], gpus: bool) -> list[Call]:
-    """The calls of a sweep, their precision named where it was left open. It is one for all, so
-    that they can be compared, and chosen by what the machines have, since folders are named after
-    it."""
-    device = calls[0].config.run.device
+def resolve_precision(specs: Sequence[RunSpec], gpus: bool) -> list[RunSpec]:
+    """The runs with the precision that they use where none was chosen. It is the same for all runs,
+    and it depends on the machines, so the sweep chooses it: run folders are named after it."""
+    device = specs[0].config.run.device
     on_gpu = device.startswith("cuda") or (device == "auto" and gpus)
-    configs = presets.resolve_precision([call.config for call in calls], calls[0].out, on_gpu)
+    configs = presets.resolve_precision([spec.config for spec in specs], specs[0].out, on_gpu)
     return [
-        call
-        if config == call.config
+        spec
+        if config == spec.config
         else replace(
-            call,
+            spec,
             config=config,
-            options=(*call.options, "--precision", config.algorithm.precision),
+            options=(*spec.options, "--precision", config.algorithm.precision),
         )
-        for call, config in zip(calls, configs, strict=True)
+        for spec, config in zip(specs, configs, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does: a call, or several that differ in their seeds alone; or games x seeds
-    of one method."""
+    """The runs of one process: one run, or several seeds and games of one method that are trained
+    as a batch."""
 
-    calls: tuple[Call, ...]  # task by task, each with the same seeds
+    specs: tuple[RunSpec, ...]  # task by task, each with the same seeds
 
     @property
-    def first(self) -> Call:
-        return self.calls[0]
+    def first(self) -> RunSpec:
+        return self.specs[0]
 
     @property
     def memory_bytes(self) -> int:
-        return sum(call.memory_bytes for call in self.calls) - PROCESS_BYTES * (len(self.calls) - 1)
+        return sum(spec.memory_bytes for spec in self.specs) - PROCESS_BYTES * (len(self.specs) - 1)
 
     def arguments(self, out: Path) -> list[str]:
-        words = self.first.arguments(out)
-        for option, names in (("--with-seeds", self.seeds), ("--with-tasks", self.tasks)):
-            words += [option, *names[1:]] if names[1:] else []
-        return words
-
-    @property
-    def seeds(self) -> list[str]:
-        return list(dict.fromkeys(str(call.config.seed) for call in self.calls))
-
-    @property
-    def tasks(self) -> list[str]:
-        return list(dict.fromkeys(call.config.task for call in self.calls))
+        seeds = dict.fromkeys(str(spec.config.seed) for spec in self.specs)
+        tasks = dict.fromkeys(spec.config.task for spec in self.specs)
+        arguments = self.first.arguments(out)
+        for option, names in (("--with-seeds", [*seeds][1:]), ("--with-tasks", [*tasks][1:])):
+            arguments += [option, *names] if names else []
+        return arguments
 
     def folders(self, out: Path) -> list[Path]:
-        return [out / call.config.run_name() for call in self.calls]
+        return [out / spec.config.run_name() for spec in self.specs]
 
 
-def jobs_of(
-    calls: Sequence[Call], seeds_per_process: int = 1, games_per_process: int = 1
+def group_into_jobs(
+    specs: Sequence[RunSpec], seeds_per_process: int = 1, games_per_process: int = 1
 ) -> list[Job]:
-    """Calls in their order, up to `seeds_per_process` seeds of one method on one task together;
-    with the same seeds, that many games of Rainbow, which then learn in one call."""
-    alike: dict[tuple[Config, Path], list[Call]] = {}
-    for call in calls:
-        alike.setdefault((replace(call.config, seed=0), call.out), []).append(call)
-    groups = [
-        group[i : i + seeds_per_process]
-        for group in alike.values()
-        for i in range(0, len(group), seeds_per_process)
-    ]
-    place = {call: number for number, call in enumerate(calls)}
-    stacks: dict[Any, list[list[Call]]] = {}
+    """The runs in their order, grouped into processes where the base algorithm trains a batch of
+    runs: up to `seeds_per_process` seeds of one task and method, and up to `games_per_process`
+    tasks with the same method and seeds."""
+    by_task: dict[object, list[RunSpec]] = {}
+    for spec in specs:
+        _check_batches_runs(spec, seeds_per_process)
+        by_task.setdefault((replace(spec.config, seed=0), spec.out), []).append(spec)
+    groups = [part for group in by_task.values() for part in _split(group, seeds_per_process)]
+    place = {spec: number for number, spec in enumerate(specs)}
+    by_method: dict[object, list[list[RunSpec]]] = {}
     for group in sorted(groups, key=lambda group: place[group[0]]):
-        is_game = find_algorithm(group[0].config.base).batches_runs
-        but_task = (group[0].options[1:], group[0].out, *(call.config.seed for call in group))
-        stacks.setdefault(but_task if is_game else group[0], []).append(group)
-    parts = [
-        stack[i : i + games_per_process]
-        for stack in stacks.values()
-        for i in range(0, len(stack), games_per_process)
-    ]
-    return [
-        Job(tuple(call for group in part for call in group))
-        for part in sorted(parts, key=lambda part: place[part[0][0]])
-    ]
+        first = group[0]
+        is_game = find_algorithm(first.config.base).batches_runs
+        but_task = (first.options[1:], first.out, *(spec.config.seed for spec in group))
+        by_method.setdefault(but_task if is_game else first, []).append(group)
+    parts = [part for games in by_method.values() for part in _split(games, games_per_process)]
+    jobs = [Job(tuple(spec for group in part for spec in group)) for part in parts]
+    return sorted(jobs, key=lambda job: place[job.first])
+
+
+def _split(items: list[T], size: int) -> list[list[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _check_batches_runs(spec: RunSpec, seeds_per_process: int) -> None:
+    if seeds_per_process > 1 and not find_algorithm(spec.config.base).batches_runs:
+        raise ConfigError(
+            f"--seeds-per-process {seeds_per_process} conflicts with base {spec.config.base}, whose "
+            "runs share no update: remove it (--runs-per-gpu shares a GPU between processes)"
+        )
 
 
 class RunStatus(NamedTuple):
-    """How a run stands: its newest row, and the exit code of its process once that has ended."""
+    """The last row of train.csv, and the exit code of the process if it has ended."""
 
     env_steps: int = 0
     train_return: float | None = None
@@ -166,8 +168,8 @@ class RunStatus(NamedTuple):
     updates: int = 0
 
 
-class Outcome(NamedTuple):
-    call: Call
+class RunOutcome(NamedTuple):
+    spec: RunSpec
     exit_code: int
     last_line: str
 
@@ -183,16 +185,15 @@ class Outcome(NamedTuple):
         return "failed" if self.failed else "done"
 
 
-def tally(outcomes: Iterable[Outcome], runs: int) -> str:
-    """How many of the runs came to what; of a sweep that was stopped, those it never began count
-    for themselves."""
+def summarize(outcomes: Iterable[RunOutcome], runs: int) -> str:
+    """The number of runs in each state, such as "3 of 4 runs done, 1 failed"."""
     counts = Counter(outcome.state for outcome in outcomes)
     others = [f"{counts[state]} {state}" for state in STATES[1:] if counts[state]]
     return ", ".join([f"{counts['done']} of {runs} runs done", *others])
 
 
 def progress(folder: Path) -> RunStatus:
-    """The last clock reading and training return in a run's train.csv, read from its end."""
+    """The counters of the last row of train.csv and its last training return, read from its end."""
     try:
         with open_file(folder / "train.csv") as file:
             header = file.readline()
@@ -201,7 +202,7 @@ def progress(folder: Path) -> RunStatus:
             file.seek(max(start, end - _TAIL_BYTES))
             tail = file.read().decode(errors="replace").splitlines(keepends=True)
         if end - start > _TAIL_BYTES:
-            tail = tail[1:]  # its beginning is missing
+            tail = tail[1:]  # an incomplete line
         whole = [line for line in tail if line.endswith("\n")]
         rows = list(csv.DictReader([header.decode(), *whole]))
         returns = [float(row["episode_return"]) for row in rows if row["episode_return"]]
@@ -210,18 +211,15 @@ def progress(folder: Path) -> RunStatus:
             returns[-1] if returns else None,
             updates=int(rows[-1].get("updates") or 0),
         )
-    except (
-        OSError,
-        *DATA_ERRORS,
-    ):  # there is none yet, or the run itself says what is wrong with it
+    except (OSError, *DATA_ERRORS):  # it does not exist yet, or `cclf train` reports what is wrong
         return RunStatus()
 
 
-def is_finished(call: Call) -> bool:
-    """As its folder proves, whatever a process said."""
-    config = call.config
-    return run_end.is_complete(
-        call.folder, config.run.env_steps, config.env.action_repeat, config.run.final_eval_episodes
+def is_finished(spec: RunSpec) -> bool:
+    """Whether the run folder proves it, whatever the exit code of its process was."""
+    run, action_repeat = spec.config.run, spec.config.env.action_repeat
+    return checkpoint_files.is_complete(
+        spec.folder, run.env_steps, action_repeat, run.final_eval_episodes
     )
 
 
@@ -229,27 +227,26 @@ def full_disk(out: Path) -> str:
     return f"the disk is full ({out}): free space there, then run the same command"
 
 
-def mark(outcome: Outcome) -> None:
-    """Leave in the run folder that the run failed, for the statistics; take it back once it has
-    come to its end.
+def record_failure(outcome: RunOutcome) -> None:
+    """Write failed.json, which keeps a failed run in the statistics; remove it when the run is done.
 
-    A run that was refused (bad input, another process trains there) is no result and leaves
+    A run that was refused (bad input, another process trains there) is not a result and leaves
     nothing.
     """
-    path = outcome.call.folder / FAILURE_MARK
+    path = outcome.spec.folder / FAILURE_MARK
     if outcome.exit_code == DONE:
         path.unlink(missing_ok=True)
     elif outcome.failed and outcome.exit_code != BAD_INPUT:
-        config = outcome.call.config
+        config = outcome.spec.config
         facts = {
             "exit_code": outcome.exit_code,
             "last_line": outcome.last_line,
-            "env_steps": progress(outcome.call.folder).env_steps,
+            "env_steps": progress(outcome.spec.folder).env_steps,
             "task": config.task,
             "method": config.method_name,
             "profile": config.profile,
             "seed": config.seed,
-            "config": config.to_dict(),  # of a run that ended before it wrote its own
+            "config": config.to_dict(),  # for a run that ended before it wrote its own
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, (json.dumps(facts, indent=2) + "\n").encode())
+        write_json(path, facts)

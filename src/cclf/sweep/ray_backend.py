@@ -20,7 +20,7 @@ from cclf import __version__
 from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.storage import machine
-from cclf.storage.atomic_files import wait_until_unlocked
+from cclf.storage.atomic_files import folder_lock
 from cclf.sweep.child import Child
 from cclf.sweep.plan import (
     BAD_INPUT,
@@ -28,8 +28,8 @@ from cclf.sweep.plan import (
     FULL_DISK,
     NOT_STARTED,
     STOPPED,
-    Call,
     Job,
+    RunSpec,
     RunStatus,
     full_disk,
     progress,
@@ -96,7 +96,7 @@ class RayBackend:
     def computes_on_gpus(self) -> bool:
         return bool(self.resources.get("GPU"))
 
-    def refuse_unfit(self, calls: Iterable[Call]) -> None:
+    def refuse_unfit(self, specs: Iterable[RunSpec]) -> None:
         """Checks nothing here: nodes may have other devices and packages than this machine."""
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class RayRun:
     def __init__(self, ray: Any, job: Job, task: Any):
         self.ray, self.job, self.task = ray, job, task
         self.ended, self._stopping = False, False
-        self._statuses = [RunStatus() for _ in job.calls]
+        self._statuses = [RunStatus() for _ in job.specs]
         self._read_at = 0.0
 
     def poll(self) -> list[RunStatus]:
@@ -233,7 +233,9 @@ def train_job(job: Job, out: Path, version: str) -> tuple[int, str]:
     previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
         for folder in job.folders(out):
-            wait_until_unlocked(folder, LOCK_SECONDS)
+            if folder.exists():
+                with folder_lock(folder, LOCK_SECONDS):
+                    pass
         child = Child(job, out, {})
         is_asked = False
         while child.process.poll() is None:

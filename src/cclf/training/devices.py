@@ -61,6 +61,12 @@ def set_precision(config: Config, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait for the work that was launched on the device, so that a clock on the host includes it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -> torch.device:
     """The GPU if updates run there and the replay fits, otherwise the CPU. Raises ConfigError if it
     fits in neither, or not where it is `wanted`."""

@@ -30,6 +30,7 @@ from cclf.storage import run_folder
 from cclf.storage.checkpoint import common_checkpoint_steps
 from cclf.storage.failure import NonFiniteError, check_finite, check_not_failed
 from cclf.storage.loggers import make_loggers
+from cclf.storage.manifest import write_manifest
 from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context
 from cclf.storage.tables import EVAL_COLUMNS, CsvTable, check_tables, final_rows, write_final_record
@@ -192,7 +193,7 @@ def _start_runs(
     for config, training in zip(configs, trainings, strict=True):
         if not training.finished:
             env_steps = training.env_steps
-            run_folder.write_manifest(config, training.learner, device, training.folder, env_steps)
+            write_manifest(config, training.learner, device, training.folder, env_steps)
     several, runs = len(configs) > 1, []
     for config, training in zip(configs, trainings, strict=True):
         if several:

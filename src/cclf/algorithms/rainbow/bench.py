@@ -55,7 +55,7 @@ class Options:
 
 def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:  # noqa: ARG001 (null games)
     """A report with the figures of each method under its name."""
-    from cclf.storage.provenance import origin
+    from cclf.storage.manifest import origin
     from cclf.training import devices
 
     device = devices.choose_device(options.device)
@@ -200,14 +200,14 @@ def parity(config: Config, device: "torch.device") -> dict[str, float]:
 def _time_batch(config: Config, runs: int, device: "torch.device", rounds: int) -> dict[str, float]:
     """Milliseconds of one update of every run (with replay, random numbers and priorities), and of
     one agent step."""
-    from cclf.storage.provenance import finish
+    from cclf.training.devices import synchronize
 
     learner = make_learner([replace(config, seed=seed) for seed in range(runs)], device)
     step = config.algorithm.learn_start_agent_steps
     started = time.perf_counter()
     for _ in range(max(8, rounds // 10)):
         learner.learn(step, 0)
-    finish(device)
+    synchronize(device)
     warmup_seconds = time.perf_counter() - started
     updates = [
         _milliseconds(lambda: learner.learn(step, 0), rounds, device)
@@ -232,10 +232,10 @@ def _time_batch(config: Config, runs: int, device: "torch.device", rounds: int) 
 
 def _milliseconds(call: Callable[[], object], rounds: int, device: "torch.device") -> float:
     """The mean of `rounds` calls."""
-    from cclf.storage.provenance import finish
+    from cclf.training.devices import synchronize
 
     started = time.perf_counter()
     for _ in range(rounds):
         call()
-    finish(device)
+    synchronize(device)
     return (time.perf_counter() - started) * 1e3 / rounds
