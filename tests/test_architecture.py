@@ -228,7 +228,7 @@ def test_classes_inherit_from_modules_named_tuples_protocols_and_abstract_classe
     allowed = {
         *("nn.Module", "torch.autograd.Function", "NamedTuple", "TypedDict", "Protocol", "ABC"),
         *("HasState", "Policy", "CuriosityMeasure", "Generic"),
-        *("ValueError", "ConfigError", "WorkerError"),
+        *("ValueError", "ConfigError", "WorkerError", "Pool"),
         *("MachineInfo", "machine.MachineInfo", "RendererInfo", "Facts"),  # keys of dicts
         # an interface with defaults, and the algorithms that implement it
         *("ABC", "BaseAlgorithm", "AlgorithmSettings", "OffPolicyBase"),

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import util
 from pathlib import Path
+from typing import cast
 
 from cclf import presets
 from cclf.config import Config, ObservationType
@@ -103,9 +104,8 @@ def check_rendering(timeout_seconds: float = RENDER_SECONDS) -> machine.Renderer
     pool = WorkerPool([make], name="rendering", timeout_seconds=timeout_seconds)
     try:
         pool.wait([pool.submit(0, DeepMindControl.reset, 0)])
-        info: machine.RendererInfo
         (info,) = pool.wait([pool.submit(0, DeepMindControl.renderer, FRAMES)])
-        return info
+        return cast(machine.RendererInfo, info)
     except (WorkerError, ConfigError) as error:
         return {"error": str(error)}
     finally:
