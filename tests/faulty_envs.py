@@ -1,5 +1,5 @@
-"""Environments that fail on demand, and what else tests want in workers, in a module that those
-can import."""
+"""Objects for worker processes, in a module that these can import: environments that fail on
+demand, and others."""
 
 import ctypes
 import mmap
@@ -21,8 +21,8 @@ REACH = partial(
 
 
 class Faulty:
-    """The toy; `fault` strikes in its call number `at_call` of `place`. With `once`, a file that is
-    made when it strikes, never again after that."""
+    """The toy environment with a fault in call number `at_call` of the method `place`. `once` is a
+    file that the fault creates; if it exists, there is no further fault."""
 
     def __init__(self, fault, place, at_call=1, once=None, make=REACH):
         self.env = make()
@@ -105,8 +105,8 @@ FAULTS = {
 
 
 class FaultyPlayer:
-    """Plays no game: an episode of agent `name` returns its seed times its weight. The fault
-    strikes once, on seed 3."""
+    """An episode returns its seed times the weight of the agent. The fault occurs once, in the
+    episode of seed 3."""
 
     def __init__(self, fault=None, once=None):
         self.fault, self.once = fault, once and Path(once)

@@ -211,7 +211,7 @@ def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_secon
 
 
 @pytest.mark.parametrize("base", ENV_STEPS["default lane"])
-def test_a_few_kills_change_nothing(tmp_path, base):
+def test_resume_after_sigkill_is_bitwise_equal(tmp_path, base):
     pytest.importorskip("minigrid")
     kills, programs_every = (2, 100) if "rainbow" in base else (3, 3)
     kill_and_compare(
@@ -227,7 +227,7 @@ def test_a_few_kills_change_nothing(tmp_path, base):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", RUNS)
-def test_many_kills_change_nothing(tmp_path, base):
+def test_resume_after_many_sigkills_is_bitwise_equal(tmp_path, base):
     pytest.importorskip("minigrid")
     longest_seconds = 8.0 if base in SLOW_TO_START else 1.0
     kills, in_checkpoint, apart, runs = kill_and_compare(

@@ -40,28 +40,28 @@ def slow_saving(monkeypatch):
 
 
 def slow_evaluation(monkeypatch):
-    """Answers of an evaluation come late: training goes on for many more steps."""
+    """Results of an evaluation arrive late: training continues for many more steps."""
     original, calls = loop.poll, []
 
-    def next_round(rounds, patience_seconds):
-        calls.append(rounds)
-        late = len([call for call in calls if call is rounds]) > 12
-        return original(rounds, patience_seconds) if late or patience_seconds else None
+    def poll(steps, timeout_seconds):
+        calls.append(steps)
+        late = len([call for call in calls if call is steps]) > 12
+        return original(steps, timeout_seconds) if late or timeout_seconds else None
 
-    monkeypatch.setattr(loop, "poll", next_round)
+    monkeypatch.setattr(loop, "poll", poll)
     monkeypatch.setattr(loop, "wait_for_evaluation", slow(loop.wait_for_evaluation))
 
 
 def immediate_evaluation(monkeypatch):
-    """An evaluation is over before training takes its next step."""
+    """An evaluation has finished before the next step of the training."""
     original = loop.poll
 
-    def next_round(rounds, _):
-        while (result := original(rounds, 0.1)) is None:
+    def poll(steps, _):
+        while (result := original(steps, 0.1)) is None:
             pass
         return result
 
-    monkeypatch.setattr(loop, "poll", next_round)
+    monkeypatch.setattr(loop, "poll", poll)
 
 
 SPEEDS = {
@@ -81,7 +81,7 @@ def result(name, out):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Of undelayed runs, each trained when it is first asked for."""
+    """Results without delays, each computed once."""
     known = {}
 
     def result_of(name):

@@ -1,5 +1,5 @@
-"""Numbers that are none: caught before every checkpoint, so that the last ones are always good, and
-in what is evaluated."""
+"""Non-finite values: detected before every checkpoint, so that the last ones are always valid, and
+in evaluations."""
 
 import json
 import math
@@ -30,8 +30,8 @@ def train(out):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    out = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("uninterrupted")
     assert train(out)[0] == 0
     return out / CONFIG.run_name()
 
@@ -116,9 +116,7 @@ LIKE_ANOTHER = ("before the first checkpoint", "a temperature", "a reward", "a r
     "moment",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in MOMENTS],
 )
-def test_no_checkpoint_is_ever_written_of_numbers_that_are_none(
-    tmp_path, undisturbed, monkeypatch, moment
-):
+def test_no_checkpoint_has_non_finite_values(tmp_path, uninterrupted, monkeypatch, moment):
     how, step, spoil, named, seen_at, saved = MOMENTS[moment]
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
@@ -140,12 +138,14 @@ def test_no_checkpoint_is_ever_written_of_numbers_that_are_none(
     shutil.rmtree(folder / "failure")
     code, _, err = train(tmp_path)
     assert code == 0, err
-    assert_same_end(folder, undisturbed)
+    assert_same_end(folder, uninterrupted)
 
 
-def assert_same_end(folder, undisturbed):
-    assert tables(folder) == tables(undisturbed)
-    ours, theirs = (checkpoint.load(run / "checkpoint")["learner"] for run in (folder, undisturbed))
+def assert_same_end(folder, uninterrupted):
+    assert tables(folder) == tables(uninterrupted)
+    ours, theirs = (
+        checkpoint.load(run / "checkpoint")["learner"] for run in (folder, uninterrupted)
+    )
     assert differing(ours, theirs) == []
 
 
@@ -159,8 +159,8 @@ def endless(original):
     ("owner", "name", "table"),
     [(loop, "wait_for_evaluation", "eval.csv"), (Agent, "evaluate", "final.csv")],
 )
-def test_a_return_that_is_no_number_is_a_failure_and_no_row(
-    tmp_path, undisturbed, monkeypatch, owner, name, table
+def test_non_finite_return_is_a_failure_and_no_row(
+    tmp_path, uninterrupted, monkeypatch, owner, name, table
 ):
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
@@ -172,10 +172,10 @@ def test_a_return_that_is_no_number_is_a_failure_and_no_row(
     assert_refused(train(tmp_path), "failed before")
     shutil.rmtree(folder / "failure")
     assert train(tmp_path)[0] == 0
-    assert_same_end(folder, undisturbed)
+    assert_same_end(folder, uninterrupted)
 
 
-def test_what_counts_as_a_number_of_a_state():
+def test_which_values_of_a_state_are_checked():
     state = {
         "counts": torch.tensor([1, 2]),
         "env": {"a model that leaves a number unset": np.array([NAN])},
@@ -194,7 +194,7 @@ def test_what_counts_as_a_number_of_a_state():
     assert (name, math.isnan(value)) == ("inner/array", True)
 
 
-def test_the_check_is_made_for_evaluations_and_checkpoints_never_per_update(tmp_path, monkeypatch):
+def test_state_is_checked_at_evaluations_and_checkpoints_only(tmp_path, monkeypatch):
     """It waits for a GPU, so 40 updates must not ask for it 40 times."""
     calls = []
     original = loop.TrainingRun._check_finite

@@ -1,5 +1,5 @@
-"""What ends a run before its time: another process, a signal in each phase, numbers gone wrong, a
-full disk."""
+"""What can end a run early: another process in its folder, a signal in each phase, non-finite
+values, a full disk."""
 
 import errno
 import fcntl
@@ -31,8 +31,8 @@ CONFIG = tiny_config()
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    out = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("uninterrupted")
     assert train(out)[0] == 0
     return out / CONFIG.run_name()
 
@@ -45,16 +45,16 @@ def learned(folder):
     return checkpoint.load(folder / "checkpoint")["learner"]
 
 
-def assert_same_end(folder, undisturbed):
-    assert tables(folder) == tables(undisturbed)
-    assert differing(learned(folder), learned(undisturbed)) == []
+def assert_same_end(folder, uninterrupted):
+    assert tables(folder) == tables(uninterrupted)
+    assert differing(learned(folder), learned(uninterrupted)) == []
 
 
 # --- one process per run folder
 # ------------------------------------------------------------------------------------------
 
 
-def test_a_second_process_says_so_and_leaves(tmp_path):
+def test_second_process_on_a_run_folder_is_refused(tmp_path):
     folder = tmp_path / CONFIG.run_name()
     folder.mkdir(parents=True)
     script = f"""
@@ -75,11 +75,11 @@ with folder_lock(pathlib.Path({str(folder)!r})):
     finally:
         holder.kill()
         holder.communicate()
-    assert (folder / "lock").exists(), "stale now, and no harm"
+    assert (folder / "lock").exists(), "a stale file, which is harmless"
     assert train(tmp_path)[0] == 0
 
 
-def test_the_lock_goes_with_its_holder(tmp_path):
+def test_lock_is_released_with_its_context(tmp_path):
     for _ in range(2):
         with (
             folder_lock(tmp_path),
@@ -89,13 +89,13 @@ def test_the_lock_goes_with_its_holder(tmp_path):
             pass
 
 
-def test_a_worker_that_a_killed_run_left_half_born_is_waited_for(tmp_path, monkeypatch):
-    """It holds the lock of its parent until it runs its own program: the same command, at once
-    again, must not be refused."""
+def test_lock_waits_for_a_forked_worker_of_a_killed_run(tmp_path, monkeypatch):
+    """It holds the lock of its parent until it executes its own program. The same command, started
+    immediately again, must not be refused."""
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 60.0)
     holder = (tmp_path / "lock").open("a+")
     fcntl.flock(holder, fcntl.LOCK_EX)
-    # it goes while it is waited for
+    # the worker ends while the lock is awaited
     monkeypatch.setattr(atomic_files.time, "sleep", lambda _: holder.close())
     with folder_lock(tmp_path):
         assert holder.closed
@@ -130,7 +130,9 @@ PHASES = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch, phase):
+def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
+    tmp_path, uninterrupted, monkeypatch, phase
+):
     owner, name, at_call, env_steps = PHASES[phase]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, signalled(getattr(owner, name), at_call))
@@ -145,10 +147,10 @@ def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, 
         if int(step) < env_steps or (phase == "a checkpoint" and step == "30")
     ]
     assert train(tmp_path)[0] == 0
-    assert_same_end(folder, undisturbed)
+    assert_same_end(folder, uninterrupted)
 
 
-def test_an_evaluation_stops_within_a_step():
+def test_evaluation_stops_within_a_step():
     env, policy = REACH(), make_learner(CONFIG, CPU).algorithm
     asked = []
     with pytest.raises(EvaluationStoppedError):
@@ -159,9 +161,11 @@ def test_an_evaluation_stops_within_a_step():
     assert len(asked) == 4
 
 
-def test_a_kill_after_a_repeated_evaluation_leaves_no_row_twice(tmp_path, undisturbed, monkeypatch):
-    """Its row is in the file, its checkpoint is not: the row of that very step must go when the run
-    resumes."""
+def test_kill_after_a_repeated_evaluation_leaves_no_duplicate_row(
+    tmp_path, uninterrupted, monkeypatch
+):
+    """Its row is in the file, its checkpoint is not: the row of that step must be removed when the
+    run resumes."""
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
         patch.setattr(loop.TrainingRun, "_evaluate", signalled(loop.TrainingRun._evaluate, 1))
@@ -179,16 +183,15 @@ def test_a_kill_after_a_repeated_evaluation_leaves_no_row_twice(tmp_path, undist
             train(tmp_path)
     assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["30"]
     assert train(tmp_path)[0] == 0
-    assert_same_end(folder, undisturbed)
+    assert_same_end(folder, uninterrupted)
 
 
-# --- numbers that are no longer finite
+# --- non-finite values
 # -----------------------------------------------------------------------------------
 
 
 def poisoned(monkeypatch, updates):
-    """The policy's weights are no numbers from this update on; what was learned before is as it
-    was."""
+    """A weight of the critic is nan from this update on."""
     original = OffPolicyLearner.update
 
     def update(self, env_steps):
@@ -200,10 +203,10 @@ def poisoned(monkeypatch, updates):
     monkeypatch.setattr(OffPolicyLearner, "update", update)
 
 
-# the toy, moved by an action that is no number
+# the toy environment gets a non-finite action
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
-def test_a_non_finite_loss_stops_the_run_and_leaves_a_bundle_that_replays_it(
-    tmp_path, undisturbed, monkeypatch
+def test_non_finite_loss_stops_the_run_and_saves_what_reproduces_it(
+    tmp_path, uninterrupted, monkeypatch
 ):
     out, folder = tmp_path / "out", tmp_path / "out" / CONFIG.run_name()
     with monkeypatch.context() as patch:
@@ -233,10 +236,10 @@ def test_a_non_finite_loss_stops_the_run_and_leaves_a_bundle_that_replays_it(
         assert json.loads((replayed / "failure" / "failure.json").read_text()) == facts
     shutil.rmtree(folder / "failure")
     assert train(out)[0] == 0
-    assert_same_end(folder, undisturbed)
+    assert_same_end(folder, uninterrupted)
 
 
-def test_a_failure_before_the_first_checkpoint_and_in_a2c(tmp_path, monkeypatch):
+def test_non_finite_loss_of_a2c_before_the_first_checkpoint(tmp_path, monkeypatch):
     config = tiny_config(
         "minigrid/Empty-16x16", "re3+cclf", env_steps=320, eval_every_env_steps=1_000
     )
@@ -283,8 +286,8 @@ FULL = {
 
 
 @pytest.mark.parametrize("moment", FULL)
-def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(
-    tmp_path, undisturbed, monkeypatch, moment
+def test_full_disk_ends_the_run_with_the_last_checkpoint_intact(
+    tmp_path, uninterrupted, monkeypatch, moment
 ):
     owner, name, at_call, saved = FULL[moment]
     with monkeypatch.context() as patch:
@@ -296,13 +299,13 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     folder = tmp_path / CONFIG.run_name()
     state = checkpoint.load(folder / "checkpoint")
     assert (state and state["agent_steps"]) == saved
-    assert not list(folder.rglob("*.tmp")), "what was begun is in the way"
+    assert not list(folder.rglob("*.tmp")), "incomplete files remain"
     assert train(tmp_path)[0] == 0
-    assert_same_end(folder, undisturbed)
+    assert_same_end(folder, uninterrupted)
 
 
-def test_file_that_may_not_grow_ends_the_run_in_one_line(tmp_path, undisturbed):
-    """Errors of a disk other than that it is full."""
+def test_file_that_may_not_grow_ends_the_run_in_one_line(tmp_path, uninterrupted):
+    """Another error of the disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -315,7 +318,7 @@ def test_file_that_may_not_grow_ends_the_run_in_one_line(tmp_path, undisturbed):
     assert "File too large; repair this and run the same command" in err.splitlines()[-1]
     assert str(tmp_path) in err.splitlines()[-1]
     assert train(tmp_path)[0] == 0
-    assert_same_end(tmp_path / CONFIG.run_name(), undisturbed)
+    assert_same_end(tmp_path / CONFIG.run_name(), uninterrupted)
 
 
 def test_run_folder_that_is_removed_ends_the_run_at_its_next_checkpoint(tmp_path, monkeypatch):
@@ -348,7 +351,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("tensorboard", [False, True])
-def test_a_disk_that_is_really_full(small_disk, undisturbed, tensorboard):
+def test_run_on_a_disk_that_is_really_full(small_disk, uninterrupted, tensorboard):
     config = tiny_config(tensorboard=tensorboard)
     filler = small_disk / "filler"
     run(tiny_config(env_steps=30), small_disk / config.run_name())
@@ -361,22 +364,22 @@ def test_a_disk_that_is_really_full(small_disk, undisturbed, tensorboard):
     assert checkpoint.load(folder / "checkpoint")["agent_steps"] == 30
     filler.unlink()
     assert train(small_disk, config)[0] == 0
-    assert_same_end(folder, undisturbed)
+    assert_same_end(folder, uninterrupted)
 
 
-def test_a_torn_row_is_cut_off(tmp_path):
-    """Half of 1250 is 12, which would pass for a row from before the checkpoint."""
+def test_incomplete_row_is_removed(tmp_path):
+    """The first half of 1250 is 12, which looks like a row before the checkpoint."""
     path = tmp_path / "t.csv"
     path.write_text("env_steps,value\n10,1\n20,2\n12")
     CsvTable(path, ("env_steps", "value"), resume_env_steps=100).close()
     assert path.read_text() == "env_steps,value\n10,1\n20,2\n"
 
 
-# --- others who read the folder
+# --- readers of the folder
 # ------------------------------------------------------------------------------------------
 
 
-def test_a_reader_finds_the_newest_checkpoint_though_the_run_prunes_the_one_it_reads(
+def test_reader_loads_the_newest_checkpoint_while_older_ones_are_removed(
     tmp_path, monkeypatch, capsys
 ):
     writer = checkpoint.Checkpoints(tmp_path)
@@ -385,7 +388,7 @@ def test_a_reader_finds_the_newest_checkpoint_though_the_run_prunes_the_one_it_r
     original, numbers = checkpoint._read, iter(range(2, 4))
 
     def read(*args):
-        for number in numbers:  # once: both that were there go
+        for number in numbers:  # once: both checkpoints are removed
             writer.save({"number": number, "tensor": torch.full((2,), float(number))})
         return original(*args)
 
@@ -396,7 +399,7 @@ def test_a_reader_finds_the_newest_checkpoint_though_the_run_prunes_the_one_it_r
 
 
 @pytest.mark.slow
-def test_an_agent_can_be_evaluated_while_it_is_trained(tmp_path):
+def test_agent_can_be_evaluated_during_training(tmp_path):
     config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
     folder = tmp_path / config.run_name()
     words = ["train", *tiny_options(config), "--out", str(tmp_path)]

@@ -63,7 +63,7 @@ class Watcher:
         return observation[:, -1, 0, 0].float()[:, None]
 
 
-def test_one_episode_per_seed_with_stacks_and_sums():
+def test_evaluate_plays_one_episode_per_seed_and_sums_its_rewards():
     env, policy = Clock(), Watcher()
     result = wait_for_evaluation(
         evaluate(LocalPool([env]), policy, [10, 21, 32], frame_stack=3, device=CPU)
@@ -80,7 +80,7 @@ def test_one_episode_per_seed_with_stacks_and_sums():
     assert (result.pictures, env.pictures) == ([], 0)
 
 
-def test_pictures_are_of_the_first_episode_alone():
+def test_only_the_first_episode_is_recorded():
     result = wait_for_evaluation(
         evaluate(LocalPool([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True)
     )
@@ -117,7 +117,7 @@ class Chooser:
         return np.zeros(len(observation), int)
 
 
-def test_of_each_world_the_first_episode_alone_counts():
+def test_only_the_first_episode_in_each_environment_counts():
     result = wait_for_evaluation(
         evaluate_vector(Worlds(), Chooser(), [5, 6, 7], action_seed=1, record=True)
     )
@@ -127,7 +127,7 @@ def test_of_each_world_the_first_episode_alone_counts():
     )
 
 
-def test_sampled_actions_are_decided_by_the_seed():
+def test_sampled_actions_depend_on_the_seed_only():
     draws = []
     for seed in (1, 1, 2):
         chooser = Chooser()
@@ -138,7 +138,7 @@ def test_sampled_actions_are_decided_by_the_seed():
     assert not np.array_equal(draws[0], draws[2])
 
 
-def test_a_video_has_every_picture(tmp_path):
+def test_video_has_every_picture(tmp_path):
     imageio = pytest.importorskip("imageio.v2")
     pictures = [np.full((36, 50, 3), shade, np.uint8) for shade in (0, 80, 160, 240)]
     write_video(str(tmp_path / "episode.mp4"), pictures)
@@ -148,7 +148,7 @@ def test_a_video_has_every_picture(tmp_path):
     assert [int(frame.mean()) for frame in frames] == pytest.approx([0, 80, 160, 240], abs=4)
 
 
-def test_video_that_was_cut_is_not_whole(tmp_path):
+def test_truncated_video_is_not_complete(tmp_path):
     pytest.importorskip("imageio.v2")
     path = tmp_path / "episode.mp4"
     write_video(str(path), [np.full((36, 50, 3), 80, np.uint8)] * 4)
@@ -161,7 +161,7 @@ def test_video_that_was_cut_is_not_whole(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["episode.mp4"]
 
 
-def test_statistics_of_one_episode():
+def test_mean_and_standard_deviation_of_one_episode():
     assert (Evaluation([4.0], []).mean, Evaluation([4.0], []).std) == (4.0, 0.0)
 
 
@@ -182,7 +182,7 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_nothing_about_evaluation_or_logging_changes_training(plain, tmp_path, change):
+def test_evaluation_and_logging_options_do_not_change_training(plain, tmp_path, change):
     learner, _ = run(tiny_config(**CHANGES[change]), tmp_path)
     assert differing(learner.state_dict(), plain[0]) == []
     if change == "video":
@@ -193,7 +193,7 @@ def test_nothing_about_evaluation_or_logging_changes_training(plain, tmp_path, c
         assert tables(tmp_path)[0] == tables(plain[1])[0]
 
 
-def test_at_a_given_moment_the_evaluation_is_the_same_whatever_the_schedule(plain, tmp_path):
+def test_evaluation_at_a_step_does_not_depend_on_the_schedule(plain, tmp_path):
     run(tiny_config(eval_every_env_steps=15), tmp_path / "often")
     run(tiny_config(eval_every_env_steps=10, eval_episodes=4), tmp_path / "more")
     by_step = {row["env_steps"]: row for row in rows(plain[1] / "eval.csv", "wall_seconds")}
@@ -209,7 +209,7 @@ def test_at_a_given_moment_the_evaluation_is_the_same_whatever_the_schedule(plai
     assert often["15"]["returns"] != often["30"]["returns"], "another moment, other episodes"
 
 
-def test_evaluating_twice_gives_the_same_and_leaves_the_policy_alone(tmp_path):
+def test_repeated_evaluation_has_the_same_returns_and_changes_nothing(tmp_path):
 
     training, learner, agent = make_training(tiny_config(), tmp_path, CPU)
     before = learner.state_dict()

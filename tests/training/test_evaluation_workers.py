@@ -1,5 +1,5 @@
-"""Episodes played in worker processes: shared by runs, equal to those played here, played again
-when a worker is lost."""
+"""Evaluation episodes in worker processes: runs share the workers, returns equal those of this
+process, and an episode is played again if its worker is lost."""
 
 import os
 from functools import partial
@@ -19,7 +19,7 @@ from tiny_runs import CPU
 
 @pytest.fixture
 def make():
-    """Evaluators that are closed when the test is over."""
+    """Makes workers that are closed when the test ends."""
     made = []
 
     def make_(*arguments):
@@ -27,28 +27,28 @@ def make():
         return made[-1]
 
     yield make_
-    for evaluators in made:
-        evaluators.close()
+    for workers in made:
+        workers.close()
 
 
 def test_runs_that_share_workers_get_their_own_returns(make):
-    evaluators = make(FaultyPlayer, 2)
+    workers = make(FaultyPlayer, 2)
     first, second = (
-        evaluators.evaluate_async(("a", 1.0), [1, 2, 3, 4, 5]),
-        evaluators.evaluate_async(("b", 10.0), [6, 7]),
+        workers.evaluate_async(("a", 1.0), [1, 2, 3, 4, 5]),
+        workers.evaluate_async(("b", 10.0), [6, 7]),
     )
     results = {}
-    while len(results) < 2:  # in turn, as runs in one process do
-        for name, rounds in (("first", first), ("second", second)):
-            if name not in results and (result := poll(rounds, 0.05)) is not None:
+    while len(results) < 2:
+        for name, steps in (("first", first), ("second", second)):
+            if name not in results and (result := poll(steps, 0.05)) is not None:
                 results[name] = result.returns
     assert results == {"first": [1.0, 2.0, 3.0, 4.0, 5.0], "second": [60.0, 70.0]}
 
 
 @pytest.mark.parametrize("fault", ["crash", "hang"])
-def test_an_episode_whose_worker_is_lost_is_played_again(make, tmp_path, fault):
-    evaluators = make(partial(FaultyPlayer, fault, tmp_path / "struck"), 2, 2.0)
-    assert wait_for_evaluation(evaluators.evaluate_async(("a", 2.0), [1, 2, 3, 4])).returns == [
+def test_episode_whose_worker_is_lost_is_played_again(make, tmp_path, fault):
+    workers = make(partial(FaultyPlayer, fault, tmp_path / "struck"), 2, 2.0)
+    assert wait_for_evaluation(workers.evaluate_async(("a", 2.0), [1, 2, 3, 4])).returns == [
         2.0,
         4.0,
         6.0,
@@ -57,17 +57,17 @@ def test_an_episode_whose_worker_is_lost_is_played_again(make, tmp_path, fault):
     assert (tmp_path / "struck").exists()
 
 
-def test_a_player_that_raises_ends_the_evaluation_with_its_words(make, tmp_path):
-    evaluators = make(partial(FaultyPlayer, "raise", tmp_path / "struck"), 1)
+def test_error_in_an_episode_ends_the_evaluation(make, tmp_path):
+    workers = make(partial(FaultyPlayer, "raise", tmp_path / "struck"), 1)
     with pytest.raises(WorkerError):
-        wait_for_evaluation(evaluators.evaluate_async(("a", 2.0), [3]))
+        wait_for_evaluation(workers.evaluate_async(("a", 2.0), [3]))
 
 
-def test_an_episode_that_raises_ends_the_evaluation_of_its_run_alone(make, tmp_path):
-    evaluators = make(partial(FaultyPlayer, "raise", tmp_path / "struck"), 1)
+def test_error_in_an_episode_does_not_affect_other_runs(make, tmp_path):
+    workers = make(partial(FaultyPlayer, "raise", tmp_path / "struck"), 1)
     first, second = (
-        evaluators.evaluate_async(("a", 1.0), [3]),
-        evaluators.evaluate_async(("b", 10.0), [6, 7]),
+        workers.evaluate_async(("a", 1.0), [3]),
+        workers.evaluate_async(("b", 10.0), [6, 7]),
     )
     assert poll(first) is None
     assert wait_for_evaluation(second).returns == [60.0, 70.0]
@@ -75,26 +75,26 @@ def test_an_episode_that_raises_ends_the_evaluation_of_its_run_alone(make, tmp_p
         wait_for_evaluation(first)
 
 
-def test_an_evaluation_that_is_given_up_leaves_nothing_to_the_next(make):
-    evaluators = make(FaultyPlayer, 1)
-    rounds = evaluators.evaluate_async(("a", 1.0), list(range(10, 30)))
+def test_stopped_evaluation_does_not_delay_the_next(make):
+    workers = make(FaultyPlayer, 1)
+    steps = workers.evaluate_async(("a", 1.0), list(range(10, 30)))
     with pytest.raises(EvaluationStoppedError):
-        wait_for_evaluation(rounds, lambda: True)
-    rounds.close()
-    assert wait_for_evaluation(evaluators.evaluate_async(("b", 1.0), [1, 2])).returns == [1.0, 2.0]
+        wait_for_evaluation(steps, lambda: True)
+    steps.close()
+    assert wait_for_evaluation(workers.evaluate_async(("b", 1.0), [1, 2])).returns == [1.0, 2.0]
 
 
-def test_workers_play_what_this_process_would_play(make):
+def test_workers_return_what_this_process_returns(make):
     config = tiny("rainbow")
     seeds = [3, 4, 5]
-    here = make_agent(config, CPU)
-    evaluators = make(partial(EvaluationWorker, make_env), 2)
-    elsewhere = make_agent(config, CPU, evaluation_workers=evaluators)
-    for value in here.policy.networks.state_dict().values():
+    local = make_agent(config, CPU)
+    workers = make(partial(EvaluationWorker, make_env), 2)
+    remote = make_agent(config, CPU, evaluation_workers=workers)
+    for value in local.policy.networks.state_dict().values():
         value.add_(0.05)
-    elsewhere.policy.networks.load_state_dict(here.policy.networks.state_dict())
-    assert elsewhere.evaluate(seeds).returns == here.evaluate(seeds).returns
-    policies = {os.sched_getscheduler(worker.process.pid) for worker in evaluators._pool._workers}
+    remote.policy.networks.load_state_dict(local.policy.networks.state_dict())
+    assert remote.evaluate(seeds).returns == local.evaluate(seeds).returns
+    policies = {os.sched_getscheduler(worker.process.pid) for worker in workers._pool._workers}
     assert policies == {os.SCHED_IDLE}, "training's games come first"
-    recorded = elsewhere.evaluate(seeds, record=True)
-    assert len(recorded.pictures) == len(here.evaluate(seeds[:1], record=True).pictures) > 0
+    recorded = remote.evaluate(seeds, record=True)
+    assert len(recorded.pictures) == len(local.evaluate(seeds[:1], record=True).pictures) > 0

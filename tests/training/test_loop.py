@@ -1,5 +1,7 @@
-"""The loop: clocks that agree, rows where they belong, and a stop at any moment that changes
-nothing."""
+"""The training loop: step counters, rows of the tables, and exact resume after a stop at any
+step."""
+
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from cclf.errors import ConfigError
 from cclf.storage.run_log import RunLog
 from cclf.training import loop
 from cclf.training.evaluation import Evaluation
-from cclf.training.loop import ActiveRun, Schedule, TrainingRun, train_loop
+from cclf.training.loop import ActiveRun, TrainingRun, train_loop
 from cclf.types import StepResult
 from tiny_runs import (
     CPU,
@@ -27,7 +29,7 @@ from tiny_runs import (
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3])
-def test_the_three_clocks_agree_in_every_row(tmp_path, repeat):
+def test_step_counters_agree_in_every_row(tmp_path, repeat):
     config = tiny_config(
         env={"action_repeat": repeat},
         env_steps=61 * repeat,
@@ -75,7 +77,7 @@ def test_metric_that_is_not_declared_is_an_error_at_the_first_update(tmp_path):
         run(tiny_config(), tmp_path, prepare=forget)
 
 
-def test_the_budget_is_met_to_the_step_and_never_by_less(tmp_path):
+def test_budget_is_rounded_up_to_whole_agent_steps(tmp_path):
     config = tiny_config(env={"action_repeat": 4}, env_steps=61)
     run(config, tmp_path)
     assert rows(tmp_path / "eval.csv")[-1]["env_steps"] == "64"
@@ -127,21 +129,28 @@ def mean(*_):
     return Evaluation([1.0], [])
 
 
-def test_turns_of_many_steps_are_logged_and_evaluated_when_a_multiple_is_passed(tmp_path):
-    moments = []
+def test_long_steps_are_logged_and_evaluated_when_a_multiple_is_crossed(tmp_path):
+    evaluated = []
 
     def evaluate(env_steps, record):
-        moments.append((env_steps, record))
+        evaluated.append((env_steps, record))
         return mean()
 
     learner = Scripted(stride=16)
-    training = TrainingRun(Schedule(100, 2, 50, 30, video=True), learner, evaluate, tmp_path)
+    config = tiny_config(
+        env={"action_repeat": 2},
+        env_steps=100,
+        eval_every_env_steps=50,
+        log_every_agent_steps=30,
+        video=True,
+    )
+    training = TrainingRun(config, learner, evaluate, tmp_path)
     stop = StopAt()
     log = RunLog(tmp_path, learner.metric_names, loggers=(), resume_env_steps=0)
     assert not train_loop([ActiveRun(training, log, QuietProgress(100, 0, stop))], stop)
     assert training.finished
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
-    assert moments == [(64, False), (128, True)], "the last evaluation alone is recorded"
+    assert evaluated == [(64, False), (128, True)], "only the last evaluation is recorded"
     train = rows(tmp_path / "train.csv")
     assert [(row["agent_steps"], row["step_number"], row["episode_return"]) for row in train] == [
         ("32", "1.5", "16"),
@@ -158,13 +167,13 @@ def run_with_stops(config, folder, stops):
     return learner
 
 
-def undisturbed_and_stopped(config, folder, stops):
+def uninterrupted_and_stopped(config, folder, stops):
     return run(config, folder / "whole")[0], run_with_stops(config, folder / "parts", stops)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
     return run(tiny_config(), folder)[0].state_dict(), tables(folder)
 
 
@@ -173,27 +182,27 @@ def undisturbed(tmp_path_factory):
     [[1], [13], [20], [21], [30], [44], [59], [5, 6, 25, 31, 58]],
     ids=lambda stops: "+".join(map(str, stops)),
 )
-def test_a_stop_at_any_step_changes_nothing(undisturbed, tmp_path, stops):
-    """In the warm-up, at its end, at an evaluation, in an episode, between two rows, and five times
-    in one run."""
+def test_resume_after_a_stop_at_any_step_is_bitwise_equal(uninterrupted, tmp_path, stops):
+    """During and after the warm-up, at an evaluation, in an episode, between two rows, and five
+    times in one run."""
     learner = run_with_stops(tiny_config(), tmp_path, stops)
-    assert differing(learner.state_dict(), undisturbed[0]) == []
-    assert tables(tmp_path) == undisturbed[1]
+    assert differing(learner.state_dict(), uninterrupted[0]) == []
+    assert tables(tmp_path) == uninterrupted[1]
 
 
 @pytest.mark.parametrize("method", ["drq", "curl", "select", "cclf-shuffled"])
-def test_other_methods_resume_exactly_too(tmp_path, method):
+def test_other_methods_resume_exactly(tmp_path, method):
     config = tiny_config(method=method, env_steps=45)
-    whole, parts = undisturbed_and_stopped(config, tmp_path, [33])
+    whole, parts = uninterrupted_and_stopped(config, tmp_path, [33])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
-def test_a_wrapped_replay_resumes_exactly(tmp_path):
+def test_wrapped_replay_resumes_exactly(tmp_path):
     config = tiny_config(
         env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80
     )
-    whole, parts = undisturbed_and_stopped(config, tmp_path, range(21, 79, 11))
+    whole, parts = uninterrupted_and_stopped(config, tmp_path, range(21, 79, 11))
     assert whole.replay.written > 3 * whole.replay.slots
     assert differing(whole.state_dict(), parts.state_dict()) == []
 
@@ -206,7 +215,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent, "evaluate", mean)  # it would render 250 frames
-        whole, parts = undisturbed_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
+        whole, parts = uninterrupted_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
@@ -215,13 +224,13 @@ def test_deepmind_control_resumes_exactly(tmp_path):
 def test_minigrid_resumes_exactly(tmp_path, method):
     pytest.importorskip("minigrid")
     config = tiny_config("minigrid/Empty-16x16", method, env_steps=320, eval_every_env_steps=160)
-    whole, parts = undisturbed_and_stopped(config, tmp_path, [48, 160, 200])
+    whole, parts = uninterrupted_and_stopped(config, tmp_path, [48, 160, 200])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
 class Unsaved:
-    """A toy that cannot be saved, as Gymnasium's environments cannot."""
+    """A toy without state, like most environments of Gymnasium."""
 
     def __init__(self, env):
         self.env, self.spec, self.resets = env, env.spec, 0
@@ -240,7 +249,7 @@ class Unsaved:
         raise AssertionError("there is nothing to load")
 
 
-def test_an_environment_that_cannot_be_saved_begins_a_new_episode(tmp_path):
+def test_environment_without_state_starts_a_new_episode_on_resume(tmp_path):
     def prepare(learner):
         learner.env = Unsaved(learner.env)
 
@@ -257,7 +266,7 @@ def test_an_environment_that_cannot_be_saved_begins_a_new_episode(tmp_path):
     )
 
 
-def test_a_larger_budget_goes_on_as_if_it_had_been_given_at_once(tmp_path):
+def test_raised_budget_equals_the_larger_budget_from_the_start(tmp_path):
     whole, _ = run(tiny_config(env_steps=60), tmp_path / "whole")
     run(tiny_config(env_steps=30), tmp_path / "parts")
     parts, _ = run(tiny_config(env_steps=60), tmp_path / "parts")
@@ -266,7 +275,7 @@ def test_a_larger_budget_goes_on_as_if_it_had_been_given_at_once(tmp_path):
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
-def test_a_finished_run_has_nothing_to_do(tmp_path):
+def test_finished_run_changes_no_file(tmp_path):
     run(tiny_config(), tmp_path)
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     _, finished = run(tiny_config(), tmp_path)
@@ -276,9 +285,8 @@ def test_a_finished_run_has_nothing_to_do(tmp_path):
     }
 
 
-def test_the_update_sees_nothing_of_the_step_under_way():
-    """Its batch is drawn before the environment is stepped, so the two may overlap: replay then
-    holds all but this step."""
+def test_update_does_not_use_the_transition_of_its_step():
+    """Its batch is sampled before the environment is stepped, so that the two may overlap."""
     learner = make_learner(tiny_config(), CPU)
     sizes = []
     original = learner.replay.sample
@@ -288,28 +296,29 @@ def test_the_update_sees_nothing_of_the_step_under_way():
     assert sizes == list(range(20, 40))
 
 
-def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, monkeypatch):
-    """As SAC on a GPU does without workers: episodes go on while the agent learns, with the weights
-    they began with."""
+def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
+    """As SAC on a GPU without workers: episodes continue while the agent learns, with the weights of
+    their start."""
     config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
-    rounds, one_round = [], loop.poll
-    monkeypatch.setattr(loop, "poll", lambda *given: rounds.append(given) or one_round(*given))
-    at_once, _ = run(config, tmp_path / "at once")
-    assert rounds == []
+    polls, original = [], loop.poll
+    monkeypatch.setattr(loop, "poll", lambda *given: polls.append(given) or original(*given))
+    waiting, _ = run(config, tmp_path / "waiting")
+    assert polls == []
     monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
     between, finished = run(config, tmp_path / "between")
     assert finished
-    assert len(rounds) > 40, "a round of the evaluation after a turn of the training"
+    assert len(polls) > 40, "one poll of the evaluation after each step of the training"
     for name in ("train", "eval"):
         one, two = (
-            rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("at once", "between")
+            rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("waiting", "between")
         )
         assert one == two
-    assert differing(at_once.state_dict(), between.state_dict()) == []
+    assert differing(waiting.state_dict(), between.state_dict()) == []
 
 
 def together(configs, folder, stop, spoil=None):
-    """Train these in turn, each in `folder/<seed>`; what `train_loop` says, and the learners."""
+    """Train several runs, each in `folder/<seed>`. Returns the errors of `train_loop` and the
+    learners."""
     runs, learners = [], []
     for config in configs:
         own = folder / str(config.seed)
@@ -329,7 +338,7 @@ def together(configs, folder, stop, spoil=None):
     return failed, learners
 
 
-def test_runs_that_take_turns_are_the_runs_they_would_be_alone(tmp_path):
+def test_interleaved_runs_equal_separate_runs(tmp_path):
     # the second goes on alone at the end
     configs = [tiny_config(seed=1, env_steps=40), tiny_config(seed=2, env_steps=55)]
     # stopped in between, and taken up again
@@ -344,7 +353,7 @@ def test_runs_that_take_turns_are_the_runs_they_would_be_alone(tmp_path):
         )
 
 
-def test_a_run_that_diverges_leaves_and_the_other_goes_on(tmp_path):
+def test_diverged_run_ends_and_the_other_continues(tmp_path):
     failed, learners = together(
         [tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0
     )
@@ -353,34 +362,35 @@ def test_a_run_that_diverges_leaves_and_the_other_goes_on(tmp_path):
     assert (tmp_path / "1" / "failure").exists()
 
 
-def test_the_last_evaluations_of_all_runs_go_on_side_by_side(tmp_path):
-    """With workers that play for all of them, one run's end must not wait for another's."""
-    told, runs, stop = [], [], StopAt()
+def test_final_evaluations_of_several_runs_overlap(tmp_path):
+    """The runs share workers, so no run waits until the evaluation of another has finished."""
+    events, runs, stop = [], [], StopAt()
 
-    def evaluation(name, moment):
-        told.append(("begins", name, moment))
+    def evaluation(name, env_steps, _record):
+        events.append(("begins", name, env_steps))
         for _ in range(5):
             yield ()
-        told.append(("ends", name, moment))
+        events.append(("ends", name, env_steps))
         return Evaluation([1.0], [])
 
     for name in ("a", "b"):
-        plan = Schedule(60, 1, 40, 30, video=False, evaluate_asynchronously=True)
+        config = tiny_config(env_steps=60, eval_every_env_steps=40, log_every_agent_steps=30)
         learner, folder = Scripted(stride=20), tmp_path / name
         folder.mkdir()
-        training = TrainingRun(
-            plan, learner, lambda moment, _, name=name: evaluation(name, moment), folder
-        )
+        evaluate = partial(evaluation, name)
+        training = TrainingRun(config, learner, evaluate, folder, evaluates_asynchronously=True)
         log = RunLog(folder, learner.metric_names, loggers=(), resume_env_steps=0)
         runs.append(ActiveRun(training, log, QuietProgress(60, 0, stop)))
     assert not train_loop(runs, stop)
-    assert [word for word, _, moment in told if moment == 60] == [
+    assert [event for event, _, env_steps in events if env_steps == 60] == [
         "begins",
         "begins",
         "ends",
         "ends",
     ]
-    assert told.index(("ends", "a", 40)) < told.index(("begins", "a", 60)), "one at a time in a run"
+    assert events.index(("ends", "a", 40)) < events.index(("begins", "a", 60)), (
+        "a run has one evaluation at a time"
+    )
     for training, log, _ in runs:
         log.close()
         assert training.finished

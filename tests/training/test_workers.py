@@ -369,54 +369,56 @@ def test_worker_ignores_signals(pool_of, number):
     assert os.getpgid(pid) != os.getpgid(0), "Ctrl-C goes to a whole group"
 
 
-# --- evaluation beside training
+# --- asynchronous evaluation
 # --------------------------------------------------------------------------------------------
 
-BESIDE = tiny_config(eval_workers=2)
+ASYNCHRONOUS = tiny_config(eval_workers=2)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
     return run(CONFIG, folder)[0].state_dict(), tables(folder)
 
 
-def assert_same_end(folder, learner, undisturbed):
-    assert tables(folder) == undisturbed[1]
-    assert differing(learner.state_dict(), undisturbed[0]) == []
+def assert_same_end(folder, learner, uninterrupted):
+    assert tables(folder) == uninterrupted[1]
+    assert differing(learner.state_dict(), uninterrupted[0]) == []
 
 
-def test_evaluation_beside_training_changes_nothing(tmp_path, undisturbed, monkeypatch):
-    """Not a row, not a weight; and training did go on meanwhile."""
-    turns_beside = []
+def test_asynchronous_evaluation_does_not_change_training(tmp_path, uninterrupted, monkeypatch):
+    """Rows and weights are equal, and training did continue during the evaluation."""
+    during_evaluation = []
     original = loop.TrainingRun._step_learner
     monkeypatch.setattr(
         loop.TrainingRun,
         "_step_learner",
         lambda self, *a: (
-            turns_beside.append(self.pending_evaluation is not None) or original(self, *a)
+            during_evaluation.append(self.pending_evaluation is not None) or original(self, *a)
         ),
     )
-    learner, finished = run(BESIDE, tmp_path)
+    learner, finished = run(ASYNCHRONOUS, tmp_path)
     assert finished
-    assert_same_end(tmp_path, learner, undisturbed)
-    assert any(turns_beside)
+    assert_same_end(tmp_path, learner, uninterrupted)
+    assert any(during_evaluation)
 
 
 @pytest.mark.parametrize("stops", [[45], [29, 31, 58]], ids=lambda stops: "+".join(map(str, stops)))
-def test_a_stop_beside_an_evaluation_changes_nothing(tmp_path, undisturbed, monkeypatch, stops):
+def test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal(
+    tmp_path, uninterrupted, monkeypatch, stops
+):
     monkeypatch.setattr(loop, "STOP_GRACE_SECONDS", 0.0 if 45 in stops else 5.0)
     for stop in stops:
-        _, finished = run(BESIDE, tmp_path, stop_at=stop)
+        _, finished = run(ASYNCHRONOUS, tmp_path, stop_at=stop)
         assert not finished
-    learner, finished = run(BESIDE, tmp_path)
+    learner, finished = run(ASYNCHRONOUS, tmp_path)
     assert finished
-    assert_same_end(tmp_path, learner, undisturbed)
+    assert_same_end(tmp_path, learner, uninterrupted)
 
 
-def assert_same_folder(folder, undisturbed):
-    assert tables(folder) == undisturbed[1]
-    assert differing(checkpoint.load(folder / "checkpoint")["learner"], undisturbed[0]) == []
+def assert_same_folder(folder, uninterrupted):
+    assert tables(folder) == uninterrupted[1]
+    assert differing(checkpoint.load(folder / "checkpoint")["learner"], uninterrupted[0]) == []
 
 
 def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
@@ -428,56 +430,53 @@ def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=
     )
 
 
-def test_a_signal_in_an_evaluation_beside_training_saves_and_changes_nothing(
-    tmp_path, undisturbed, monkeypatch
-):
+def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterrupted, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "STOP_GRACE_SECONDS", 60.0)
         patch.setattr(loop, "poll", signalled(loop.poll, 7))
-        code, _, err = train(tmp_path, BESIDE)
+        code, _, err = train(tmp_path, ASYNCHRONOUS)
     assert code == 75
     assert "stopped at 37 env steps and saved" in err.splitlines()[-1], (
         "the evaluation was over in time"
     )
-    assert train(tmp_path, BESIDE)[0] == 0
-    assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
+    assert train(tmp_path, ASYNCHRONOUS)[0] == 0
+    assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
 @pytest.mark.slow
-def test_a_stop_does_not_wait_for_a_hung_worker(tmp_path, undisturbed, monkeypatch):
+def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypatch):
     with monkeypatch.context() as patch:
         use_faulty(patch, "hang", "step", timeout_seconds=600)
         patch.setattr(loop, "STOP_GRACE_SECONDS", 0.2)
         patch.setattr(
             loop.TrainingRun, "_step_learner", signalled(loop.TrainingRun._step_learner, 42)
         )
-        code, _, err = train(tmp_path, BESIDE)
+        code, _, err = train(tmp_path, ASYNCHRONOUS)
     assert code == 75
     assert "stopped at 30 env steps and saved" in err.splitlines()[-1], (
         "where the evaluation began: it is made again from there"
     )
-    assert rows(tmp_path / BESIDE.run_name() / "eval.csv") == []
-    assert train(tmp_path, BESIDE)[0] == 0
-    assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
+    assert rows(tmp_path / ASYNCHRONOUS.run_name() / "eval.csv") == []
+    assert train(tmp_path, ASYNCHRONOUS)[0] == 0
+    assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
-def test_a_worker_that_crashes_once_is_no_news(tmp_path, undisturbed, monkeypatch):
+def test_worker_that_crashes_once_changes_nothing(tmp_path, uninterrupted, monkeypatch):
     use_faulty(monkeypatch, "crash", "step", 7, str(tmp_path / "struck"))
-    assert train(tmp_path, BESIDE)[0] == 0
+    assert train(tmp_path, ASYNCHRONOUS)[0] == 0
     assert (tmp_path / "struck").exists()
-    assert_same_folder(tmp_path / BESIDE.run_name(), undisturbed)
+    assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
 @pytest.mark.parametrize(("fault", "at_call", "saved"), [("crash", 5, 30), ("raise", 30, 60)])
-def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(
-    tmp_path, undisturbed, monkeypatch, fault, at_call, saved
+def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
+    tmp_path, uninterrupted, monkeypatch, fault, at_call, saved
 ):
-    """In the first evaluation, beside training, and in the last: there its environment is in its
-    second episode."""
-    folder = tmp_path / BESIDE.run_name()
+    """In the first evaluation, during training, and in a second episode of the last."""
+    folder = tmp_path / ASYNCHRONOUS.run_name()
     with monkeypatch.context() as patch:
         use_faulty(patch, fault, "step", at_call)
-        code, out, err = train(tmp_path, BESIDE)
+        code, out, err = train(tmp_path, ASYNCHRONOUS)
     assert (code, out) == (1, "")
     line = next(line for line in err.splitlines() if line.startswith("cclf: "))
     assert line.startswith("cclf: worker ")
@@ -485,16 +484,16 @@ def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(
     assert err.splitlines()[-1] == "the last checkpoint is good: run the same command to go on"
     assert ("a joint broke" in line and "faulty_envs.py" in err) == (fault == "raise")
     assert checkpoint.load(folder / "checkpoint")["agent_steps"] == saved
-    assert train(tmp_path, BESIDE)[0] == 0
-    assert_same_folder(folder, undisturbed)
+    assert train(tmp_path, ASYNCHRONOUS)[0] == 0
+    assert_same_folder(folder, uninterrupted)
 
 
-# --- what TensorBoard shows
+# --- TensorBoard
 # ------------------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
-    """As a kill: nothing after it is done."""
+    """Like SIGKILL: no code of the package runs after it."""
 
 
 def killed(original, at_call):
@@ -510,7 +509,7 @@ def killed(original, at_call):
 
 
 def shown(folder):
-    """Curves as TensorBoard draws them, but for the clock on the wall."""
+    """The curves in TensorBoard, without wall-clock times."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     mirror = events.EventAccumulator(str(folder / "tensorboard"))
     mirror.Reload()
@@ -540,7 +539,7 @@ def curves(tmp_path_factory):
         (0, loop.TrainingRun, "_save", 2),  # after the row of the last, before its checkpoint
     ],
 )
-def test_nothing_is_shown_twice_after_a_kill(
+def test_no_row_is_logged_twice_after_a_kill(
     tmp_path, monkeypatch, curves, workers, owner, name, at_call
 ):
     config = tiny_config(tensorboard=True, eval_workers=workers)
@@ -555,7 +554,7 @@ def test_nothing_is_shown_twice_after_a_kill(
         assert np.array(found[tag]) == pytest.approx(np.array(curve), rel=1e-6), tag
 
 
-def test_a_worker_that_fails_in_another_command_is_reported_too(tmp_path, monkeypatch):
+def test_error_of_a_worker_in_cclf_evaluate_is_reported(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     run(tiny_config(env_steps=5), folder)
     (folder / "config.json").write_text(json.dumps(tiny_config(eval_workers=1).to_dict()))

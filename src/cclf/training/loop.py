@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from cclf.config import Config
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite, first_non_finite_of
@@ -38,17 +38,6 @@ POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
 STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
 
 
-@dataclass(frozen=True)
-class Schedule:
-    env_steps: int  # the budget
-    action_repeat: int
-    eval_every_env_steps: int
-    log_every_agent_steps: int
-    video: bool
-    evaluate_asynchronously: bool = False
-    keep_replay: bool = True  # in the last checkpoint
-
-
 class StepCounters(NamedTuple):
     env_steps: int
     agent_steps: int
@@ -65,9 +54,18 @@ class TrainingRun:
     """One run: a learner, its evaluation, and the counters of the loop. `state_dict` holds everything
     that changes."""
 
-    def __init__(self, schedule: Schedule, learner: Learner, evaluate: Evaluate, folder: Path):
-        self.schedule, self.learner = schedule, learner
-        self.evaluate, self.folder = evaluate, folder
+    def __init__(
+        self,
+        config: Config,
+        learner: Learner,
+        evaluate: Evaluate,
+        folder: Path,
+        evaluates_asynchronously: bool = False,
+    ):
+        """`evaluates_asynchronously`: training continues during an evaluation."""
+        self.options, self.action_repeat = config.run, config.env.action_repeat
+        self.learner, self.evaluate, self.folder = learner, evaluate, folder
+        self.evaluates_asynchronously = evaluates_asynchronously
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.resumed = False
         self.saved_env_steps = 0  # in the newest checkpoint of this process
@@ -90,7 +88,7 @@ class TrainingRun:
 
     @property
     def env_steps(self) -> int:
-        return self.agent_steps * self.schedule.action_repeat
+        return self.agent_steps * self.action_repeat
 
     @property
     def counters(self) -> StepCounters:
@@ -103,7 +101,7 @@ class TrainingRun:
 
     @property
     def finished(self) -> bool:
-        return self.env_steps >= self.schedule.env_steps and not self.evaluation_due
+        return self.env_steps >= self.options.env_steps and not self.evaluation_due
 
     def step(self, log: RunLog, progress: Progress, stop: StopSignal) -> None:
         """Train for one step of the learner; log, evaluate and save if it is due."""
@@ -148,12 +146,12 @@ class TrainingRun:
                     "its metric_names does not declare"
                 )
             self.averages.add(metrics)
-        if _crossed_multiple(before, self.agent_steps, self.schedule.log_every_agent_steps):
+        if _crossed_multiple(before, self.agent_steps, self.options.log_every_agent_steps):
             self._write_train_row(log, progress)
         progress.step(self.env_steps, self.learner.updates)
         self._has_stepped = True
-        self.evaluation_due = self.env_steps >= self.schedule.env_steps or _crossed_multiple(
-            env_steps_before, self.env_steps, self.schedule.eval_every_env_steps
+        self.evaluation_due = self.env_steps >= self.options.env_steps or _crossed_multiple(
+            env_steps_before, self.env_steps, self.options.eval_every_env_steps
         )
 
     def _write_train_row(self, log: RunLog, progress: Progress) -> None:
@@ -171,10 +169,10 @@ class TrainingRun:
         """Start the due evaluation. If it runs asynchronously, save the checkpoint now, and write the
         row when it has finished; otherwise finish it first."""
         self._check_finite()  # an environment may raise on a non-finite action
-        last = self.env_steps >= self.schedule.env_steps
-        steps = self.evaluate(self.env_steps, self.schedule.video and last)
+        last = self.env_steps >= self.options.env_steps
+        steps = self.evaluate(self.env_steps, self.options.video and last)
         self.pending_evaluation = PendingEvaluation(steps, self.counters, self.wall_seconds)
-        if self.schedule.evaluate_asynchronously:
+        if self.evaluates_asynchronously:
             self._save(log)
             self.evaluation_due = last  # there are no further steps
         elif self._finish_evaluation(log, progress, lambda: stop.requested):
@@ -229,7 +227,7 @@ class TrainingRun:
         self._check_finite()  # so that a run can always resume from its newest checkpoint
         log.sync()  # a checkpoint must not be newer than the rows before it
         tables = {name: record._asdict() for name, record in log.known().items()}
-        wanted = self.schedule.keep_replay or self.env_steps < self.schedule.env_steps
+        wanted = self.options.keep_replay or self.env_steps < self.options.env_steps
         kept = wanted and not self._replay_lost
         extra = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
         self.checkpoints.save(self.state_dict() | extra, kept)
@@ -267,7 +265,7 @@ class TrainingRun:
         if self.finished:
             return  # the budget may be smaller now, and the replay then too small for its state
         self._replay_lost = not state[REPLAY_KEPT]
-        if self._replay_lost and self.env_steps < self.schedule.env_steps:
+        if self._replay_lost and self.env_steps < self.options.env_steps:
             raise ConfigError(
                 f"{self.folder} ended at {self.env_steps:,} env steps and kept no replay "
                 "(--no-keep-replay), so it cannot go on: use another --out"

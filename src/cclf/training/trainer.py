@@ -39,11 +39,11 @@ from cclf.training.agent import Agent, evaluation_networks, load_agent
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks
 from cclf.training.evaluation import EvaluationSteps, EvaluationStoppedError
 from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.training.loop import ActiveRun, Schedule, TrainingRun, train_loop
+from cclf.training.loop import ActiveRun, TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
-from cclf.types import EnvSpec, Learner
+from cclf.types import Learner
 
 
 class RunResult(NamedTuple):
@@ -271,16 +271,7 @@ def make_training(
         ]
         return agent.evaluate_async(seeds, record)
 
-    schedule = Schedule(
-        env_steps=config.run.env_steps,
-        action_repeat=config.env.action_repeat,
-        eval_every_env_steps=config.run.eval_every_env_steps,
-        log_every_agent_steps=config.run.log_every_agent_steps,
-        video=config.run.video,
-        evaluate_asynchronously=asynchronous,
-        keep_replay=config.run.keep_replay,
-    )
-    return TrainingRun(schedule, learner, evaluate, folder)
+    return TrainingRun(config, learner, evaluate, folder, asynchronous)
 
 
 def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]:
@@ -357,13 +348,11 @@ def final_evaluation(
     return True
 
 
-def replay_size(config: Config, spec: EnvSpec | None = None) -> tuple[int, int]:
-    """Transitions and bytes that the replay of a run can hold at most. Without `spec` an environment
-    is made to ask for it."""
+def replay_size(config: Config) -> tuple[int, int]:
+    """Transitions and bytes that the replay of a run can hold at most. It makes an environment to ask
+    for its spec."""
     algorithm = algorithm_of(config)
     if not algorithm.uses_replay:
         return 0, 0
-    if spec is None:
-        with closing(env_factory(config)(config, 0)) as env:
-            spec = env.spec
-    return algorithm.replay_size(config, spec)
+    with closing(env_factory(config)(config, 0)) as env:
+        return algorithm.replay_size(config, env.spec)
