@@ -1,4 +1,4 @@
-"""The settings of data-efficient Rainbow (van Hasselt et al., 2019), as CURL's code runs it; see
+"""The settings of data-efficient Rainbow (van Hasselt et al., 2019) as in CURL's code; see
 docs/atari.md."""
 
 from collections.abc import Mapping
@@ -68,8 +68,8 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
         excludes_value("epsilon_train", 1.0),
     ),
     "epsilon_decay_agent_steps": excludes_value("epsilon_train", 1.0),
-    # A target that is copied after every update, and has no noise of its own, chooses as the online
-    # network does.
+    # A target network that is updated after every update and has no noise selects the same actions as
+    # the online network.
     "double_q": any_of(
         excludes_value("target_every_agent_steps", 1),
         excludes_value("updates_per_agent_step", 1),
@@ -96,7 +96,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 @dataclass(frozen=True)
 class RainbowConfig(AlgorithmSettings):
-    """Data-efficient Rainbow on Atari (van Hasselt et al., 2019), as CURL's code runs it; see
+    """Data-efficient Rainbow on Atari (van Hasselt et al., 2019) as in CURL's code; see
     docs/atari.md."""
 
     base: ClassVar[str] = "rainbow"
@@ -124,22 +124,22 @@ class RainbowConfig(AlgorithmSettings):
     updates_per_agent_step: PositiveInt = 1
     """Updates after each agent step."""
     replay_capacity_transitions: StepCount = 100_000
-    """Transitions that the replay keeps; the oldest leave first."""
+    """Transitions that the replay holds; the oldest are removed first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where its frames are kept; auto: on the GPU where they fit."""
+    """The device of its frames; auto: the GPU if they fit there."""
     discount: Fraction = 0.99
-    """Of rewards to come, per agent step."""
+    """Of future rewards, per agent step."""
     n_steps: PositiveInt = 20
-    """Rewards in a return before the value of what follows."""
+    """Rewards in a return before it bootstraps."""
     n_step_bug: bool = False
-    """Keep CURL's bug: no bootstrap either where the step after the n-th ended the episode."""
+    """Keep CURL's bug: no bootstrap if the step after the n-th ended the episode."""
     base_replay: Literal["td-error", "uniform"] = "td-error"
-    """How replay is drawn where curiosity does not prioritise it."""
+    """How replay is sampled if curiosity does not prioritise it."""
     priority_exponent: Fraction = 0.5
-    """Of TD-error priorities; curiosity enters as it is."""
+    """Of TD-error priorities; curiosity is used without an exponent."""
     importance_sampling: bool = False
-    """Weigh each sample by (N P)^-beta over the largest of the batch: Rainbow's, beside its
-    TD-error priorities."""
+    """Weight each sample by (N P)^-beta, divided by the largest of the batch: Rainbow's correction of
+    its TD-error priorities."""
     importance_beta: Fraction = 0.4
     """Beta of the importance weights at the start of learning."""
     importance_beta_agent_steps: StepCount = 98_400
@@ -149,13 +149,13 @@ class RainbowConfig(AlgorithmSettings):
     adam_epsilon: Positive = 1.5e-4
     """Epsilon of Adam."""
     max_gradient_norm: Positive = 10.0
-    """Larger gradients are scaled down to this norm."""
+    """Larger gradients are scaled to this norm."""
     target_every_agent_steps: StepCount = 2_000
-    """Agent steps between two copies into the target network."""
+    """Agent steps between two updates of the target network."""
     key_ema_rate: Fraction = 0.001
-    """Of the momentum network that encodes keys."""
+    """Update rate of the momentum network, which encodes keys."""
     convolutions: Literal["data-efficient", "nature"] = "data-efficient"
-    """Which encoder: two layers (data-efficient Rainbow), or three (DQN's in Nature)."""
+    """The encoder: two layers (data-efficient Rainbow), or three (DQN in Nature)."""
     hidden_dim: PositiveInt = 256
     """Width of the hidden layers of the value heads."""
     distributional: bool = True
@@ -167,42 +167,42 @@ class RainbowConfig(AlgorithmSettings):
     noisy: bool = True
     """Explore by noisy layers."""
     noisy_sigma: ZeroOrMore = 0.1
-    """Scale of their noise at the start."""
+    """Initial scale of their noise."""
     dueling: bool = True
     """Split Q into value and advantage."""
     double_q: bool = True
-    """Choose the next action by the online network, value it by the target."""
+    """Select the next action by the online network, and evaluate it by the target network."""
     epsilon_train: Fraction = 0.0
     """Share of random actions in training."""
     epsilon_decay_agent_steps: StepCountOrZero = 0
-    """Agent steps after the start of learning in which epsilon falls from 1 to `epsilon_train`; 0
-    starts there."""
+    """Agent steps after the start of learning in which epsilon decreases from 1 to `epsilon_train`; 0
+    starts at `epsilon_train`."""
     epsilon_eval: Fraction = 0.001
     """Share of random actions in evaluation."""
     q_observations: Literal["views", "original"] = "views"
-    """What the Q loss and its target see: the augmented views (CCLF, DrQ) or the frames as they are
-    (Rainbow, CURL)."""
+    """Observations of the Q loss and its target: the augmented views (CCLF, DrQ) or the original
+    frames (Rainbow, CURL)."""
     intensity_scale: ZeroOrMore = 0.0
-    """Multiply each view by 1 + scale * N, N standard normal within two deviations: DrQ has
-    0.05."""
+    """Multiply each view by 1 + scale * N, where N is standard normal, clipped to [-2, 2]: 0.05 in
+    DrQ."""
     contrastive_list: Literal["cclf", "curl"] = "cclf"
-    """Whose table of coefficients per game is used; the two papers disagree, see docs/atari.md."""
+    """The table of coefficients per game; the two papers disagree, see docs/atari.md."""
     cclf_coefficient: ZeroOrMore = 1e-4
-    """Weight of the contrastive loss by the list of the CCLF paper."""
+    """Weight of the contrastive loss in the table of the CCLF paper."""
     curl_coefficient: ZeroOrMore = 1.0
-    """Weight of the contrastive loss by the list of CURL."""
+    """Weight of the contrastive loss in CURL's code."""
     contrastive_hidden_dim: PositiveInt = 256
     """Width of the hidden layer of the contrastive head."""
     contrastive_dim: PositiveInt = 128
-    """Numbers that queries and keys are compared by."""
+    """Dimension of queries and keys."""
     logit_scale: Positive = 0.1
-    """Inside the softmax of belief and contrastive loss."""
+    """Factor of the logits of belief and contrastive loss."""
     precision: Literal["auto", "fp32", "tf32"] = "auto"
     """Of matrix products; tf32 rounds their factors to 11 bits, sums in float32, and needs a
-    GPU. auto: tf32 on a GPU, else fp32."""
+    GPU. auto: tf32 on a GPU, fp32 on a CPU."""
     contrastive_joins_td: bool = False
-    """CURL's code adds the contrastive loss to each sample's own: importance weights scale it, TD
-    priorities contain it."""
+    """Add the contrastive loss to the loss of each sample, as CURL's code does: importance weights
+    scale it, and TD-error priorities include it."""
 
     @property
     def contrastive_coefficient(self) -> float:
@@ -214,7 +214,7 @@ class RainbowConfig(AlgorithmSettings):
             raise ConfigError(
                 f"learn_start_agent_steps={self.learn_start_agent_steps} conflicts with "
                 f"n_steps={self.n_steps}: "
-                "no transition has its n steps yet; learn later"
+                "no transition has its n steps yet; increase learn_start_agent_steps"
             )
 
     def validate(self, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""Rainbow on one page (Hessel et al., 2018): n steps, N atoms z_i, A actions."""
+"""The equations of Rainbow (Hessel et al., 2018): n steps, N atoms z_i, A actions."""
 
 import torch
 from torch import Tensor
@@ -15,8 +15,7 @@ def n_step_return(rewards: Tensor, discounts: Tensor) -> Tensor:
 
 
 def noise_factor(normal: Tensor) -> Tensor:
-    """f(x) = sign(x) sqrt|x|, which shapes the factorised noise of noisy layers (Fortunato et al.,
-    2018).
+    """f(x) = sign(x) sqrt|x|, of the factorised noise of noisy layers (Fortunato et al., 2018).
 
     >>> noise_factor(torch.tensor([-4.0, 0.0, 9.0]))
     tensor([-2.,  0.,  3.])
@@ -25,7 +24,7 @@ def noise_factor(normal: Tensor) -> Tensor:
 
 
 def noisy(mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
-    """mu + sigma * epsilon, the weights that a noisy layer uses.
+    """mu + sigma * epsilon: the weights of a noisy layer.
 
     >>> noisy(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([-2.0]))
     tensor([0.])
@@ -33,46 +32,45 @@ def noisy(mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
     return mean + sigma * noise
 
 
-def dueling(value: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:
+def dueling(value: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
     """Q = V + A - mean_a A, atom by atom: value (B, N), advantage (B, A, N), the mean over the
-    `valid` actions (A,) alone.
+    actions of `mask` (A,) alone.
 
     >>> dueling(torch.tensor([[10.0]]), torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([1.0, 1.0, 0.0]))[0, :2, 0]
     tensor([ 9., 11.])
     """
-    mean = (advantage * valid[:, None]).sum(1, keepdim=True) / valid.sum()
+    mean = (advantage * mask[:, None]).sum(1, keepdim=True) / mask.sum()
     return value[:, None] + advantage - mean
 
 
-def best_action(q: Tensor, valid: Tensor) -> Tensor:
-    """argmax_a Q(s, a) over the `valid` actions (A,) of Q values (B, A).
+def best_action(q: Tensor, mask: Tensor) -> Tensor:
+    """argmax_a Q(s, a) over the actions of `mask` (A,) of Q values (B, A).
 
     >>> best_action(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([1.0, 1.0, 0.0]))
     tensor([1])
     """
-    return q.masked_fill(valid == 0.0, -torch.inf).argmax(1)
+    return q.masked_fill(mask == 0.0, -torch.inf).argmax(1)
 
 
 def project_categorical(probabilities: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
-    """C51's projection (Bellemare et al., 2017): probability at the places `atoms` (B, N) is shared
-    out to the nearest of the evenly spaced `support` (N,), in proportion to nearness. What lies
-    outside goes to the border.
+    """The projection of C51 (Bellemare et al., 2017): the probability of each of the `atoms` (B, N)
+    is distributed to its neighbors in the evenly spaced `support` (N,), in proportion to proximity.
+    Atoms outside the support are clamped to it.
 
         m_j = sum_i p_i max(0, 1 - |clamp(Tz_i) - z_j| / dz)
 
-    A place that is an atom gives it all: this form needs no floor and ceiling, which lose mass
-    exactly there.
+    This form needs no floor and ceiling, which lose probability where an atom coincides with one of
+    the support.
 
     >>> support = torch.tensor([-1.0, 0.0, 1.0])
     >>> project_categorical(torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([[-0.25, 0.0, 7.0]]), support)
     tensor([[0.1250, 0.6250, 0.2500]])
     """
     spacing = (support[-1] - support[0]) / (support.shape[0] - 1)
-    places = (atoms.clamp(support[0], support[-1]) - support[0]) / spacing
-    nearness = (
-        1.0 - (places[:, :, None] - torch.arange(support.shape[0], device=support.device)).abs()
-    ).clamp_min(0.0)
-    return (probabilities[:, :, None] * nearness).sum(1)
+    positions = (atoms.clamp(support[0], support[-1]) - support[0]) / spacing
+    indices = torch.arange(support.shape[0], device=support.device)
+    proximity = (1.0 - (positions[:, :, None] - indices).abs()).clamp_min(0.0)
+    return (probabilities[:, :, None] * proximity).sum(1)
 
 
 def cross_entropy(target: Tensor, log_probabilities: Tensor) -> Tensor:
@@ -85,8 +83,8 @@ def cross_entropy(target: Tensor, log_probabilities: Tensor) -> Tensor:
 
 
 def importance_weights(priority: Tensor, beta: Tensor) -> Tensor:
-    """(N P_b)^-beta over the largest of the batch (Schaul et al., 2016). N and the sum in P cancel:
-    (p_b / min p)^-beta.
+    """(N P_b)^-beta, divided by the largest of the batch (Schaul et al., 2016). N and the sum in P
+    cancel: (p_b / min p)^-beta.
 
     >>> importance_weights(torch.tensor([4.0, 1.0]), torch.tensor(0.5))
     tensor([0.5000, 1.0000])
