@@ -325,8 +325,7 @@ def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]
 
 
 def _precision_label(config: Config) -> str:
-    precision = config.algorithm.precision
-    return "" if precision == "fp32" else f" in {precision}"
+    return "" if config.precision == "fp32" else f" in {config.precision}"
 
 
 def _train(
