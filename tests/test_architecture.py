@@ -233,7 +233,7 @@ def test_classes_inherit_from_modules_named_tuples_protocols_and_abstract_classe
         *("nn.Module", "torch.autograd.Function", "NamedTuple", "Protocol", "ValueError", "ABC"),
         *("HasState", "Policy", "CuriosityMeasure", "Generic"),
         # an interface with defaults, and the algorithms that implement it
-        *("ABC", "BaseAlgorithm", "AlgorithmSettings", "OffPolicyBase"),
+        *("ABC", "BaseAlgorithm", "AlgorithmSettings", "OffPolicySettings", "OffPolicyBase"),
     }
     for _, node in nodes(ast.ClassDef):
         if "ABC" in map(ast.unparse, node.bases):
