@@ -14,7 +14,7 @@ from cclf.errors import EXTRAS, missing_packages
 from cclf.storage.loggers import make_loggers
 from cclf.training import evaluation, loop
 from cclf.training.evaluation import wait_for_evaluation
-from cclf.training.workers import EnvWorkers
+from cclf.training.workers import WorkerPool
 from faulty_envs import REACH
 from healthy_machine import healthy
 from test_cli import assert_refused, cclf, contents
@@ -131,7 +131,7 @@ class Unseen:
 @pytest.mark.slow  # a worker imports all that this file does
 def test_failed_rendering_in_a_worker_ends_no_evaluation():
     policy = make_learner(SAC, CPU).algorithm
-    pool = EnvWorkers([Unseen], 1, "toy")
+    pool = WorkerPool([Unseen], "toy")
     try:
         result = wait_for_evaluation(
             evaluation.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True)

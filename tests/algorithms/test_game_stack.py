@@ -89,7 +89,7 @@ def test_what_is_acted_on_is_what_the_games_show(task, turns):
         for seed in (1, 2)
     ]
     stack = game_stack(configs, CPU)
-    games, endings = [player.game for player in stack.tables.pool.envs[0].players], 0
+    games, endings = [player.game for player in stack.tables.pool.objects[0].players], 0
     for t in range(turns):
         stack.step(t)
         endings += sum(one.age == 0 for one in stack.runs)

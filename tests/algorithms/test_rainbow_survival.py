@@ -286,7 +286,9 @@ def test_a_run_that_fails_in_a_stack_leaves_the_others_alone_and_can_go_on_later
     assert_same_end(tmp_path, undisturbed, (2,))
     code, stdout, err = train(tmp_path)
     assert (code, stdout.split()) == (1, [str(folder(tmp_path, 2))]), err
-    assert f"warning: left out: this run failed before, see {folder(tmp_path) / 'failure'}" in err
+    assert (
+        f"warning: run skipped: this run failed before, see {folder(tmp_path) / 'failure'}" in err
+    )
     shutil.rmtree(folder(tmp_path) / "failure")
     code, _, err = train(tmp_path)
     assert code == 0, err

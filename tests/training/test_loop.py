@@ -70,7 +70,7 @@ def test_metric_that_is_not_declared_is_an_error_at_the_first_update(tmp_path):
         learner.algorithm.update = with_metric
 
     with pytest.raises(
-        ConfigError, match=r"gives? the metrics \['forgotten'\], which its metric_names"
+        ConfigError, match=r"return the metrics \['forgotten'\], which its metric_names"
     ):
         run(tiny_config(), tmp_path, prepare=forget)
 

@@ -4,9 +4,9 @@ this module uses either."""
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -69,14 +69,14 @@ def _compile(function: Callable[P, R]) -> Callable[P, R]:
     # runs that share a process may have different shapes
     config.recompile_limit = max(config.recompile_limit, 64)
     # also cache functions with an autograd function of our own, such as `bf16_linear`
-    if hasattr(functorch_config, "autograd_cache_allow_custom_autograd_functions"):
+    with suppress(AttributeError):  # PyTorch before 2.8
         functorch_config.autograd_cache_allow_custom_autograd_functions = True
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 @contextmanager
 def concurrent_streams() -> Iterator[
-    tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+    tuple[AbstractContextManager[object], AbstractContextManager[object]]
 ]:
     """Two contexts: while a CUDA graph is captured, the kernels of the second run at the same time as
     those of the first, so that small kernels of one fill what the other leaves idle. Otherwise they
@@ -169,7 +169,6 @@ class GraphedUpdate:
         self.update, self.period, self.generators = update, period, generators
         self.counter: CountsUpdates = counter or UpdateCount()
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]] = {}
-        self.pool: Any = None  # memory that all graphs share
         self.eager_calls_left = WARMUP_CALLS
 
     def __call__(self) -> Metrics:
@@ -194,10 +193,11 @@ class GraphedUpdate:
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]:
         graph = _new_graph(self.generators)
-        with torch.cuda.graph(graph, pool=self.pool):
+        # all graphs share the memory pool of the first one
+        pool = next((first.pool() for first, *_ in self.graphs.values()), None)
+        with torch.cuda.graph(graph, pool=pool):
             metrics = self.update()
             values = torch.stack([value.float() for value in metrics.values()])
-        self.pool = self.pool or graph.pool()
         return graph, tuple(metrics), values
 
 

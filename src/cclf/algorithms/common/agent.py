@@ -9,7 +9,7 @@ from cclf.config import Config
 from cclf.training.agent import Agent
 from cclf.training.cuda_graphs import GraphedPolicy
 from cclf.training.evaluation import evaluate
-from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs
+from cclf.training.workers import LocalPool, Pool, WorkerPool
 from cclf.types import Env, MakeEnv, Policy
 
 
@@ -18,15 +18,15 @@ def make_agent(
 ) -> Agent:
     """`env` is one evaluation environment; it is closed if workers have others."""
     workers = num_eval_workers(config, device)
-    pool: EnvPool
+    pool: Pool[Env]
     if workers:
         env.close()
-        pool = EnvWorkers([partial(make_env, config, 0)] * workers, workers, config.task)
+        pool = WorkerPool([partial(make_env, config, 0)] * workers, config.task)
     elif evaluates_between_steps(device):
         # Two, because an action arrives one round after it was requested.
-        pool = LocalEnvs([env, make_env(config, 0)])
+        pool = LocalPool([env, make_env(config, 0)])
     else:
-        pool = LocalEnvs([env])
+        pool = LocalPool([env])
     acting = policy
     if device.type == "cuda" and config.run.cuda_graphs:
         acting = GraphedPolicy(policy.evaluation_action)

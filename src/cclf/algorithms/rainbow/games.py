@@ -5,25 +5,26 @@ any size or as a run alone: see `RunHandle`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cclf.algorithms.rainbow.batched import BatchedRainbow, MetricSums
-from cclf.algorithms.rainbow.players import SharedBuffer
+from cclf.algorithms.rainbow.players import GameGroup, SharedBuffer
 from cclf.algorithms.rainbow.replay import NStepReplay
 from cclf.algorithms.rainbow.schedule import TrainingSchedule
 from cclf.algorithms.rainbow.turn import COUNTERS, refuse_unknown_actions
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.errors import ConfigError, WorkerError
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
-from cclf.training.workers import WAIT_SECONDS, WORKER_LOST, EnvPool
+from cclf.training.workers import Pending, Pool
 from cclf.types import EnvSpec, GameBatch, Metrics, StepResult
+
+R = TypeVar("R")
 
 
 class GameWorkers:
@@ -32,7 +33,9 @@ class GameWorkers:
     A table may stand in another process. `memory` is a file that it has by the same descriptor.
     """
 
-    def __init__(self, pool: EnvPool, sizes: Sequence[int], memory: IO[bytes], frame_stack: int):
+    def __init__(
+        self, pool: Pool[GameGroup], sizes: Sequence[int], memory: IO[bytes], frame_stack: int
+    ):
         self.pool, self._memory = pool, memory
         self._failed: WorkerError | None = None
         bounds = list(pairwise(accumulate(sizes, initial=0)))
@@ -42,69 +45,51 @@ class GameWorkers:
             for table, (first, last) in enumerate(bounds)
             for number in range(first, last)
         ]
-        self.specs: list[EnvSpec] = [spec for specs in self._ask_all("specs") for spec in specs]
+        groups = range(len(sizes))
+        specs = self._results(lambda: [pool.submit(group, GameGroup.specs) for group in groups])
+        self.specs: list[EnvSpec] = [spec for each in specs for spec in each]
         board = memory.fileno(), len(self.specs), (frame_stack, *self.specs[0].frame_shape[1:])
         self.board = SharedBuffer.in_file(*board)
-        self._ask_all("sit", *[(*board, *bound) for bound in bounds])
+        self._results(
+            lambda: [
+                pool.submit(n, GameGroup.sit, *board, *bound) for n, bound in enumerate(bounds)
+            ]
+        )
 
     def look(self) -> np.ndarray:
         """What to act on now, (S, F, H, W)."""
-        self._ask_all("look")
+        self._results(
+            lambda: [self.pool.submit(n, GameGroup.look) for n in range(len(self._seats))]
+        )
         return self.board.stacks
 
     def play(self, actions: np.ndarray) -> SharedBuffer:
         """One action (S,) in each game; tables play at the same time. What came of it stands on
         the board until the next time."""
         self.board.actions[:] = actions
-        with self._failing_for_good():
-            for table in range(len(self._seats)):
-                self.pool.ring(table)
-            self._answers(len(self._seats))
+        self._results(lambda: [self.pool.notify(table) for table in range(len(self._seats))])
         return self.board
 
     def game_state(self, game: int) -> dict[str, Any]:
         table, seat = self._place[game]
-        state: dict[str, Any] = self._ask({table: ("game_state", seat)})[table]
-        return state
+        return self._results(lambda: [self.pool.submit(table, GameGroup.game_state, seat)])[0]
 
     def load_game_state(self, game: int, state: dict[str, Any]) -> bool:
         table, seat = self._place[game]
-        goes_on: bool = self._ask({table: ("load_game_state", seat, state)})[table]
-        return goes_on
+        return self._results(
+            lambda: [self.pool.submit(table, GameGroup.load_game_state, seat, state)]
+        )[0]
 
-    def _ask_all(self, command: str, *arguments: tuple[Any, ...]) -> list[Any]:
-        given = arguments or ((),) * len(self._seats)
-        answers = self._ask({table: (command, *words) for table, words in enumerate(given)})
-        return [answers[table] for table in range(len(self._seats))]
-
-    def _ask(self, calls: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
-        with self._failing_for_good():
-            for table, (command, *arguments) in calls.items():
-                self.pool.send(table, command, *arguments)
-            return self._answers(len(calls))
-
-    @contextmanager
-    def _failing_for_good(self) -> Iterator[None]:
-        """Replay holds the actions of a step that one game could not end, so no run may take it
-        again: all must go on from checkpoints."""
+    def _results(self, submit: Callable[[], list[Pending[R]]]) -> list[R]:
+        """Replay holds the actions of a step that one game could not end, and games lost with their
+        process cannot be brought back, so after an error all must go on from checkpoints."""
         if self._failed is not None:
             raise self._failed
         try:
-            yield
+            return self.pool.wait(submit())
         except WorkerError as error:
             self._failed = error
             raise
-
-    def _answers(self, count: int) -> dict[int, Any]:
-        """Of as many tables, by table. Games lost with their process cannot be brought back."""
-        answers: dict[int, Any] = {}
-        while len(answers) < count:
-            # one worker after another: all are needed
-            for table, command, value in self.pool.receive(WAIT_SECONDS):
-                if command == WORKER_LOST:
-                    raise WorkerError(value)
-                answers[table] = value
-        return answers
 
     def close(self) -> None:
         self.pool.close()

@@ -23,7 +23,7 @@ from cclf.training.devices import choose_replay_device
 from cclf.training.evaluation import EvaluationSteps, evaluate_games
 from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import derive, seeded_weights
-from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs, anonymous_file
+from cclf.training.workers import LocalPool, Pool, WorkerPool, anonymous_file
 from cclf.types import EnvSpec, Game, MakeEnv
 
 
@@ -120,10 +120,10 @@ def make_game_workers(
     shares = _split_evenly(games, workers or 1)
     tables = [partial(GameGroup, share) for share in shares]
     memory = anonymous_file()
-    pool: EnvPool = (
-        EnvWorkers(tables, workers, config.task, shared=[memory.fileno()])
+    pool: Pool[GameGroup] = (
+        WorkerPool(tables, config.task, shared=[memory.fileno()])
         if workers
-        else LocalEnvs([make() for make in tables])
+        else LocalPool([make() for make in tables])
     )
     return GameWorkers(pool, [len(share) for share in shares], memory, config.env.frame_stack)
 

@@ -103,7 +103,9 @@ class GameGroup:
 
     def __init__(self, makes: Sequence[Callable[[], Game]]):
         self.players = [EpisodicGame(make()) for make in makes]
-        self.specs: list[EnvSpec] = [player.spec for player in self.players]
+
+    def specs(self) -> list[EnvSpec]:
+        return [player.spec for player in self.players]
 
     def sit(
         self, descriptor: int, games: int, stack_shape: tuple[int, ...], first: int, last: int
@@ -115,7 +117,7 @@ class GameGroup:
         for number, player in enumerate(self.players):
             self.board.stacks[number] = player.look()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """One action in each game, as the board says."""
         board = self.board
         for number, (player, action) in enumerate(
