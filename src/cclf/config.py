@@ -385,6 +385,12 @@ class Config(Generic[S]):
     def updates_at(self, agent_steps: int) -> int:
         return self.algorithm.updates_at(agent_steps)
 
+    @property
+    def precision(self) -> Precision:
+        """The precision of matrix products; `auto` is float32 until `resolve_precision` replaces it."""
+        precision = self.algorithm.precision
+        return "fp32" if precision == "auto" else precision
+
     def resolve_precision(self, gpu: bool) -> Self:
         """The config with a precision in place of `auto`: on a GPU the one that its algorithm prefers
         for this run, otherwise float32."""
@@ -408,7 +414,7 @@ class Config(Generic[S]):
         values |= {"seed": self.seed} | {name: value for name, _, value in self._learning_fields()}
         values.pop("algorithm.replay_device", None)
         if self.algorithm.precision == "auto":
-            values["algorithm.precision"] = "fp32"
+            values["algorithm.precision"] = self.precision
         return values
 
     def _learning_fields(self) -> Iterator[tuple[str, bool, Any]]:

@@ -78,9 +78,9 @@ def resolve(
     size: str | None = None,
     observe: ObservationType = "pixels",
     look: bool = True,
-) -> Config:
+) -> Config[Any]:
     """The config of a run before the options of a command line change it. Without `method_name` it is
-    the algorithm's default method."""
+    the algorithm's default method. The type of its settings is known at run time only."""
     base = select_algorithm(task_name, base_name, look)
     task, suite = find_task(task_name), suite_of(task_name)
     validate_observation(task.name, observe)
@@ -132,7 +132,7 @@ def env_config(task_name: str, base: BaseAlgorithm) -> EnvConfig:
     )
 
 
-def from_dict(values: dict[str, Any]) -> Config:
+def from_dict(values: dict[str, Any]) -> Config[Any]:
     """A config as `Config.to_dict` wrote it."""
     settings_type = find_algorithm(values["base"]).settings_type
     types: dict[str, Callable[..., Any]] = dict(

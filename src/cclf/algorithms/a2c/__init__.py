@@ -40,7 +40,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
 
     def make_learner(
         self,
-        config: Config,
+        config: Config[A2cConfig],
         device: torch.device,  # noqa: ARG002 (networks of this size are faster on the CPU)
         make_env: MakeEnv,
     ) -> RolloutLearner:
@@ -50,7 +50,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         from cclf.algorithms.a2c.rollout import RolloutLearner, make_vector_env
         from cclf.training.seeding import derive
 
-        settings: A2cConfig = config.algorithm
+        settings = config.algorithm
         seed = derive(config.seed, "env")
         envs = make_vector_env(config, make_env, settings.num_envs, seed)
         algorithm = A2C(config, envs.num_actions)
@@ -59,7 +59,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
 
     def make_agent(
         self,
-        config: Config,
+        config: Config[A2cConfig],
         device: torch.device,  # noqa: ARG002
         make_env: MakeEnv,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
@@ -81,7 +81,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         return Agent(policy, evaluate, envs.close, spec)
 
     def export_policy(
-        self, policy: A2C, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+        self, policy: A2C, config: Config[A2cConfig], make_env: MakeEnv, seed: int, num_steps: int
     ) -> ExportedPolicy:
         from cclf.algorithms.a2c.export import export_policy
 
@@ -90,7 +90,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
     def inspect(
         self,
         about: About,
-        config: Config,
+        config: Config[A2cConfig],
         learner: StateDict,
         samples: int,
         env_steps: Tensor,

@@ -53,8 +53,8 @@ class A2C:
         "re3_bonus_mean", "re3_bonus_share_above_0", "re3_distance_std",
     )  # fmt: skip
 
-    def __init__(self, config: Config, num_actions: int):
-        settings: A2cConfig = config.algorithm
+    def __init__(self, config: Config[A2cConfig], num_actions: int):
+        settings = config.algorithm
         self.settings, hidden = settings, settings.contrastive_hidden_dim
         self.re3 = self.framework = None
         with seeded_weights(config.seed):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalized_advantage
+from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.rollout import GRID_SHAPE, RolloutLearner
 from cclf.config import Config, MethodConfig
 from cclf.inspection import correlation
@@ -25,7 +26,11 @@ Table = dict[str, np.ndarray]  # values of all samples, by column
 
 
 def gallery(
-    about: About, config: Config, learner: RolloutLearner, samples: int, env_steps: Tensor
+    about: About,
+    config: Config[A2cConfig],
+    learner: RolloutLearner,
+    samples: int,
+    env_steps: Tensor,
 ) -> Gallery:
     table = sample_rollouts(config, learner, samples, env_steps)
     identity = first_duplicate(table["observation"]).numpy()
@@ -55,7 +60,7 @@ def gallery(
 
 
 def sample_rollouts(
-    config: Config, learner: RolloutLearner, samples: int, env_steps: Tensor
+    config: Config[A2cConfig], learner: RolloutLearner, samples: int, env_steps: Tensor
 ) -> Table:
     """`samples` observations or a few more, in whole rollouts."""
     a2c, num_envs = learner.algorithm, learner.env.num_envs

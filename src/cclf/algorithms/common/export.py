@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cclf.algorithms.common.off_policy_base import OffPolicySettings
 from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
 from cclf.types import Env, ExportedPolicy
 
@@ -27,7 +28,11 @@ class GreedyPolicy(nn.Module):
 
 
 def export_policy(
-    policy: PixelActorCritic, env: Env, frame_stack: int, seed: int, num_steps: int
+    policy: PixelActorCritic[OffPolicySettings],
+    env: Env,
+    frame_stack: int,
+    seed: int,
+    num_steps: int,
 ) -> ExportedPolicy:
     """The rollout has random actions: a policy that does not move would be checked on one frame."""
     random = np.random.default_rng(seed)

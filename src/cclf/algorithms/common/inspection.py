@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cclf import equations
+from cclf.algorithms.common.off_policy_base import OffPolicySettings
 from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic, UpdateNoise
 from cclf.config import Config
 from cclf.data.augmentations import PixelViews, crop
@@ -41,7 +42,7 @@ from cclf.types import Batch, StateDict
 class InspectionAdapter:
     """How an algorithm makes views, features and TD errors."""
 
-    algorithm: PixelActorCritic
+    algorithm: PixelActorCritic[Any]
     frames: Callable[[Tensor], Tensor]
     """The frames that views are cut out of, from observations of the replay."""
     encode_query: Encode[Tensor]
@@ -54,7 +55,7 @@ class InspectionAdapter:
 
 def gallery(
     about: About,
-    config: Config,
+    config: Config[OffPolicySettings],
     adapter: InspectionAdapter,
     replay: Replay,
     samples: int,
@@ -97,7 +98,7 @@ def gallery(
     )
 
 
-def load_replay(config: Config, state: StateDict, n_steps: int) -> Replay:
+def load_replay(config: Config[OffPolicySettings], state: StateDict, n_steps: int) -> Replay:
     """The replay of a checkpoint, in main memory."""
     slots, action_dim = state["actions"].shape
     if not state["live"].any():

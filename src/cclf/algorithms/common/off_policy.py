@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.base import ReplaySize
+from cclf.algorithms.common.off_policy_base import OffPolicySettings
 from cclf.config import Config
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
@@ -27,7 +28,7 @@ from cclf.types import (
 )
 
 
-def replay_size(config: Config, spec: EnvSpec, n_steps: int = 1) -> ReplaySize:
+def replay_size(config: Config[OffPolicySettings], spec: EnvSpec, n_steps: int = 1) -> ReplaySize:
     """The transitions that this run can ever hold, and their bytes. A short run never allocates the
     whole capacity."""
     capacity, planned = config.algorithm.replay_capacity_transitions, config.planned_agent_steps
@@ -44,7 +45,9 @@ def replay_size(config: Config, spec: EnvSpec, n_steps: int = 1) -> ReplaySize:
     return ReplaySize(transitions, num_bytes)
 
 
-def make_replay(config: Config, spec: EnvSpec, device: torch.device, n_steps: int = 1) -> Replay:
+def make_replay(
+    config: Config[OffPolicySettings], spec: EnvSpec, device: torch.device, n_steps: int = 1
+) -> Replay:
     """An empty replay, on the GPU of the updates where it fits."""
     size = replay_size(config, spec, n_steps)
     return Replay(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cclf.algorithms.base import BaseAlgorithm, ReplaySize
 from cclf.config import AlgorithmSettings, Config
@@ -25,8 +25,24 @@ if TYPE_CHECKING:
     from cclf.training.evaluation_workers import EvaluationWorkers
     from cclf.types import EnvSpec, ExportedPolicy, MakeEnv, StateDict
 
-A = TypeVar("A", bound="PixelActorCritic")
-S = TypeVar("S", bound=AlgorithmSettings)
+
+class OffPolicySettings(AlgorithmSettings):
+    """The settings that all of these algorithms have. Each declares the fields itself, because their
+    order is that of config.json."""
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int: ...
+    @property
+    @abstractmethod
+    def discount(self) -> float: ...
+    @property
+    @abstractmethod
+    def replay_capacity_transitions(self) -> int: ...
+
+
+A = TypeVar("A", bound="PixelActorCritic[Any]")
+S = TypeVar("S", bound=OffPolicySettings)
 
 
 class OffPolicyBase(BaseAlgorithm[S], Generic[A, S]):

@@ -3,17 +3,19 @@ state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.common.custom_augmentation import Augmentation, make_custom_augmentation
 from cclf.algorithms.common.optimizers import Adam, Optimizer, OptimizerFactory
-from cclf.config import Config
+from cclf.config import AlgorithmSettings, Config
 from cclf.data.augmentations import LazyCrops, ViewIndex, Views, full_frame_crops
 from cclf.framework import Appraisal, Framework
 from cclf.types import Batch, Metrics, StateDict, UpdateResult
+
+S = TypeVar("S", bound=AlgorithmSettings)
 
 
 class UpdateNoise(NamedTuple):
@@ -27,7 +29,7 @@ class UpdateNoise(NamedTuple):
     generator: torch.Generator | None = None  # of a custom augmentation
 
 
-class PixelActorCritic(ABC):
+class PixelActorCritic(ABC, Generic[S]):
     """An actor-critic that learns from an appraisal whose views are indices into encoded views.
 
     Its K views of each o_t and of each o_(t+1) are rows: row k B + b is view k of o_t in sample b,
@@ -41,7 +43,7 @@ class PixelActorCritic(ABC):
     framework: Framework
     optimizers: Mapping[str, Optimizer]
 
-    def __init__(self, config: Config, action_dim: int):
+    def __init__(self, config: Config[S], action_dim: int):
         self.settings, self.method, self.env = config.algorithm, config.method, config.env
         self.action_dim = action_dim
         self.updates = 0

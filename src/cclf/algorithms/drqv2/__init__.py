@@ -29,11 +29,12 @@ class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
     def task_defaults(self, task: str) -> Defaults:
         return of_task(task)
 
-    def n_steps(self, config: Config) -> int:
-        settings: Drqv2Config = config.algorithm
-        return settings.n_steps
+    def n_steps(self, config: Config[Drqv2Config]) -> int:
+        return config.algorithm.n_steps
 
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(
+        self, config: Config[Drqv2Config], device: torch.device, make_env: MakeEnv
+    ) -> Learner:
         from cclf.algorithms.common.off_policy import (
             OffPolicyLearner,
             make_replay,
@@ -41,7 +42,7 @@ class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
         )
         from cclf.training.seeding import Generators, derive
 
-        settings: Drqv2Config = config.algorithm
+        settings = config.algorithm
         env = make_env(config, derive(config.seed, "env"))
         replay = make_replay(config, env.spec, device, settings.n_steps)
         algorithm = self.make_algorithm(config, env.spec, device)
@@ -57,12 +58,14 @@ class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
             update_every_agent_steps=settings.update_every_agent_steps,
         )
 
-    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> DrQv2:
+    def make_algorithm(
+        self, config: Config[Drqv2Config], spec: EnvSpec, device: torch.device
+    ) -> DrQv2:
         from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
         from cclf.training.cuda_graphs import compiled
 
         compiler = compiled if device.type == "cuda" and config.run.compile else None
-        kernels = make_kernels(config.algorithm.precision, compiler)
+        kernels = make_kernels(config.precision, compiler)
         return DrQv2(config, spec.action_dim, device, kernels)
 
     def inspection_adapter(self, algorithm: DrQv2) -> InspectionAdapter:

@@ -9,7 +9,8 @@ from cclf.algorithms.base import (
     validate_augmentation,
     validate_bf16,
 )
-from cclf.config import AlgorithmSettings, Config, Precision
+from cclf.algorithms.common.off_policy_base import OffPolicySettings
+from cclf.config import Config, Precision
 from cclf.errors import ConfigError
 from cclf.plugins import validate_import_name
 from cclf.validation import (
@@ -37,7 +38,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 
 @dataclass(frozen=True)
-class Drqv2Config(AlgorithmSettings):
+class Drqv2Config(OffPolicySettings):
     """DrQ-v2."""
 
     base: ClassVar[str] = "drqv2"

@@ -28,6 +28,7 @@ from cclf.algorithms.common.pixel_actor_critic import (
     appraise_encoded,
 )
 from cclf.algorithms.common.pixel_encoder import ConvEncoder, ConvFn, SplitConvFn, select_kernels
+from cclf.algorithms.drqv2.config import Drqv2Config
 from cclf.algorithms.drqv2.equations import noise_std, noisy_action
 from cclf.algorithms.drqv2.networks import DrQv2Actor, DrQv2Critic, initialize
 from cclf.config import Config, Precision
@@ -186,7 +187,7 @@ def make_kernels(precision: Precision, compiler: Compiler | None = None) -> DrQv
     )
 
 
-class DrQv2(PixelActorCritic):
+class DrQv2(PixelActorCritic[Drqv2Config]):
     """Encoder, actor, critic and target critic, and their optimizers."""
 
     metric_names: tuple[str, ...] = (
@@ -199,14 +200,14 @@ class DrQv2(PixelActorCritic):
 
     def __init__(
         self,
-        config: Config,
+        config: Config[Drqv2Config],
         action_dim: int,
         device: torch.device,
         kernels: DrQv2Kernels | None = None,
     ):
         super().__init__(config, action_dim)
         settings = self.settings
-        self.kernels = kernels or make_kernels(settings.precision)
+        self.kernels = kernels or make_kernels(config.precision)
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)

@@ -30,7 +30,9 @@ class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
     def task_defaults(self, task: str) -> Defaults:
         return of_task(task)
 
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(
+        self, config: Config[SacConfig], device: torch.device, make_env: MakeEnv
+    ) -> Learner:
         from cclf.algorithms.common.off_policy import (
             OffPolicyLearner,
             make_replay,
@@ -38,7 +40,7 @@ class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
         )
         from cclf.training.seeding import Generators, derive
 
-        settings: SacConfig = config.algorithm
+        settings = config.algorithm
         env = make_env(config, derive(config.seed, "env"))
         replay = make_replay(config, env.spec, device)
         algorithm = self.make_algorithm(config, env.spec, device)
@@ -55,12 +57,12 @@ class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
             graph_cycle=cycle if uses_cuda_graphs(config, replay.device) else None,
         )
 
-    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> SAC:
+    def make_algorithm(self, config: Config[SacConfig], spec: EnvSpec, device: torch.device) -> SAC:
         from cclf.algorithms.sac.sac import SAC, make_kernels
         from cclf.training.cuda_graphs import compiled
 
         compiler = compiled if device.type == "cuda" and config.run.compile else None
-        kernels = make_kernels(config.algorithm.precision, compiler)
+        kernels = make_kernels(config.precision, compiler)
         return SAC(config, spec.action_dim, device, kernels, spec.state_dim)
 
     def inspection_adapter(self, algorithm: SAC) -> InspectionAdapter:

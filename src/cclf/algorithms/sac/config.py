@@ -10,7 +10,8 @@ from cclf.algorithms.base import (
     validate_augmentation,
     validate_bf16,
 )
-from cclf.config import AlgorithmSettings, Config, ObservationType, Precision
+from cclf.algorithms.common.off_policy_base import OffPolicySettings
+from cclf.config import Config, ObservationType, Precision
 from cclf.errors import ConfigError
 from cclf.plugins import validate_import_name
 from cclf.validation import (
@@ -60,7 +61,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 
 @dataclass(frozen=True)
-class SacConfig(AlgorithmSettings):
+class SacConfig(OffPolicySettings):
     """Soft actor-critic from pixels or state."""
 
     base: ClassVar[str] = "sac"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cclf.algorithms.common.custom_encoder import CustomEncoder, make_custom_encoder
 from cclf.algorithms.common.pixel_encoder import ConvEncoder, ConvFn
+from cclf.algorithms.sac.config import SacConfig
 from cclf.config import Config
 from cclf.data import augmentations
 from cclf.data.augmentations import LazyCrops, LazyNoise
@@ -36,14 +37,14 @@ class ObservationPipeline(Protocol):
     ) -> LazyViews: ...
 
 
-def make_observation_pipeline(config: Config, state_dim: int) -> ObservationPipeline:
+def make_observation_pipeline(config: Config[SacConfig], state_dim: int) -> ObservationPipeline:
     if config.env.observe == "state":
         return StateObservations(config, state_dim)
     return PixelObservations(config)
 
 
 class PixelObservations:
-    def __init__(self, config: Config):
+    def __init__(self, config: Config[SacConfig]):
         self.env, self.settings = config.env, config.algorithm
         self.pixels = (self.env.frame_pixels, self.env.crop_pixels)
 
@@ -81,7 +82,7 @@ class PixelObservations:
 
 
 class StateObservations:
-    def __init__(self, config: Config, state_dim: int):
+    def __init__(self, config: Config[SacConfig], state_dim: int):
         assert state_dim > 0, "a state has at least one number"
         self.hidden_dim, self.scale = config.algorithm.hidden_dim, config.algorithm.noise_scale
         self.stacked_dim = config.env.frame_stack * state_dim

@@ -28,6 +28,7 @@ from cclf.algorithms.common.pixel_actor_critic import (
     appraise_encoded,
 )
 from cclf.algorithms.common.pixel_encoder import ConvFn, EncoderHead, select_kernels
+from cclf.algorithms.sac.config import SacConfig
 from cclf.algorithms.sac.networks import Encoder, MeanAction, PolicySample, SacActor, SacCritic
 from cclf.algorithms.sac.observations import LazyViews, make_observation_pipeline
 from cclf.config import Config, Precision
@@ -155,7 +156,7 @@ def _concatenate(*batches: Tensor) -> Tensor:
     return torch.cat(batches)
 
 
-class SAC(PixelActorCritic):
+class SAC(PixelActorCritic[SacConfig]):
     """Actor, critic, temperature and target networks, and their optimizers."""
 
     metric_names: tuple[str, ...] = (
@@ -169,7 +170,7 @@ class SAC(PixelActorCritic):
 
     def __init__(
         self,
-        config: Config,
+        config: Config[SacConfig],
         action_dim: int,
         device: torch.device,
         kernels: SacKernels | None = None,
@@ -179,7 +180,7 @@ class SAC(PixelActorCritic):
         super().__init__(config, action_dim)
         settings = self.settings
         self.target_entropy = -float(action_dim)
-        self.kernels = kernels or make_kernels(settings.precision)
+        self.kernels = kernels or make_kernels(config.precision)
         self.observations = make_observation_pipeline(config, state_dim)
 
         with seeded_weights(config.seed):
