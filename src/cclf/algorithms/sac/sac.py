@@ -217,9 +217,7 @@ class SAC(PixelActorCritic):
             with critic_stream:
                 learned = self._loss_features(views, features, appraisal)  # (V B, D)
             with target_stream:
-                target = self._compute_target(
-                    views, features, appraisal, batch, noise.target
-                )  # (B,)
+                target = self._td_target(views, features, appraisal, batch, noise.target)  # (B,)
         critic_loss, critic_metrics = self._critic_loss(
             self.critic, learned, batch.action, target, appraisal.weights
         )
@@ -272,7 +270,7 @@ class SAC(PixelActorCritic):
         return torch.cat([features.fixed, selected])
 
     @torch.no_grad()
-    def _compute_target(
+    def _td_target(
         self,
         views: LazyViews,
         features: SacFeatures,
