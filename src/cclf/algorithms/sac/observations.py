@@ -39,11 +39,6 @@ class PixelObservations:
     def deterministic_view(self, batch: int, device: torch.device) -> Tensor:
         return augmentations.center_crop_corners(1, batch, *self.pixels, device)
 
-    def center_slice(self) -> slice:
-        frame_pixels, crop_pixels = self.pixels
-        first = (frame_pixels - crop_pixels) // 2
-        return slice(first, first + crop_pixels)
-
     def views(self, observations: Tensor, augmentation: Tensor) -> LazyCrops:
         return augmentations.lazy_crops(observations, augmentation, self.pixels[1])
 
@@ -74,9 +69,6 @@ class StateObservations:
 
     def deterministic_view(self, batch: int, device: torch.device) -> Tensor:
         return torch.zeros(1, batch, self.stacked_dim, device=device)
-
-    def center_slice(self) -> None:
-        return None
 
     def views(self, observations: Tensor, augmentation: Tensor) -> LazyNoise:
         return augmentations.lazy_noise(observations, augmentation, self.scale)

@@ -304,8 +304,8 @@ class SAC(PixelActorCritic):
     def _update_actor_and_encoder(
         self, views: LazyViews, appraisal: Appraisal[ViewIndex], noise: Tensor, target_updated: bool
     ) -> Metrics:
-        """Actor and temperature, and the contrastive loss (8), on the anchors, encoded anew. Neither
-        reads what the other updates."""
+        """Update actor and temperature, and encoder and belief by the contrastive loss (8), on the
+        anchors, encoded again after the critic's step. Neither update reads what the other writes."""
         updates_actor = self.updates % self.settings.actor_every_updates == 0
         contrastive = self.method.contrastive
         if not (updates_actor or contrastive):
@@ -384,7 +384,10 @@ class SAC(PixelActorCritic):
 
     def greedy_policy(self) -> GreedyPolicy:
         actor = nn.Sequential(self.actor.head, self.actor.trunk, MeanAction())
-        crop = self.observations.center_slice()
+        crop = None
+        if self.env.observe == "pixels":
+            first = (self.env.frame_pixels - self.env.crop_pixels) // 2
+            crop = slice(first, first + self.env.crop_pixels)
         return GreedyPolicy(self.critic.encoder.convolutions, actor, crop)
 
     def state_dict(self) -> StateDict:
