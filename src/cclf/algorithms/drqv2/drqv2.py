@@ -69,8 +69,7 @@ def appraise(
         query = agent.critic.trunk(features.fixed.detach()[:batch_size])
         next_query = agent.critic.trunk(features.next_fixed[:batch_size])
         keys = agent.target_critic.trunk(features.others)
-    inputs = (batch, noise, env_steps, agent.env.frame_pixels)
-    return appraise_encoded(agent.framework, *inputs, query, next_query, keys)
+    return appraise_encoded(agent, batch, noise, env_steps, query, next_query, keys)
 
 
 @torch.no_grad()

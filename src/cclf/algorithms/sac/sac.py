@@ -66,8 +66,7 @@ def appraise(
         batch_size = len(batch.reward)
         query = features.fixed.detach()[:batch_size]
         next_query = sac.critic.encoder.head(features.next_fixed_conv[:batch_size])
-    inputs = (batch, noise, env_steps, sac.env.crop_pixels)
-    return appraise_encoded(sac.framework, *inputs, query, next_query, features.keys)
+    return appraise_encoded(sac, batch, noise, env_steps, query, next_query, features.keys)
 
 
 @torch.no_grad()
