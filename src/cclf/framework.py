@@ -84,8 +84,8 @@ class Framework(nn.Module):
     ) -> Appraisal[V]:
         """Curiosity (3), selection (4)(5), weights (7) and bonus (9) of a batch. `env_steps` is t
         in Eq. (9); `permutation` (B,) is required if `needs_permutation`."""
-        inputs = (reward, encode_query, encode_key, permutation)
-        now, following = self._select_view(views, *inputs), self._select_view(next_views, *inputs)
+        now = self._select_view(views, reward, encode_query, encode_key, permutation)
+        following = self._select_view(next_views, reward, encode_query, encode_key, permutation)
         signal, next_signal = now.bonus_signal, following.bonus_signal
         has_choice = views.shape[0] > 1
         return Appraisal(
@@ -237,10 +237,15 @@ class Framework(nn.Module):
         # The paper: both maxima include this batch.
         if self.method.bonus_maxima == "of-curiosity":
             self._update_maxima(reward, (signal + next_signal) / 2.0)
-        scale = (self.method.bonus_temperature, self.method.bonus_decay_per_env_step)
-        maxima = (self.reward_max, self.bonus_max)
-        bonus = equations.intrinsic_reward(signal, next_signal, env_steps, *scale, *maxima)
-        bonus = bonus.to(reward.dtype)
+        bonus = equations.intrinsic_reward(
+            signal,
+            next_signal,
+            env_steps,
+            self.method.bonus_temperature,
+            self.method.bonus_decay_per_env_step,
+            self.reward_max,
+            self.bonus_max,
+        ).to(reward.dtype)
         # The released code: the maxima are used before this batch enters them.
         if self.method.bonus_maxima == "of-paid-bonus":
             self._update_maxima(reward, bonus)

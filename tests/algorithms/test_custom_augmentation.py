@@ -115,9 +115,7 @@ def test_bfloat16_kernels_see_the_augmented_views(base: str) -> None:
     from cclf.algorithms.drqv2 import drqv2
     from cclf.algorithms.sac import sac
 
-    make, kernels = (
-        (sac.SAC, sac.make_kernels) if base == "sac" else (drqv2.DrQv2, drqv2.make_kernels)
-    )
+    make = sac.SAC if base == "sac" else drqv2.DrQv2
     config = config_with("brightness", base)
     learner = make_learner(config, CPU)
     for env_steps in range(12):
@@ -127,7 +125,8 @@ def test_bfloat16_kernels_see_the_augmented_views(base: str) -> None:
     state, features = noise.generator.get_state(), list[Tensor]()
     for precision in ("fp32", "bf16"):
         noise.generator.set_state(state)
-        algorithm = make(config, batch.action.shape[1], CPU, kernels(precision))
+        settings = replace(config.algorithm, precision=precision)
+        algorithm = make(replace(config, algorithm=settings), batch.action.shape[1], CPU)
         views = algorithm.make_views(batch, noise)
         if isinstance(algorithm, sac.SAC):
             features.append(algorithm.critic.encoder(views))

@@ -15,7 +15,7 @@ from cclf.algorithms.common import inspection
 from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.drqv2 import ALGORITHM
 from cclf.algorithms.drqv2 import presets as drqv2_presets
-from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
+from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.drqv2.equations import noise_std
 from cclf.algorithms.drqv2.inspect import inspection_adapter
 from cclf.algorithms.registry import algorithms, make_learner
@@ -302,7 +302,8 @@ def test_acting_has_more_noise_early_and_evaluation_none():
 def test_bfloat16_makes_nearly_the_same_step(method):
     config = tiny_config("toy/reach", method, base="drqv2")
     plain = DrQv2(config, ACTIONS, CPU)
-    fast = DrQv2(config, ACTIONS, CPU, make_kernels("bf16"))
+    settings = dataclasses.replace(config.algorithm, precision="bf16")
+    fast = DrQv2(dataclasses.replace(config, algorithm=settings), ACTIONS, CPU)
     before = torch.cat([p.detach().flatten() for p in plain.networks.parameters()])
     batch = Batch(*(x.float() if x.is_floating_point() else x for x in small_batch(0)))
     noise = plain.draw_noise(BATCH, *(torch.Generator().manual_seed(s) for s in (1, 2)))

@@ -17,7 +17,7 @@ import reference_sac
 from cclf import equations
 from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
-from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss, make_kernels
+from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss
 from cclf.config import Config, Precision
 from cclf.data.replay import Replay
 from cclf.presets import resolve
@@ -676,7 +676,7 @@ def test_the_compiled_update_is_the_same(
     number on the CPU back."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     lean = make_sac(method, precision=precision)
-    fast = SAC(tiny(method, precision=precision), ACTIONS, CPU, make_kernels(precision, compiled))
+    fast = SAC(tiny(method, precision=precision), ACTIONS, CPU, compiled)
     for number in range(3):
         batch, noise = make_batch(number), draw_noise(lean, number)
         one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)

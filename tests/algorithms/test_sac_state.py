@@ -13,7 +13,7 @@ from torch import nn
 import reference_sac
 from cclf.algorithms.sac.observations import StateEncoder
 from cclf.algorithms.sac.presets import METHODS
-from cclf.algorithms.sac.sac import SAC, make_kernels
+from cclf.algorithms.sac.sac import SAC
 from cclf.data.augmentations import lazy_noise, lazy_noise_pairs
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options, resolve
@@ -196,8 +196,8 @@ def test_a_smaller_size_changes_what_acts():
 def test_the_compiled_update_is_the_same(monkeypatch, capsys):
     """As on a GPU, with PyTorch's own kernels."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    lean, compute = make_sac("cclf"), make_kernels("fp32", compiled)
-    fast = SAC(tiny("cclf"), ACTIONS, CPU, compute, NUMBERS)
+    lean = make_sac("cclf")
+    fast = SAC(tiny("cclf"), ACTIONS, CPU, compiled, NUMBERS)
     for number in range(3):
         batch, noise = make_state_batch(number), draw_noise(lean, number)
         one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)

@@ -60,6 +60,11 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def select_compiler(device: torch.device, compile_kernels: bool) -> Compiler | None:
+    """`compiled` for a GPU where it is wanted."""
+    return compiled if device.type == "cuda" and compile_kernels else None
+
+
 def _compile(function: Callable[P, R]) -> Callable[P, R]:
     # imported here because it takes seconds, which the warm-up and evaluation do not need
     set_compile_cache()

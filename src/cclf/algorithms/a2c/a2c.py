@@ -43,6 +43,28 @@ def generalized_advantage(
     return advantage
 
 
+def actor_critic_loss(
+    logits: Tensor,  # (B, A)
+    values: Tensor,  # (B,)
+    action: Tensor,  # (B,)
+    advantage: Tensor,  # (B,)
+    returns: Tensor,  # (B,)
+    settings: A2cConfig,
+) -> tuple[Tensor, Metrics]:
+    """Policy loss, entropy bonus and value loss, summed with their coefficients."""
+    log_probs = torch.log_softmax(logits, dim=1)
+    policy_loss = -(log_probs.gather(1, action[:, None]).squeeze(1) * advantage).mean()
+    entropy = -(log_probs.exp() * log_probs).sum(1).mean()
+    value_loss = ((values - returns) ** 2).mean()
+    loss = (
+        policy_loss
+        - settings.entropy_coefficient * entropy
+        + settings.value_coefficient * value_loss
+    )
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "policy_entropy": entropy}
+    return loss, {name: value.detach() for name, value in metrics.items()}
+
+
 class A2C:
     """Networks, optimizer and update. `framework` is None without CCLF, `re3` without RE3."""
 
@@ -56,7 +78,8 @@ class A2C:
     def __init__(self, config: Config[A2cConfig], num_actions: int):
         settings = config.algorithm
         self.settings, hidden = settings, settings.contrastive_hidden_dim
-        self.re3 = self.framework = None
+        self.re3: StateEntropyBonus | None = None
+        self.framework: Framework | None = None
         with seeded_weights(config.seed):
             if settings.re3:
                 self.re3 = StateEntropyBonus(
@@ -117,40 +140,24 @@ class A2C:
             if self.framework.needs_curiosity:
                 metrics |= _curiosity_metrics(appraisal)
 
-        baseline = values.detach()
-        advantage = generalized_advantage(
-            reward,
-            baseline,
-            torch.from_numpy(rollout.ended),
-            self.settings.discount,
-            self.settings.gae_lambda,
-        ).flatten()
+        baseline, ended = values.detach(), torch.from_numpy(rollout.ended)
+        discounts = (self.settings.discount, self.settings.gae_lambda)
+        advantage = generalized_advantage(reward, baseline, ended, *discounts).flatten()  # (T N,)
         if self.re3 is not None:  # added to the advantage instead of the reward, as published
             bonus, re3_metrics = self.re3.bonus(rollout.observation[:-1].reshape(batch_size, 147))
             advantage = advantage + self.settings.re3_coefficient * bonus
             metrics |= re3_metrics
         returns = baseline[:-1].flatten() + advantage
 
-        log_probs = torch.log_softmax(self.policy.actor(features[:batch_size]), dim=1)
-        action = torch.from_numpy(rollout.action).view(batch_size, 1)
-        policy_loss = -(log_probs.gather(1, action).squeeze(1) * advantage).mean()
-        entropy = -(log_probs.exp() * log_probs).sum(1).mean()
-        value_loss = ((values[:-1].flatten() - returns) ** 2).mean()
-        loss = (
-            policy_loss
-            - self.settings.entropy_coefficient * entropy
-            + self.settings.value_coefficient * value_loss
+        logits = self.policy.actor(features[:batch_size])
+        action = torch.from_numpy(rollout.action).flatten()
+        loss, loss_metrics = actor_critic_loss(
+            logits, values[:-1].flatten(), action, advantage, returns, self.settings
         )
         if contrastive_loss is not None:
             loss = loss + self.settings.contrastive_coefficient * contrastive_loss
-        gradient_norm = self._optimizer_step(loss)
-        return metrics | {
-            "policy_loss": policy_loss.detach(),
-            "value_loss": value_loss.detach(),
-            "policy_entropy": entropy.detach(),
-            "value_mean": baseline.mean(),
-            "gradient_norm": gradient_norm,
-        }
+        metrics |= loss_metrics | {"value_mean": baseline.mean()}
+        return metrics | {"gradient_norm": self._optimizer_step(loss)}
 
     def features(self, rollout: Rollout) -> Tensor:
         """Encoder features ((T + 1) N, 64) of all observations of a rollout."""

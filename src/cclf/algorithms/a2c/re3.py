@@ -69,7 +69,7 @@ class StateEntropyBonus:
         self.window = np.full(window_observations, -1)  # -1: not filled yet
         self.next = 0
         # A batch is added before the observations that it replaces are removed, so the table has
-        # room for one more batch.
+        # one batch of rows more.
         num_rows = window_observations + max(SPARE_ROWS, batch_observations)
         self.rows: dict[bytes, int] = {}  # observation -> table row
         self.keys: list[bytes | None] = [None] * num_rows  # table row -> observation

@@ -1,14 +1,17 @@
-"""A custom image encoder in place of the published convolutions: found by its name, checked once."""
+"""The image encoder of a run: the published convolutions, or a custom module, found by its name and
+checked once."""
 
 import copy
 
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.pixel_encoder import materialize_crops
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, materialize_crops, select_kernels
+from cclf.config import Config
 from cclf.data.augmentations import LazyCrops
 from cclf.errors import ConfigError, short_error
 from cclf.plugins import import_function
+from cclf.training.cuda_graphs import Compiler
 
 
 class CustomEncoder(nn.Module):
@@ -37,6 +40,19 @@ def _normalize(pixels: Tensor, pixel_offset: float, dtype: torch.dtype) -> Tenso
     return pixels.to(dtype, memory_format=torch.contiguous_format) / 255.0 - pixel_offset
 
 
+def make_pixel_encoder(
+    config: Config, wrap: Compiler, pixel_offset: float = 0.0
+) -> ConvEncoder | CustomEncoder:
+    """The published convolutions, compiled by `wrap`, or the custom encoder of a run."""
+    settings = config.algorithm
+    channels, pixels = 3 * config.env.frame_stack, config.env.crop_pixels
+    if settings.encoder:
+        return make_custom_encoder(settings.encoder, channels, pixels, pixel_offset)
+    convolutions, split = select_kernels(settings.precision, wrap)
+    sizes = (channels, pixels, settings.conv_layers, settings.conv_filters)
+    return ConvEncoder(*sizes, convolutions, pixel_offset, split)
+
+
 def make_custom_encoder(
     name: str, channels: int, pixels: int, pixel_offset: float = 0.0
 ) -> CustomEncoder:
@@ -45,63 +61,66 @@ def make_custom_encoder(
     make = import_function("encoder", name)
     shape = (2, channels, pixels, pixels)
     images = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
+    inputs = _normalize(images, pixel_offset, torch.float32)
     try:
         module = make(channels, pixels)
-        problem, out_dim = _check_encoder(module, _normalize(images, pixel_offset, torch.float32))
+        out_dim = _check_encoder(module, inputs)
+    except _EncoderError as error:
+        raise ConfigError(f"encoder={name} {error}") from error
     except Exception as error:  # the user's code may raise anything
         called = f"encoder={name} of {channels} channels and {pixels} pixels"
         raise ConfigError(f"{called} failed: {short_error(error)}") from error
-    if problem:
-        raise ConfigError(f"encoder={name} {problem}")
     return CustomEncoder(module, out_dim, pixel_offset)
 
 
-def _check_encoder(module: nn.Module, images: Tensor) -> tuple[str, int]:
-    """What is wrong with the module, as a sentence without its subject, and its number of
-    features."""
+class _EncoderError(ValueError):
+    """What is wrong with an encoder, as a sentence without its subject."""
+
+
+def _check_encoder(module: object, images: Tensor) -> int:
+    """The number of features that the module makes of an image."""
     if not isinstance(module, nn.Module):
-        return f"returns no torch.nn.Module but {type(module).__name__}", 0
+        raise _EncoderError(f"returns no torch.nn.Module but {type(module).__name__}")
     other = {parameter.dtype for parameter in module.parameters()} - {torch.float32}
     if other:
-        return f"has parameters of {other.pop()}: they must be torch.float32", 0
+        raise _EncoderError(f"has parameters of {other.pop()}: they must be torch.float32")
     features = module(images)
-    problem = _output_error(features, images) or _unused_parameters(module, features)
-    if problem:
-        return problem, 0
+    _check_features(features, images)
+    _check_gradients(module, features)
     alone = torch.cat([module(image[None]) for image in images])
     scale = float(features.detach().abs().max())
     if not torch.allclose(features, alone, rtol=1e-3, atol=1e-4 * scale):
-        return (
+        raise _EncoderError(
             "gives an image other features a second time, or in another batch: remove dropout and "
             "batch normalization (nn.GroupNorm can be used)"
-        ), 0
+        )
     copy.deepcopy(module)  # as for a target network
-    return "", features.shape[1]
+    return int(features.shape[1])
 
 
-def _output_error(features: Tensor, images: Tensor) -> str:
-    shape = tuple(getattr(features, "shape", ()))
-    count = len(images)
-    if not isinstance(features, Tensor) or len(shape) != 2 or shape[0] != count or not shape[1]:
-        got = f"shape {shape}" if isinstance(features, Tensor) else type(features).__name__
-        return (
+def _check_features(features: object, images: Tensor) -> None:
+    count, got = len(images), type(features).__name__
+    if isinstance(features, Tensor):
+        got = f"shape {tuple(features.shape)}"
+    if not isinstance(features, Tensor) or features.shape[:-1] != (count,) or not features.numel():
+        raise _EncoderError(
             f"returns {got} for images of shape {tuple(images.shape)}: it must return ({count}, D), "
             "a vector for each image; end it with nn.Flatten(), for example"
         )
     if not features.isfinite().all():
-        return "returns non-finite values for random pixels"
-    return ""
+        raise _EncoderError("returns non-finite values for random pixels")
 
 
-def _unused_parameters(module: nn.Module, features: Tensor) -> str:
+def _check_gradients(module: nn.Module, features: Tensor) -> None:
     learned = {name: each for name, each in module.named_parameters() if each.requires_grad}
     if not learned or not features.requires_grad:
-        return "cannot learn: its features must depend on a parameter with requires_grad"
+        raise _EncoderError(
+            "cannot learn: its features must depend on a parameter with requires_grad"
+        )
     gradients = torch.autograd.grad(features.sum(), list(learned.values()), allow_unused=True)
     unused = [name for name, each in zip(learned, gradients, strict=True) if each is None]
     if unused:
-        return (
+        raise _EncoderError(
             f"has the parameter {unused[0]}, which its features do not depend on: remove it, or "
             "freeze it (requires_grad_(False))"
         )
-    return ""

@@ -63,13 +63,13 @@ def gallery(
 ) -> Gallery:
     batch_size, device = config.algorithm.batch_size, env_steps.device
     generators = Generators(derive(config.seed, "inspect"), device, replay.device)
-    # A stream of its own: the same TD errors whatever the measure of curiosity draws.
+    # A separate stream, so that TD errors do not depend on what the curiosity measure draws.
     actions = torch.Generator(device).manual_seed(derive(config.seed, "inspect", "td-error"))
 
-    def read(number: int) -> dict[str, Tensor]:  # noqa: ARG001 (streams know where they are)
+    def read(_: int) -> dict[str, Tensor]:
         batch = replay.sample(batch_size, generators["replay"]).to(device)
         views, appraisal = appraise(adapter, batch, generators, env_steps)
-        _, again = appraise(adapter, batch, generators, env_steps)
+        again = appraise(adapter, batch, generators, env_steps)[1]
         noise = torch.randn(batch.action.shape, generator=actions, device=device)
         with torch.no_grad():
             error = {"td_error": adapter.td_error(batch, noise, env_steps)}
@@ -90,10 +90,10 @@ def gallery(
         pictures=partial(_cut, adapter.algorithm.env.crop_pixels),
         facts=_facts,
         rewards="what the environment paid",
-        td_errors="how far Q lies from its target, |y − Q| on whole views, without the bonus",
+        td_errors="distance of Q from its target, |y − Q| on whole views, without the bonus",
         measures=[Measure("overlap", overlap, overlaps)],
-        drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training draws them, in batches of "
-        f"{batch_size}.",
+        drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training draws "
+        f"them, in batches of {batch_size}.",
         remarks=_remarks(adapter, table),
     )
 
@@ -153,8 +153,7 @@ def mean_distance(target: Tensor, values: tuple[Tensor, Tensor]) -> Tensor:
 def columns(
     adapter: InspectionAdapter, batch: Batch, pair: Pair, appraisal: Appraisal[Tensor]
 ) -> dict[str, Tensor]:
-    """All numbers about a batch, samples first. Pictures are cut later, for the few that are
-    shown."""
+    """All values of a batch, one row per sample. Pictures are cut later, for the samples shown."""
     encoders = (adapter.encode_query, adapter.encode_key)
     found = common_columns(adapter.algorithm.framework, batch, pair, appraisal, *encoders)
     for side, views in zip(SIDES, pair, strict=True):
@@ -178,8 +177,8 @@ def _remarks(adapter: InspectionAdapter, table: dict[str, np.ndarray]) -> list[s
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
             f"The chosen view overlaps least with its anchor in {100 * least:.0f} % of cases; a "
-            "blind choice would do so in "
-            f"about {100 / (adapter.algorithm.framework.method.num_augmented_views - 1):.0f} %."
+            "blind choice would do so in about "
+            f" {100 / (adapter.algorithm.framework.method.num_augmented_views - 1):.0f} %."
         )
     return remarks
 

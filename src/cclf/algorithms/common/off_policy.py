@@ -97,12 +97,12 @@ class OffPolicyLearner:
         same kernels."""
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
         self.device = generators["policy"].device
-        self._moment = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._env_steps = torch.zeros((), dtype=torch.float64, device=self.device)
         self._run_update = self._draw_and_update
         acting = generators["act"]
         self._collect: Callable[[Tensor], Tensor] = partial(
             algorithm.collection_action,
-            env_steps=self._moment,
+            env_steps=self._env_steps,
             augment_generator=acting,
             policy_generator=acting,
         )
@@ -137,7 +137,7 @@ class OffPolicyLearner:
 
     def act(self, env_steps: int) -> AsyncHostCopy:
         # a tensor, because a CUDA graph would keep the value of a Python number
-        self._moment.fill_(env_steps)
+        self._env_steps.fill_(env_steps)
         generator = self.generators["act"]
         if self.warming_up:
             uniform = torch.rand(
@@ -150,7 +150,7 @@ class OffPolicyLearner:
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:
             return None
-        self._moment.fill_(env_steps)
+        self._env_steps.fill_(env_steps)
         metrics = self._run_update()
         self.updates += 1
         return metrics
@@ -165,7 +165,7 @@ class OffPolicyLearner:
 
     def _draw_and_update(self) -> Metrics:
         batch, noise = self.draw()
-        metrics, priority = self.algorithm.update(batch.to(self.device), noise, self._moment)
+        metrics, priority = self.algorithm.update(batch.to(self.device), noise, self._env_steps)
         if priority is not None:
             self.replay.set_priorities(batch.slot, priority.to(batch.slot.device))
         return metrics

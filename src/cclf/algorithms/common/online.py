@@ -1,13 +1,13 @@
-"""How data flows where nothing is kept: act, step, learn from that one transition."""
+"""A learner for plug-ins that keeps no data: act, step, learn from that one transition."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cclf.storage.safe_loading import check_data
-from cclf.types import Game, HasState, Metrics, StepResult
+from cclf.types import Game, HasState, Metrics, StateDict, StepResult
 
 
 class Transition(NamedTuple):
@@ -15,11 +15,11 @@ class Transition(NamedTuple):
     action: int
     reward: float
     next_observation: Tensor  # (F, H, W) uint8
-    terminated: bool  # a time limit does not count: what would have followed is worth something
+    terminated: bool  # False at a time limit, so the value of what follows counts
 
 
 class OnlineAlgorithm(HasState, Protocol):
-    """Discrete actions, one transition at a time. `random` is all the chance it may use."""
+    """Discrete actions, one transition at a time. All random numbers come from `random`."""
 
     metric_names: tuple[str, ...]
 
@@ -40,12 +40,13 @@ class OnlineLearner:
     def step(self, env_steps: int) -> StepResult:  # noqa: ARG002 (nothing here decays)
         if not self.in_episode:
             self.env.reset()
-        observation = self._look()
+        observation = self._observation()
         action = self.algorithm.act(observation, self.random)
         step = self.env.step(action)
         self.in_episode = not (step.terminated or step.truncated)
-        seen = Transition(observation, action, step.reward, self._look(), step.terminated)
-        metrics = self.algorithm.update(seen)
+        following = self._observation()
+        transition = Transition(observation, action, step.reward, following, step.terminated)
+        metrics = self.algorithm.update(transition)
         self.updates += 1
         self.game_return += self.env.raw_reward
         finished = []
@@ -53,8 +54,8 @@ class OnlineLearner:
             finished, self.game_return = [self.game_return], 0.0
         return StepResult(1, metrics, finished)
 
-    def _look(self) -> Tensor:
-        # A copy: the game may write its next frame into the same memory.
+    def _observation(self) -> Tensor:
+        # a copy, because the game may write its next frame into the same memory
         return torch.from_numpy(self.env.stack.copy())
 
     def replay_metrics(self) -> dict[str, float]:
@@ -63,7 +64,7 @@ class OnlineLearner:
     def close(self) -> None:
         self.env.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {
             "env": self.env.state_dict(),
             "algorithm": self.algorithm.state_dict(),
@@ -73,7 +74,7 @@ class OnlineLearner:
             "game_return": self.game_return,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         check_data(state["updates"] >= 0, f"updates is {state['updates']}")
         self.env.load_state_dict(state["env"])
         self.algorithm.load_state_dict(state["algorithm"])

@@ -23,7 +23,7 @@ class Optimizer(ABC):
     """Parameters, and the state that the optimizer keeps for each of them from its first step on."""
 
     state_names: ClassVar[tuple[str, ...]]
-    """Names of the tensors that are kept for each parameter, each with the parameter's shape."""
+    """Names of the tensors in the state of each parameter, all of the parameter's shape."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float):
         self.parameters, self.lr = list(parameters), lr
@@ -47,12 +47,12 @@ class Optimizer(ABC):
         for position in positions:
             if position not in self.state:
                 self.state[position] = self._initial_state(position)
-        kept = [self.state[position] for position in positions]
+        states = [self.state[position] for position in positions]
         self.apply(
             list(parameters),
             [_match_strides(*pair) for pair in zip(parameters, gradients, strict=True)],
-            [[state[name] for state in kept] for name in self.state_names],
-            [state["step"] for state in kept],
+            [[state[name] for state in states] for name in self.state_names],
+            [state["step"] for state in states],
         )
 
     def _initial_state(self, position: int) -> dict[str, Tensor]:
@@ -78,8 +78,7 @@ class Optimizer(ABC):
 
 
 class OptimizerFactory(Protocol):
-    """What SAC and DrQ-v2 make their optimizers with: the class `Adam`, or another one whose
-    constructor takes these arguments."""
+    """The optimizer class of SAC and DrQ-v2: `Adam`, or another with these arguments."""
 
     def __call__(
         self,

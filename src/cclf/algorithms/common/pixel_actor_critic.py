@@ -3,7 +3,7 @@ state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -112,11 +112,10 @@ class PixelActorCritic(ABC, Generic[S]):
 
 
 def appraise_encoded(
-    framework: Framework,
+    algorithm: "PixelActorCritic[Any]",
     batch: Batch,
     noise: UpdateNoise,
     env_steps: Tensor,
-    crop_pixels: int,
     query: Tensor | None,
     next_query: Tensor | None,
     keys: Tensor | None,
@@ -135,16 +134,15 @@ def appraise_encoded(
         assert keys is not None, "only curiosity asks for features"
         return keys[key_views.rows - batch_size]
 
+    framework, crop_pixels = algorithm.framework, algorithm.env.crop_pixels
     appraisal = framework.appraise(
-        Views(ViewIndex(rows[0]), noise.augmentation, crop_pixels=crop_pixels, query=query),
-        Views(
-            ViewIndex(rows[1]), noise.next_augmentation, crop_pixels=crop_pixels, query=next_query
-        ),
+        Views(ViewIndex(rows[0]), noise.augmentation, crop_pixels, query=query),
+        Views(ViewIndex(rows[1]), noise.next_augmentation, crop_pixels, query=next_query),
         batch.reward,
         env_steps,
-        key_features,
-        key_features,
-        noise.permutation,
+        encode_query=key_features,  # not called: the queries are given
+        encode_key=key_features,
+        permutation=noise.permutation,
     )
     priority = framework.priority(batch.priority, appraisal)
     metrics = {"reward_mean": batch.reward.mean()}

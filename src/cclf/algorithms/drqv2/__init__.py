@@ -61,12 +61,11 @@ class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
     def make_algorithm(
         self, config: Config[Drqv2Config], spec: EnvSpec, device: torch.device
     ) -> DrQv2:
-        from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
-        from cclf.training.cuda_graphs import compiled
+        from cclf.algorithms.drqv2.drqv2 import DrQv2
+        from cclf.training.cuda_graphs import select_compiler
 
-        compiler = compiled if device.type == "cuda" and config.run.compile else None
-        kernels = make_kernels(config.precision, compiler)
-        return DrQv2(config, spec.action_dim, device, kernels)
+        compiler = select_compiler(device, config.run.compile)
+        return DrQv2(config, spec.action_dim, device, compiler)
 
     def inspection_adapter(self, algorithm: DrQv2) -> InspectionAdapter:
         from cclf.algorithms.drqv2.inspect import inspection_adapter

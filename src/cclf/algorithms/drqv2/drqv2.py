@@ -7,7 +7,6 @@ update. `tests/reference_drqv2.py` is the same update in its plainest form.
 """
 
 import copy
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
-from cclf.algorithms.common.custom_encoder import CustomEncoder, make_custom_encoder
+from cclf.algorithms.common.custom_encoder import make_pixel_encoder
 from cclf.algorithms.common.export import GreedyPolicy
 from cclf.algorithms.common.optimizers import (
     backward_and_step,
@@ -27,11 +26,11 @@ from cclf.algorithms.common.pixel_actor_critic import (
     UpdateNoise,
     appraise_encoded,
 )
-from cclf.algorithms.common.pixel_encoder import ConvEncoder, ConvFn, SplitConvFn, select_kernels
+from cclf.algorithms.common.pixel_encoder import ConvEncoder
 from cclf.algorithms.drqv2.config import Drqv2Config
 from cclf.algorithms.drqv2.equations import noise_std, noisy_action
 from cclf.algorithms.drqv2.networks import DrQv2Actor, DrQv2Critic, initialize
-from cclf.config import Config, Precision
+from cclf.config import Config
 from cclf.data.augmentations import (
     LazyCrops,
     V,
@@ -71,8 +70,7 @@ def appraise(
         query = agent.critic.trunk(features.fixed.detach()[:batch_size])
         next_query = agent.critic.trunk(features.next_fixed[:batch_size])
         keys = agent.target_critic.trunk(features.others)
-    inputs = (batch, noise, env_steps, agent.env.frame_pixels)
-    return appraise_encoded(agent.framework, *inputs, query, next_query, keys)
+    return appraise_encoded(agent, batch, noise, env_steps, query, next_query, keys)
 
 
 @torch.no_grad()
@@ -152,41 +150,6 @@ def pad_and_pack(shift_pixels: int, *frames: Tensor) -> Tensor:
     return pack(*frames, border=shift_pixels)
 
 
-class DrQv2Kernels(NamedTuple):
-    """The functions of an update, plain or compiled for a GPU."""
-
-    convolutions: ConvFn
-    split_convolutions: SplitConvFn
-    pad_and_concatenate: Callable[..., Tensor]
-    appraise: Callable[..., tuple[Appraisal[ViewIndex], Tensor | None, Metrics]]
-    q_target: Callable[..., Tensor]
-    q_values: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    critic_loss: Callable[..., tuple[Tensor, Metrics]]
-    actor_loss: Callable[..., tuple[Tensor, Metrics]]
-    polyak_update: Callable[[list[Tensor], list[Tensor], float], None]
-    compiler: Compiler | None  # for the step of an optimizer
-
-
-def make_kernels(precision: Precision, compiler: Compiler | None = None) -> DrQv2Kernels:
-    """With bf16 the convolutions run in bfloat16 with float32 sums; all else is float32."""
-    compiled = compiler or uncompiled
-    convolutions, split_convolutions = select_kernels(precision, compiled)
-    return DrQv2Kernels(
-        convolutions=convolutions,
-        split_convolutions=split_convolutions,
-        pad_and_concatenate=(
-            pad_and_pack if precision == "bf16" else compiled(pad_and_concatenate)
-        ),
-        appraise=compiled(appraise),
-        q_target=compiled(q_target),
-        q_values=compiled(q_values),
-        critic_loss=compiled(critic_loss),
-        actor_loss=compiled(actor_loss),
-        polyak_update=compiled(polyak_update),
-        compiler=compiler,
-    )
-
-
 class DrQv2(PixelActorCritic[Drqv2Config]):
     """Encoder, actor, critic and target critic, and their optimizers."""
 
@@ -203,15 +166,17 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         config: Config[Drqv2Config],
         action_dim: int,
         device: torch.device,
-        kernels: DrQv2Kernels | None = None,
+        compiler: Compiler | None = None,
     ):
+        """`compiler` compiles the functions of an update, for a GPU."""
         super().__init__(config, action_dim)
-        settings = self.settings
-        self.kernels = kernels or make_kernels(config.precision)
+        settings, wrap = self.settings, compiler or uncompiled
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
-            self.encoder = self._make_encoder()
+            self.encoder = make_pixel_encoder(config, wrap, PIXEL_OFFSET)
+            if isinstance(self.encoder, ConvEncoder):  # a custom encoder keeps its initial weights
+                self.encoder.apply(initialize)
             sizes = (self.encoder.out_dim, settings.feature_dim, action_dim, settings.hidden_dim)
             self.actor, self.critic = DrQv2Actor(*sizes), DrQv2Critic(*sizes)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -229,19 +194,17 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         if config.method.contrastive:
             self.critic_parameters += self.framework.parameters()
         learned = [*trainable_parameters(self.encoder), *self.critic_parameters]
-        rate, compiler = settings.learning_rate, self.kernels.compiler
+        rate = settings.learning_rate
         self.optimizers = {
             "critic": self.optimizer_class(learned, rate, compiler=compiler),
             "actor": self.optimizer_class(self.actor.parameters(), rate, compiler=compiler),
         }
 
-    def _make_encoder(self) -> ConvEncoder | CustomEncoder:
-        settings, shape = self.settings, (3 * self.env.frame_stack, self.env.frame_pixels)
-        if settings.encoder:
-            return make_custom_encoder(settings.encoder, *shape, PIXEL_OFFSET)
-        layers = (settings.conv_layers, settings.conv_filters)
-        convolutions, split = self.kernels.convolutions, self.kernels.split_convolutions
-        return ConvEncoder(*shape, *layers, convolutions, PIXEL_OFFSET, split).apply(initialize)
+        packs = settings.precision == "bf16"
+        self._join_frames = pad_and_pack if packs else wrap(pad_and_concatenate)
+        self._appraise, self._q_target = wrap(appraise), wrap(q_target)
+        self._q_values, self._critic_loss = wrap(q_values), wrap(critic_loss)
+        self._actor_loss, self._polyak_update = wrap(actor_loss), wrap(polyak_update)
 
     def sample_augmentation(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Corners (K, B, 2) of the views in frames with replicated borders."""
@@ -255,21 +218,17 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         std = self.noise_std(env_steps)
         views = self.make_views(batch, noise)  # 2 K B rows
         features = self.encode(views, len(batch.reward))
-        appraisal, priority, metrics = self.kernels.appraise(
-            self, features, batch, noise, env_steps
-        )
+        appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
         learned, next_features = self._loss_features(views, features, appraisal)  # (V B, H) each
         action = batch.action.repeat(len(appraisal.views.rows), 1)
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
-                z, q1, q2 = self.kernels.q_values(self.critic, learned, action)
+                z, q1, q2 = self._q_values(self.critic, learned, action)
             with target_stream, torch.no_grad():
                 key = self._key_features(views, appraisal) if self.method.contrastive else None
-                target = self.kernels.q_target(
-                    self, appraisal, batch, next_features, noise.target, std
-                )
-        loss, critic_metrics = self.kernels.critic_loss(
+                target = self._q_target(self, appraisal, batch, next_features, noise.target, std)
+        loss, critic_metrics = self._critic_loss(
             self, z, q1, q2, target, appraisal.weights, key, appraisal.curiosity
         )
 
@@ -289,7 +248,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
             with actor_stream:
                 self.optimizers["critic"].step(self.critic_parameters, critic_gradients)
                 self._update_target()
-                loss, actor_metrics = self.kernels.actor_loss(self, anchors, noise.actor, std)
+                loss, actor_metrics = self._actor_loss(self, anchors, noise.actor, std)
                 backward_and_step(loss, self.optimizers["actor"])
 
         metrics |= critic_metrics | actor_metrics | {"noise_std": std}
@@ -309,11 +268,11 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         corners = (noise.augmentation, noise.next_augmentation)
         shift, pixels = self.settings.shift_pixels, self.env.frame_pixels
         if self.augment is None:
-            frames = self.kernels.pad_and_concatenate(shift, *observations)
+            frames = self._join_frames(shift, *observations)
             return lazy_crop_pairs(frames, *corners, pixels)
         frames = pad_and_concatenate(shift, *observations)
         crops = self.augment_crops(lazy_crop_pairs(frames, *corners, pixels), noise)
-        return crops._replace(images=self.kernels.pad_and_concatenate(0, crops.images))
+        return crops._replace(images=self._join_frames(0, crops.images))
 
     def encode(self, views: LazyCrops, batch_size: int) -> DrQv2Features:
         """Encode the views that are needed whichever view is selected, in one pass: large batches
@@ -357,7 +316,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
     def _update_target(self) -> None:
         online: list[Tensor] = list(self.critic.parameters())
         target: list[Tensor] = list(self.target_critic.parameters())
-        self.kernels.polyak_update(target, online, self.settings.q_ema_rate)
+        self._polyak_update(target, online, self.settings.q_ema_rate)
 
     @torch.no_grad()
     def collection_action(

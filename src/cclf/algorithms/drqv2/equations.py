@@ -1,4 +1,4 @@
-"""What DrQ-v2 computes beside the equations of the paper, each on tensors alone."""
+"""Exploration of DrQ-v2: the schedule of the noise, and noisy actions."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ ACTION_LIMIT = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
 
 
 def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: int) -> Tensor:
-    """Standard deviation of the noise on actions at a moment of training.
+    """Standard deviation of the noise on actions after `agent_steps`.
 
         σ(t) = σ_first + min(t / T, 1) (σ_last − σ_first)
 

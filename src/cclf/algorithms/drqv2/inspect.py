@@ -1,4 +1,4 @@
-"""How `cclf inspect` looks into DrQ-v2."""
+"""Features and TD errors of DrQ-v2, for `cclf inspect`."""
 
 from functools import partial
 

@@ -1,4 +1,5 @@
-"""Networks of DrQ-v2 behind its encoder: an actor and a twin critic, each with a trunk of its own."""
+"""Networks of DrQ-v2 on the features of its encoder: an actor and a twin critic, each with its own
+trunk."""
 
 import torch
 from torch import Tensor, nn

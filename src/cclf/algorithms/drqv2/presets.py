@@ -87,6 +87,6 @@ def of_task(task: str) -> Defaults:
         settings |= {"learning_rate": 8e-5, "feature_dim": 100}
     if name == "quadruped-run":
         settings |= {"replay_capacity_transitions": 100_000}
-    # of its own suite; the paper's tasks there come with the paper's action repeats
+    # only for DeepMind Control, where the paper's tasks have action repeats of their own
     env = DEFAULTS.env if suite == "dmc" else {}
     return Defaults(env=env, settings=settings, run=run if suite == "dmc" else {})

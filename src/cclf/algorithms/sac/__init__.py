@@ -58,12 +58,11 @@ class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
         )
 
     def make_algorithm(self, config: Config[SacConfig], spec: EnvSpec, device: torch.device) -> SAC:
-        from cclf.algorithms.sac.sac import SAC, make_kernels
-        from cclf.training.cuda_graphs import compiled
+        from cclf.algorithms.sac.sac import SAC
+        from cclf.training.cuda_graphs import select_compiler
 
-        compiler = compiled if device.type == "cuda" and config.run.compile else None
-        kernels = make_kernels(config.precision, compiler)
-        return SAC(config, spec.action_dim, device, kernels, spec.state_dim)
+        compiler = select_compiler(device, config.run.compile)
+        return SAC(config, spec.action_dim, device, compiler, spec.state_dim)
 
     def inspection_adapter(self, algorithm: SAC) -> InspectionAdapter:
         from cclf.algorithms.sac.inspect import inspection_adapter

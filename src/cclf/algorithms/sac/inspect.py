@@ -1,4 +1,4 @@
-"""How `cclf inspect` looks into SAC on pixels."""
+"""Features and TD errors of SAC on pixels, for `cclf inspect`."""
 
 from functools import partial
 

@@ -72,8 +72,8 @@ class MeanAction(nn.Module):
 
 
 class SacActor(nn.Module):
-    """Tanh-Gaussian policy with an encoder head of its own, on the convolutions of the critic, which
-    get no gradient from it."""
+    """Tanh-Gaussian policy: its own encoder head on the critic's convolutions, which get no gradient
+    from it."""
 
     def __init__(
         self,

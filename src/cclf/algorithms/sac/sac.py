@@ -7,7 +7,8 @@ without reuse of features; a test compares the two for every method.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -27,11 +28,16 @@ from cclf.algorithms.common.pixel_actor_critic import (
     UpdateNoise,
     appraise_encoded,
 )
-from cclf.algorithms.common.pixel_encoder import ConvFn, EncoderHead, select_kernels
+from cclf.algorithms.common.pixel_encoder import EncoderHead
 from cclf.algorithms.sac.config import SacConfig
 from cclf.algorithms.sac.networks import Encoder, MeanAction, PolicySample, SacActor, SacCritic
-from cclf.algorithms.sac.observations import LazyViews, make_observation_pipeline
-from cclf.config import Config, Precision
+from cclf.algorithms.sac.observations import (
+    LazyViews,
+    ObservationPipeline,
+    PixelObservations,
+    StateObservations,
+)
+from cclf.config import Config
 from cclf.data.augmentations import LazyCrops, V, ViewIndex
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
@@ -61,8 +67,7 @@ def appraise(
         batch_size = len(batch.reward)
         query = features.fixed.detach()[:batch_size]
         next_query = sac.critic.encoder.head(features.next_fixed_conv[:batch_size])
-    inputs = (batch, noise, env_steps, sac.env.crop_pixels)
-    return appraise_encoded(sac.framework, *inputs, query, next_query, features.keys)
+    return appraise_encoded(sac, batch, noise, env_steps, query, next_query, features.keys)
 
 
 @torch.no_grad()
@@ -121,37 +126,6 @@ def actor_loss(
     return loss + temperature_loss, {name: value.detach() for name, value in metrics.items()}
 
 
-class SacKernels(NamedTuple):
-    """The functions of an update, plain or compiled for a GPU."""
-
-    convolutions: ConvFn
-    concatenate: Callable[..., Tensor]  # batches of observations as one
-    appraise: Callable[..., tuple[Appraisal[ViewIndex], Tensor | None, Metrics]]
-    q_target: Callable[..., Tensor]
-    critic_loss: Callable[..., tuple[Tensor, Metrics]]
-    actor_loss: Callable[..., tuple[Tensor, Metrics]]
-    contrastive_loss: Callable[..., Tensor]
-    polyak_update: Callable[[list[Tensor], list[Tensor], float], None]
-    compiler: Compiler | None  # for the step of an optimizer
-
-
-def make_kernels(precision: Precision, compiler: Compiler | None = None) -> SacKernels:
-    """With bf16 the encoder's convolutions run in bfloat16 with float32 sums; all else is
-    float32."""
-    compiled = compiler or uncompiled
-    return SacKernels(
-        convolutions=select_kernels(precision, compiled)[0],
-        concatenate=pack if precision == "bf16" else _concatenate,
-        appraise=compiled(appraise),
-        q_target=compiled(q_target),
-        critic_loss=compiled(critic_loss),
-        actor_loss=compiled(actor_loss),
-        contrastive_loss=compiled(Framework.contrastive_loss),
-        polyak_update=compiled(polyak_update),
-        compiler=compiler,
-    )
-
-
 def _concatenate(*batches: Tensor) -> Tensor:
     return torch.cat(batches)
 
@@ -173,19 +147,22 @@ class SAC(PixelActorCritic[SacConfig]):
         config: Config[SacConfig],
         action_dim: int,
         device: torch.device,
-        kernels: SacKernels | None = None,
+        compiler: Compiler | None = None,
         state_dim: int = 0,
     ):
-        """`state_dim`: numbers in one observation of state, 0 for pixels."""
+        """`compiler` compiles the functions of an update, for a GPU. `state_dim`: numbers in one
+        observation of state, 0 for pixels."""
         super().__init__(config, action_dim)
-        settings = self.settings
+        settings, wrap = self.settings, compiler or uncompiled
         self.target_entropy = -float(action_dim)
-        self.kernels = kernels or make_kernels(config.precision)
-        self.observations = make_observation_pipeline(config, state_dim)
+        self.observations: ObservationPipeline
+        self.observations = (
+            StateObservations(config, state_dim) if state_dim else PixelObservations(config)
+        )
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
-            convolutions = self.observations.make_encoder(self.kernels.convolutions)
+            convolutions = self.observations.make_encoder(wrap)
             encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
             sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
             self.critic = SacCritic(encoder, *sizes)
@@ -202,28 +179,27 @@ class SAC(PixelActorCritic[SacConfig]):
         ).to(device)
         log_temperature = math.log(settings.initial_temperature)
         self.log_temperature = torch.tensor(log_temperature, device=device, requires_grad=True)
-        self.optimizers = self._make_optimizers()
+        self.optimizers = self._make_optimizers(compiler)
 
-    def _make_optimizers(self) -> dict[str, Optimizer]:
-        settings, compiler = self.settings, self.kernels.compiler
+        self.concatenate = pack if settings.precision == "bf16" else _concatenate
+        self._appraise, self._q_target = wrap(appraise), wrap(q_target)
+        self._critic_loss, self._actor_loss = wrap(critic_loss), wrap(actor_loss)
+        self._contrastive_loss = wrap(Framework.contrastive_loss)
+        self._polyak_update = wrap(polyak_update)
+
+    def _make_optimizers(self, compiler: Compiler | None) -> dict[str, Optimizer]:
+        settings, make = self.settings, partial(self.optimizer_class, compiler=compiler)
         encoder = trainable_parameters(self.critic.encoder)
         rate, contrastive_rate = settings.learning_rate, settings.contrastive_learning_rate
-        optimizer = self.optimizer_class
+        betas = (settings.temperature_beta1, 0.999)
         optimizers = {
-            "critic": optimizer(trainable_parameters(self.critic), rate, compiler=compiler),
-            "actor": optimizer(self.actor.parameters(), rate, compiler=compiler),
-            "temperature": optimizer(
-                [self.log_temperature],
-                settings.temperature_learning_rate,
-                betas=(settings.temperature_beta1, 0.999),
-                compiler=compiler,
-            ),
-            "contrastive": optimizer(
-                [*encoder, *self.framework.parameters()], contrastive_rate, compiler=compiler
-            ),
+            "critic": make(trainable_parameters(self.critic), rate),
+            "actor": make(self.actor.parameters(), rate),
+            "temperature": make([self.log_temperature], settings.temperature_learning_rate, betas),
+            "contrastive": make([*encoder, *self.framework.parameters()], contrastive_rate),
         }
         if settings.contrastive_encoder_steps == 2:
-            optimizers["encoder"] = optimizer(encoder, contrastive_rate, compiler=compiler)
+            optimizers["encoder"] = make(encoder, contrastive_rate)
         return optimizers
 
     def sample_augmentation(self, batch_size: int, generator: torch.Generator) -> Tensor:
@@ -235,19 +211,17 @@ class SAC(PixelActorCritic[SacConfig]):
         temperature, and contrastive loss."""
         views = self.make_views(batch, noise)  # 2 K B rows
         features = self.encode(views, len(batch.reward))
-        appraisal, priority, metrics = self.kernels.appraise(
-            self, features, batch, noise, env_steps
-        )
+        appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
                 learned = self._loss_features(views, features, appraisal)  # (V B, D)
             with target_stream:
-                target = self._q_target(views, features, appraisal, batch, noise.target)  # (B,)
-        loss, critic_metrics = self.kernels.critic_loss(
+                target = self._td_target(views, features, appraisal, batch, noise.target)  # (B,)
+        critic_loss, critic_metrics = self._critic_loss(
             self.critic, learned, batch.action, target, appraisal.weights
         )
-        gradients = backward_and_step(loss, self.optimizers["critic"])
+        gradients = backward_and_step(critic_loss, self.optimizers["critic"])
         metrics |= critic_metrics | {"gradient_norm": get_total_norm(gradients)}
 
         updates_target = self.updates % self.settings.target_every_updates == 0
@@ -263,12 +237,12 @@ class SAC(PixelActorCritic[SacConfig]):
         observations = (batch.observation, batch.next_observation)
         augmentations = (noise.augmentation, noise.next_augmentation)
         if self.augment is None:
-            joined = self.kernels.concatenate(*observations)
+            joined = self.concatenate(*observations)
             return self.observations.view_pairs(joined, *augmentations)
         crops = self.observations.view_pairs(torch.cat(observations), *augmentations)
         assert isinstance(crops, LazyCrops), "a custom augmentation needs pixels"
         crops = self.augment_crops(crops, noise)
-        return crops._replace(images=self.kernels.concatenate(crops.images))
+        return crops._replace(images=self.concatenate(crops.images))
 
     def encode(self, views: LazyViews, batch_size: int) -> SacFeatures:
         """Encode the views that are needed whichever view is selected."""
@@ -296,7 +270,7 @@ class SAC(PixelActorCritic[SacConfig]):
         return torch.cat([features.fixed, selected])
 
     @torch.no_grad()
-    def _q_target(
+    def _td_target(
         self,
         views: LazyViews,
         features: SacFeatures,
@@ -315,7 +289,7 @@ class SAC(PixelActorCritic[SacConfig]):
             else:
                 selected_target = features.keys[row - len(batch.reward)]
             target_features = torch.cat([target_features, selected_target])
-        return self.kernels.q_target(self, appraisal, batch, conv_features, target_features, noise)
+        return self._q_target(self, appraisal, batch, conv_features, target_features, noise)
 
     def _update_target(self) -> None:
         critic, target = self.critic, self.target_critic
@@ -325,13 +299,13 @@ class SAC(PixelActorCritic[SacConfig]):
             (critic.q2, target.q2, q_rate),
             (critic.encoder, target.encoder, encoder_rate),
         ):
-            self.kernels.polyak_update(list(slow.parameters()), list(online.parameters()), rate)
+            self._polyak_update(list(slow.parameters()), list(online.parameters()), rate)
 
     def _update_actor_and_encoder(
         self, views: LazyViews, appraisal: Appraisal[ViewIndex], noise: Tensor, target_updated: bool
     ) -> Metrics:
-        """Actor and temperature, and the contrastive loss (8), on the anchors, encoded anew. Neither
-        reads what the other updates."""
+        """Update actor and temperature, and encoder and belief by the contrastive loss (8), on the
+        anchors, encoded again after the critic's step. Neither update reads what the other writes."""
         updates_actor = self.updates % self.settings.actor_every_updates == 0
         contrastive = self.method.contrastive
         if not (updates_actor or contrastive):
@@ -355,13 +329,13 @@ class SAC(PixelActorCritic[SacConfig]):
         return actor_metrics | contrastive_metrics
 
     def _update_encoder(self, query: Tensor, key: Tensor, curiosity: Tensor) -> Metrics:
-        loss = self.kernels.contrastive_loss(self.framework, query, key, curiosity)
+        loss = self._contrastive_loss(self.framework, query, key, curiosity)
         steps = [name for name in ("encoder", "contrastive") if name in self.optimizers]
         backward_and_step(loss, *(self.optimizers[name] for name in steps))
         return {"contrastive_loss": loss.detach()}
 
     def _update_actor(self, conv_features: Tensor, features: Tensor, noise: Tensor) -> Metrics:
-        loss, metrics = self.kernels.actor_loss(self, conv_features, features, noise)
+        loss, metrics = self._actor_loss(self, conv_features, features, noise)
         backward_and_step(loss, self.optimizers["actor"], self.optimizers["temperature"])
         return metrics | {"temperature": self.temperature.detach()}
 
@@ -410,7 +384,10 @@ class SAC(PixelActorCritic[SacConfig]):
 
     def greedy_policy(self) -> GreedyPolicy:
         actor = nn.Sequential(self.actor.head, self.actor.trunk, MeanAction())
-        crop = self.observations.center_slice()
+        crop = None
+        if self.env.observe == "pixels":
+            first = (self.env.frame_pixels - self.env.crop_pixels) // 2
+            crop = slice(first, first + self.env.crop_pixels)
         return GreedyPolicy(self.critic.encoder.convolutions, actor, crop)
 
     def state_dict(self) -> StateDict:
