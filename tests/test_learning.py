@@ -61,7 +61,7 @@ class ShuffledReward:
 
 def shuffle(learner):
     if isinstance(learner, RainbowLearner):
-        learner.env.game = ShuffledReward(learner.env.game)
+        learner.env.game.env = ShuffledReward(learner.env.game.env)
     else:
         learner.env = ShuffledReward(learner.env)
 

@@ -112,11 +112,11 @@ def forecast(config: Config, facts: Facts) -> Facts:
         }
     if "error" in facts["torch"]:
         return answer | {"error": "cannot run, PyTorch does not load", "do": "repair PyTorch"}
-    from cclf.envs.make import make_grids
+    from cclf.envs.make import make_env
     from cclf.training.trainer import replay_size
 
     if task_kind(config.task) == "grid":
-        make_grids(config, 1, 0).close()  # refuses an unknown name
+        make_env.vector(config, 1, 0).close()  # refuses an unknown name
     else:
         answer["replay_transitions"], answer["replay_bytes"] = replay_size(config)
     # A checkpoint holds the replay and is written beside the one before.

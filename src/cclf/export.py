@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from cclf import __version__
-from cclf.algorithms.registry import algorithm_of, env_factory
+from cclf.algorithms.registry import algorithm_of
 from cclf.config import Config
+from cclf.envs.make import make_env
 from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import output_file
@@ -93,9 +94,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
 def answers_of(policy: Any, config: Config, seed: int) -> ExportedPolicy:
     """The policy as a module, observations of a short rollout, and what it answers to them, by the
     run's own code."""
-    return algorithm_of(config).export_policy(
-        policy, config, env_factory(config), seed, CHECKED_AGENT_STEPS
-    )
+    return algorithm_of(config).export_policy(policy, config, make_env, seed, CHECKED_AGENT_STEPS)
 
 
 def describe(

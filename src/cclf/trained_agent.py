@@ -10,7 +10,7 @@ import torch
 
 from cclf import validation
 from cclf.algorithms.registry import make_agent
-from cclf.envs.frame_stack import FrameStack
+from cclf.envs.frame_stack import BatchFrameStack
 from cclf.errors import ConfigError, short_error
 from cclf.storage.run_folder import read_config
 from cclf.training import devices
@@ -36,12 +36,7 @@ class TrainedAgent:
         self._num_actions = self._history = None
         if agent.spec is not None:
             self._num_actions = agent.spec.num_actions
-            self._history = FrameStack(
-                agent.spec.frame_shape,
-                self.config.env.frame_stack,
-                starts_blank=agent.spec.num_actions is not None,
-                dtype=agent.spec.frame_dtype,
-            )
+            self._history = BatchFrameStack(agent.spec, self.config.env.frame_stack)
 
     def reset(self, rows: Any = None) -> None:
         """The next frame begins an episode; in a batch, of these rows alone: their numbers, or one
@@ -55,9 +50,9 @@ class TrainedAgent:
         evaluation takes, but for the few random ones that a base algorithm mixes in there.
         """
         history, given = self._known_history(), _array(observation)
-        frames = history.checked(given)
+        frames = history.to_batch(given)
         with default_settings():
-            actions = self._actions(history.seen(frames))
+            actions = self._actions(history.push(frames))
         if given.shape != history.frame_shape:
             return actions
         return actions[0] if self._num_actions is None else int(actions[0])
@@ -76,7 +71,7 @@ class TrainedAgent:
             evaluation_networks(agent.policy).load_state_dict(weights)
             return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
 
-    def _known_history(self) -> FrameStack:
+    def _known_history(self) -> BatchFrameStack:
         if self._history is None:
             raise ConfigError(
                 f"the base algorithm {self.config.base} does not say what its agent sees: give its "

@@ -265,26 +265,28 @@ def game():
 
 def test_what_an_episode_returns_depends_on_its_seed_alone():
     seeds, policy = [11, 12, 13, 14, 15], Scripted()
-    returns = wait_for_evaluation(evaluate_games(game(), policy, seeds, 0.2)).returns
+    returns = wait_for_evaluation(evaluate_games(game(), policy, seeds, 0.2, 2)).returns
     assert len(set(returns)) > 1
     assert [
-        wait_for_evaluation(evaluate_games(game(), policy, [seed], 0.2)).returns[0]
+        wait_for_evaluation(evaluate_games(game(), policy, [seed], 0.2, 2)).returns[0]
         for seed in seeds
     ] == returns
     assert set(policy.asked) == {1}, "sums over a batch may depend on its size"
 
 
 def test_epsilon_of_one_is_a_random_agent_and_recording_shows_the_first_episode():
-    result = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 1.0, record=True))
+    result = wait_for_evaluation(
+        evaluate_games(game(), Scripted(), range(1, 9), 1.0, 2, record=True)
+    )
     assert len(result.pictures) == 12
     assert result.pictures[0].shape == (100, 100, 3)
-    greedy = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 0.0))
+    greedy = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 0.0, 2))
     assert result.returns != greedy.returns
 
 
 def test_an_evaluation_is_given_up_when_asked():
     with pytest.raises(EvaluationStoppedError):
-        wait_for_evaluation(evaluate_games(game(), Scripted(), [1], 0.0), lambda: True)
+        wait_for_evaluation(evaluate_games(game(), Scripted(), [1], 0.0, 2), lambda: True)
 
 
 def test_evaluation_is_without_noise_and_leaves_training_alone():

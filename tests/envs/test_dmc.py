@@ -163,7 +163,7 @@ def test_other_bounds_are_reached_with_the_roundings_of_the_released_codes_wrapp
 def test_other_frame_sizes_and_the_picture(make):
     env = make(frame_pixels=64)
     assert env.spec.frame_shape == env.reset().shape == (3, 64, 64)
-    picture = env.picture()
+    picture = env.render()
     assert picture.shape == (256, 256, 3)
     frame = env.step(np.zeros(1)).frame  # after a picture the frame is still a frame
     assert np.array_equal(frame, env._env.physics.render(64, 64, camera_id=0).transpose(2, 0, 1))

@@ -93,7 +93,7 @@ def test_environments_answer_as_they_do_here(pool_of, workers):
             pool.send(env, "reset")
             pool.send(env, "step", np.full(1, 0.5, np.float32))
             pool.send(env, "state_dict")
-            pool.send(env, "picture")
+            pool.send(env, "render")
             pool.send(env, "step", np.full(1, -0.25, np.float32))
         found = answers(pool, 15)
         given[pool] = {
@@ -106,7 +106,7 @@ def test_environments_answer_as_they_do_here(pool_of, workers):
             "reset",
             "step",
             "state_dict",
-            "picture",
+            "render",
             "step",
         ]
         for (_, ours), (_, theirs) in zip(given[here][env], given[there][env], strict=True):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
 Overrides = dict[str, Any]
 DEFAULT_PROFILE = "released"
@@ -90,7 +90,7 @@ class Benchmark(NamedTuple):
 
     options: type[Any]  # a frozen dataclass: the options of the command
     # (options, make_env) -> a report, by method
-    run: Callable[[Any, MakeEnv], dict[str, Any]]
+    run: Callable[[Any, EnvFactory], dict[str, Any]]
     figure: str  # the entry of a method's report that is shown
     unit: str
 
@@ -144,14 +144,14 @@ class BaseAlgorithm(ABC):
         return profile
 
     @abstractmethod
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(self, config: Config, device: torch.device, make_env: EnvFactory) -> Learner:
         """The learner of one run, with its training environment."""
 
     def make_learners(
         self,
         configs: Sequence[Config],
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         resume_steps: Sequence[int | None],
     ) -> Sequence[Learner]:
         """Learners of runs that differ in task and seed alone and share one batched update.
@@ -171,7 +171,7 @@ class BaseAlgorithm(ABC):
         self,
         config: Config,
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
         """A policy with evaluation environments of its own. By default it is `make_algorithm` in one
@@ -186,7 +186,7 @@ class BaseAlgorithm(ABC):
         self,
         config: Config,  # noqa: ARG002
         device: torch.device,  # noqa: ARG002
-        make_env: MakeEnv,  # noqa: ARG002
+        make_env: EnvFactory,  # noqa: ARG002
         num_runs: int,  # noqa: ARG002
     ) -> EvaluationWorkers | None:
         """Processes that run the evaluation episodes of all runs; None where there are none."""
@@ -209,7 +209,7 @@ class BaseAlgorithm(ABC):
         self,
         policy: Any,
         config: Config,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         seed: int,
         num_steps: int,
     ) -> ExportedPolicy:
@@ -224,7 +224,7 @@ class BaseAlgorithm(ABC):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
     ) -> Gallery:
         """What `cclf inspect` shows of a run; `learner` is the learner's state in its checkpoint."""
         del about, config, learner, samples, env_steps, make_env

@@ -18,7 +18,7 @@ from cclf.console import message_stream
 from cclf.envs.atari_games import game_name
 from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.safe_loading import check_same_structure
-from cclf.types import EnvSpec, EnvStep
+from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
 Bytes = NDArray[np.uint8]
 NOOP = 0  # the emulator's number for pressing nothing
@@ -85,9 +85,7 @@ def _interpolation_weights(size: int, pixels: int) -> tuple[NDArray[np.int64], N
 
 
 class AtariGame:
-    """One game. `stack` holds the frames an agent acts on, oldest first: it goes on over a lost
-    life and is cleared by a new game. Arrays handed out are fresh: no later step writes into
-    them."""
+    """One game, with frames (1, P, P). Every returned array is new."""
 
     def __init__(
         self,
@@ -98,7 +96,6 @@ class AtariGame:
         life_loss_terminates: bool,
         frame_pixels: int = 84,
         action_repeat: int = 4,
-        frame_stack: int = 4,
         max_raw_frames_per_game: int = 108_000,
     ):
         """Training clips rewards to [-1, 1] and ends episodes with a life; evaluation does
@@ -117,25 +114,15 @@ class AtariGame:
         self._switched_on = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
         height, width = self._ale.getScreenDims()
-        self._shrink = AreaResize(height, width, frame_pixels)
+        self._resize = AreaResize(height, width, frame_pixels)
         self._random = np.random.default_rng(seed)
-        self._clip, self._life_loss_terminates, self._repeat = (
-            clip_reward,
-            life_loss_terminates,
-            action_repeat,
-        )
+        self._clip, self._life_loss_terminates = clip_reward, life_loss_terminates
+        self._repeat = action_repeat
         self._life_lost = False
-        self.stack: Bytes = np.zeros((frame_stack, frame_pixels, frame_pixels), np.uint8)
-        self.raw_reward = 0.0  # of the last step, before the clip
         steps = -(-max_raw_frames_per_game // action_repeat)
         self.spec = EnvSpec(
             (1, frame_pixels, frame_pixels), 1, action_repeat, steps, num_actions=len(self._actions)
         )
-
-    @property
-    def game_over(self) -> bool:
-        """The game itself, not an episode that ended with a life."""
-        return bool(self._ale.game_over())
 
     def reset(self, seed: int | None = None) -> Bytes:
         """After a lost life the game goes on with one frame of NOOP. Otherwise, and with a seed, a
@@ -150,37 +137,37 @@ class AtariGame:
         else:
             self._begin_game()
         self._life_lost = False
-        return self._push(self._frame())
+        return self._frame()[None]
 
     def _begin_game(self) -> None:
-        self.stack = np.zeros_like(self.stack)
         self._ale.reset_game()
         for _ in range(self._random.integers(MAX_NOOPS)):
             self._ale.act(NOOP)
-            if self.game_over:
+            if self._ale.game_over():
                 self._ale.reset_game()
 
-    def step(self, action: Any) -> EnvStep:
+    def step(self, action: Action) -> EnvStep:
         """`action` counts in the game's minimal action set. At the cap of raw frames a game counts
         as terminated."""
         pressed, lives_before = self._actions[self._checked(action)], self._ale.lives()
         # black where a game ends before the last two frames
-        reward, frame = 0, np.zeros(self.stack.shape[1:], np.uint8)
+        reward, frame = 0, np.zeros(self.spec.frame_shape[1:], np.uint8)
         for frames_left in reversed(range(self._repeat)):
             reward += self._ale.act(pressed)
             if frames_left < 2:
                 frame = np.maximum(frame, self._frame())
-            if self.game_over:
+            if self._ale.game_over():
                 break
         # No lives shown while the game goes on is no loss: BankHeist shows none during its last
         # (once Q*bert, before its end).
-        lost = 0 < self._ale.lives() < lives_before
-        self._life_lost = self._life_loss_terminates and lost and not self.game_over
-        self.raw_reward = float(reward)
-        paid = max(-1.0, min(1.0, self.raw_reward)) if self._clip else self.raw_reward
-        return EnvStep(self._push(frame), paid, self.game_over or self._life_lost, truncated=False)
+        lost, over = 0 < self._ale.lives() < lives_before, bool(self._ale.game_over())
+        self._life_lost = self._life_loss_terminates and lost and not over
+        raw = float(reward)
+        clipped = max(-1.0, min(1.0, raw)) if self._clip else raw
+        ended = over or self._life_lost
+        return EnvStep(frame[None], clipped, ended, False, raw, self._life_lost)
 
-    def _checked(self, action: Any) -> int:
+    def _checked(self, action: Action) -> int:
         chosen = np.asarray(action).item()
         if not isinstance(chosen, int) or not 0 <= chosen < len(self._actions):
             raise ValueError(
@@ -189,14 +176,10 @@ class AtariGame:
         return chosen
 
     def _frame(self) -> Bytes:
-        self._ale.getScreenGrayscale(self._shrink.screen)
-        return self._shrink()
+        self._ale.getScreenGrayscale(self._resize.screen)
+        return self._resize()
 
-    def _push(self, frame: Bytes) -> Bytes:
-        self.stack = np.concatenate((self.stack[1:], frame[None]))
-        return frame[None]
-
-    def picture(self) -> Bytes:
+    def render(self) -> Bytes:
         """The screen in colour. A loaded state does not hold it: until the next step it shows what
         was there before."""
         return np.asarray(self._ale.getScreenRGB(), dtype=np.uint8)
@@ -204,7 +187,7 @@ class AtariGame:
     def close(self) -> None:
         """Nothing to release; there so that every environment can be closed alike."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """All that decides what comes, in mid-game too. The emulator's own state is bytes that it
         reads back itself: data, no program."""
         return {
@@ -213,11 +196,10 @@ class AtariGame:
                 self._ale.cloneState(include_rng=True).serialize(), np.uint8
             ).copy(),
             "random": self._random.bit_generator.state,
-            "stack": self.stack,
             "life_lost": self._life_lost,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> bool:
         if state["game"] != self.game:
             raise ConfigError(f"this state is of {state['game']}, not of {self.game}")
         own = {
@@ -225,9 +207,7 @@ class AtariGame:
             "emulator": np.zeros(0, np.uint8),
             "random": self._random.bit_generator.state,
         }
-        check_same_structure(
-            own | {"stack": self.stack, "life_lost": self._life_lost}, state, "env of atari"
-        )
+        check_same_structure(own | {"life_lost": self._life_lost}, state, "env of atari")
         # The emulator saves all but whether a picture is half drawn, which a new game and a frame
         # set right (Q*bert).
         self._ale.reset_game()
@@ -239,8 +219,8 @@ class AtariGame:
         except (RuntimeError, SystemError) as error:
             raise ConfigError("the emulator's state is damaged: ale-py cannot read it") from error
         self._random.bit_generator.state = state["random"]
-        self.stack = np.array(state["stack"], dtype=np.uint8)
         self._life_lost = state["life_lost"]
+        return True
 
 
 def _import_ale() -> Any:
@@ -291,7 +271,6 @@ def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Atar
         life_loss_terminates=not evaluation,
         frame_pixels=env.frame_pixels,
         action_repeat=env.action_repeat,
-        frame_stack=env.frame_stack,
     )
 
 

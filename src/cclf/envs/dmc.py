@@ -13,7 +13,7 @@ from cclf.config import EnvConfig
 from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.machine import GL_HELP
 from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.types import EnvSpec, EnvStep
+from cclf.types import EnvSpec, EnvStep, StateDict
 
 CAMERAS = {"quadruped": 2}  # by domain, the others 0: as DrQ-v2 sees them
 PICTURE_PIXELS = 256
@@ -103,7 +103,7 @@ class DeepMindControl:
         control: np.ndarray = (share * (self._high - self._low) + self._low).astype(np.float32)
         return control
 
-    def picture(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         return self._render(PICTURE_PIXELS)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class DeepMindControl:
 
     _STATE = property(lambda self: self._mujoco.mjtState.mjSTATE_INTEGRATION)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Physics, random stream, counters, and whatever the task has changed in the model (a
         target's place, a colour)."""
         physics = np.empty(self._mujoco.mj_stateSize(self._model, self._STATE))
@@ -186,9 +186,9 @@ class DeepMindControl:
             "reset_next_step": self._env._reset_next_step,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> bool:
         self._env.reset()
-        self._refuse_other_state(state)
+        self._check_state(state)
         for name, value in _float_arrays(self._model):
             value[...] = state["model"].get(name, self._pristine[name])
         for name, value in state["task"].items():
@@ -209,12 +209,11 @@ class DeepMindControl:
                 random["gauss"],
             )
         )
-        self._env._step_count, self._env._reset_next_step = (
-            state["step_count"],
-            state["reset_next_step"],
-        )
+        self._env._step_count = state["step_count"]
+        self._env._reset_next_step = state["reset_next_step"]
+        return True
 
-    def _refuse_other_state(self, state: dict[str, Any]) -> None:
+    def _check_state(self, state: StateDict) -> None:
         """Names in a state become attributes of the task: only those it has, and of their kind."""
         own, known = self.state_dict(), vars(self._env.task)
         check_same_structure(own | {"model": {}, "task": {}}, state, "env of dmc")

@@ -1,35 +1,41 @@
-"""Calls of an environment's methods: whatever they raise becomes one line that names it."""
+"""Calls of environments, whose exceptions become one line that names the environment."""
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
+
+import numpy as np
 
 from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
+from cclf.types import Action, Env, EnvStep, StateDict, VectorEnv, VectorStep
 
 MESSAGE_LENGTH = 300  # longer messages are cut; the traceback is complete
 
-Answer = TypeVar("Answer")
+P = ParamSpec("P")
+R = TypeVar("R")
 _EXIT_CODES_OF_SIGNALS = {128 + number for number in SIGNALS}
 
 
-def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -> Answer:
-    """Call `function` and return its result. Whatever it raises becomes a WorkerError that names the
-    environment (`name`) and the method.
+def call(name: str, method: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return `function(*args)`. Whatever it raises becomes a WorkerError that names the environment
+    (`name`) and the method.
 
     Not only exceptions are caught: `sys.exit()` in an environment would end a run without a message,
-    and StopIteration would silently end the generator that implements the training loop.
+    and StopIteration would silently end the generator of an evaluation.
     """
     settings = _torch_settings()
     try:
-        answer = function(*given)
+        result = function(*args, **kwargs)
         if settings is not None and _torch_settings() != settings:
-            _restore(settings)
+            torch = sys.modules["torch"]
+            torch.set_default_dtype(settings[0])
+            torch.set_grad_enabled(settings[1])
             raise RuntimeError("it changed PyTorch's default dtype or gradient mode")
-        return answer
+        return result
     except (KeyboardInterrupt, ConfigError, WorkerError):
         raise
     except BaseException as error:
@@ -42,22 +48,16 @@ def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -
         raise WorkerError(line, traceback.format_exc()) from error
 
 
-def _torch_settings() -> Any:
+def _torch_settings() -> tuple[object, bool] | None:
     """Settings that an environment may not change in the training process. PyTorch is not imported
-    for this: workers do without it."""
+    for this, since workers do not need it."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "is_grad_enabled"):
         return None
     return torch.get_default_dtype(), torch.is_grad_enabled()
 
 
-def _restore(settings: Any) -> None:
-    torch = sys.modules["torch"]
-    torch.set_default_dtype(settings[0])
-    torch.set_grad_enabled(settings[1])
-
-
-def close(name: str, function: Callable[[], Any]) -> None:
+def close(name: str, function: Callable[[], None]) -> None:
     """Close an environment. An error is only a warning, since its results are no longer needed."""
     try:
         call(name, "close", function)
@@ -72,26 +72,56 @@ def _warn_once(line: str) -> None:
 
 
 class NamedEnv:
-    """Wrapper for an environment of any suite, or for a vectorized grid environment, whose errors
-    name it. Other attributes are forwarded."""
+    """An environment of any suite, whose errors name it."""
 
-    def __init__(self, name: str, inner: Any):
-        self.name, self.inner = name, inner
+    def __init__(self, name: str, env: Env):
+        self.name, self.unwrapped, self.spec = name, env, env.spec
 
-    def reset(self, *given: Any) -> Any:
-        return call(self.name, "reset", self.inner.reset, *given)
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        return call(self.name, "reset", self.unwrapped.reset, seed)
 
-    def step(self, *given: Any) -> Any:
-        return call(self.name, "step", self.inner.step, *given)
+    def step(self, action: Action) -> EnvStep:
+        return call(self.name, "step", self.unwrapped.step, action)
 
-    def picture(self, *given: Any) -> Any:
-        return call(self.name, "picture", self.inner.picture, *given)
+    def render(self) -> np.ndarray:
+        return call(self.name, "render", self.unwrapped.render)
 
     def close(self) -> None:
-        close(self.name, self.inner.close)
+        close(self.name, self.unwrapped.close)
 
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self.inner, attribute)
+    def state_dict(self) -> StateDict:
+        return self.unwrapped.state_dict()
 
-    def __dir__(self) -> list[str]:
-        return dir(self.inner)
+    def load_state_dict(self, state: StateDict) -> bool:
+        # An environment of another package may return None.
+        return self.unwrapped.load_state_dict(state) is not False
+
+
+class NamedVectorEnv:
+    """A vectorized environment, whose errors name it."""
+
+    def __init__(self, name: str, env: VectorEnv):
+        self.name, self.unwrapped = name, env
+        self.num_envs, self.num_actions = env.num_envs, env.num_actions
+        self.observation_shape = env.observation_shape
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
+        return call(self.name, "reset", self.unwrapped.reset, seeds)
+
+    def step(self, actions: np.ndarray) -> VectorStep:
+        return call(self.name, "step", self.unwrapped.step, actions)
+
+    def render(self, index: int) -> np.ndarray:
+        return call(self.name, "render", self.unwrapped.render, index)
+
+    def render_observation(self, observation: np.ndarray) -> np.ndarray:
+        return self.unwrapped.render_observation(observation)
+
+    def close(self) -> None:
+        close(self.name, self.unwrapped.close)
+
+    def state_dict(self) -> StateDict:
+        return self.unwrapped.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> object:
+        return self.unwrapped.load_state_dict(state)

@@ -88,6 +88,11 @@ class Suite:
         try:
             maker = getattr(importlib.import_module(module), function)
         except (ModuleNotFoundError, AttributeError) as error:
+            if isinstance(error, ModuleNotFoundError) and error.name == self.package:
+                raise ConfigError(
+                    f"{self.name} tasks need the package {self.package}: "
+                    f"pip install 'cclf[{self.name}]'"
+                ) from error
             if isinstance(error, ModuleNotFoundError) and error.name != module:
                 raise  # what the module itself needs
             where = f"the suite {self.name} is made by {named}"
@@ -206,7 +211,7 @@ _GYM = Suite(
     env={"action_repeat": 1},
     observes=("pixels", "state"),
     facts="cclf.envs.gymnasium_env:inspect_env",
-    check="cclf.envs.gymnasium_env:refuse",
+    check="cclf.envs.gymnasium_env:validate",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 

@@ -6,14 +6,12 @@ crop changes nothing that counts; both stay inside every crop. Catch has discret
 Rainbow: a paddle must be under a falling ball.
 """
 
-from typing import Any
-
 import numpy as np
 
 from cclf.config import EnvConfig
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.types import EnvSpec, EnvStep
+from cclf.types import EnvSpec, EnvStep, StateDict
 
 EPISODE_STEPS = 25
 STEP_LENGTH = 0.3
@@ -56,13 +54,13 @@ class Reach:
             self._frame(), reward, terminated=False, truncated=self.steps == EPISODE_STEPS
         )
 
-    def picture(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         return self._frame().transpose(1, 2, 0).repeat(12, axis=0).repeat(12, axis=1)
 
     def close(self) -> None:
         pass
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {
             "agent": self.agent.tolist(),
             "goal": self.goal.tolist(),
@@ -70,7 +68,7 @@ class Reach:
             "random": self.random.bit_generator.state,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> bool:
         check_same_structure(self.state_dict(), state, "env of toy/reach")
         check_data(0 <= state["steps"] <= EPISODE_STEPS, f"env: steps is {state['steps']}")
         for name in ("agent", "goal"):
@@ -81,6 +79,7 @@ class Reach:
         self.agent, self.goal = np.array(state["agent"]), np.array(state["goal"])
         self.steps = state["steps"]
         self.random.bit_generator.state = state["random"]
+        return True
 
     def _frame(self) -> np.ndarray:
         frame = np.zeros((3, self.frame_pixels, self.frame_pixels))
@@ -105,15 +104,14 @@ class Catch:
     Cells fill the pixels that Rainbow's network sees, less the shift of its augmentation.
     """
 
-    def __init__(self, frame_pixels: int, frame_stack: int, seed: int):
+    def __init__(self, frame_pixels: int, seed: int):
         self.frame_pixels = frame_pixels
         self.cell_pixels = (25 * (frame_pixels // 25) - 8) // CATCH_CELLS
         self.spec = EnvSpec(
             (1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * (CATCH_CELLS - 1), num_actions=3
         )
         self.random = np.random.default_rng(seed)
-        self.stack = np.zeros((frame_stack, frame_pixels, frame_pixels), dtype=np.uint8)
-        self.raw_reward = 0.0
+        self.reward = 0.0  # of the last step
         self.paddle, self.column, self.row, self.balls = 0, 0, 0, 0
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -121,36 +119,38 @@ class Catch:
             self.random = np.random.default_rng(seed)
         self.paddle, self.balls = CATCH_CELLS // 2, 0
         self._drop()
-        self.stack[:] = 0
-        return self._see()
+        return self._frame()
 
     def step(self, action: int) -> EnvStep:
         self.paddle = min(max(self.paddle + action - 1, 0), CATCH_CELLS - 1)
         self.row += 1
-        self.raw_reward = 0.0
+        self.reward = 0.0
         if self.row == CATCH_CELLS - 1:
-            self.raw_reward = 1.0 if self.paddle == self.column else -1.0
+            self.reward = 1.0 if self.paddle == self.column else -1.0
             self.balls += 1
             self._drop()
-        return EnvStep(self._see(), self.raw_reward, terminated=self.game_over, truncated=False)
+        over = self.balls == CATCH_BALLS
+        return EnvStep(self._frame(), self.reward, terminated=over, truncated=False)
 
-    @property
-    def game_over(self) -> bool:
-        return self.balls == CATCH_BALLS
-
-    def picture(self) -> np.ndarray:
-        return np.repeat(self.stack[-1][:, :, None], 3, axis=2).repeat(4, axis=0).repeat(4, axis=1)  # type: ignore[no-any-return]
+    def render(self) -> np.ndarray:
+        return (
+            self._frame().transpose(1, 2, 0).repeat(3, axis=2).repeat(4, axis=0).repeat(4, axis=1)
+        )
 
     def close(self) -> None:
         pass
 
-    def state_dict(self) -> dict[str, Any]:
-        numbers = {
-            name: getattr(self, name) for name in ("paddle", "column", "row", "balls", "raw_reward")
+    def state_dict(self) -> StateDict:
+        return {
+            "paddle": self.paddle,
+            "column": self.column,
+            "row": self.row,
+            "balls": self.balls,
+            "raw_reward": self.reward,
+            "random": self.random.bit_generator.state,
         }
-        return numbers | {"stack": self.stack.copy(), "random": self.random.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> bool:
         check_same_structure(self.state_dict(), state, "env of toy/catch")
         for name in ("paddle", "column", "row"):
             check_data(0 <= state[name] < CATCH_CELLS, f"env: {name} is {state[name]}")
@@ -158,27 +158,26 @@ class Catch:
             state["row"] < CATCH_CELLS - 1 and state["balls"] <= CATCH_BALLS,
             f"env: balls is {state['balls']}",
         )
-        for name in ("paddle", "column", "row", "balls", "raw_reward"):
-            setattr(self, name, state[name])
-        self.stack[:] = state["stack"]
+        self.paddle, self.column, self.row = state["paddle"], state["column"], state["row"]
+        self.balls, self.reward = state["balls"], state["raw_reward"]
         self.random.bit_generator.state = state["random"]
+        return True
 
     def _drop(self) -> None:
         self.column, self.row = int(self.random.integers(CATCH_CELLS)), 0
 
-    def _see(self) -> np.ndarray:
-        frame: np.ndarray = np.zeros((self.frame_pixels, self.frame_pixels), dtype=np.uint8)
+    def _frame(self) -> np.ndarray:
+        frame = np.zeros((1, self.frame_pixels, self.frame_pixels), np.uint8)
         for row, column in ((self.row, self.column), (CATCH_CELLS - 1, self.paddle)):
             top, left = 4 + row * self.cell_pixels, 4 + column * self.cell_pixels
-            frame[top : top + self.cell_pixels, left : left + self.cell_pixels] = 255
-        self.stack = np.concatenate([self.stack[1:], frame[None]])
-        return frame[None]
+            frame[0, top : top + self.cell_pixels, left : left + self.cell_pixels] = 255
+        return frame
 
 
 def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Reach | Catch:  # noqa: ARG001
     axes = {"reach": 2, "reach-1d": 1}
     if name == "catch":
-        return Catch(env.frame_pixels, env.frame_stack, seed)
+        return Catch(env.frame_pixels, seed)
     if name not in axes:
         raise ConfigError(f"unknown toy task {name!r}: use one of {', '.join(axes)}, catch")
     return Reach(axes[name], env.frame_pixels, env.crop_pixels, env.action_repeat, seed)

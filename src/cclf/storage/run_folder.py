@@ -220,7 +220,8 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
 
 def manifest(config: Config, learner: Learner, device: torch.device) -> dict[str, Any]:
     """The facts about code and machine that a result must carry."""
-    renderer = getattr(getattr(learner, "env", None), "renderer", None)
+    env = getattr(learner, "env", None)
+    renderer = getattr(getattr(env, "unwrapped", env), "renderer", None)
     return {
         "commit": code_version(),
         **machine.machine_info(),

@@ -14,11 +14,12 @@ import torch
 
 from cclf.console import warn
 from cclf.data.device_transfer import AsyncHostCopy
+from cclf.envs.frame_stack import FrameStack
 from cclf.errors import WorkerError
 from cclf.storage.atomic_files import replacing
 from cclf.training.worker_process import try_render
 from cclf.training.workers import MAX_RESTARTS, WORKER_LOST, EnvPool
-from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
+from cclf.types import Env, OnPolicyAlgorithm, Policy, VectorEnv
 
 
 class Evaluation(NamedTuple):
@@ -114,7 +115,7 @@ def evaluate(
     """
     waiting, film = deque(range(len(seeds))), VideoRecorder(record)
     returns, losses = [0.0] * len(seeds), [0] * len(seeds)
-    episode_in, frames = dict[int, int](), dict[int, deque[np.ndarray]]()  # by environment
+    episode_in, frames = dict[int, int](), dict[int, FrameStack]()  # by environment
     steps = dict[int, int]()  # agent steps of the episode there
 
     def begin(env: int) -> None:
@@ -143,14 +144,14 @@ def evaluate(
                     )
                 waiting.appendleft(episode)
                 begin(env)
-            elif command == "picture":
+            elif command == "render":
                 film.add(value)
             elif command == "reset":
                 steps[env] = 0
-                frames[env] = deque([value] * frame_stack, maxlen=frame_stack)
-                seen[env] = np.concatenate(frames[env])
+                frames[env] = FrameStack(frame_stack, pad="repeat")
+                seen[env] = frames[env].push(value)
             else:
-                frames[env].append(value.frame)
+                stack = frames[env].push(value.frame)
                 returns[episode] += value.reward
                 steps[env] += 1
                 if steps[env] == LONG_EPISODE_AGENT_STEPS:
@@ -158,13 +159,13 @@ def evaluate(
                 if value.terminated or value.truncated:
                     begin(env)
                 else:
-                    seen[env] = np.concatenate(frames[env])
+                    seen[env] = stack
         actions = yield from _actions(
             policy, {episode_in[env]: stack for env, stack in seen.items()}, len(seeds), device
         )
         for env in seen:
             if film.wanted and episode_in[env] == 0:
-                envs.send(env, "picture")
+                envs.send(env, "render")
             envs.send(env, "step", actions[episode_in[env]])
         yield envs.busy()
     return Evaluation(returns, film.pictures, film.reason)
@@ -217,21 +218,28 @@ def evaluate_vector(
 
 
 def evaluate_games(
-    game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False
+    env: Env,
+    policy: Policy,
+    seeds: Sequence[int],
+    epsilon: float,
+    frame_stack: int,
+    record: bool = False,
 ) -> EvaluationSteps:
     """One whole game per seed, an action random with probability `epsilon`. The policy sees one
     stack at a time, so that nothing depends on how many games are played side by side."""
-    assert game.spec.num_actions is not None, "games have discrete actions"
-    returns, film = [], VideoRecorder(record)
+    assert env.spec.num_actions is not None, "games have discrete actions"
+    returns, film, frames = [], VideoRecorder(record), FrameStack(frame_stack, pad="zeros")
     for episode, seed in enumerate(seeds):
-        game.reset(seed)
+        frames.clear()
+        stack = frames.push(env.reset(seed))
         random, total, over = np.random.default_rng([seed, 1]), 0.0, False
         while not over:
             if film.wanted and episode == 0:
-                film.add(try_render(game.picture))
+                film.add(try_render(env.render))
             chance, which = random.random(2)
-            action = int(policy.evaluation_action(torch.from_numpy(game.stack)[None]))
-            step = game.step(int(which * game.spec.num_actions) if chance < epsilon else action)
+            action = int(policy.evaluation_action(torch.from_numpy(stack)[None]))
+            step = env.step(int(which * env.spec.num_actions) if chance < epsilon else action)
+            stack = frames.push(step.frame)
             total += step.reward
             over = step.terminated or step.truncated
             yield ()

@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from cclf import extras, presets
-from cclf.algorithms.registry import algorithm_of, env_factory, make_agent
+from cclf.algorithms.registry import algorithm_of, make_agent
 from cclf.config import Config
 from cclf.console import say, warn
+from cclf.envs.make import make_env
 from cclf.envs.registry import task_note
 from cclf.errors import ConfigError, WorkerError
 from cclf.storage import run_folder
@@ -71,7 +72,7 @@ def train_runs(
             }
             resumable = _resumable_runs(configs, out, existing, stack)
             workers = algorithm.make_evaluation_workers(
-                resumable[0], device, env_factory(resumable[0]), len(resumable)
+                resumable[0], device, make_env, len(resumable)
             )
             if workers is not None:
                 stack.callback(workers.close)
@@ -198,7 +199,7 @@ def _resume_runs(
     stack: contextlib.ExitStack,
 ) -> list[_PreparedRun]:
     """Each run with its learner and agent, in the state of its checkpoint."""
-    algorithm, make_env = algorithm_of(configs[0]), env_factory(configs[0])
+    algorithm = algorithm_of(configs[0])
     resume_steps: list[int | None] = [None] * len(configs)
     if len(configs) > 1:
         folders = [out / config.run_name() / "checkpoint" for config in configs]
@@ -410,6 +411,6 @@ def replay_size(config: Config, spec: EnvSpec | None = None) -> tuple[int, int]:
     if not algorithm.uses_replay:
         return 0, 0
     if spec is None:
-        with closing(env_factory(config)(config, 0)) as env:
+        with closing(make_env(config, 0)) as env:
             spec = env.spec
     return algorithm.replay_size(config, spec)

@@ -54,7 +54,7 @@ def try_render(draw: Callable[[], np.ndarray]) -> np.ndarray | str:
 def call(env: Any, command: str, arguments: Sequence[Any]) -> Any:
     """Call a method of an environment, or read one of its attributes."""
     found = getattr(env, command)
-    if command == "picture":
+    if command == "render":
         return try_render(found)
     return found(*arguments) if callable(found) else found
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvFactory, ExportedPolicy, Learner, StateDict
 
 
 class A2cAlgorithm(BaseAlgorithm):
@@ -35,7 +35,7 @@ class A2cAlgorithm(BaseAlgorithm):
     def profile_label(self, profile: str, settings: Mapping[str, Any]) -> str:
         return profile_label(profile, settings)
 
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(self, config: Config, device: torch.device, make_env: EnvFactory) -> Learner:
         from cclf.algorithms.a2c.learner import make_learner
 
         return make_learner(config, device, make_env)
@@ -44,7 +44,7 @@ class A2cAlgorithm(BaseAlgorithm):
         self,
         config: Config,
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
         from cclf.algorithms.a2c.learner import make_agent
@@ -52,7 +52,7 @@ class A2cAlgorithm(BaseAlgorithm):
         return make_agent(config, device, make_env)
 
     def export_policy(
-        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+        self, policy: Any, config: Config, make_env: EnvFactory, seed: int, num_steps: int
     ) -> ExportedPolicy:
         from cclf.algorithms.a2c.export import export_policy
 
@@ -65,7 +65,7 @@ class A2cAlgorithm(BaseAlgorithm):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
     ) -> Gallery:
         from cclf.algorithms.a2c.inspect import gallery
 

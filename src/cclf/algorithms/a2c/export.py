@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.a2c.networks import GRID_WINDOWS, grid_windows
 from cclf.config import Config
-from cclf.types import ExportedPolicy, MakeVectorEnv
+from cclf.types import EnvFactory, ExportedPolicy
 
 
 class PolicyLogits(nn.Module):
@@ -32,9 +32,9 @@ class PolicyLogits(nn.Module):
 
 
 def export_policy(
-    policy: A2C, config: Config, make_grids: MakeVectorEnv, seed: int, steps: int
+    policy: A2C, config: Config, make_env: EnvFactory, seed: int, steps: int
 ) -> ExportedPolicy:
-    random, worlds = np.random.default_rng(seed), make_grids(config, 1, seed)
+    random, worlds = np.random.default_rng(seed), make_env.vector(config, 1, seed)
     observation, seen = worlds.reset([seed]), []
     for _ in range(steps):
         seen.append(observation[0].astype(np.uint8))

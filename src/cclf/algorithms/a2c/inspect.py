@@ -19,7 +19,7 @@ from cclf.inspection.records import About, Gallery, Measure, ShownObservation, S
 from cclf.inspection.samples import ends, kept_maxima, rungs
 from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import derive
-from cclf.types import MakeVectorEnv, Rollout
+from cclf.types import EnvFactory, Rollout
 
 Picture = Callable[[np.ndarray], np.ndarray]  # a grid observation for people
 ACTIONS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
@@ -31,11 +31,11 @@ def gallery(
     state: dict[str, Any],
     samples: int,
     env_steps: Tensor,
-    make_grids: MakeVectorEnv,
+    make_env: EnvFactory,
 ) -> Gallery:
     # On the CPU as in training: such networks are too small for a GPU.
-    learner = make_learner(config, torch.device("cpu"), make_grids)
-    a2c, picture = learner.algorithm, learner.env.picture
+    learner = make_learner(config, torch.device("cpu"), make_env)
+    a2c, picture = learner.algorithm, learner.env.render_observation
     load_state(learner, state, "learner")
     batch = learner.rollout_steps * learner.env.num_envs
     # since each episode began; unknown for those under way

@@ -15,7 +15,7 @@ from cclf.errors import ConfigError
 from cclf.training.agent import Agent
 from cclf.training.evaluation import evaluate_vector
 from cclf.training.seeding import derive, seeded_weights
-from cclf.types import EnvSpec, MakeVectorEnv, VectorEnv
+from cclf.types import EnvFactory, EnvSpec, VectorEnv
 
 
 def make_a2c(config: Config, num_actions: int) -> A2C:
@@ -23,11 +23,9 @@ def make_a2c(config: Config, num_actions: int) -> A2C:
         return A2C(config, num_actions)
 
 
-def make_vector_env(
-    config: Config, make_grids: MakeVectorEnv, num_envs: int, seed: int
-) -> VectorEnv:
+def make_vector_env(config: Config, make_env: EnvFactory, num_envs: int, seed: int) -> VectorEnv:
     try:
-        worlds: VectorEnv = make_grids(config, num_envs, seed)
+        worlds = make_env.vector(config, num_envs, seed)
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
     if tuple(worlds.observation_shape) != (7, 7, 3):
@@ -41,10 +39,10 @@ def make_vector_env(
 def make_learner(
     config: Config,
     device: torch.device,  # noqa: ARG001 (always on the CPU)
-    make_grids: MakeVectorEnv,
+    make_env: EnvFactory,
 ) -> RolloutLearner:
     settings: A2cConfig = config.algorithm
-    worlds = make_vector_env(config, make_grids, settings.num_envs, derive(config.seed, "env"))
+    worlds = make_vector_env(config, make_env, settings.num_envs, derive(config.seed, "env"))
     random = np.random.default_rng(derive(config.seed, "act"))
     return RolloutLearner(
         worlds, make_a2c(config, worlds.num_actions), random, settings.rollout_steps
@@ -54,9 +52,9 @@ def make_learner(
 def make_agent(
     config: Config,
     device: torch.device,  # noqa: ARG001
-    make_grids: MakeVectorEnv,
+    make_env: EnvFactory,
 ) -> Agent:
-    worlds = make_vector_env(config, make_grids, config.run.eval_episodes, seed=0)
+    worlds = make_vector_env(config, make_env, config.run.eval_episodes, seed=0)
     a2c = make_a2c(config, worlds.num_actions)
 
     def rounds(seeds: Sequence[int], record: bool) -> Any:

@@ -139,7 +139,5 @@ class OffPolicyLearner:
             setattr(self, name, state[name])
         for name in self._PARTS[1:]:
             getattr(self, name).load_state_dict(state[name])
-        # an environment that cannot be saved or brought back: the cut-off episode is left as it is,
-        # a new one begins
-        if not state["env"] or self.env.load_state_dict(state["env"]) is False:
+        if not self.env.load_state_dict(state["env"]):
             self.in_episode = False

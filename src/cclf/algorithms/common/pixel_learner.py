@@ -18,7 +18,7 @@ from cclf.training.devices import choose_replay_device
 from cclf.training.evaluation import evaluate
 from cclf.training.seeding import Generators, derive
 from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs
-from cclf.types import Env, EnvSpec, MakeEnv, OffPolicyAlgorithm, Policy
+from cclf.types import Env, EnvFactory, EnvSpec, OffPolicyAlgorithm, Policy
 
 Compute = TypeVar("Compute")
 MakeAlgorithm = Callable[[Config, EnvSpec, torch.device], OffPolicyAlgorithm]
@@ -36,7 +36,7 @@ def kernels_for_config(
 def make_learner(
     config: Config,
     device: torch.device,
-    make_env: MakeEnv,
+    make_env: EnvFactory,
     make_algorithm: MakeAlgorithm,
     graph_cycle: int,
     n_steps: int = 1,
@@ -94,7 +94,7 @@ class Shown(NamedTuple):
 def make_agent(
     config: Config,
     device: torch.device,
-    make_env: MakeEnv,
+    make_env: EnvFactory,
     make_policy: Callable[[EnvSpec], Any],
 ) -> Agent:
     """The agent of a run, with evaluation environments in this process or in workers."""

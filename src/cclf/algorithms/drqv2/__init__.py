@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
 
 class DrQv2Algorithm(BaseAlgorithm):
@@ -34,7 +34,7 @@ class DrQv2Algorithm(BaseAlgorithm):
     def task_defaults(self, task: str) -> Defaults:
         return of_task(task)
 
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(self, config: Config, device: torch.device, make_env: EnvFactory) -> Learner:
         from cclf.algorithms.drqv2.learner import make_learner
 
         return make_learner(config, device, make_env)
@@ -48,7 +48,7 @@ class DrQv2Algorithm(BaseAlgorithm):
         self,
         config: Config,
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
         """The policy acts in this process; its environments may have workers of their own."""
@@ -72,7 +72,7 @@ class DrQv2Algorithm(BaseAlgorithm):
         return ReplaySize(*replay_size(config, spec))
 
     def export_policy(
-        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+        self, policy: Any, config: Config, make_env: EnvFactory, seed: int, num_steps: int
     ) -> ExportedPolicy:
         from cclf.algorithms.drqv2.export import export_policy
 
@@ -85,7 +85,7 @@ class DrQv2Algorithm(BaseAlgorithm):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
     ) -> Gallery:
         from cclf.algorithms.drqv2.inspect import gallery
 

@@ -7,7 +7,7 @@ from cclf.algorithms.common import pixel_export
 from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
 from cclf.algorithms.drqv2.learner import make_drqv2
 from cclf.config import Config
-from cclf.types import ExportedPolicy, MakeEnv
+from cclf.types import EnvFactory, ExportedPolicy
 
 
 class PixelPolicy(nn.Module):
@@ -23,7 +23,7 @@ class PixelPolicy(nn.Module):
 
 
 def export_policy(
-    policy: DrQv2, config: Config, make_env: MakeEnv, seed: int, steps: int
+    policy: DrQv2, config: Config, make_env: EnvFactory, seed: int, steps: int
 ) -> ExportedPolicy:
     """Weights are float32 whatever a GPU computed with: that is what other programs get, and what
     they are checked against."""

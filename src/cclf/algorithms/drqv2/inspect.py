@@ -14,7 +14,7 @@ from cclf.config import Config
 from cclf.data.replay import Replay
 from cclf.inspection.records import About, Gallery
 from cclf.inspection.samples import without_curiosity
-from cclf.types import Batch, MakeEnv
+from cclf.types import Batch, EnvFactory
 
 
 def gallery(
@@ -23,7 +23,7 @@ def gallery(
     learner: dict[str, Any],
     samples: int,
     env_steps: Tensor,
-    make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
+    make_env: EnvFactory,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
     agent, replay = load(config, learner, env_steps.device)
     return pixel_inspection.gallery(

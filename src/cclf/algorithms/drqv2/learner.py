@@ -10,7 +10,7 @@ from cclf.algorithms.drqv2.drqv2 import DrQv2, DrQv2Kernels, make_kernels
 from cclf.config import Config
 from cclf.training.agent import Agent
 from cclf.training.seeding import seeded_weights
-from cclf.types import EnvSpec, MakeEnv
+from cclf.types import EnvFactory, EnvSpec
 
 
 def make_drqv2(
@@ -26,7 +26,7 @@ def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> DrQv2
     return make_drqv2(config, spec.action_dim, device, compute)
 
 
-def make_learner(config: Config, device: torch.device, make_env: MakeEnv) -> OffPolicyLearner:
+def make_learner(config: Config, device: torch.device, make_env: EnvFactory) -> OffPolicyLearner:
     settings: Drqv2Config = config.algorithm
     return pixel_learner.make_learner(
         config,
@@ -46,7 +46,7 @@ def replay_size(config: Config, spec: EnvSpec) -> tuple[int, int]:
 def make_agent(
     config: Config,
     device: torch.device,
-    make_env: MakeEnv,
+    make_env: EnvFactory,
 ) -> Agent:
 
     def make_policy(spec: EnvSpec) -> DrQv2:

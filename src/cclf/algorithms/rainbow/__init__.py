@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
 
 class RainbowAlgorithm(BaseAlgorithm):
@@ -37,14 +37,14 @@ class RainbowAlgorithm(BaseAlgorithm):
     def task_defaults(self, task: str) -> Defaults:
         return of_task(task)
 
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(self, config: Config, device: torch.device, make_env: EnvFactory) -> Learner:
         return self.make_learners([config], device, make_env, [None])[0]
 
     def make_learners(
         self,
         configs: Sequence[Config],
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         resume_steps: Sequence[int | None],
     ) -> Sequence[Learner]:
         from cclf.algorithms.rainbow.learner import make_learners
@@ -55,7 +55,7 @@ class RainbowAlgorithm(BaseAlgorithm):
         self,
         config: Config,
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,
     ) -> Agent:
         from cclf.algorithms.rainbow.learner import make_agent
@@ -63,7 +63,7 @@ class RainbowAlgorithm(BaseAlgorithm):
         return make_agent(config, device, make_env, evaluation_workers)
 
     def make_evaluation_workers(
-        self, config: Config, device: torch.device, make_env: MakeEnv, num_runs: int
+        self, config: Config, device: torch.device, make_env: EnvFactory, num_runs: int
     ) -> EvaluationWorkers | None:
         from cclf.algorithms.rainbow.learner import make_evaluators
 
@@ -75,7 +75,7 @@ class RainbowAlgorithm(BaseAlgorithm):
         return ReplaySize(*replay_size(config, spec))
 
     def export_policy(
-        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+        self, policy: Any, config: Config, make_env: EnvFactory, seed: int, num_steps: int
     ) -> ExportedPolicy:
         from cclf.algorithms.rainbow.export import export_policy
 
@@ -88,7 +88,7 @@ class RainbowAlgorithm(BaseAlgorithm):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
     ) -> Gallery:
         from cclf.algorithms.rainbow.inspect import gallery
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from cclf.algorithms.rainbow.games import BatchedLearner
-    from cclf.types import MakeEnv
+    from cclf.types import EnvFactory
 
 ACTIONS = 18  # the most a game has
 PARITY_RUNS, PARITY_UPDATES = 3, 8
@@ -35,26 +35,25 @@ GAME_TURNS = 200
 
 
 class NullGame:
-    """A game that takes no time: an Atari game's shapes and nothing behind them."""
+    """An environment that takes no time: the shapes of an Atari game and blank frames."""
 
-    def __init__(self, pixels: int, frame_stack: int):
+    def __init__(self, pixels: int):
         import numpy as np
 
         from cclf.types import EnvSpec, EnvStep
 
         self.spec = EnvSpec((1, pixels, pixels), 1, 4, None, num_actions=ACTIONS)
-        self.stack = np.zeros((frame_stack, pixels, pixels), np.uint8)
-        self.raw_reward, self.game_over = 0.0, False
-        self._outcome = EnvStep(self.stack[-1:], 0.0, terminated=False, truncated=False)
+        self._frame = np.zeros((1, pixels, pixels), np.uint8)
+        self._step = EnvStep(self._frame, 0.0, terminated=False, truncated=False)
 
     def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002
-        return self.stack[-1:]
+        return self._frame
 
     def step(self, action: int) -> Any:  # noqa: ARG002
-        return self._outcome
+        return self._step
 
-    def picture(self) -> Any:
-        return self.stack[-1]
+    def render(self) -> Any:
+        return self._frame[0]
 
     def close(self) -> None:
         pass
@@ -62,8 +61,8 @@ class NullGame:
     def state_dict(self) -> dict[str, Any]:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+    def load_state_dict(self, state: dict[str, Any]) -> bool:  # noqa: ARG002
+        return False
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Options:
 FIGURE, UNIT = "median_ms", "ms per update of one run"
 
 
-def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
+def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:
     """Updates per second of each method, alone and in stacks of these sizes."""
     from cclf.storage.provenance import origin
     from cclf.training import devices
@@ -164,9 +163,7 @@ def _stack(
             replace(config, run=replace(config.run, cuda_graphs=False, compile=False))
             for config in configs
         ]
-    games = [
-        partial(NullGame, config.env.frame_pixels, config.env.frame_stack) for config in configs
-    ]
+    games = [partial(NullGame, config.env.frame_pixels) for config in configs]
     stack = make_game_stack(configs, device, games=games)
     replay = stack.replay
     random = torch.Generator(replay.device).manual_seed(0)
@@ -255,7 +252,7 @@ def _milliseconds(call: Any, rounds: int, device: "torch.device") -> float:
     return (time.perf_counter() - started) * 1e3 / rounds
 
 
-def _game_speed(make_env: "MakeEnv", names: Sequence[str]) -> float | None:
+def _game_speed(make_env: "EnvFactory", names: Sequence[str]) -> float | None:
     """Agent steps per second of this machine under random actions, these games in a process per
     core; None without ale-py.
 

@@ -10,7 +10,7 @@ import torch
 from cclf import presets
 from cclf.algorithms.rainbow.learner import make_agent
 from cclf.training.agent import Agent
-from cclf.types import MakeEnv
+from cclf.types import EnvFactory
 
 
 def set_idle_priority() -> None:
@@ -24,7 +24,7 @@ def set_idle_priority() -> None:
 
 
 class EvaluationWorker:
-    def __init__(self, make_env: MakeEnv) -> None:
+    def __init__(self, make_env: EnvFactory) -> None:
         set_idle_priority()
         self._make_env = make_env
         torch.set_num_threads(1)

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from cclf.algorithms.rainbow.learner import make_rainbow
 from cclf.algorithms.rainbow.turn import RainbowRun
 from cclf.config import Config
-from cclf.types import ExportedPolicy, MakeEnv
+from cclf.envs.frame_stack import StackedEnv
+from cclf.types import EnvFactory, ExportedPolicy
 
 
 class QNetwork(nn.Module):
@@ -30,12 +31,13 @@ class QNetwork(nn.Module):
 
 
 def export_policy(
-    policy: RainbowRun, config: Config, make_env: MakeEnv, seed: int, steps: int
+    policy: RainbowRun, config: Config, make_env: EnvFactory, seed: int, steps: int
 ) -> ExportedPolicy:
-    random, game, seen = np.random.default_rng(seed), make_env(config, seed, True), []
+    random, seen = np.random.default_rng(seed), []
+    game = StackedEnv(make_env(config, seed, True), config.env.frame_stack)
     game.reset(seed)
     for _ in range(steps):
-        seen.append(game.stack.copy())
+        seen.append(game.stack)
         step = game.step(int(random.integers(policy.num_actions)))
         if step.terminated or step.truncated:
             game.reset()

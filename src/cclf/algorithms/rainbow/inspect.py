@@ -37,7 +37,7 @@ from cclf.inspection.samples import (
 )
 from cclf.storage.safe_loading import check_same_structure, load_state
 from cclf.training.seeding import derive
-from cclf.types import GameBatch, MakeEnv
+from cclf.types import EnvFactory, GameBatch
 
 
 def gallery(
@@ -46,7 +46,7 @@ def gallery(
     learner: dict[str, Any],
     samples: int,
     env_steps: Tensor,
-    make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
+    make_env: EnvFactory,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
     draws, rainbow, replay = load(config, learner, env_steps.device)
 

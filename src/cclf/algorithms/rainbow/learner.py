@@ -24,13 +24,13 @@ from cclf.training.evaluation import EvaluationSteps, evaluate_games
 from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.seeding import derive, seeded_weights
 from cclf.training.workers import EnvPool, EnvWorkers, LocalEnvs, anonymous_file
-from cclf.types import EnvSpec, Game, MakeEnv
+from cclf.types import Env, EnvFactory, EnvSpec
 
 
 def make_learners(
     configs: Sequence[Config],
     device: torch.device,
-    make_env: MakeEnv,
+    make_env: EnvFactory,
     resume_points: Sequence[int | None],
 ) -> list[RainbowLearner | RunHandle]:
     """Runs that go on from the same step are stacked: they learn as one.
@@ -51,10 +51,10 @@ def make_learners(
 
 
 def make_learner(
-    config: Config, device: torch.device, make_game: Callable[[], Game]
+    config: Config, device: torch.device, make_game: Callable[[], Env]
 ) -> RainbowLearner:
     """One run by itself."""
-    player = EpisodicGame(make_game())
+    player = EpisodicGame(make_game(), config.env.frame_stack)
     algorithm = make_rainbow_run(config, num_actions(player.spec), device)
     replay = make_replay_of_runs([config], player.spec, device)
     return RainbowLearner(player, algorithm, replay, config.run.log_every_agent_steps)
@@ -96,7 +96,7 @@ def make_rainbow_stack(
 def make_game_stack(
     configs: Sequence[Config],
     device: torch.device,
-    games: Sequence[Callable[[], Game]],
+    games: Sequence[Callable[[], Env]],
     workers: int = 0,
 ) -> BatchedLearner:
     """Runs that differ in task and seed alone and move in step; each plays one of `games`."""
@@ -114,11 +114,11 @@ def make_game_stack(
 
 
 def make_game_workers(
-    config: Config, games: Sequence[Callable[[], Game]], workers: int
+    config: Config, games: Sequence[Callable[[], Env]], workers: int
 ) -> GameWorkers:
     """In as many processes; with none, here."""
     shares = _split_evenly(games, workers or 1)
-    tables = [partial(GameGroup, share) for share in shares]
+    tables = [partial(GameGroup, share, config.env.frame_stack) for share in shares]
     memory = anonymous_file()
     pool: EnvPool = (
         EnvWorkers(tables, workers, config.task, shared=[memory.fileno()])
@@ -160,8 +160,8 @@ def num_game_workers(runs: int, device: torch.device) -> int:
 
 
 def _split_evenly(
-    makes: Sequence[Callable[[], Game]], shares: int
-) -> list[Sequence[Callable[[], Game]]]:
+    makes: Sequence[Callable[[], Env]], shares: int
+) -> list[Sequence[Callable[[], Env]]]:
     """Cut into `shares` runs of neighbours, as even as can be."""
     bounds = [len(makes) * share // shares for share in range(shares + 1)]
     return [makes[first:last] for first, last in pairwise(bounds)]
@@ -193,17 +193,17 @@ def replay_size(config: Config, spec: EnvSpec) -> tuple[int, int]:
 def make_agent(
     config: Config,
     device: torch.device,  # noqa: ARG001
-    make_env: MakeEnv,
+    make_env: EnvFactory,
     evaluators: EvaluationWorkers | None = None,
 ) -> Agent:
     """On the CPU whatever the training runs on: the network is small, and scores are the same."""
     settings: RainbowConfig = config.algorithm
-    game = make_env(config, 0, True)
+    game, frame_stack = make_env(config, 0, True), config.env.frame_stack
     player = make_rainbow_run(config, num_actions(game.spec), torch.device("cpu"))
 
     def rounds(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if evaluators is None:
-            return evaluate_games(game, player, seeds, settings.epsilon_eval, record)
+            return evaluate_games(game, player, seeds, settings.epsilon_eval, frame_stack, record)
         weights = {
             name: value.numpy().copy() for name, value in player.network.state_dict().items()
         }
@@ -216,14 +216,16 @@ def make_agent(
         if not record:
             return result
         # The first again, for its pictures.
-        seen = yield from evaluate_games(game, player, seeds[:1], settings.epsilon_eval, record)
+        seen = yield from evaluate_games(
+            game, player, seeds[:1], settings.epsilon_eval, frame_stack, record
+        )
         return result._replace(pictures=seen.pictures)
 
     return Agent(player, rounds, game.close, game.spec)
 
 
 def make_evaluators(
-    config: Config, device: torch.device, make_env: MakeEnv, runs: int
+    config: Config, device: torch.device, make_env: EnvFactory, runs: int
 ) -> EvaluationWorkers | None:
     """Processes that play the evaluation episodes of all `runs`; None where this one plays them."""
     from cclf.algorithms.rainbow.evaluation_worker import EvaluationWorker

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cclf.envs.frame_stack import StackedEnv
 from cclf.storage.safe_loading import check_same_structure
-from cclf.types import EnvSpec, Game
+from cclf.types import Env, EnvSpec
 
 
 class GameStep(NamedTuple):
@@ -25,8 +26,8 @@ class GameStep(NamedTuple):
 class EpisodicGame:
     """One game, whose next episode begins as soon as one has ended."""
 
-    def __init__(self, game: Game):
-        self.game, self.spec = game, game.spec
+    def __init__(self, env: Env, frame_stack: int):
+        self.game, self.spec = StackedEnv(env, frame_stack), env.spec
         self.begun = False
         self.game_return = 0.0
 
@@ -39,8 +40,8 @@ class EpisodicGame:
 
     def play(self, action: int) -> GameStep:
         step, finished = self.game.step(action), None
-        self.game_return += self.game.raw_reward
-        if self.game.game_over:
+        self.game_return += step.unclipped_reward
+        if step.game_over:
             finished, self.game_return = self.game_return, 0.0
         ended = step.terminated or step.truncated
         if ended:
@@ -56,7 +57,7 @@ class EpisodicGame:
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Whether the episode goes on: a game that cannot be brought back begins a new one."""
         check_same_structure(self._progress() | {"game": None}, state, "env of games")
-        lost = self.game.load_state_dict(state["game"]) is False
+        lost = not self.game.load_state_dict(state["game"])
         self.begun = state["begun"] and not lost
         self.game_return = 0.0 if lost else state["game_return"]
         return self.begun
@@ -101,8 +102,8 @@ class SharedBuffer(NamedTuple):
 class GameGroup:
     """Several games, of runs of a stack, at their part of a board."""
 
-    def __init__(self, makes: Sequence[Callable[[], Game]]):
-        self.players = [EpisodicGame(make()) for make in makes]
+    def __init__(self, makes: Sequence[Callable[[], Env]], frame_stack: int):
+        self.players = [EpisodicGame(make(), frame_stack) for make in makes]
         self.specs: list[EnvSpec] = [player.spec for player in self.players]
 
     def sit(

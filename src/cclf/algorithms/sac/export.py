@@ -7,7 +7,7 @@ from cclf.algorithms.common import pixel_export
 from cclf.algorithms.sac.learner import make_sac
 from cclf.algorithms.sac.sac import SAC, make_kernels
 from cclf.config import Config
-from cclf.types import ExportedPolicy, MakeEnv
+from cclf.types import EnvFactory, ExportedPolicy
 
 
 class PixelPolicy(nn.Module):
@@ -45,7 +45,7 @@ class StatePolicy(nn.Module):
 
 
 def export_policy(
-    policy: SAC, config: Config, make_env: MakeEnv, seed: int, steps: int
+    policy: SAC, config: Config, make_env: EnvFactory, seed: int, steps: int
 ) -> ExportedPolicy:
     """Weights are float32 whatever a GPU computed with: that is what other programs get, and what
     they are checked against."""

@@ -17,7 +17,7 @@ from cclf.errors import ConfigError
 from cclf.inspection.records import About, Gallery
 from cclf.inspection.samples import without_curiosity
 from cclf.storage.safe_loading import check_same_structure
-from cclf.types import Batch, MakeEnv
+from cclf.types import Batch, EnvFactory
 
 
 def gallery(
@@ -26,7 +26,7 @@ def gallery(
     learner: dict[str, Any],
     samples: int,
     env_steps: Tensor,
-    make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
+    make_env: EnvFactory,  # noqa: ARG001 (replay holds what is looked at)
 ) -> Gallery:
     if config.env.observe != "pixels":
         raise ConfigError(

@@ -12,7 +12,7 @@ from cclf.algorithms.sac.sac import SAC, SacKernels, make_kernels
 from cclf.config import Config
 from cclf.training.agent import Agent
 from cclf.training.seeding import seeded_weights
-from cclf.types import EnvSpec, MakeEnv
+from cclf.types import EnvFactory, EnvSpec
 
 replay_size = pixel_learner.replay_size
 
@@ -35,7 +35,7 @@ def make_algorithm(config: Config, spec: EnvSpec, device: torch.device) -> SAC:
     return make_sac(config, spec.action_dim, device, compute, spec.state_dim)
 
 
-def make_learner(config: Config, device: torch.device, make_env: MakeEnv) -> OffPolicyLearner:
+def make_learner(config: Config, device: torch.device, make_env: EnvFactory) -> OffPolicyLearner:
     settings: SacConfig = config.algorithm
     cycle = math.lcm(settings.actor_every_updates, settings.target_every_updates)
     return pixel_learner.make_learner(config, device, make_env, make_algorithm, cycle)
@@ -44,7 +44,7 @@ def make_learner(config: Config, device: torch.device, make_env: MakeEnv) -> Off
 def make_agent(
     config: Config,
     device: torch.device,
-    make_env: MakeEnv,
+    make_env: EnvFactory,
 ) -> Agent:
 
     def make_policy(spec: EnvSpec) -> SAC:
