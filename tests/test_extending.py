@@ -457,7 +457,7 @@ BAD = {
     "no such play of a suite": (
         "suites",
         SUITE.replace('"discrete"', '"discreet"'),
-        "which is 'discreet' to a learner: use one of",
+        "which has tasks of the kind 'discreet': use one of",
     ),
     "a task of another suite": (
         "suites",

@@ -17,7 +17,7 @@ from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands.options import limit_openmp_spinning
 from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
 from cclf.console import say
-from cclf.envs.registry import refuse_unnamed
+from cclf.envs.registry import require_task_name
 from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def train(
         validation.to_python_number(seed),
         {name: validation.to_python_number(changes[name]) for name in changes},
     )
-    refuse_unnamed(task)
+    require_task_name(task)
     for name, value in (("method", method), ("base", base), ("size", size)):
         validation.validate_value(name, value, str | None)
     validation.validate_value("seed", seed, validation.Seed)

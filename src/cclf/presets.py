@@ -214,7 +214,7 @@ def validate_names(config: Config) -> None:
     """Of a config that somebody wrote: they name a folder to be made. No environment is looked at,
     which could import code, so of some tasks it is not known here whether the base can play them."""
     task, base = find_task(config.task), find_algorithm(config.base)
-    if not suite_of(task.name).facts:
+    if not suite_of(task.name).inspect_env:
         select_algorithm(task.name, base.name)
     find_method(config.method_name, base)
     find_profile(config.profile, base)

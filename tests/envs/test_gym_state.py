@@ -159,16 +159,16 @@ def test_other_actions_are_refused(name):
 
 def test_the_first_line_of_a_run_says_what_is_learned_from():
     facts = gymnasium_env.inspect_env("cclf-state/Named-v0")
-    assert facts.play == "continuous"
-    assert facts.state_remark == "gives no images but Dict: learning from 3 numbers of state"
-    assert facts.remark == (
+    assert facts.kind == "continuous"
+    assert facts.state_note == "gives no images but Dict: learning from 3 numbers of state"
+    assert facts.note == (
         "gives no images but Dict: learning from its rendered pictures (--observe state: from its "
         "numbers)"
     )
-    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Choice-v0").remark, (
+    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Choice-v0").note, (
         "Rainbow cannot"
     )
-    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Growing-v0").remark
+    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Growing-v0").note
 
 
 @pytest.mark.parametrize("name", ["Vector", "Silent"])

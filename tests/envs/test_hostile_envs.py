@@ -456,7 +456,7 @@ def test_minigrid_of_gymnasium_is_learned_from_pictures_and_its_own_suite_is_nam
     pytest.importorskip("minigrid")
     code, _, err = cclf("train", "gym/minigrid:MiniGrid-Empty-5x5-v0", "--dry-run")
     assert (code, err) == (0, "")
-    assert gymnasium_env.inspect_env("minigrid:MiniGrid-Empty-5x5-v0").remark == (
+    assert gymnasium_env.inspect_env("minigrid:MiniGrid-Empty-5x5-v0").note == (
         "gives no images but Dict: learning from its rendered pictures, or learn "
         "minigrid/Empty-5x5; imports the Python module minigrid"
     )

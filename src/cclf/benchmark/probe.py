@@ -120,9 +120,9 @@ def main(seconds: float, start_limit_seconds: float, render_limit_seconds: float
     """The child."""
     faulthandler.dump_traceback_later(start_limit_seconds, exit=True)
     try:
-        from cclf.envs.dmc import make_dmc
+        from cclf.envs.dmc import DeepMindControl
 
-        env = make_dmc(TASK, FRAME_PIXELS, 1, 0)
+        env = DeepMindControl(TASK, FRAME_PIXELS, 1, 0)
         print(READY, flush=True)
         sys.stdin.read()  # until the parent closes it
         faulthandler.dump_traceback_later(render_limit_seconds, exit=True)

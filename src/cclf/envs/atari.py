@@ -274,6 +274,6 @@ def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Atar
     )
 
 
-def refuse_unknown(name: str, env: EnvConfig) -> None:
+def validate(name: str, env: EnvConfig) -> None:
     """A game is made in milliseconds."""
     make(name, env, 0).close()

@@ -12,12 +12,11 @@ class TaskEnvs:
     def __call__(self, config: Config, seed: int, evaluation: bool = False) -> Env:
         validate_observation(config.task, config.env.observe)
         suite, name = suite_of(config.task), config.task.partition("/")[2]
-        env: Env = suite.make(name, config.env, seed, evaluation)
-        return NamedEnv(config.task, env)
+        return NamedEnv(config.task, suite.make(name, config.env, seed, evaluation))
 
     def vector(self, config: Config, num_envs: int, seed: int) -> VectorEnv:
         name = config.task.partition("/")[2]
-        env: VectorEnv = suite_of(config.task).make(name, num_envs, seed)
+        env = suite_of(config.task).make_vector(name, num_envs, seed)
         return NamedVectorEnv(config.task, env)
 
 
@@ -26,6 +25,5 @@ make_env: EnvFactory = TaskEnvs()
 
 def validate_task(config: Config) -> None:
     """Raise ConfigError if no environment can be made of a task that this package does not list."""
-    suite = suite_of(config.task)
-    if suite.check and config.task not in known_tasks():
-        suite.call(suite.check, config.task.partition("/")[2], config.env)
+    if config.task not in known_tasks():
+        suite_of(config.task).validate_env(config.task.partition("/")[2], config.env)
