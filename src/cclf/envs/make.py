@@ -1,9 +1,15 @@
 """The environments of a config. Imports no torch, since worker processes make environments too."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from cclf.config import Config
 from cclf.envs.named_calls import NamedEnv, NamedVectorEnv
 from cclf.envs.registry import known_tasks, suite_of, validate_observation
-from cclf.types import Env, EnvFactory, VectorEnv
+
+if TYPE_CHECKING:
+    from cclf.types import Env, EnvFactory, VectorEnv
 
 
 class TaskEnvs:

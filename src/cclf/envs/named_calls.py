@@ -1,17 +1,21 @@
 """Calls of environments, whose exceptions become one line that names the environment."""
 
+from __future__ import annotations
+
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import ParamSpec, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
-from cclf.types import Action, Env, EnvStep, StateDict, VectorEnv, VectorStep
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cclf.types import Action, Env, EnvStep, StateDict, VectorEnv, VectorStep
 
 MESSAGE_LENGTH = 300  # longer messages are cut; the traceback is complete
 
