@@ -548,7 +548,7 @@ def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
     gallery = curate(folder, 16, CPU)
     assert len(gallery.priorities) == 30
     newest = learner.replay.head
-    live = [slot for slot in range(learner.replay.slots) if learner.replay.live[slot]]
+    live = [slot for slot in range(learner.replay.slots) if learner.replay.valid[slot]]
     ages = {
         (newest - slot) % learner.replay.slots: float(learner.replay.priorities[slot])
         for slot in live

@@ -265,7 +265,7 @@ def test_replay_keeps_every_bit_of_a_number():
     transitions, size = replay_size(config)
     held = [getattr(learner.replay, name) for name in learner.replay._TENSORS]
     assert transitions == 20
-    assert size == sum(tensor.nbytes for tensor in held) + learner.replay.live.nbytes
+    assert size == sum(tensor.nbytes for tensor in held) + learner.replay.valid.nbytes
     learner.close()
 
 

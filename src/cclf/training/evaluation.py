@@ -187,7 +187,7 @@ def _actions(
     for episode, stack in stacks.items():
         batch[episode] = torch.from_numpy(stack)
     chosen = AsyncHostCopy(policy.evaluation_action(batch.to(device, non_blocking=True)))
-    while not chosen.arrived():  # an update of the training may be before it on the GPU
+    while not chosen.ready():  # an update of the training may be before it on the GPU
         yield ()
     actions = chosen.numpy()
     return {episode: actions[episode] for episode in stacks}

@@ -188,7 +188,7 @@ def _remarks(looks: InspectionAdapter, table: dict[str, np.ndarray]) -> list[str
 
 
 def _memory(looks: InspectionAdapter, replay: Replay) -> Memory:
-    live = np.flatnonzero(replay.live)
+    live = np.flatnonzero(replay.valid)
     return Memory(
         live,
         replay.priorities.numpy()[live],
