@@ -27,9 +27,9 @@ KINDS = {
     **{f"bench {name}": kind for name, kind in bench.OPTIONS.items()},
     **{f"train: {base.name}": base.settings_type for base in algorithms().values()},
     **{
-        f"bench {base.name}": base.part("bench").Options
+        f"bench {base.name}": benchmark.options
         for base in algorithms().values()
-        if base.has("bench")
+        if (benchmark := base.benchmark())
     },
     "sweep: machines": Where,
     "train: environment": EnvConfig,

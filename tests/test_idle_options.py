@@ -13,7 +13,7 @@ import torch
 
 from cclf import presets, validation
 from cclf.algorithms.registry import algorithms, make_agent, make_learner
-from cclf.config import Config, EnvConfig, MethodConfig
+from cclf.config import CURIOSITIES, Config, EnvConfig, MethodConfig
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options
 from cclf.validation import METHOD_RULES
@@ -82,6 +82,8 @@ def the_config(base: str, method: str) -> Config:
 
 def other_values(name: str, kind: object, value: object) -> list[object]:
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if name == "curiosity":
+        return [measure for measure in CURIOSITIES if measure != value]
     if get_origin(kind) is Literal:
         return [choice for choice in get_args(kind) if choice != value]
     if isinstance(value, bool):
@@ -300,7 +302,7 @@ def test_rules_name_options_that_exist():
     for base in algorithms().values():
         known = {
             name
-            for kind in (EnvConfig, MethodConfig, base.settings)
+            for kind in (EnvConfig, MethodConfig, base.settings_type)
             for name in validation.field_types(kind)
         }
-        assert set(base.settings.rules) | set(METHOD_RULES) <= known
+        assert set(base.settings_type.rules) | set(METHOD_RULES) <= known

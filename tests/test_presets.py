@@ -96,8 +96,8 @@ def test_the_adam_moments_of_the_table():
         algorithm=replace(config.algorithm, hidden_dim=8),
     )
     sac = make_sac(small, 6, torch.device("cpu"))
-    rates = {name: optimiser.settings["lr"] for name, optimiser in sac.optimizers.items()}
-    betas = {name: optimiser.settings["betas"] for name, optimiser in sac.optimizers.items()}
+    rates = {name: optimizer.lr for name, optimizer in sac.optimizers.items()}
+    betas = {name: optimizer.betas for name, optimizer in sac.optimizers.items()}
     assert rates == {"critic": 2e-4, "actor": 2e-4, "contrastive": 2e-4, "temperature": 1e-4}
     assert betas.pop("temperature") == (0.5, 0.999)
     assert set(betas.values()) == {(0.9, 0.999)}

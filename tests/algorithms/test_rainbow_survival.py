@@ -191,13 +191,13 @@ def test_a_run_whose_evaluation_outlasts_the_stop_does_not_part_from_the_others(
 ):
     """Beside training it stays at the checkpoint of the moment it began at, while others are saved
     where they are."""
-    leave = loop.TrainingRun.leave
+    save_and_close = loop.TrainingRun.save_and_close
     with monkeypatch.context() as patch:
         patch.setattr(BatchedLearner, "learn", signalled(BatchedLearner.learn, 17))
         patch.setattr(
             loop.TrainingRun,
-            "leave",
-            lambda self, *rest: None if self.learner.index else leave(self, *rest),
+            "save_and_close",
+            lambda self, *rest: None if self.learner.index else save_and_close(self, *rest),
         )
         assert train(tmp_path)[0] == 75
     assert (newest(tmp_path, 1), newest(tmp_path, 2)) == (17, 12)

@@ -40,7 +40,7 @@ def run_both(folders, happened=lambda: False, configs=CONFIGS):
     prepared = []
     for config, folder, learner, point in zip(configs, folders, learners, points, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
-        training, _, agent = make_training(config, folder, CPU, 2, learner)
+        training, _, agent = make_training(config, folder, CPU, learner)
         training.checkpoints.rewind(point)
         training.resume()
         if not training.finished:

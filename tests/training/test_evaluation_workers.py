@@ -89,7 +89,7 @@ def test_workers_play_what_this_process_would_play(make):
     seeds = [3, 4, 5]
     here = make_agent(config, CPU)
     evaluators = make(partial(EvaluationWorker, make_env), 2)
-    elsewhere = make_agent(config, CPU, evaluators=evaluators)
+    elsewhere = make_agent(config, CPU, evaluators)
     for value in here.policy.parameters().values():
         value.add_(0.05)
     elsewhere.policy.networks.load_state_dict(here.policy.networks.state_dict())

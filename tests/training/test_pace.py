@@ -1,12 +1,9 @@
 """The warning that a run would take days: from the speed of learning alone, once."""
 
 import pytest
-import torch
 
-from cclf import presets
 from cclf.training.pace import Pace
 from cclf.training.progress import Progress
-from cclf.training.trainer import what_helps
 
 DAY = 86_400.0
 
@@ -82,16 +79,7 @@ def test_steps_without_an_update_count_once_it_learns():
     assert left == pytest.approx(1e6, rel=0.05)
 
 
-def test_the_line_names_what_helps(capsys):
-    config = presets.resolve("dmc/cartpole-swingup")
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert what_helps(config, cpu) == "fewer --env-steps, --size small, a GPU would help"
-    assert what_helps(config, gpu) == "fewer --env-steps, --size small would help"
-    small = presets.resolve("dmc/cartpole-swingup", size="small")
-    assert what_helps(small, cpu) == "fewer --env-steps, a GPU would help"
-    assert what_helps(presets.resolve("minigrid/Empty-16x16"), cpu) == (
-        "fewer --env-steps would help"
-    )
+def test_the_warning_is_printed_for_one_run_of_several(capsys):
     for seed, shows_life in ((1, False), (2, True)):  # runs of one process go at one pace
         progress = Progress(
             10**9, 0, 0, label=f"seed {seed}: ", if_slow="a GPU would help", shows_life=shows_life

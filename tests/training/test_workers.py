@@ -29,7 +29,7 @@ from cclf.training.workers import WORKER_LOST, EnvWorkers, LocalEnvs, anonymous_
 from faulty_envs import Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
 CONFIG = tiny_config()
 SEEDS = [11, 22, 33]
@@ -251,24 +251,22 @@ def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
 
 
 @pytest.mark.parametrize(
-    ("device", "asked", "runs", "episodes", "expected"),
+    ("device", "eval_workers", "episodes", "expected"),
     [
-        ("cpu", None, 1, 10, 0),
-        ("cuda", None, 1, 10, 10),
-        ("cuda", None, 1, 20, 16),
-        ("cuda", None, 3, 10, 5),
-        ("cuda", None, 40, 10, 1),
-        ("cuda", 0, 1, 10, 0),
-        ("cpu", 4, 1, 10, 4),
-        ("cpu", 40, 1, 10, 10),
+        ("cpu", None, 10, 0),
+        ("cuda", None, 10, 10),
+        ("cuda", None, 20, 16),
+        ("cuda", 0, 10, 0),
+        ("cpu", 4, 10, 4),
+        ("cpu", 40, 10, 10),
     ],
 )
-def test_how_many_workers_there_are_unless_told(
-    monkeypatch, device, asked, runs, episodes, expected
+def test_num_eval_workers_by_device_and_option(
+    monkeypatch, device, eval_workers, episodes, expected
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    config = tiny_config(eval_workers=asked, eval_episodes=episodes)
-    assert num_eval_workers(config, torch.device(device), runs) == expected
+    config = tiny_config(eval_workers=eval_workers, eval_episodes=episodes)
+    assert num_eval_workers(config, torch.device(device)) == expected
 
 
 # --- faults
@@ -532,25 +530,6 @@ def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(
     assert checkpoint.load(folder / "checkpoint")["agent_steps"] == saved
     assert train(tmp_path, BESIDE)[0] == 0
     assert_same_folder(folder, undisturbed)
-
-
-def test_of_several_runs_the_one_that_fails_leaves_alone(tmp_path, undisturbed, monkeypatch):
-    faulty = iter([partial(Faulty, "raise", "step", 5)])
-    words = ["train", *tiny_options(BESIDE), "--with-seeds", "2", "--out", tmp_path]
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            pixel_learner,
-            "EnvWorkers",
-            lambda makes, *rest: EnvWorkers([next(faulty, makes[0])] * len(makes), *rest),
-        )
-        code, out, err = cclf(*words)
-    first, second = (tmp_path / replace(BESIDE, seed=seed).run_name() for seed in (1, 2))
-    assert (code, out) == (1, f"{second}\n")
-    assert "a joint broke" in err
-    assert [row["env_steps"] for row in rows(second / "eval.csv")] == ["30", "60"]
-    assert rows(first / "eval.csv") == []
-    assert cclf(*words)[0] == 0
-    assert_same_folder(first, undisturbed)
 
 
 # --- what TensorBoard shows
