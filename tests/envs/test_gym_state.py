@@ -256,7 +256,7 @@ def test_a_run_that_was_stopped_ends_where_an_undisturbed_one_does(tmp_path):
 def test_replay_keeps_every_bit_of_a_number():
     config = tiny_state(env_steps=20)
     learner = make_learner(config, CPU)
-    env = make(seed=learner.env.unwrapped._recorder._random.bit_generator.seed_seq.entropy)
+    env = make(seed=learner.env._recorder._random.bit_generator.seed_seq.entropy)
     seen = [env.reset()]
     for step in range(5):
         learner.step(step)

@@ -1,9 +1,8 @@
-"""Atari games straight from the emulator (ale-py), with the preprocessing of CURL's Rainbow bit for
-bit; rules in docs/atari.md.
+"""Atari games by the emulator (ale-py), bitwise equal to the preprocessing of CURL's Rainbow; see
+docs/atari.md.
 
-A step presses one action for four raw frames. What is seen is the brighter of the last two, each
-shrunk first; a game begins after 0 to 29 frames of waiting; a lost life may end an episode without
-ending the game.
+A step repeats one action for four raw frames. Its frame is the maximum of the last two, each resized
+first. A game begins after 0 to 29 no-ops. A lost life may end an episode without ending the game.
 """
 
 import contextlib
@@ -21,14 +20,14 @@ from cclf.storage.safe_loading import check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
 Bytes = NDArray[np.uint8]
-NOOP = 0  # the emulator's number for pressing nothing
-MAX_NOOPS = 30  # a game begins after 0 to 29 raw frames of it
+NOOP = 0  # the emulator's action that does nothing
+MAX_NOOPS = 30  # exclusive: a game begins after 0 to 29 of them
 
 
 class AreaResize:
-    """Grey screens to squares, bit-equal to OpenCV's `resize(..., INTER_LINEAR)` of bytes. Each
-    output pixel mixes 2x2 of the screen with weights of 11 bits; p runs along a row, and h is
-    what the first pass leaves of a row:
+    """Resizes gray screens to squares, bitwise equal to OpenCV's `resize(..., INTER_LINEAR)` of
+    uint8. Each output pixel is a weighted mean of 2x2 pixels with weights of 11 bits; p is a row of
+    the screen, and h the result of the first pass along it:
 
         h = (2048 - r) p[x] + r p[x+1]        out = ( (2048 - d) (h[y] >> 4) >> 16  +  d (h[y+1] >> 4) >> 16  +  2 ) >> 2
     """
@@ -37,14 +36,14 @@ class AreaResize:
         left, right_weight = _interpolation_weights(width, pixels)
         top, lower_weight = _interpolation_weights(height, pixels)
         self._area = height * width
-        # Fetching single pixels takes longest, so p[x] and p[x+1] are fetched as one 16-bit number.
-        # Those at odd places come from a copy of the screen that is shifted by one byte.
+        # Gathering pixels takes most of the time, so p[x] and p[x+1] are gathered as one 16-bit
+        # number. For odd x it comes from a copy of the screen that is shifted by one byte.
         self._twice = np.zeros(2 * self._area, np.uint8)
         self._pairs = self._twice.view("<u2")
-        self.screen = self._twice[: self._area].reshape(height, width)  # to be drawn on
+        self.screen = self._twice[: self._area].reshape(height, width)  # the input
         start = np.stack([top, top + 1])[:, :, None] * width + left  # (2, P, P)
-        self._place = start // 2 + start % 2 * (self._area // 2)
-        # Weights are spread out to (2, P, P): broadcasting would take twice the time.
+        self._index = start // 2 + start % 2 * (self._area // 2)
+        # Weights have the full shape (2, P, P): broadcasting would take twice the time.
         weights = (
             2048 - right_weight,
             right_weight,
@@ -55,9 +54,9 @@ class AreaResize:
         )
 
     def __call__(self) -> Bytes:
-        """What is on `screen` now, shrunk."""
+        """The contents of `screen`, resized to (P, P)."""
         self._twice[self._area : -1] = self._twice[1 : self._area]
-        pairs = self._pairs.take(self._place)
+        pairs = self._pairs.take(self._index)
         rows = (pairs & 255).astype(np.int32)
         rows *= self._left
         right = (pairs >> 8).astype(np.int32)
@@ -73,15 +72,15 @@ class AreaResize:
 
 
 def _interpolation_weights(size: int, pixels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each output pixel the first of its two input pixels, and the weight of the second, of
-    2048."""
+    """For each output pixel, the index of the first of its two input pixels, and the weight of the
+    second in units of 1 / 2048."""
     if not 0 < pixels <= size:
         raise ConfigError(
             f"frame_pixels={pixels} must be 1 to {size} on Atari: frames are shrunk, never enlarged"
         )
-    centre = (np.arange(pixels) + 0.5) * size / pixels - 0.5
-    first = np.minimum(np.floor(centre), size - 2)  # the last pixel has none after it
-    return first.astype(np.int64), np.rint(2048 * (centre - first)).astype(np.int64)
+    center = (np.arange(pixels) + 0.5) * size / pixels - 0.5
+    first = np.minimum(np.floor(center), size - 2)  # the last pixel has no successor
+    return first.astype(np.int64), np.rint(2048 * (center - first)).astype(np.int64)
 
 
 class AtariGame:
@@ -104,14 +103,14 @@ class AtariGame:
         self.game, path = _find_rom(name)
         self._state_from_bytes = ale_py.ALEState
         self._ale = ale_py.ALEInterface()
-        # the emulator draws nothing while actions are not sticky; no-ops are ours
+        # The emulator uses no random numbers: actions are not sticky, and no-ops are made here.
         self._ale.setInt("random_seed", 0)
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.setInt("frame_skip", 1)
         self._ale.setBool("color_averaging", False)
         self._ale.setInt("max_num_frames_per_episode", max_raw_frames_per_game)
         self._ale.loadROM(path)
-        self._switched_on = self._ale.cloneState(include_rng=True)
+        self._initial_state = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
         height, width = self._ale.getScreenDims()
         self._resize = AreaResize(height, width, frame_pixels)
@@ -125,12 +124,12 @@ class AtariGame:
         )
 
     def reset(self, seed: int | None = None) -> Bytes:
-        """After a lost life the game goes on with one frame of NOOP. Otherwise, and with a seed, a
-        new game begins."""
+        """Continue the game with one no-op after a lost life; otherwise, and with a seed, begin a new
+        game."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-            # Assault and KungFuMaster carry memory into the next game
-            self._ale.restoreState(self._switched_on)
+            # Assault and KungFuMaster keep some memory over a reset of the game.
+            self._ale.restoreState(self._initial_state)
             self._life_lost = False
         if self._life_lost:
             self._ale.act(NOOP)
@@ -147,19 +146,19 @@ class AtariGame:
                 self._ale.reset_game()
 
     def step(self, action: Action) -> EnvStep:
-        """`action` counts in the game's minimal action set. At the cap of raw frames a game counts
-        as terminated."""
-        pressed, lives_before = self._actions[self._checked(action)], self._ale.lives()
-        # black where a game ends before the last two frames
+        """`action` is an index of the minimal action set. A game that reaches the limit of raw frames
+        is terminated."""
+        ale_action, lives_before = self._actions[self._action_index(action)], self._ale.lives()
+        # stays black if the game ends before the last two raw frames
         reward, frame = 0, np.zeros(self.spec.frame_shape[1:], np.uint8)
         for frames_left in reversed(range(self._repeat)):
-            reward += self._ale.act(pressed)
+            reward += self._ale.act(ale_action)
             if frames_left < 2:
                 frame = np.maximum(frame, self._frame())
             if self._ale.game_over():
                 break
-        # No lives shown while the game goes on is no loss: BankHeist shows none during its last
-        # (once Q*bert, before its end).
+        # Zero lives in a game that is not over are no loss: BankHeist shows zero during its last life
+        # (and Q*bert once, before its end).
         lost, over = 0 < self._ale.lives() < lives_before, bool(self._ale.game_over())
         self._life_lost = self._life_loss_terminates and lost and not over
         raw = float(reward)
@@ -167,7 +166,7 @@ class AtariGame:
         ended = over or self._life_lost
         return EnvStep(frame[None], clipped, ended, False, raw, self._life_lost)
 
-    def _checked(self, action: Action) -> int:
+    def _action_index(self, action: Action) -> int:
         chosen = np.asarray(action).item()
         if not isinstance(chosen, int) or not 0 <= chosen < len(self._actions):
             raise ValueError(
@@ -180,21 +179,20 @@ class AtariGame:
         return self._resize()
 
     def render(self) -> Bytes:
-        """The screen in colour. A loaded state does not hold it: until the next step it shows what
-        was there before."""
+        """The screen, (H, W, 3). It is not part of a state: after loading one, it is outdated until
+        the next step."""
         return np.asarray(self._ale.getScreenRGB(), dtype=np.uint8)
 
     def close(self) -> None:
-        """Nothing to release; there so that every environment can be closed alike."""
+        """Nothing to release."""
 
     def state_dict(self) -> StateDict:
-        """All that decides what comes, in mid-game too. The emulator's own state is bytes that it
-        reads back itself: data, no program."""
+        """Everything that determines the following steps. The emulator's state is bytes of its own
+        format, which contain no code."""
+        emulator = self._ale.cloneState(include_rng=True).serialize()
         return {
             "game": self.game,
-            "emulator": np.frombuffer(
-                self._ale.cloneState(include_rng=True).serialize(), np.uint8
-            ).copy(),
+            "emulator": np.frombuffer(emulator, np.uint8).copy(),
             "random": self._random.bit_generator.state,
             "life_lost": self._life_lost,
         }
@@ -202,14 +200,10 @@ class AtariGame:
     def load_state_dict(self, state: StateDict) -> bool:
         if state["game"] != self.game:
             raise ConfigError(f"this state is of {state['game']}, not of {self.game}")
-        own = {
-            "game": self.game,
-            "emulator": np.zeros(0, np.uint8),
-            "random": self._random.bit_generator.state,
-        }
-        check_same_structure(own | {"life_lost": self._life_lost}, state, "env of atari")
-        # The emulator saves all but whether a picture is half drawn, which a new game and a frame
-        # set right (Q*bert).
+        own = self.state_dict() | {"emulator": np.zeros(0, np.uint8)}
+        check_same_structure(own, state, "env of atari")
+        # The emulator's state lacks whether a frame is partially rendered (Q*bert); a new game and one
+        # frame reset that flag.
         self._ale.reset_game()
         self._ale.act(NOOP)
         try:
@@ -235,7 +229,7 @@ def _import_ale() -> Any:
 
 
 def _find_rom(name: str) -> tuple[str, Path]:
-    """The emulator's name of a game and its file."""
+    """The emulator's name of a game, and the path of its ROM."""
     from ale_py import ALEInterface, roms
 
     known = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
@@ -247,14 +241,14 @@ def _find_rom(name: str) -> tuple[str, Path]:
             "tasks)"
         )
     try:
-        # it says where it looks when ALE_ROMS_DIR is set
+        # It prints the path of ALE_ROMS_DIR if that is set.
         with contextlib.redirect_stdout(message_stream()):
             path = roms.get_rom_path(rom)
     except OSError as error:
         raise ConfigError(
             f"cannot read the ROM of {name}: {error}; check ALE_ROMS_DIR or install ale-py again"
         ) from error
-    # loading it would end the process
+    # Loading an unsupported ROM would end the process.
     if path is None or ALEInterface.isSupportedROM(path) is None:
         raise ConfigError(
             f"'atari/{name}' cannot be played: the emulator has this game for several players only"
@@ -263,7 +257,7 @@ def _find_rom(name: str) -> tuple[str, Path]:
 
 
 def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> AtariGame:
-    """In evaluation rewards are not clipped and losing a life ends nothing."""
+    """In evaluation rewards are not clipped, and a lost life does not end the episode."""
     return AtariGame(
         name,
         seed,
@@ -275,5 +269,4 @@ def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Atar
 
 
 def validate(name: str, env: EnvConfig) -> None:
-    """A game is made in milliseconds."""
-    make(name, env, 0).close()
+    make(name, env, 0).close()  # takes milliseconds

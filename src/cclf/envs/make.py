@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cclf.config import Config
-from cclf.envs.named_calls import NamedEnv, NamedVectorEnv
+from cclf.envs.named_calls import with_named_errors
 from cclf.envs.registry import known_tasks, suite_of, validate_observation
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ class TaskEnvs:
     def __call__(self, config: Config, seed: int, evaluation: bool = False) -> Env:
         validate_observation(config.task, config.env.observe)
         suite, name = suite_of(config.task), config.task.partition("/")[2]
-        return NamedEnv(config.task, suite.make(name, config.env, seed, evaluation))
+        return with_named_errors(config.task, suite.make(name, config.env, seed, evaluation))
 
     def vector(self, config: Config, num_envs: int, seed: int) -> VectorEnv:
         name = config.task.partition("/")[2]
         env = suite_of(config.task).make_vector(name, num_envs, seed)
-        return NamedVectorEnv(config.task, env)
+        return with_named_errors(config.task, env)
 
 
 make_env: EnvFactory = TaskEnvs()

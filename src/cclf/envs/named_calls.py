@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from cclf.types import Action, Env, EnvStep, StateDict, VectorEnv, VectorStep
+    from cclf.types import Env, VectorEnv
 
 MESSAGE_LENGTH = 300  # longer messages are cut; the traceback is complete
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", "Env", "VectorEnv")
 _EXIT_CODES_OF_SIGNALS = {128 + number for number in SIGNALS}
 
 
@@ -75,57 +74,21 @@ def _warn_once(line: str) -> None:
     warn(line)
 
 
-class NamedEnv:
-    """An environment of any suite, whose errors name it."""
+class _NamedEnv:
+    """Calls the methods of an environment by `call`, and forwards all other attributes."""
 
-    def __init__(self, name: str, env: Env):
-        self.name, self.unwrapped, self.spec = name, env, env.spec
+    def __init__(self, name: str, env: Env | VectorEnv):
+        self._env = env
+        self.reset, self.step, self.render = (
+            partial(call, name, method, getattr(env, method))
+            for method in ("reset", "step", "render")
+        )
+        self.close = partial(close, name, env.close)
 
-    def reset(self, seed: int | None = None) -> np.ndarray:
-        return call(self.name, "reset", self.unwrapped.reset, seed)
-
-    def step(self, action: Action) -> EnvStep:
-        return call(self.name, "step", self.unwrapped.step, action)
-
-    def render(self) -> np.ndarray:
-        return call(self.name, "render", self.unwrapped.render)
-
-    def close(self) -> None:
-        close(self.name, self.unwrapped.close)
-
-    def state_dict(self) -> StateDict:
-        return self.unwrapped.state_dict()
-
-    def load_state_dict(self, state: StateDict) -> bool:
-        # An environment of another package may return None.
-        return self.unwrapped.load_state_dict(state) is not False
+    def __getattr__(self, attribute: str) -> object:
+        return getattr(self._env, attribute)
 
 
-class NamedVectorEnv:
-    """A vectorized environment, whose errors name it."""
-
-    def __init__(self, name: str, env: VectorEnv):
-        self.name, self.unwrapped = name, env
-        self.num_envs, self.num_actions = env.num_envs, env.num_actions
-        self.observation_shape = env.observation_shape
-
-    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
-        return call(self.name, "reset", self.unwrapped.reset, seeds)
-
-    def step(self, actions: np.ndarray) -> VectorStep:
-        return call(self.name, "step", self.unwrapped.step, actions)
-
-    def render(self, index: int) -> np.ndarray:
-        return call(self.name, "render", self.unwrapped.render, index)
-
-    def render_observation(self, observation: np.ndarray) -> np.ndarray:
-        return self.unwrapped.render_observation(observation)
-
-    def close(self) -> None:
-        close(self.name, self.unwrapped.close)
-
-    def state_dict(self) -> StateDict:
-        return self.unwrapped.state_dict()
-
-    def load_state_dict(self, state: StateDict) -> object:
-        return self.unwrapped.load_state_dict(state)
+def with_named_errors(name: str, env: E) -> E:
+    """The environment, whose errors name it."""
+    return cast("E", _NamedEnv(name, env))

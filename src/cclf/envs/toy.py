@@ -1,9 +1,7 @@
-"""Pixel tasks solved in a minute on a CPU: for first runs, for tests, and to see whether a method
-learns at all.
+"""Tasks from pixels that are learned in a minute on a CPU, for first runs and for tests.
 
-In Reach a red dot (the agent) must move onto a green one. Only their distance matters, so a random
-crop changes nothing that counts; both stay inside every crop. Catch has discrete actions, for
-Rainbow: a paddle must be under a falling ball.
+In Reach a red dot, the agent, moves to a green one. Both are inside every random crop, and only their
+distance matters. Catch has discrete actions: a paddle catches falling balls.
 """
 
 import numpy as np
@@ -19,18 +17,17 @@ DOT_SIGMA_PIXELS = 1.2
 
 
 class Reach:
-    """Positions lie in [-1, 1] per axis; the reward of a step is 1 - distance, at least 0, so an
-    episode pays at most 25."""
+    """Positions are in [-1, 1] on each axis. The reward is max(0, 1 - distance), so the return is at
+    most 25."""
 
     def __init__(
         self, axes: int, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int
     ):
         self.axes, self.frame_pixels, self.action_repeat = axes, frame_pixels, action_repeat
-        # A dot at +-1 and its blur still lie inside the least favourable crop.
+        # A blurred dot at +-1 is inside every crop.
         self.reach_pixels = max(1.0, crop_pixels - frame_pixels / 2.0 - 1.5)
-        self.spec = EnvSpec(
-            (3, frame_pixels, frame_pixels), axes, action_repeat, -(-EPISODE_STEPS // action_repeat)
-        )
+        steps = -(-EPISODE_STEPS // action_repeat)
+        self.spec = EnvSpec((3, frame_pixels, frame_pixels), axes, action_repeat, steps)
         self.random = np.random.default_rng(seed)
         self.agent, self.goal = np.zeros(axes), np.zeros(axes)
         self.steps = 0
@@ -50,9 +47,7 @@ class Reach:
             self.steps += 1
             if self.steps == EPISODE_STEPS:
                 break
-        return EnvStep(
-            self._frame(), reward, terminated=False, truncated=self.steps == EPISODE_STEPS
-        )
+        return EnvStep(self._frame(), reward, False, truncated=self.steps == EPISODE_STEPS)
 
     def render(self) -> np.ndarray:
         return self._frame().transpose(1, 2, 0).repeat(12, axis=0).repeat(12, axis=1)
@@ -72,9 +67,8 @@ class Reach:
         check_same_structure(self.state_dict(), state, "env of toy/reach")
         check_data(0 <= state["steps"] <= EPISODE_STEPS, f"env: steps is {state['steps']}")
         for name in ("agent", "goal"):
-            fits = len(state[name]) == self.axes and all(
-                -1.0 <= place <= 1.0 for place in state[name]
-            )
+            position = np.array(state[name])
+            fits = position.shape == (self.axes,) and (np.abs(position) <= 1.0).all()
             check_data(fits, f"env: {name} is {state[name]}")
         self.agent, self.goal = np.array(state["agent"]), np.array(state["goal"])
         self.steps = state["steps"]
@@ -86,22 +80,22 @@ class Reach:
         grid = np.arange(self.frame_pixels) - (self.frame_pixels - 1) / 2.0
         for channel, position in ((0, self.agent), (1, self.goal)):
             x, y = np.pad(position, (0, 2 - self.axes)) * self.reach_pixels
-            blob = np.exp(-((grid - y) ** 2)[:, None] / (2 * DOT_SIGMA_PIXELS**2)) * np.exp(
-                -((grid - x) ** 2)[None] / (2 * DOT_SIGMA_PIXELS**2)
+            along_y, along_x = (
+                np.exp(-((grid - center) ** 2) / (2 * DOT_SIGMA_PIXELS**2)) for center in (y, x)
             )
-            frame[channel] = 255.0 * blob
+            frame[channel] = 255.0 * (along_y[:, None] * along_x[None])
         return frame.astype(np.uint8)
 
 
-CATCH_CELLS = 5  # wide and high
-CATCH_BALLS = 3  # of an episode
+CATCH_CELLS = 5  # width and height
+CATCH_BALLS = 3  # per episode
 
 
 class Catch:
-    """A ball falls one cell a step; caught on the paddle it pays 1, missed -1. Actions: left, stay,
-    right. Three balls a game.
+    """A ball falls one cell per step. The reward is 1 if the paddle catches it and -1 if not. An
+    episode has three balls. Actions: left, stay, right.
 
-    Cells fill the pixels that Rainbow's network sees, less the shift of its augmentation.
+    The cells fill the pixels that Rainbow's network uses, except for the margin of its shifts.
     """
 
     def __init__(self, frame_pixels: int, seed: int):

@@ -220,8 +220,7 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
 
 def manifest(config: Config, learner: Learner, device: torch.device) -> dict[str, Any]:
     """The facts about code and machine that a result must carry."""
-    env = getattr(learner, "env", None)
-    renderer = getattr(getattr(env, "unwrapped", env), "renderer", None)
+    renderer = getattr(getattr(learner, "env", None), "renderer", None)
     return {
         "commit": code_version(),
         **machine.machine_info(),

@@ -139,5 +139,5 @@ class OffPolicyLearner:
             setattr(self, name, state[name])
         for name in self._PARTS[1:]:
             getattr(self, name).load_state_dict(state[name])
-        if not self.env.load_state_dict(state["env"]):
+        if self.env.load_state_dict(state["env"]) is False:  # None in older plug-ins
             self.in_episode = False
