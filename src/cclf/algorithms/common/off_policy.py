@@ -139,5 +139,6 @@ class OffPolicyLearner:
             setattr(self, name, state[name])
         for name in self._PARTS[1:]:
             getattr(self, name).load_state_dict(state[name])
-        if self.env.load_state_dict(state["env"]) is False:  # None in older plug-ins
+        # An environment without a state, or one that cannot be restored, begins a new episode.
+        if not state["env"] or self.env.load_state_dict(state["env"]) is False:
             self.in_episode = False
