@@ -83,7 +83,8 @@ class StackedEnv:
         inner = {name: state[name] for name in state if name != "stack"}
         if "frame" in self.env.state_dict():
             inner["frame"] = stack[-self.spec.frame_shape[0] :]
-        restored = self.env.load_state_dict(inner)
+        # None, which an environment of another package may return, means that it was restored.
+        restored = self.env.load_state_dict(inner) is not False
         self._frames.frames = stack
         self._life_lost = inner.get("life_lost", False)  # only Atari games have lives
         return restored

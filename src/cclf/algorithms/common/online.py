@@ -80,8 +80,8 @@ class OnlineLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_data(state["updates"] >= 0, f"updates is {state['updates']}")
-        self.env.load_state_dict(state["env"])
+        restored = self.env.load_state_dict(state["env"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.random.bit_generator.state = state["random"]
-        self.updates, self.in_episode = state["updates"], state["in_episode"]
-        self.game_return = state["game_return"]
+        self.updates, self.in_episode = state["updates"], state["in_episode"] and restored
+        self.game_return = state["game_return"] if restored else 0.0
