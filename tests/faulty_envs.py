@@ -50,8 +50,8 @@ class Faulty:
     def notify(self):
         self._perhaps_fail("notify")
 
-    def picture(self):
-        return self.env.picture()
+    def render(self):
+        return self.env.render()
 
     def close(self):
         self._perhaps_fail("close")
@@ -60,7 +60,7 @@ class Faulty:
         return self.env.state_dict()
 
     def load_state_dict(self, state):
-        self.env.load_state_dict(state)
+        return self.env.load_state_dict(state)
 
     def modules(self):
         return sorted(sys.modules)

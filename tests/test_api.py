@@ -22,7 +22,7 @@ import torch
 import cclf
 from cclf import cli, presets, trained_agent
 from cclf.config import Config
-from cclf.envs.make import make_env, make_grids
+from cclf.envs.make import make_env
 from cclf.storage.run_folder import read_checkpoint, read_config
 from cclf.training.agent import load_agent
 from cclf.training.seeding import derive
@@ -318,7 +318,7 @@ def test_own_loop_with_act_plays_the_episodes_of_evaluate(run: cclf.Run) -> None
     agent = cclf.load(run.folder, device="cpu", seed=3)
     total, over, seed = 0.0, False, derive(5, "evaluate", 0)
     if run.config.base == "a2c":
-        worlds = make_grids(run.config, 1, 0)
+        worlds = make_env.vector(run.config, 1, 0)
         seen, sampler = worlds.reset([seed]), np.random.default_rng(derive(3, "act"))
         for _ in range(20):  # it samples: the same numbers give the same actions
             uniform = sampler.random((1, worlds.num_actions))
@@ -335,14 +335,16 @@ def test_own_loop_with_act_plays_the_episodes_of_evaluate(run: cclf.Run) -> None
     )
     env = make_env(run.config, 0, True)
     frame = env.reset(seed)
-    frames = deque([frame] * 3, maxlen=3)  # as evaluation begins where actions are continuous
+    before = np.zeros_like(frame) if env.spec.num_actions else frame
+    frames = deque([before, before, frame], maxlen=3)
     while not over:
-        stack = getattr(env, "stack", np.concatenate(frames)).copy()
+        stack = np.concatenate(frames)
         action = agent.act(frame)
         assert np.array_equal(asked[-1], stack)
-        frame, reward, terminated, truncated = env.step(action)
+        step = env.step(action)
+        frame = step.frame
         frames.append(frame)
-        total, over = total + reward, terminated or truncated
+        total, over = total + step.reward, step.terminated or step.truncated
     agent.policy = policy
     assert agent.evaluate(2, seed=5).returns[0] == total
 

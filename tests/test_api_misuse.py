@@ -156,12 +156,13 @@ def test_reset_takes_indices_or_booleans_of_rows(plain: cclf.Run) -> None:
 
 
 def test_a_state_that_is_not_finite_is_refused() -> None:
-    from cclf.envs.frame_stack import FrameStack
+    from cclf.envs.frame_stack import BatchFrameStack
+    from cclf.types import EnvSpec
 
-    history = FrameStack((2,), 1, starts_blank=False, dtype="float32")
+    history = BatchFrameStack(EnvSpec((2,), 1, 1, None), 1)
     for wrong in (float("nan"), float("inf"), 1e300):
-        refused(lambda wrong=wrong: history.checked(np.array([0.0, wrong])), "not finite")
-    assert history.checked(np.array([1, 2])).dtype == np.float32
+        refused(lambda wrong=wrong: history.to_batch(np.array([0.0, wrong])), "not finite")
+    assert history.to_batch(np.array([1, 2])).dtype == np.float32
 
 
 # --- callbacks

@@ -40,11 +40,23 @@ MAY_IMPORT = {
     "kernels": {"equations", "data"},
     "curiosity": {"equations"},
     "framework": {"equations", "curiosity", "data"},
-    "training": {"types", "data", "storage", "kernels"},  # protocols: objects are passed in
-    "envs": {"types", "storage", "training"},
+    "envs/frame_stack": {"types", "storage"},
+    # protocols: objects are passed in
+    "training": {"types", "data", "storage", "kernels", "envs/frame_stack"},
+    "envs": {"types", "storage", "training", "envs/frame_stack"},
     "inspection": {"types", "equations", "data", "storage", "framework", "analysis"},
     "algorithms": {
-        *("equations", "types", "data", "kernels", "framework", "inspection", "storage", "training")
+        *(
+            "equations",
+            "types",
+            "data",
+            "kernels",
+            "framework",
+            "inspection",
+            "storage",
+            "training",
+        ),
+        "envs/frame_stack",
     },
     "training/trainer": {"types", "storage", "training", "envs"},
     "sweep": {"storage", "training"},
@@ -54,7 +66,7 @@ MAY_IMPORT = {
     "benchmark": {"types", "storage", "training", "envs", "analysis", "algorithms"},
     "diagnosis": {"storage", "envs"},
     "doctor": {"storage", "training", "training/trainer", "envs", "diagnosis"},
-    "trained_agent": {"types", "storage", "training", "envs"},
+    "trained_agent": {"types", "storage", "training", "envs/frame_stack"},
     "commands": {
         *("storage", "training", "training/trainer", "envs", "analysis", "inspection"),
         *("sweep", "export", "benchmark", "doctor"),

@@ -17,15 +17,15 @@ import pytest
 
 import cclf
 from cclf import cli, presets
-from cclf.algorithms.registry import algorithms, env_factory, make_agent
+from cclf.algorithms.registry import algorithms, make_agent
 from cclf.analysis.load import run_name
 from cclf.config import EnvConfig
 from cclf.envs import toy
-from cclf.envs.make import make_env, make_grids
+from cclf.envs.make import make_env
 from cclf.envs.registry import suites
 from cclf.storage.run_folder import read_checkpoint
 from cclf.training.agent import make_default_agent
-from cclf.types import Game
+from cclf.types import Env
 from tiny_runs import CPU, tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parents[1]
@@ -149,7 +149,7 @@ def base_runs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, done.stdout
 
 
-def random_return(make: Callable[[int], Game], episodes: int = 50) -> float:
+def random_return(make: Callable[[int], Env], episodes: int = 50) -> float:
     random, returns = np.random.default_rng(0), []
     for seed in range(episodes):
         game, over = make(seed), False
@@ -166,7 +166,7 @@ def test_q_table_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> Non
     folder, said = base_runs
     assert final_return(run_in(folder, "runs/toy/catch/q-learning")) == toy.CATCH_BALLS
     catch = EnvConfig(frame_pixels=50, crop_pixels=50, frame_stack=2, action_repeat=1)
-    chance = random_return(lambda seed: toy.Catch(catch.frame_pixels, catch.frame_stack, seed))
+    chance = random_return(lambda seed: toy.Catch(catch.frame_pixels, seed))
     assert chance < -1.0
     assert f"(return {toy.CATCH_BALLS})" in PAGE.read_text()
     assert "return 3 ± 0 over 10 episodes at 2,000 env steps" in said
@@ -458,7 +458,7 @@ BAD = {
     "no such play of a suite": (
         "suites",
         SUITE.replace('"discrete"', '"discreet"'),
-        "which is 'discreet' to a learner: use one of",
+        "which has tasks of the kind 'discreet': use one of",
     ),
     "a task of another suite": (
         "suites",
@@ -540,13 +540,3 @@ def test_tasks_are_listed_although_their_default_algorithm_refuses_them(
     assert "corridor/short" in capsys.readouterr().out
     assert cli.main(["train", "corridor/short", "--dry-run"]) == 2
     assert "frame_pixels=8: use 25 or more" in capsys.readouterr().err
-
-
-def test_algorithm_for_grids_and_games_gets_the_environment_of_its_task(here: Path) -> None:
-    files = {"q_table/__init__.py": BASE.replace('("discrete",)', '("grid", "discrete")')}
-    install(here, "their-package", "[cclf.bases]\nx = q_table:ALGORITHM\n", files)
-    made = {
-        task: env_factory(presets.resolve(task, base_name="q-table"))
-        for task in ("toy/catch", "minigrid/DoorKey-6x6")
-    }
-    assert made == {"toy/catch": make_env, "minigrid/DoorKey-6x6": make_grids}

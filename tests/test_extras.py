@@ -88,7 +88,7 @@ BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'"
     ("config", "owner", "name"),
     [
         (SAC, loop, "write_video"),
-        (SAC, type(REACH()), "picture"),
+        (SAC, type(REACH()), "render"),
         (GRIDS, VectorMiniGrid, "render"),
     ],
 )
@@ -124,7 +124,7 @@ class Unseen:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def picture(self):
+    def render(self):
         raise BROKEN
 
 

@@ -21,7 +21,7 @@ from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac import SacAlgorithm
 from cclf.algorithms.sac.inspect import inspection_adapter
-from cclf.envs.minigrid import picture
+from cclf.envs.minigrid_package import render_observation
 from cclf.errors import ConfigError
 from cclf.inspection import cards
 from cclf.inspection import page as inspection_page
@@ -548,7 +548,7 @@ def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
     gallery = curate(folder, 16, CPU)
     assert len(gallery.priorities) == 30
     newest = learner.replay.head
-    live = [slot for slot in range(learner.replay.slots) if learner.replay.live[slot]]
+    live = [slot for slot in range(learner.replay.slots) if learner.replay.valid[slot]]
     ages = {
         (newest - slot) % learner.replay.slots: float(learner.replay.priorities[slot])
         for slot in live
@@ -586,7 +586,7 @@ def test_grids_are_drawn_as_the_agent_sees_them():
     observation = np.zeros((7, 7, 3), np.uint8)
     observation[:, :, 0] = 1  # empty and seen
     observation[1, 2] = (8, 1, 0)  # a green goal, one column from the left, two rows down
-    drawn = picture(observation, tile_pixels=10)
+    drawn = render_observation(observation, tile_pixels=10)
     assert drawn.shape == (70, 70, 3)
     assert drawn[25, 15, 1] > 200
     assert drawn[25, 15, 0] < 120

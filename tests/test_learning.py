@@ -63,7 +63,7 @@ class ShuffledReward:
 def shuffle(learner):
     if isinstance(learner, RunHandle):
         (game,) = games_in(learner.batch)
-        game.game = ShuffledReward(game.game)
+        game.game.env = ShuffledReward(game.game.env)
     else:
         learner.env = ShuffledReward(learner.env)
 
@@ -159,7 +159,7 @@ def test_a_method_trains_on_deepmind_control(method):
         "everything that learns has moved"
     )
     assert all(torch.isfinite(value).all() for value in parameters.values())
-    priorities = learner.replay.priorities[torch.from_numpy(learner.replay.live)]
+    priorities = learner.replay.priorities[torch.from_numpy(learner.replay.valid)]
     assert (priorities != 1.0).any() == config.method.prioritisation
     paid = [float(turn.metrics["bonus_mean"]) for turn in turns[20:]]
     assert (max(paid) > 0.0) == config.method.reward

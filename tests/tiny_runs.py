@@ -117,7 +117,7 @@ class QuietProgress(Progress):
 
 def make_learners(configs, device=CPU, resume_steps=None):
     """Learners of runs that share one batched update."""
-    algorithm, make_env = registry.algorithm_of(configs[0]), registry.env_factory(configs[0])
+    algorithm, make_env = registry.algorithm_of(configs[0]), registry.make_env
     return algorithm.make_learners(configs, device, make_env, resume_steps or [None] * len(configs))
 
 

@@ -18,7 +18,7 @@ from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands.options import limit_openmp_spinning
 from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
 from cclf.console import say
-from cclf.envs.registry import refuse_unnamed
+from cclf.envs.registry import require_task_name
 from cclf.errors import ConfigError, require_extras
 from cclf.validation import Seed, short_text, to_python_number, validate_value
 
@@ -81,7 +81,7 @@ def train(
     """
     seed = to_python_number(seed)
     changes = {name: to_python_number(value) for name, value in changes.items()}
-    refuse_unnamed(task)
+    require_task_name(task)
     for name, text in (("method", method), ("base", base), ("size", size)):
         validate_value(name, text, str | None)
     validate_value("seed", seed, Seed)

@@ -97,10 +97,10 @@ def inspect_torch() -> TorchFacts:
 def check_rendering(timeout_seconds: float = RENDER_SECONDS) -> machine.RendererInfo:
     """What renders in a new process, how fast and whether the frames are right; or the
     `error` if the process raises, crashes or does not answer."""
-    from cclf.envs.dmc import DeepMindControl, make_dmc
+    from cclf.envs.dmc import DeepMindControl
     from cclf.training.workers import WorkerPool
 
-    make = partial(make_dmc, RENDER_TASK, FRAME_PIXELS, 1, 0)
+    make = partial(DeepMindControl, RENDER_TASK, FRAME_PIXELS, 1, 0)
     pool = WorkerPool([make], name="rendering", timeout_seconds=timeout_seconds)
     try:
         pool.wait([pool.submit(0, DeepMindControl.reset, 0)])
@@ -174,11 +174,11 @@ def forecast_run(config: Config, facts: Facts) -> Forecast:
         error, fix = "cannot run, PyTorch does not load", "fix PyTorch"
     if error and fix:
         return {**forecast, "error": error, "fix": fix}
-    from cclf.envs.make import make_grids
+    from cclf.envs.make import make_env
     from cclf.training.trainer import replay_size
 
     if task_kind(config.task) == "grid":
-        make_grids(config, 1, 0).close()  # raises ConfigError for an unknown name
+        make_env.vector(config, 1, 0).close()  # raises ConfigError for an unknown name
     else:
         forecast["replay_transitions"], forecast["replay_bytes"] = replay_size(config)
     # A checkpoint contains the replay, and the one before is deleted after it is written.

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from cclf import __version__
-from cclf.algorithms.registry import algorithm_of, env_factory
+from cclf.algorithms.registry import algorithm_of
 from cclf.config import Config
+from cclf.envs.make import make_env
 from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import output_file
@@ -89,7 +90,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     agent, config, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)
     agent.close()
     policy, observations, expected, output_name = algorithm_of(config).export_policy(
-        agent.policy, config, env_factory(config), derive(seed, "export"), CHECKED_AGENT_STEPS
+        agent.policy, config, make_env, derive(seed, "export"), CHECKED_AGENT_STEPS
     )
     metadata = describe(config, env_steps, observations, expected, output_name)
     write, read = formats[out.suffix]

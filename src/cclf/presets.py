@@ -184,7 +184,7 @@ def validate_names(config: Config) -> None:
     folder to be made. No environment is made, which could import code, so a task whose kind only its
     environment knows is not compared with the algorithm."""
     task, base = find_task(config.task), find_algorithm(config.base)
-    if not suite_of(task.name).facts:
+    if not suite_of(task.name).inspect_env:
         select_algorithm(task.name, base.name)
     find_method(config.method_name, base)
     find_profile(config.profile, base)

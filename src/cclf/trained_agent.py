@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from cclf.algorithms.registry import make_agent
-from cclf.envs.frame_stack import FrameStack
+from cclf.envs.frame_stack import BatchFrameStack
 from cclf.errors import ConfigError, short_error
 from cclf.storage.run_folder import read_config
 from cclf.training import devices
@@ -38,12 +38,7 @@ class TrainedAgent:
         self._num_actions, self._history = None, None
         if agent.spec is not None:
             self._num_actions = agent.spec.num_actions
-            self._history = FrameStack(
-                agent.spec.frame_shape,
-                self.config.env.frame_stack,
-                starts_blank=agent.spec.num_actions is not None,
-                dtype=agent.spec.frame_dtype,
-            )
+            self._history = BatchFrameStack(agent.spec, self.config.env.frame_stack)
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """The next frame begins an episode: in all rows of a batch, or in these, given as indices or
@@ -58,9 +53,9 @@ class TrainedAgent:
         with some (`epsilon_eval`).
         """
         frame_stack, frames = self._frame_stack(), _to_array(observation)
-        batch = frame_stack.checked(frames)
+        batch = frame_stack.to_batch(frames)
         with default_settings():
-            actions = self._actions(frame_stack.seen(batch))
+            actions = self._actions(frame_stack.push(batch))
         if frames.shape != frame_stack.frame_shape:
             return actions
         return actions[0] if self._num_actions is None else int(actions[0])
@@ -75,7 +70,7 @@ class TrainedAgent:
             evaluation_networks(agent.policy).load_state_dict(self._networks.state_dict())
             return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
 
-    def _frame_stack(self) -> FrameStack:
+    def _frame_stack(self) -> BatchFrameStack:
         if self._history is None:
             raise ConfigError(
                 f"the base algorithm {self.config.base} does not say what its agent sees: give its "

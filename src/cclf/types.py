@@ -6,7 +6,7 @@ GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from cclf.config import Config
 
 Metrics = dict[str, "Tensor"]
 
@@ -75,12 +77,27 @@ class EnvSpec(NamedTuple):
         return "float32" if self.state_dim else "uint8"
 
 
+# An action: float32 (A,), each in [-1, 1], where actions are continuous; else an integer.
+Action: TypeAlias = Any
+
+
 class EnvStep(NamedTuple):
     # (C, H, W), or (D,) of state: the newest frame; at the end of an episode its true last one
     frame: np.ndarray
     reward: float
     terminated: bool
     truncated: bool
+    raw_reward: float | None = None  # before clipping; None where `reward` is not clipped
+    life_lost: bool = False  # whether the episode ended with a life and its game continues
+
+    @property
+    def unclipped_reward(self) -> float:
+        return self.reward if self.raw_reward is None else self.raw_reward
+
+    @property
+    def game_over(self) -> bool:
+        """Whether the episode ended, and not only with a life."""
+        return (self.terminated or self.truncated) and not self.life_lost
 
 
 class VectorStep(NamedTuple):
@@ -105,39 +122,48 @@ class HasNetworks(Protocol):
     def networks(self) -> nn.Module: ...
 
 
-class Env(HasState, Protocol):
+class Env(Protocol):
     """One environment. An agent step repeats the action and renders once."""
 
     spec: EnvSpec
 
-    def reset(self, seed: int | None = None) -> np.ndarray: ...  # the first frame
-    def step(self, action: np.ndarray) -> EnvStep: ...
-    def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """Begin an episode, with `seed` also the random stream. Returns its first frame."""
+        ...
+
+    def step(self, action: Action) -> EnvStep: ...
+
+    def render(self) -> np.ndarray:
+        """An image for people, (H, W, 3) uint8."""
+        ...
+
+    def close(self) -> None: ...
+    def state_dict(self) -> StateDict: ...
+
+    def load_state_dict(self, state: StateDict) -> bool:
+        """Returns False if the environment cannot be restored and must be reset."""
+        ...
+
+
+class VectorEnv(HasState, Protocol):
+    """Several environments stepped as one. Each is reset when its episode ends."""
+
+    num_envs: int
+    num_actions: int
+    observation_shape: tuple[int, int, int]  # of one of them
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray: ...  # (N, ...)
+    def step(self, actions: np.ndarray) -> VectorStep: ...
+    def render(self, index: int) -> np.ndarray: ...  # (H, W, 3) uint8
+    def render_observation(self, observation: np.ndarray) -> np.ndarray: ...  # (H, W, 3) uint8
     def close(self) -> None: ...
 
 
-class Game(HasState, Protocol):
-    """An environment with discrete actions that keeps the stack of frames to act on.
+class EnvFactory(Protocol):
+    """Makes the environments of a run. In evaluation a suite may use other rules."""
 
-    Its `load_state_dict` may answer False: it cannot be brought back, and is to be reset.
-    """
-
-    spec: EnvSpec
-    stack: np.ndarray  # (F, H, W) uint8, oldest frame first
-    raw_reward: float  # of the last step, before any clipping
-
-    @property
-    def game_over(self) -> bool: ...  # the game itself, not an episode that ended with a life
-    def reset(self, seed: int | None = None) -> np.ndarray: ...  # the first frame
-    def step(self, action: int) -> EnvStep: ...
-    def picture(self) -> np.ndarray: ...  # (H, W, 3) for people
-    def close(self) -> None: ...
-
-
-# How build makes environments for an algorithm: by config and seed, in evaluation perhaps by other rules;
-# several grids as one.
-MakeEnv = Callable[..., Any]
-MakeVectorEnv = Callable[..., Any]
+    def __call__(self, config: Config, seed: int, evaluation: bool = False) -> Env: ...
+    def vector(self, config: Config, num_envs: int, seed: int) -> VectorEnv: ...
 
 
 @runtime_checkable
@@ -190,20 +216,6 @@ class OffPolicyAlgorithm(Policy, HasState, Protocol):
         augment_generator: torch.Generator,
         policy_generator: torch.Generator,
     ) -> Tensor: ...
-
-
-class VectorEnv(HasState, Protocol):
-    """Several environments stepped as one, each reset by itself when its episode ends."""
-
-    num_envs: int
-    num_actions: int
-    observation_shape: tuple[int, int, int]  # of one of them
-
-    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray: ...  # (N, ...)
-    def step(self, actions: np.ndarray) -> VectorStep: ...
-    def render(self, index: int) -> np.ndarray: ...  # (H, W, 3) for people
-    def picture(self, observation: np.ndarray) -> np.ndarray: ...  # the same of any observation
-    def close(self) -> None: ...
 
 
 class Rollout(NamedTuple):

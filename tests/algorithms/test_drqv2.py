@@ -138,7 +138,7 @@ def test_returns_of_several_steps_are_those_of_the_authors(n_steps, ending):
         frame = np.full((1, 1, 1), step, np.uint8)
         replay.add(np.array([step], np.float32), reward, terminated, frame)
     theirs = recorded[ending]["samples"][str(n_steps)]
-    ours = replay.gather(torch.from_numpy(np.flatnonzero(replay.live)))
+    ours = replay.gather(torch.from_numpy(np.flatnonzero(replay.valid)))
     discount = ours.continuation * recorded["gamma"] ** n_steps
     rows = zip(
         ours.observation.flatten().tolist(),
@@ -278,7 +278,7 @@ def test_it_trains_on_deepmind_control(method):
     assert all(torch.isfinite(value) for metrics in updates for value in metrics.values())
     still = {n for n, p in networks.named_parameters() if torch.equal(p, before[n])}
     assert still == (set() if config.method.contrastive else {"framework.bilinear"})
-    live = torch.from_numpy(learner.replay.live)
+    live = torch.from_numpy(learner.replay.valid)
     assert (learner.replay.priorities[live] != 1.0).any() == config.method.prioritisation
 
 

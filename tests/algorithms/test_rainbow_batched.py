@@ -276,26 +276,28 @@ def game():
 
 def test_the_return_of_an_episode_depends_on_its_seed_alone():
     seeds, policy = [11, 12, 13, 14, 15], Scripted()
-    returns = wait_for_evaluation(evaluate_games(game(), policy, seeds, 0.2)).returns
+    returns = wait_for_evaluation(evaluate_games(game(), policy, seeds, 0.2, 2)).returns
     assert len(set(returns)) > 1
     assert [
-        wait_for_evaluation(evaluate_games(game(), policy, [seed], 0.2)).returns[0]
+        wait_for_evaluation(evaluate_games(game(), policy, [seed], 0.2, 2)).returns[0]
         for seed in seeds
     ] == returns
     assert set(policy.sizes) == {1}, "sums over a batch may depend on its size"
 
 
 def test_epsilon_of_one_is_random_and_the_first_episode_is_recorded():
-    result = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 1.0, record=True))
+    result = wait_for_evaluation(
+        evaluate_games(game(), Scripted(), range(1, 9), 1.0, 2, record=True)
+    )
     assert len(result.pictures) == 12
     assert result.pictures[0].shape == (100, 100, 3)
-    greedy = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 0.0))
+    greedy = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 0.0, 2))
     assert result.returns != greedy.returns
 
 
 def test_an_evaluation_can_be_stopped():
     with pytest.raises(EvaluationStoppedError):
-        wait_for_evaluation(evaluate_games(game(), Scripted(), [1], 0.0), lambda: True)
+        wait_for_evaluation(evaluate_games(game(), Scripted(), [1], 0.0, 2), lambda: True)
 
 
 def test_evaluation_has_no_noise_and_does_not_change_training():

@@ -111,33 +111,34 @@ class Lives:
 
     def __init__(self, game):
         self.game, self.spec = game, game.spec
-        self.resets = 0
+        self.resets, self.life_lost, self.rewards = 0, False, []
 
     def __getattr__(self, name):
         return getattr(self.game, name)
 
     def reset(self, seed=None):
         self.resets += 1
-        return (
-            self.game.reset(seed)
-            if self.game.game_over or self.game.balls == 0
-            else self.game.stack[-1:]
-        )
+        return self.frame if self.life_lost else self.game.reset(seed)
 
     def step(self, action):
         step = self.game.step(action)
+        self.life_lost, self.frame = step.reward < 0 and not step.terminated, step.frame
+        self.rewards.append(step.reward)
         return step._replace(
-            reward=step.reward * 0.5, terminated=step.terminated or step.reward < 0
+            reward=step.reward * 0.5,
+            raw_reward=step.reward,
+            terminated=step.terminated or self.life_lost,
+            life_lost=self.life_lost,
         )
 
 
 def test_a_lost_life_ends_an_episode_but_not_the_reported_return():
     """The return is that of the whole game, before clipping."""
     learner = learner_of(longer(), lambda: Lives(make_env(longer(), 1)))
-    game, replay, finished, rewards = games_in(learner.batch)[0].game, learner.replay, [], []
+    game, replay, finished = games_in(learner.batch)[0].game.env, learner.replay, []
     for t in range(36):
         finished += learner.step(t).finished_returns
-        rewards.append(game.raw_reward)
+    rewards = game.rewards
     assert finished == [sum(rewards[start : start + 12]) for start in (0, 12, 24)]
     ended = replay.ended[0, :36].nonzero().flatten().tolist()
     assert len(ended) > 3

@@ -65,7 +65,7 @@ class Player:
 
 
 def live_slots(replay):
-    return torch.from_numpy(np.flatnonzero(replay.live))
+    return torch.from_numpy(np.flatnonzero(replay.valid))
 
 
 def live_numbers(replay):
@@ -115,7 +115,7 @@ def test_every_live_transition_equals_the_naive_buffers(
         assert_same(replay.gather(live_slots(replay)), player.naive)
         assert np.array_equal(replay.observation()[0].numpy(), player.naive.observation())
         drawn = replay.sample(8, generator)
-        assert replay.live[drawn.slot.numpy()].all(), "a dead transition was drawn"
+        assert replay.valid[drawn.slot.numpy()].all(), "a dead transition was drawn"
 
     for length, terminated in plays:
         player.episode(length, terminated, check)
@@ -208,7 +208,7 @@ def test_draws_follow_the_priorities():
     replay.set_priorities(slots, weights)
     draws = replay.sample(200_000, torch.Generator().manual_seed(6)).slot
     counts = torch.bincount(draws, minlength=replay.slots)
-    dead = torch.from_numpy(~replay.live)
+    dead = torch.from_numpy(~replay.valid)
     assert counts[dead].sum() == 0
     expected = weights / weights.sum() * len(draws)
     assert scipy.stats.chisquare(counts[slots].numpy(), expected.numpy()).pvalue > 1e-3
@@ -266,7 +266,7 @@ def test_new_transitions_have_priority_one_also_in_a_reused_slot():
 
 def test_dead_slots_weigh_nothing():
     player = filled(count=200)
-    dead = torch.from_numpy(~player.replay.live)
+    dead = torch.from_numpy(~player.replay.valid)
     assert dead.any()
     assert (player.replay.priorities[dead] == 0.0).all()
 
@@ -343,7 +343,7 @@ def test_the_forecast_is_what_a_replay_takes():
     shape = (50, (3, 10, 10), 4, 3, 7)
     replay = Replay(*shape, CPU)
     tensors = [value for value in vars(replay).values() if isinstance(value, torch.Tensor)]
-    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors) + replay.live.nbytes
+    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors) + replay.valid.nbytes
     assert taken == Replay.bytes_needed(*shape)
 
 

@@ -30,7 +30,7 @@ def test_on_a_cpu_they_are_there_at_once():
     tensor = torch.arange(3)
     assert to_device(tensor, CPU) is tensor
     copy = AsyncHostCopy(tensor)
-    assert copy.arrived()
+    assert copy.ready()
     assert copy.numpy().tolist() == [0, 1, 2]
 
 

@@ -16,6 +16,7 @@ from ale_py import roms
 from cclf.algorithms.rainbow.presets import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
 from cclf.envs.atari import AreaResize, AtariGame
 from cclf.envs.atari_games import ATARI_GAMES
+from cclf.envs.frame_stack import StackedEnv
 from cclf.errors import ConfigError
 from cclf.storage.checkpoint import Checkpoints
 from cclf.training import subprocesses
@@ -36,12 +37,24 @@ NUM_ACTIONS |= dict.fromkeys(("DemonAttack", "Pong", "Qbert", "UpNDown"), 6) | {
 }
 
 
+class Stacked(StackedEnv):
+    """A game with its frame stack, and what its emulator knows."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(AtariGame(*arguments, **options), 4)
+        self._ale, self.game = self.env._ale, self.env.game
+
+    @property
+    def game_over(self):
+        return bool(self._ale.game_over())
+
+
 def training(name, seed=0, **options):
-    return AtariGame(name, seed, **({"clip_reward": True, "life_loss_terminates": True} | options))
+    return Stacked(name, seed, **({"clip_reward": True, "life_loss_terminates": True} | options))
 
 
 def whole_games(name, seed=0, **options):
-    return AtariGame(name, seed, clip_reward=False, life_loss_terminates=False, **options)
+    return Stacked(name, seed, clip_reward=False, life_loss_terminates=False, **options)
 
 
 def emulator(name):
@@ -188,7 +201,7 @@ class SlowGame:
     ],
 )
 def test_every_step_is_as_the_rules_say(name, rom, steps, in_training, fewest_ends):
-    env = AtariGame(name, 5, clip_reward=in_training, life_loss_terminates=in_training)
+    env = Stacked(name, 5, clip_reward=in_training, life_loss_terminates=in_training)
     slow, random = SlowGame(rom, 5, in_training, in_training), np.random.default_rng(1)
     np.testing.assert_array_equal(env.reset()[0], slow.reset())
     ended, rewarded = 0, set()
@@ -197,7 +210,7 @@ def test_every_step_is_as_the_rules_say(name, rom, steps, in_training, fewest_en
         step, (frame, paid, raw, end) = env.step(action), slow.step(action)
         np.testing.assert_array_equal(step.frame[0], frame)
         np.testing.assert_array_equal(env.stack, np.stack(slow.frames))
-        assert (step.reward, env.raw_reward, step.terminated, step.truncated) == (
+        assert (step.reward, step.unclipped_reward, step.terminated, step.truncated) == (
             paid,
             raw,
             end,
@@ -236,11 +249,9 @@ def test_training_clips_rewards_and_keeps_the_raw_ones():
     ours, raw = training("MsPacman", 1), whole_games("MsPacman", 1)
     ours.reset()
     raw.reset()
-    pairs = [
-        (ours.step(action), raw.step(action), ours.raw_reward) for action in [0] * 70 + [3] * 20
-    ]
-    assert all(kept == theirs.reward for _, theirs, kept in pairs)
-    assert {(mine.reward, theirs.reward) for mine, theirs, _ in pairs} == {(0.0, 0.0), (1.0, 10.0)}
+    pairs = [(ours.step(action), raw.step(action)) for action in [0] * 70 + [3] * 20]
+    assert all(mine.unclipped_reward == theirs.reward for mine, theirs in pairs)
+    assert {(mine.reward, theirs.reward) for mine, theirs in pairs} == {(0.0, 0.0), (1.0, 10.0)}
     pong = training("Pong", 1)
     pong.reset()
     assert {pong.step(0).reward for _ in range(150)} == {0.0, -1.0}
@@ -275,8 +286,9 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     env = training("Breakout")
     env.reset()
     for lives in (4, 3, 2, 1):
-        play_until(env, lambda step: step.terminated)
+        step = play_until(env, lambda step: step.terminated)
         assert (env._ale.lives(), env.game_over) == (lives, False)
+        assert (step.game_over, step.life_lost) == (False, True)
         stack, frames, ram = env.stack, raw_frames(env), env._ale.getRAM()
         first = env.reset()
         assert raw_frames(env) == frames + 1, "one raw frame of NOOP, no new game"
@@ -335,7 +347,7 @@ def test_the_cap_is_a_terminal_and_missing_frames_are_black(extra):
     capped.reset()
     assert [capped.step(1).terminated for _ in range(2)] == [False, False]
     step = capped.step(1)
-    assert (step.terminated, step.truncated, capped.game_over) == (True, False, True)
+    assert (step.terminated, step.truncated, step.game_over) == (True, False, True)
     assert raw_frames(capped) == waits + 8 + extra
     free.reset_game()
     for _ in range(waits):
@@ -389,7 +401,7 @@ def future(env, steps, seed=11):
     for _ in range(steps):
         step = env.step(random.integers(env.spec.num_actions))
         seen.update(step.frame.tobytes() + env.stack.tobytes() + env._ale.getRAM().tobytes())
-        seen.update(str((step[1:], env.raw_reward, env._ale.lives(), raw_frames(env))).encode())
+        seen.update(str((step[1:], env._ale.lives(), raw_frames(env))).encode())
         if step.terminated:
             seen.update(env.reset().tobytes())
     return seen.hexdigest()
@@ -597,7 +609,7 @@ def test_other_actions_are_refused(action):
 def test_pictures_are_the_screen_in_colour():
     env = whole_games("Breakout")
     env.reset()
-    picture = env.picture()
+    picture = env.render()
     assert (picture.shape, picture.dtype) == ((210, 160, 3), np.uint8)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
     env.close()

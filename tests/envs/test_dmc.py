@@ -11,7 +11,7 @@ from cclf.envs.registry import known_tasks
 pytest.importorskip("dm_control")
 
 from cclf.envs import dmc
-from cclf.envs.dmc import make_dmc
+from cclf.envs.dmc import DeepMindControl
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
 from cclf.training.seeding import derive
@@ -43,7 +43,7 @@ def make():
     made = []
 
     def build(name="cartpole-swingup", frame_pixels=100, action_repeat=8, seed=1):
-        made.append(make_dmc(name, frame_pixels, action_repeat, seed))
+        made.append(DeepMindControl(name, frame_pixels, action_repeat, seed))
         return made[-1]
 
     yield build
@@ -111,7 +111,7 @@ def test_a_floor_that_casts_no_shadow_changes_no_picture(make, monkeypatch, doma
             floor = env._renderers[100].scene.geoms[0]
             assert (floor.type, floor.category) == (dmc.PLANE, dmc.DECORATION)
             with monkeypatch.context() as patch:
-                patch.setattr(env, "_spares_the_floor", False)
+                patch.setattr(env, "_skip_floor_shadow", False)
                 assert np.array_equal(env._frame(), frame)
             assert floor.category != dmc.DECORATION
 
@@ -163,7 +163,7 @@ def test_other_bounds_are_reached_with_the_roundings_of_the_released_codes_wrapp
 def test_other_frame_sizes_and_the_picture(make):
     env = make(frame_pixels=64)
     assert env.spec.frame_shape == env.reset().shape == (3, 64, 64)
-    picture = env.picture()
+    picture = env.render()
     assert picture.shape == (256, 256, 3)
     frame = env.step(np.zeros(1)).frame  # after a picture the frame is still a frame
     assert np.array_equal(frame, env._env.physics.render(64, 64, camera_id=0).transpose(2, 0, 1))
@@ -196,7 +196,7 @@ def test_episodes_have_exactly_a_thousand_env_steps_and_a_time_limit_truncates(
     assert env.spec.max_episode_agent_steps == steps
     for _ in range(2):
         env.reset()
-        ends = [env.step(action)[2:] for action in actions_for(env, steps)]
+        ends = [env.step(action)[2:4] for action in actions_for(env, steps)]
         assert ends == [(False, False)] * (steps - 1) + [(False, True)]
         assert env._env._step_count == 1000
 
@@ -208,8 +208,8 @@ def test_an_early_end_is_a_termination_and_stops_the_repeat(blind, monkeypatch):
     monkeypatch.setattr(env._env.task, "get_termination", lambda _: next(results))
     monkeypatch.setattr(env._env.task, "get_reward", lambda _: 1.0)
     first, second = env.step(np.zeros(1)), env.step(np.zeros(1))
-    assert first[1:] == (4.0, False, False)
-    assert second[1:] == (2.0, True, False)
+    assert first[1:4] == (4.0, False, False)
+    assert second[1:4] == (2.0, True, False)
 
 
 def test_a_task_without_a_time_limit_has_no_episode_length(blind):
@@ -303,12 +303,15 @@ def test_the_end_of_an_episode_survives_a_restore(blind):
 
 def test_an_unknown_task_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean dmc/cartpole-swingup"):
-        make_dmc("cartpole-swingpu", 100, 8, 1)
+        DeepMindControl("cartpole-swingpu", 100, 8, 1)
 
 
 def test_leaving_without_close_is_silent():
     """The renderer must go before the display does, whatever was imported first."""
-    script = "import torch; from cclf.envs.dmc import make_dmc; env = make_dmc('cartpole-swingup', 32, 8, 1); env.reset()"
+    script = (
+        "import torch; from cclf.envs.dmc import DeepMindControl as make; "
+        "env = make('cartpole-swingup', 32, 8, 1); env.reset()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
     )

@@ -13,8 +13,8 @@ gymnasium = pytest.importorskip("gymnasium")
 from cclf import presets  # noqa: E402
 from cclf.algorithms.rainbow.rainbow import make_rainbow  # noqa: E402
 from cclf.algorithms.registry import make_learner  # noqa: E402
-from cclf.envs.gymnasium_env import inspect_env, to_rgb  # noqa: E402
-from cclf.envs.gymnasium_game import GymnasiumGame  # noqa: E402
+from cclf.envs.frame_stack import StackedEnv  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumEnv, inspect_env, to_rgb  # noqa: E402
 from cclf.envs.registry import task_kind, task_note  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from cclf.storage.migrations import migrate_config  # noqa: E402
@@ -106,7 +106,8 @@ def registered():
 
 
 def make(name="Falling", action_repeat=1, seed=1, pixels=PIXELS, frame_stack=2):
-    return GymnasiumGame(f"cclf-game/{name}-v0", pixels, frame_stack, action_repeat, seed)
+    env = GymnasiumEnv(f"cclf-game/{name}-v0", "pixels", pixels, action_repeat, seed)
+    return StackedEnv(env, frame_stack)
 
 
 def tiny_game(name="Falling", method="rainbow", **changes):
@@ -137,7 +138,7 @@ def test_layers_of_cells_are_seen_sharp_each_in_a_grey_of_its_own():
     assert (cells == cells[:, :1, :, :1]).all(), "every cell is one square of 5x5 pixels"
     game.step(1)
     grey = game.stack[-1][::5, ::5]
-    env = game._env.unwrapped
+    env = game.env._env.unwrapped
     assert grey[CELLS - 1, env.paddle] == 85
     assert (grey[1, env.column], grey[0, env.column]) == (170, 255)
     assert np.count_nonzero(grey) == 3
@@ -149,8 +150,8 @@ def test_a_new_game_clears_the_stack_and_frames_do_not_change_later():
     first = game.reset()
     kept = first.copy()
     assert not game.stack[0].any()
-    while not game.game_over:
-        game.step(2)
+    while not game.step(2).game_over:
+        pass
     assert game.stack[0].any()
     game.reset()
     assert not game.stack[0].any()
@@ -160,7 +161,7 @@ def test_a_new_game_clears_the_stack_and_frames_do_not_change_later():
 def test_large_pictures_are_shrunk_to_grey():
     game = make("Still", pixels=20)
     frame = game.reset()[0]
-    env = game._env.unwrapped
+    env = game.env._env.unwrapped
     assert frame.shape == (20, 20)
     assert (frame[-2:, 2 * env.paddle : 2 * env.paddle + 2] > 40).all()
 
@@ -172,28 +173,29 @@ def test_large_pictures_are_shrunk_to_grey():
 def test_rewards_are_as_they_are_and_an_end_stops_the_repeat(repeat, steps):
     game = make(action_repeat=repeat)
     game.reset()
-    game._env.unwrapped.column = CELLS // 2  # where the paddle stands
+    game.env._env.unwrapped.column = CELLS // 2  # where the paddle stands
     outcomes = [game.step(1) for _ in range(steps)]
     assert [step.reward for step in outcomes] == [0.0] * (steps - 1) + [5.0]
     assert [step.terminated for step in outcomes] == [False] * (steps - 1) + [True]
-    assert game.game_over
-    assert game.raw_reward == 5.0
+    assert outcomes[-1].game_over
+    assert outcomes[-1].unclipped_reward == 5.0
 
 
 def test_a_time_limit_ends_the_game_too():
     game = make("Short", action_repeat=2)
     assert game.spec.max_episode_agent_steps == 2
     game.reset()
-    assert game.step(1)[2:] == (False, False)
-    assert game.step(1)[2:] == (False, True)
-    assert game.game_over
+    assert game.step(1)[2:4] == (False, False)
+    step = game.step(1)
+    assert step[2:4] == (False, True)
+    assert step.game_over
 
 
 def test_actions_may_be_counted_from_another_number():
     game = make("FromOne")
     game.reset()
     game.step(0)
-    assert game._env.unwrapped.paddle == CELLS // 2 - 1
+    assert game.env._env.unwrapped.paddle == CELLS // 2 - 1
     assert game.spec.num_actions == 3
 
 
@@ -225,7 +227,7 @@ def test_a_game_saved_in_the_middle_goes_on_as_it_would_have():
             one, two = (each.step(0) for each in (game, other))
             assert one[1:] == two[1:]
             assert np.array_equal(one.frame, two.frame)
-            if game.game_over:
+            if one.game_over:
                 assert np.array_equal(game.reset(), other.reset())
 
 

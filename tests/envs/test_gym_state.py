@@ -14,10 +14,11 @@ from cclf import (  # noqa: E402
     doctor,
     presets,
 )
-from cclf.algorithms.registry import env_factory, make_learner  # noqa: E402
+from cclf.algorithms.registry import make_learner  # noqa: E402
 from cclf.analysis.load import run_name  # noqa: E402
 from cclf.envs import gymnasium_env  # noqa: E402
-from cclf.envs.gymnasium_state import GymnasiumState  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumEnv  # noqa: E402
+from cclf.envs.make import make_env  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from cclf.model_card import command  # noqa: E402
 from cclf.storage.run_folder import read_checkpoint  # noqa: E402
@@ -108,7 +109,7 @@ def registered():
 
 
 def make(name="Vector", action_repeat=1, seed=1):
-    return GymnasiumState(f"cclf-state/{name}-v0", action_repeat, seed)
+    return GymnasiumEnv(f"cclf-state/{name}-v0", "state", 84, action_repeat, seed)
 
 
 def tiny_state(name="Vector", method="cclf", **run):
@@ -128,7 +129,7 @@ def test_the_state_is_what_the_environment_gives():
     assert step.frame[0] == np.float32(before[0] + 12.0), "and repeated"
     assert np.array_equal(first, before), "an environment may write its array again"
     env.step(np.zeros(1))
-    assert env.step(np.zeros(1))[2:] == (False, True), "a time limit is no end of the task"
+    assert env.step(np.zeros(1))[2:4] == (False, True), "a time limit is no end of the task"
 
 
 @pytest.mark.parametrize(
@@ -159,28 +160,28 @@ def test_other_actions_are_refused(name):
 
 def test_the_first_line_of_a_run_says_what_is_learned_from():
     facts = gymnasium_env.inspect_env("cclf-state/Named-v0")
-    assert facts.play == "continuous"
-    assert facts.state_remark == "gives no images but Dict: learning from 3 numbers of state"
-    assert facts.remark == (
+    assert facts.kind == "continuous"
+    assert facts.state_note == "gives no images but Dict: learning from 3 numbers of state"
+    assert facts.note == (
         "gives no images but Dict: learning from its rendered pictures (--observe state: from its "
         "numbers)"
     )
-    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Choice-v0").remark, (
+    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Choice-v0").note, (
         "Rainbow cannot"
     )
-    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Growing-v0").remark
+    assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Growing-v0").note
 
 
 @pytest.mark.parametrize("name", ["Vector", "Silent"])
 def test_one_that_renders_nothing_is_learned_from_state_alone(name, tmp_path, recwarn):
     said = rf"cclf-state/{name}-v0 returns no image from .* --observe state --no-video"
-    pixels = gymnasium_env.GymnasiumPixels(f"cclf-state/{name}-v0", 24, 1, 1)
+    pixels = GymnasiumEnv(f"cclf-state/{name}-v0")
     with pytest.raises(ConfigError, match=said):
         pixels.reset()
     env = make(name)
     env.reset()
     with pytest.raises(ConfigError, match=said):
-        env.picture()
+        env.render()
     assert [str(warning.message) for warning in recwarn if "render_mode" in str(warning)] == []
     pixels = tiny_config(
         f"gym/cclf-state/{name}-v0", "rad", env={"frame_pixels": 20, "crop_pixels": 16}
@@ -256,7 +257,7 @@ def test_a_run_that_was_stopped_ends_where_an_undisturbed_one_does(tmp_path):
 def test_replay_keeps_every_bit_of_a_number():
     config = tiny_state(env_steps=20)
     learner = make_learner(config, CPU)
-    env = make(seed=learner.env._episodes._random.bit_generator.seed_seq.entropy)
+    env = make(seed=learner.env._recorder._random.bit_generator.seed_seq.entropy)
     seen = [env.reset()]
     for step in range(5):
         learner.step(step)
@@ -265,7 +266,7 @@ def test_replay_keeps_every_bit_of_a_number():
     transitions, size = replay_size(config)
     held = [getattr(learner.replay, name) for name in learner.replay._TENSORS]
     assert transitions == 20
-    assert size == sum(tensor.nbytes for tensor in held) + learner.replay.live.nbytes
+    assert size == sum(tensor.nbytes for tensor in held) + learner.replay.valid.nbytes
     learner.close()
 
 
@@ -306,7 +307,7 @@ def test_its_agent_is_evaluated_and_asked(trained):
     code, stdout, stderr = cclf("evaluate", folder, "--episodes", "1", "--json")
     assert code == 0, stderr
     agent = package.load(folder, device="cpu")
-    env = env_factory(config)(config, 0)
+    env = make_env(config, 0)
     total, step = 0.0, None
     state = env.reset(package.training.seeding.derive(0, "evaluate", 0))
     while step is None or not step.truncated:

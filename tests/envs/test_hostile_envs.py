@@ -14,9 +14,8 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple  #
 import cclf as package  # noqa: E402
 import hostile_envs  # noqa: E402
 from cclf.envs import gymnasium_env, toy  # noqa: E402
-from cclf.envs.gymnasium_game import GymnasiumGame  # noqa: E402
-from cclf.envs.gymnasium_spaces import Controls  # noqa: E402
-from cclf.envs.gymnasium_state import GymnasiumState  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumEnv  # noqa: E402
+from cclf.envs.gymnasium_spaces import RescaleAction  # noqa: E402
 from cclf.errors import ConfigError, WorkerError  # noqa: E402
 from hostile_envs import IMAGE, LAYERS, NAMED, gives, leaves, put, sees, throws  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
@@ -27,15 +26,15 @@ NAME = "hostile/Row-v0"
 
 
 def state():
-    return GymnasiumState(NAME, 1, 0)
+    return GymnasiumEnv(NAME, "state")
 
 
 def pixels():
-    return gymnasium_env.GymnasiumPixels(NAME, 16, 1, 0)
+    return GymnasiumEnv(NAME, frame_pixels=16)
 
 
 def game():
-    return GymnasiumGame(NAME, 16, 1, 1, 0)
+    return GymnasiumEnv(NAME, frame_pixels=16)
 
 
 def played(make, place, fault, limit=None, action=0.0, **settings):
@@ -279,8 +278,8 @@ LIMITS = np.finfo(np.float32).max
 )
 def test_actions_as_wide_as_their_type_do_not_overflow(low, high, dtype):
     space = Box(low, high, (1,), dtype)
-    control_of = Controls(space)
-    given = [control_of(np.array([a], np.float32))[0] for a in (-1.0, 0.0, 0.5, 1.0)]
+    rescale = RescaleAction(space)
+    given = [rescale(np.array([a], np.float32))[0] for a in (-1.0, 0.0, 0.5, 1.0)]
     assert all(np.isfinite(given))
     assert given == sorted(given)
     assert given[0] == space.low[0]
@@ -294,8 +293,8 @@ def test_ordinary_actions_keep_every_bit_beside_those_as_wide_as_their_type(dtyp
     most = np.iinfo(dtype).max if np.issubdtype(dtype, np.integer) else np.finfo(dtype).max
     low, high = np.array([-3, -most], dtype), np.array([7, most], dtype)
     narrow, both = (
-        Controls(Box(low[:1], high[:1], (1,), dtype)),
-        Controls(Box(low, high, (2,), dtype)),
+        RescaleAction(Box(low[:1], high[:1], (1,), dtype)),
+        RescaleAction(Box(low, high, (2,), dtype)),
     )
     for action in random.uniform(-1.2, 1.2, (200, 2)).astype(np.float32):
         part = (np.clip(action[:1], -1.0, 1.0) + 1.0) * 0.5
@@ -457,7 +456,7 @@ def test_minigrid_of_gymnasium_is_learned_from_pictures_and_its_own_suite_is_nam
     pytest.importorskip("minigrid")
     code, _, err = cclf("train", "gym/minigrid:MiniGrid-Empty-5x5-v0", "--dry-run")
     assert (code, err) == (0, "")
-    assert gymnasium_env.inspect_env("minigrid:MiniGrid-Empty-5x5-v0").remark == (
+    assert gymnasium_env.inspect_env("minigrid:MiniGrid-Empty-5x5-v0").note == (
         "gives no images but Dict: learning from its rendered pictures, or learn "
         "minigrid/Empty-5x5; imports the Python module minigrid"
     )

@@ -20,7 +20,8 @@ from minigrid.core.grid import Grid  # noqa: E402
 from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
 import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
-from cclf.envs.minigrid import PackageMiniGrid, VectorMiniGrid, make  # noqa: E402
+from cclf.envs.minigrid import VectorMiniGrid, make  # noqa: E402
+from cclf.envs.minigrid_package import PackageMiniGrid  # noqa: E402
 from cclf.envs.minigrid_rules import (  # noqa: E402
     DONE,
     EMPTY,

@@ -6,6 +6,7 @@ import pytest
 
 from cclf import presets
 from cclf.config import EnvConfig
+from cclf.envs.frame_stack import StackedEnv
 from cclf.envs.toy import CATCH_BALLS, EPISODE_STEPS, STEP_LENGTH, Catch
 from cclf.envs.toy import make as make_env
 from cclf.errors import ConfigError
@@ -46,8 +47,8 @@ def test_spec_and_frames(name, axes):
         assert frame.shape == (3, 20, 20)
         assert frame.dtype == np.uint8
         assert frame.max() > 200
-    assert env.picture().shape == (240, 240, 3)
-    assert env.picture().dtype == np.uint8
+    assert env.render().shape == (240, 240, 3)
+    assert env.render().dtype == np.uint8
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -175,14 +176,14 @@ def under_the_ball(game):
 
 
 def caught(policy, games=50):
-    game, total = Catch(50, 2, seed=0), 0.0
+    game, total = Catch(50, seed=0), 0.0
     for _ in range(games):
         game.reset()
         ended = False
         while not ended:
             step = game.step(policy(game))
             total, ended = total + step.reward, step.terminated
-            assert ended == game.game_over
+            assert ended == step.game_over
     return total / games
 
 
@@ -194,23 +195,24 @@ def test_catch_can_be_won_and_not_by_chance():
 
 
 def test_catch_shows_ball_and_paddle_in_every_shift_and_keeps_its_stack():
-    game = Catch(50, 2, seed=3)
+    catch = Catch(50, seed=3)
+    game = StackedEnv(catch, 2)
     first = game.reset()
     assert game.spec == ((1, 50, 50), 1, 1, 12, 3)
     assert np.array_equal(game.stack, np.concatenate([np.zeros((1, 50, 50), np.uint8), first]))
     for _ in range(30):
         before = game.stack[-1]
-        step = game.step(under_the_ball(game))
+        step = game.step(under_the_ball(catch))
         assert np.array_equal(game.stack, np.concatenate([before[None], step.frame]))
         assert not step.frame[0, :4].any()
         assert not step.frame[0, 46:].any()
         if step.terminated:
             game.reset()
-    assert game.picture().shape == (200, 200, 3)
+    assert game.render().shape == (200, 200, 3)
 
 
 def test_catch_goes_on_exactly_from_a_saved_state():
-    one, two = Catch(50, 2, seed=1), Catch(50, 2, seed=2)
+    one, two = Catch(50, seed=1), Catch(50, seed=2)
     one.reset()
     for _ in range(5):
         one.step(0)

@@ -45,7 +45,7 @@ class Clock:
             ended and self.seed % 2 == 1,
         )
 
-    def picture(self):
+    def render(self):
         self.pictures += 1
         return np.full((4, 4, 3), self.seed + self.steps, np.uint8)
 

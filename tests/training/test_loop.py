@@ -261,7 +261,7 @@ def test_environment_without_state_starts_a_new_episode_on_resume(tmp_path):
     assert learner.env.resets == 1
     ages = learner.replay.ages[: learner.replay.head + 1].tolist()
     assert ages == [*range(26), *range(11), *range(26)], "whole, cut off after ten steps, new"
-    assert not learner.replay.live[[25, 36]].any(), (
+    assert not learner.replay.valid[[25, 36]].any(), (
         "no transition leads from one episode into the next"
     )
 

@@ -83,7 +83,7 @@ def test_workers_return_what_local_objects_return(pool_of):
                     pool.submit(env, Env.reset),
                     pool.submit(env, Env.step, np.full(1, 0.5, np.float32)),
                     pool.submit(env, Env.state_dict),
-                    pool.submit(env, Env.picture),
+                    pool.submit(env, Env.render),
                     pool.submit(env, Env.step, np.full(1, -0.25, np.float32)),
                 ]
             )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
     # A plain `BaseAlgorithm` is any of them, with settings that are not known.
     S = TypeVar("S", bound=AlgorithmSettings, default=Any)
@@ -76,7 +76,7 @@ class Benchmark(NamedTuple):
     """What `cclf bench NAME` measures of one algorithm."""
 
     options: type[DataclassInstance]  # the options of the command
-    run: Callable[[Any, MakeEnv], dict[str, Any]]  # (options, make_env) -> a report, by method
+    run: Callable[[Any, EnvFactory], dict[str, Any]]  # (options, make_env) -> a report, by method
     figure: str  # the entry of a method's report that is shown
     unit: str
 
@@ -130,14 +130,16 @@ class BaseAlgorithm(ABC, Generic[S]):
         return profile
 
     @abstractmethod
-    def make_learner(self, config: Config[S], device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(
+        self, config: Config[S], device: torch.device, make_env: EnvFactory
+    ) -> Learner:
         """The learner of one run, with its training environment."""
 
     def make_learners(
         self,
         configs: Sequence[Config[S]],
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         resume_steps: Sequence[int | None],
     ) -> Sequence[Learner]:
         """Learners of runs that differ in task and seed alone and share one batched update.
@@ -157,7 +159,7 @@ class BaseAlgorithm(ABC, Generic[S]):
         self,
         config: Config[S],
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
         """A policy with evaluation environments of its own. By default it is `make_algorithm` in one
@@ -172,7 +174,7 @@ class BaseAlgorithm(ABC, Generic[S]):
         self,
         config: Config[S],  # noqa: ARG002
         device: torch.device,  # noqa: ARG002
-        make_env: MakeEnv,  # noqa: ARG002
+        make_env: EnvFactory,  # noqa: ARG002
         num_runs: int,  # noqa: ARG002
     ) -> EvaluationWorkers | None:
         """Processes that run the evaluation episodes of all runs; None where there are none."""
@@ -192,7 +194,7 @@ class BaseAlgorithm(ABC, Generic[S]):
         return ReplaySize(0, 0)
 
     def export_policy(
-        self, policy: Any, config: Config[S], make_env: MakeEnv, seed: int, num_steps: int
+        self, policy: Any, config: Config[S], make_env: EnvFactory, seed: int, num_steps: int
     ) -> ExportedPolicy:
         """The policy as a module for other programs, with its answers on a rollout of `num_steps`."""
         del policy, config, make_env, seed, num_steps
@@ -205,7 +207,7 @@ class BaseAlgorithm(ABC, Generic[S]):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
     ) -> Gallery:
         """What `cclf inspect` shows of a run; `learner` is the learner's state in its checkpoint."""
         del about, config, learner, samples, env_steps, make_env

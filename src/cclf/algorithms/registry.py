@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
 from cclf.config import AlgorithmSettings, Config, TaskKind
-from cclf.envs.make import make_env, make_grids
-from cclf.envs.registry import task_kind
+from cclf.envs.make import make_env
 from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import load_entry_points
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import Learner, MakeEnv
+    from cclf.types import Learner
 
 # A new base algorithm is a line here. The first that supports a task is its default.
 BUILT_IN = (
@@ -59,18 +58,9 @@ def default_algorithm(kind: TaskKind) -> BaseAlgorithm:
     return next(each for each in algorithms().values() if kind in each.supported_tasks)
 
 
-def env_factory(config: Config) -> MakeEnv:
-    """The function that makes the environments of a run: one environment each, or several grids as
-    one vectorized environment."""
-    kinds = algorithm_of(config).supported_tasks
-    # An algorithm that supports grids alone does not need the kind of its task, which may be unknown.
-    grids = "grid" in kinds and (len(kinds) == 1 or task_kind(config.task) == "grid")
-    return make_grids if grids else make_env
-
-
 def make_learner(config: Config, device: torch.device) -> Learner:
     """The learner of one run in its own environment."""
-    return algorithm_of(config).make_learner(config, device, env_factory(config))
+    return algorithm_of(config).make_learner(config, device, make_env)
 
 
 def make_agent(
@@ -79,8 +69,7 @@ def make_agent(
     evaluation_workers: EvaluationWorkers | None = None,
 ) -> Agent:
     """The agent of one run in evaluation environments of its own, with untrained weights."""
-    make = env_factory(config)
-    return algorithm_of(config).make_agent(config, device, make, evaluation_workers)
+    return algorithm_of(config).make_agent(config, device, make_env, evaluation_workers)
 
 
 def _validate_algorithm(algorithm: BaseAlgorithm) -> str:

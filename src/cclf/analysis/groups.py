@@ -57,7 +57,7 @@ def in_order(suite: str, methods: Iterable[str]) -> list[str]:
     able = [
         base
         for base in algorithms().values()
-        if suite in suites() and not suites()[suite].plays.isdisjoint(base.supported_tasks)
+        if suite in suites() and not suites()[suite].kinds.isdisjoint(base.supported_tasks)
     ]
     known = [name for base in able for name in base.methods]
     return sorted(

@@ -58,7 +58,7 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
         plays = ", ".join(
             name
             for name, suite in suites().items()
-            if not suite.plays.isdisjoint(base.supported_tasks)
+            if not suite.kinds.isdisjoint(base.supported_tasks)
         )
         compared = base.default_method.name
         console.print(

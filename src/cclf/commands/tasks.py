@@ -31,5 +31,5 @@ def main(arguments: list[str]) -> int:
         return EXIT_DONE
     rows = [(task.name, str(repeats[task.name]), task.summary) for task in known_tasks().values()]
     print_table(("task", "action repeat", "what to do"), rows)
-    print("\n" + "\n".join(suite.others for suite in suites().values() if suite.others))
+    print("\n" + "\n".join(suite.naming_help for suite in suites().values() if suite.naming_help))
     return EXIT_DONE

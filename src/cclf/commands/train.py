@@ -32,10 +32,10 @@ def main(arguments: list[str]) -> int:
         asked = train_config(arguments)
         configs = all_configs(asked, arguments)
     if asked.dry_run:
-        from cclf.envs.make import refuse_unknown
+        from cclf.envs.make import validate_task
 
         for config in configs:
-            refuse_unknown(config)
+            validate_task(config)
         print(json.dumps(asked.config.to_dict(), indent=2))
         return EXIT_DONE
     return run_training(configs, asked.out, stop)

@@ -71,7 +71,6 @@ class Views(NamedTuple, Generic[V]):
 
 
 PixelViews = Views[Tensor]  # the inputs are images, or vectors of state
-IndexedViews = Views[ViewIndex]
 
 
 def sample_crop_corners(

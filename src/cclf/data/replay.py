@@ -1,12 +1,10 @@
-"""Replay that stores each frame once and rebuilds stacks by index: about 3 GB per 100,000
-transitions of 100x100 RGB, not 18.
+"""Replay that stores each frame once and gathers frame stacks by index: 3 GB instead of 18 for
+100,000 transitions of 100x100 RGB.
 
-One ring of slots. A slot holds a frame and, once the next frame is known, the transition that
-starts there: an episode of T transitions fills T + 1 slots. Slots whose transition can be drawn are
-`live`. With n steps that is once the n-th frame after it is known, or the end of the task.
+A ring buffer of slots. A slot holds a frame and, once the next frame is known, the transition that
+starts there, so an episode of T transitions fills T + 1 slots. A slot is `valid` if its transition
+can be sampled: once the n-th frame after it is known, or the task has terminated.
 """
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from cclf.data.device_transfer import to_device
 from cclf.storage.safe_loading import check_data, check_lengths
-from cclf.types import Batch
+from cclf.types import Batch, StateDict
 
 
 def slots_needed(
@@ -23,19 +21,16 @@ def slots_needed(
     frame_stack: int,
     n_steps: int = 1,
 ) -> int:
-    """Slots that keep `capacity_transitions` live when episodes have full length: those of the last
-    n steps of each, and a stack's width."""
-    episodes = (
-        1
-        if max_episode_agent_steps is None
-        else -(-capacity_transitions // max_episode_agent_steps)
-    )
+    """Slots for `capacity_transitions` valid ones in episodes of full length. The last n slots of
+    each episode are not valid, and a frame stack reaches back from the oldest one."""
+    limit = max_episode_agent_steps or capacity_transitions
+    episodes = -(-capacity_transitions // limit)
     return capacity_transitions + episodes * n_steps + frame_stack + 2
 
 
 class Replay:
-    """Draws with replacement, each live transition in proportion to its priority; new ones enter
-    with priority 1."""
+    """Samples transitions with replacement, in proportion to their priorities. A new transition has
+    priority 1."""
 
     def __init__(
         self,
@@ -49,8 +44,8 @@ class Replay:
         discount: float = 1.0,
         dtype: torch.dtype = torch.uint8,
     ):
-        """`discount` is that of the rewards within the `n_steps` of a transition, `dtype` that of
-        the frames."""
+        """`discount` applies to the rewards within the `n_steps` of a transition; `dtype` is that
+        of the frames."""
         self.capacity = capacity_transitions
         self.frame_stack, self.n_steps, self.discount = frame_stack, n_steps, discount
         self.slots = slots_needed(
@@ -62,15 +57,15 @@ class Replay:
         self.rewards = torch.zeros(self.slots, device=device)
         self.continuations = torch.zeros(self.slots, device=device)
         self.priorities = torch.zeros(self.slots, dtype=torch.float64, device=device)
-        # slots since the episode began
+        # agent steps since the start of the episode
         self.ages = torch.zeros(self.slots, dtype=torch.int64, device=device)
-        # on the host: asking a GPU for one flag would stall it
-        self.live = np.zeros(self.slots, dtype=bool)
+        # on the host: reading a flag from a GPU would synchronize with it
+        self.valid = np.zeros(self.slots, dtype=bool)
         self.head = -1  # slot of the newest frame
-        self.oldest = 0  # no live slot lies before this one, in ring order
-        self.size = 0  # live transitions
+        self.oldest = 0  # no slot before this one, in ring order, is valid
+        self.size = 0  # valid transitions
         self.head_age = 0
-        self.written = 0  # frames ever written; beyond `slots` the ring has wrapped
+        self.written = 0  # frames written so far; more than `slots` once the ring has wrapped
 
     @staticmethod
     def bytes_needed(
@@ -92,15 +87,15 @@ class Replay:
     def add(
         self, action: np.ndarray, reward: float, terminated: bool, next_frame: np.ndarray
     ) -> None:
-        """The step from the newest frame to `next_frame`. A time limit may cut an episode anywhere:
-        what is then short of its n steps can never be drawn."""
+        """Store the step from the newest frame to `next_frame`. Where a time limit truncates the
+        episode, transitions with fewer than n steps never become valid."""
         start = self.head
         self._write_frame(next_frame, age=self.head_age + 1)
         self.actions[start] = to_device(torch.as_tensor(action), self.device)
-        # filled, not assigned: item assignment forces a host-device sync
+        # fill_, because item assignment synchronizes the device
         self.rewards[start].fill_(reward)
         self.continuations[start].fill_(0.0 if terminated else 1.0)
-        # Nothing follows the end of a task, so fewer steps are whole there.
+        # At a terminal state the n-step return is complete with fewer steps.
         fewest = 1 if terminated else self.n_steps
         for back in range(min(self.n_steps, self.head_age), fewest - 1, -1):
             self._mark_valid((self.head - back) % self.slots)
@@ -109,37 +104,34 @@ class Replay:
         if self.size == self.capacity:
             self._evict_oldest()
         self.priorities[slot].fill_(1.0)
-        self.live[slot] = True
+        self.valid[slot] = True
         self.size += 1
 
     def observation(self) -> Tensor:
-        """The stack that ends in the newest frame, (1, C, H, W)."""
+        """The stack of the newest frames, (1, C * stack, H, W)."""
         slots = [
             (self.head - min(back, self.head_age)) % self.slots
             for back in range(self.frame_stack - 1, -1, -1)
         ]
-        # by numbers the host knows: nothing waits for a GPU
+        # indexed by Python integers, which need no synchronization
         return torch.cat([self.frames[slot] for slot in slots])[None]
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
-        # float64: in float32 a sum near 1e5 has steps of 0.008, so single weights would be off by
-        # up to a percent.
+        # float64: near a sum of 1e5, float32 has steps of 0.008, almost a percent of a priority
         cumulative = self.priorities.cumsum(0)
-        draws = (
-            torch.rand(batch_size, dtype=torch.float64, generator=generator, device=self.device)
-            * cumulative[-1]
+        uniform = torch.rand(
+            batch_size, dtype=torch.float64, generator=generator, device=self.device
         )
-        return self.gather(
-            torch.searchsorted(cumulative, draws, right=True).clamp_max(self.slots - 1)
-        )
+        index = torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
+        return self.gather(index.clamp_max(self.slots - 1))
 
     def gather(self, index: Tensor) -> Batch:
         """The transitions that start in the slots `index` (B,)."""
-        stacks = self._stacks(index, following=self.n_steps)
+        stacks = self._gather_frames(index, following=self.n_steps)
         channels, reward = self.frames.shape[1], self.rewards[index]
         n_step_return, continuation = reward, self.continuations[index]
         if self.n_steps > 1:
-            n_step_return, continuation = self._n_step_outcome(index)
+            n_step_return, continuation = self._n_step_return(index)
         return Batch(
             observation=stacks[:, : channels * self.frame_stack],
             action=self.actions[index],
@@ -151,9 +143,9 @@ class Replay:
             n_step_return=n_step_return,
         )
 
-    def _n_step_outcome(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the transitions that start in the slots `index` (B,): the sum of the discounted
-        rewards of their n steps, up to the end of the task, and whether it goes on after them."""
+    def _n_step_return(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """For the transitions that start in the slots `index` (B,), the discounted sum of rewards
+        over n steps or until the task terminates (B,), and 1 where it has not terminated (B,)."""
         later = torch.arange(self.n_steps, device=self.device)
         steps = (index[:, None] + later) % self.slots
         after = self.continuations[steps].cumprod(1)  # (B, n)  1 while the task goes on
@@ -161,24 +153,24 @@ class Replay:
         return (self.rewards[steps] * before * self.discount**later).sum(1), after[:, -1]
 
     def set_priorities(self, index: Tensor, priority: Tensor) -> None:
-        """Where a transition stands in the batch more than once its last place wins, as in the
-        released code."""
+        """For a transition that is in the batch more than once, its last priority is stored, as in
+        the released code."""
         place = torch.arange(len(index), device=self.device)
         last = torch.full((self.slots,), -1, dtype=torch.int64, device=self.device)
         last = last.scatter_reduce(0, index, place, reduce="amax")
         self.priorities[index] = priority.double()[last[index]]
 
     def priority_entropy_share(self) -> float:
-        """Entropy of the drawing distribution over its largest value: 1 is uniform replay, 0 a
-        single transition."""
+        """Entropy of the sampling distribution divided by its maximum: 1 for uniform replay, 0 for
+        a single transition."""
         if self.size < 2:
             return 1.0
         p = self.priorities / self.priorities.sum()
         return float(torch.special.entr(p).sum() / np.log(self.size))
 
-    def _stacks(self, index: Tensor, following: int) -> Tensor:
-        """Frames from `frame_stack - 1` before each slot to `following` after it, (B, C * n, H, W),
-        never beyond the episode."""
+    def _gather_frames(self, index: Tensor, following: int) -> Tensor:
+        """The frames from `frame_stack - 1` before each slot to `following` after it, (B, C * n, H,
+        W). Before the first frame of an episode it is repeated."""
         back = torch.arange(self.frame_stack - 1, -1 - following, -1, device=self.device)
         back = torch.minimum(back[None], self.ages[index][:, None])
         slots = (index[:, None] - back) % self.slots
@@ -187,73 +179,68 @@ class Replay:
 
     def _write_frame(self, frame: np.ndarray, age: int) -> None:
         self.head = (self.head + 1) % self.slots
-        while self.size and (self._oldest_live() - self.head) % self.slots < self.frame_stack:
-            self._evict_oldest()  # its stack reaches into the slot about to be written
+        while self.size and (self._oldest_valid() - self.head) % self.slots < self.frame_stack:
+            self._evict_oldest()  # its frame stack includes the slot that is overwritten
         self.frames[self.head] = to_device(torch.as_tensor(frame), self.device)
         self.ages[self.head].fill_(age)
         self.priorities[self.head].fill_(0.0)
-        self.live[self.head] = False
+        self.valid[self.head] = False
         self.head_age = age
         self.written += 1
 
-    def _oldest_live(self) -> int:
-        while not self.live[self.oldest]:
+    def _oldest_valid(self) -> int:
+        while not self.valid[self.oldest]:
             self.oldest = (self.oldest + 1) % self.slots
         return self.oldest
 
     def _evict_oldest(self) -> None:
-        slot = self._oldest_live()
-        self.live[slot] = False
+        slot = self._oldest_valid()
+        self.valid[slot] = False
         self.priorities[slot].fill_(0.0)
         self.size -= 1
 
     _TENSORS = ("frames", "actions", "rewards", "continuations", "priorities", "ages")
     _COUNTERS = ("head", "oldest", "size", "head_age", "written")
 
-    def state_dict(self) -> dict[str, Any]:
-        """Only the slots that were ever written: a young replay costs little to save."""
+    def state_dict(self) -> StateDict:
+        """Only the slots that have been written."""
         written = min(self.written, self.slots)
         state = {name: getattr(self, name) for name in self._COUNTERS}
         state |= {name: getattr(self, name)[:written] for name in self._TENSORS}
-        return state | {"live": torch.from_numpy(self.live[:written])}
+        return state | {"live": torch.from_numpy(self.valid[:written])}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Also takes the state of a smaller replay: a run may go on with a larger budget."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """Also loads the state of a smaller replay, since a run may continue with a larger budget."""
         saved_slots = len(state["live"])
         if saved_slots > self.slots:
             raise ValueError(
                 f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least "
                 "as large"
             )
-        self._refuse_other_ring(state, saved_slots)
+        self._check_counters(state, saved_slots)
         for name in self._COUNTERS:
             setattr(self, name, int(state[name]))
         cut = 0
-        # a wrapped ring is cut open behind its newest frame to fit a larger one
+        # A wrapped ring is rotated, so that its oldest frame comes first in a larger one.
         if saved_slots < min(self.slots, self.written):
             cut = self.head + 1
-            self.head, self.oldest, self.written = (
-                saved_slots - 1,
-                (self.oldest - cut) % saved_slots,
-                saved_slots,
-            )
+            self.oldest = (self.oldest - cut) % saved_slots
+            self.head, self.written = saved_slots - 1, saved_slots
         for name in self._TENSORS:
             getattr(self, name)[:saved_slots] = state[name].roll(-cut, 0).to(self.device)
-        self.live[:saved_slots] = state["live"].roll(-cut, 0).numpy()
+        self.valid[:saved_slots] = state["live"].roll(-cut, 0).numpy()
 
-    def _refuse_other_ring(self, state: dict[str, Any], saved_slots: int) -> None:
-        """Counters that contradict each other or the ring would lead to wrong transitions much
-        later."""
+    def _check_counters(self, state: StateDict, saved_slots: int) -> None:
+        """Raise ValueError for counters that contradict each other or the ring: they would lead to
+        wrong transitions later."""
         check_lengths(state, self._TENSORS, saved_slots, "replay")
         head, oldest, size, head_age, written = (int(state[name]) for name in self._COUNTERS)
+        newest = (written - 1) % saved_slots if saved_slots else -1
         check_data(
             written >= saved_slots,
             f"replay: written {written} is less than its {saved_slots} slots",
         )
-        check_data(
-            head == (written - 1) % max(1, saved_slots) if saved_slots else head == -1,
-            f"replay: head is {head}",
-        )
+        check_data(head == newest, f"replay: head is {head}")
         check_data(
             0 <= oldest < self.slots and oldest <= saved_slots, f"replay: oldest is {oldest}"
         )
@@ -261,13 +248,12 @@ class Replay:
             size == int(state["live"].sum()) <= self.capacity,
             f"replay: size {size} is not that of its live slots",
         )
-        if saved_slots:
-            ages, priorities = state["ages"], state["priorities"]
-            check_data(
-                (ages >= 0).all() and head_age == ages[head],
-                f"replay: ages do not count from 0 to {head_age}",
-            )
-            check_data(
-                (priorities >= 0.0).all() and priorities.isfinite().all(),
-                "replay: priorities are no weights",
-            )
+        ages, priorities = state["ages"], state["priorities"]
+        check_data(
+            (ages >= 0).all() and (not saved_slots or head_age == ages[head]),
+            f"replay: ages do not count from 0 to {head_age}",
+        )
+        check_data(
+            (priorities >= 0.0).all() and priorities.isfinite().all(),
+            "replay: priorities are no weights",
+        )

@@ -1,9 +1,8 @@
-"""Atari games straight from the emulator (ale-py), with the preprocessing of CURL's Rainbow bit for
-bit; rules in docs/atari.md.
+"""Atari games by the emulator (ale-py), bitwise equal to the preprocessing of CURL's Rainbow; see
+docs/atari.md.
 
-A step presses one action for four raw frames. What is seen is the brighter of the last two, each
-shrunk first; a game begins after 0 to 29 frames of waiting; a lost life may end an episode without
-ending the game.
+A step repeats one action for four raw frames. Its frame is the maximum of the last two, each resized
+first. A game begins after 0 to 29 no-ops. A lost life may end an episode without ending the game.
 """
 
 import contextlib
@@ -18,17 +17,17 @@ from cclf.console import message_stream
 from cclf.envs.atari_games import game_name
 from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.safe_loading import check_same_structure
-from cclf.types import EnvSpec, EnvStep
+from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
 Bytes = NDArray[np.uint8]
-NOOP = 0  # the emulator's number for pressing nothing
-MAX_NOOPS = 30  # a game begins after 0 to 29 raw frames of it
+NOOP = 0  # the emulator's action that does nothing
+MAX_NOOPS = 30  # exclusive: a game begins after 0 to 29 of them
 
 
 class AreaResize:
-    """Grey screens to squares, bit-equal to OpenCV's `resize(..., INTER_LINEAR)` of bytes. Each
-    output pixel mixes 2x2 of the screen with weights of 11 bits; p runs along a row, and h is
-    what the first pass leaves of a row:
+    """Resizes gray screens to squares, bitwise equal to OpenCV's `resize(..., INTER_LINEAR)` of
+    uint8. Each output pixel is a weighted mean of 2x2 pixels with weights of 11 bits; p is a row of
+    the screen, and h the result of the first pass along it:
 
         h = (2048 - r) p[x] + r p[x+1]        out = ( (2048 - d) (h[y] >> 4) >> 16  +  d (h[y+1] >> 4) >> 16  +  2 ) >> 2
     """
@@ -37,14 +36,14 @@ class AreaResize:
         left, right_weight = _interpolation_weights(width, pixels)
         top, lower_weight = _interpolation_weights(height, pixels)
         self._area = height * width
-        # Fetching single pixels takes longest, so p[x] and p[x+1] are fetched as one 16-bit number.
-        # Those at odd places come from a copy of the screen that is shifted by one byte.
+        # Gathering pixels takes most of the time, so p[x] and p[x+1] are gathered as one 16-bit
+        # number. For odd x it comes from a copy of the screen that is shifted by one byte.
         self._twice = np.zeros(2 * self._area, np.uint8)
         self._pairs = self._twice.view("<u2")
-        self.screen = self._twice[: self._area].reshape(height, width)  # to be drawn on
+        self.screen = self._twice[: self._area].reshape(height, width)  # the input
         start = np.stack([top, top + 1])[:, :, None] * width + left  # (2, P, P)
-        self._place = start // 2 + start % 2 * (self._area // 2)
-        # Weights are spread out to (2, P, P): broadcasting would take twice the time.
+        self._index = start // 2 + start % 2 * (self._area // 2)
+        # Weights have the full shape (2, P, P): broadcasting would take twice the time.
         weights = (
             2048 - right_weight,
             right_weight,
@@ -55,9 +54,9 @@ class AreaResize:
         )
 
     def __call__(self) -> Bytes:
-        """What is on `screen` now, shrunk."""
+        """The contents of `screen`, resized to (P, P)."""
         self._twice[self._area : -1] = self._twice[1 : self._area]
-        pairs = self._pairs.take(self._place)
+        pairs = self._pairs.take(self._index)
         rows = (pairs & 255).astype(np.int32)
         rows *= self._left
         right = (pairs >> 8).astype(np.int32)
@@ -73,21 +72,19 @@ class AreaResize:
 
 
 def _interpolation_weights(size: int, pixels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each output pixel the first of its two input pixels, and the weight of the second, of
-    2048."""
+    """For each output pixel, the index of the first of its two input pixels, and the weight of the
+    second in units of 1 / 2048."""
     if not 0 < pixels <= size:
         raise ConfigError(
             f"frame_pixels={pixels} must be 1 to {size} on Atari: frames are shrunk, never enlarged"
         )
-    centre = (np.arange(pixels) + 0.5) * size / pixels - 0.5
-    first = np.minimum(np.floor(centre), size - 2)  # the last pixel has none after it
-    return first.astype(np.int64), np.rint(2048 * (centre - first)).astype(np.int64)
+    center = (np.arange(pixels) + 0.5) * size / pixels - 0.5
+    first = np.minimum(np.floor(center), size - 2)  # the last pixel has no successor
+    return first.astype(np.int64), np.rint(2048 * (center - first)).astype(np.int64)
 
 
 class AtariGame:
-    """One game. `stack` holds the frames an agent acts on, oldest first: it goes on over a lost
-    life and is cleared by a new game. Arrays handed out are fresh: no later step writes into
-    them."""
+    """One game, with frames (1, P, P). Every returned array is new."""
 
     def __init__(
         self,
@@ -98,7 +95,6 @@ class AtariGame:
         life_loss_terminates: bool,
         frame_pixels: int = 84,
         action_repeat: int = 4,
-        frame_stack: int = 4,
         max_raw_frames_per_game: int = 108_000,
     ):
         """Training clips rewards to [-1, 1] and ends episodes with a life; evaluation does
@@ -107,80 +103,70 @@ class AtariGame:
         self.game, path = _find_rom(name)
         self._state_from_bytes = ale_py.ALEState
         self._ale = ale_py.ALEInterface()
-        # the emulator draws nothing while actions are not sticky; no-ops are ours
+        # The emulator uses no random numbers: actions are not sticky, and no-ops are made here.
         self._ale.setInt("random_seed", 0)
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.setInt("frame_skip", 1)
         self._ale.setBool("color_averaging", False)
         self._ale.setInt("max_num_frames_per_episode", max_raw_frames_per_game)
         self._ale.loadROM(path)
-        self._switched_on = self._ale.cloneState(include_rng=True)
+        self._initial_state = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
         height, width = self._ale.getScreenDims()
-        self._shrink = AreaResize(height, width, frame_pixels)
+        self._resize = AreaResize(height, width, frame_pixels)
         self._random = np.random.default_rng(seed)
-        self._clip, self._life_loss_terminates, self._repeat = (
-            clip_reward,
-            life_loss_terminates,
-            action_repeat,
-        )
+        self._clip, self._life_loss_terminates = clip_reward, life_loss_terminates
+        self._repeat = action_repeat
         self._life_lost = False
-        self.stack: Bytes = np.zeros((frame_stack, frame_pixels, frame_pixels), np.uint8)
-        self.raw_reward = 0.0  # of the last step, before the clip
         steps = -(-max_raw_frames_per_game // action_repeat)
         self.spec = EnvSpec(
             (1, frame_pixels, frame_pixels), 1, action_repeat, steps, num_actions=len(self._actions)
         )
 
-    @property
-    def game_over(self) -> bool:
-        """The game itself, not an episode that ended with a life."""
-        return bool(self._ale.game_over())
-
     def reset(self, seed: int | None = None) -> Bytes:
-        """After a lost life the game goes on with one frame of NOOP. Otherwise, and with a seed, a
-        new game begins."""
+        """Continue the game with one no-op after a lost life; otherwise, and with a seed, begin a new
+        game."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-            # Assault and KungFuMaster carry memory into the next game
-            self._ale.restoreState(self._switched_on)
+            # Assault and KungFuMaster keep some memory over a reset of the game.
+            self._ale.restoreState(self._initial_state)
             self._life_lost = False
         if self._life_lost:
             self._ale.act(NOOP)
         else:
             self._begin_game()
         self._life_lost = False
-        return self._push(self._frame())
+        return self._frame()[None]
 
     def _begin_game(self) -> None:
-        self.stack = np.zeros_like(self.stack)
         self._ale.reset_game()
         for _ in range(self._random.integers(MAX_NOOPS)):
             self._ale.act(NOOP)
-            if self.game_over:
+            if self._ale.game_over():
                 self._ale.reset_game()
 
-    def step(self, action: Any) -> EnvStep:
-        """`action` counts in the game's minimal action set. At the cap of raw frames a game counts
-        as terminated."""
-        pressed, lives_before = self._actions[self._checked(action)], self._ale.lives()
-        # black where a game ends before the last two frames
-        reward, frame = 0, np.zeros(self.stack.shape[1:], np.uint8)
+    def step(self, action: Action) -> EnvStep:
+        """`action` is an index of the minimal action set. A game that reaches the limit of raw frames
+        is terminated."""
+        ale_action, lives_before = self._actions[self._action_index(action)], self._ale.lives()
+        # stays black if the game ends before the last two raw frames
+        reward, frame = 0, np.zeros(self.spec.frame_shape[1:], np.uint8)
         for frames_left in reversed(range(self._repeat)):
-            reward += self._ale.act(pressed)
+            reward += self._ale.act(ale_action)
             if frames_left < 2:
                 frame = np.maximum(frame, self._frame())
-            if self.game_over:
+            if self._ale.game_over():
                 break
-        # No lives shown while the game goes on is no loss: BankHeist shows none during its last
-        # (once Q*bert, before its end).
-        lost = 0 < self._ale.lives() < lives_before
-        self._life_lost = self._life_loss_terminates and lost and not self.game_over
-        self.raw_reward = float(reward)
-        paid = max(-1.0, min(1.0, self.raw_reward)) if self._clip else self.raw_reward
-        return EnvStep(self._push(frame), paid, self.game_over or self._life_lost, truncated=False)
+        # Zero lives in a game that is not over are no loss: BankHeist shows zero during its last life
+        # (and Q*bert once, before its end).
+        lost, over = 0 < self._ale.lives() < lives_before, bool(self._ale.game_over())
+        self._life_lost = self._life_loss_terminates and lost and not over
+        raw = float(reward)
+        clipped = max(-1.0, min(1.0, raw)) if self._clip else raw
+        ended = over or self._life_lost
+        return EnvStep(frame[None], clipped, ended, False, raw, self._life_lost)
 
-    def _checked(self, action: Any) -> int:
+    def _action_index(self, action: Action) -> int:
         chosen = np.asarray(action).item()
         if not isinstance(chosen, int) or not 0 <= chosen < len(self._actions):
             raise ValueError(
@@ -189,47 +175,35 @@ class AtariGame:
         return chosen
 
     def _frame(self) -> Bytes:
-        self._ale.getScreenGrayscale(self._shrink.screen)
-        return self._shrink()
+        self._ale.getScreenGrayscale(self._resize.screen)
+        return self._resize()
 
-    def _push(self, frame: Bytes) -> Bytes:
-        self.stack = np.concatenate((self.stack[1:], frame[None]))
-        return frame[None]
-
-    def picture(self) -> Bytes:
-        """The screen in colour. A loaded state does not hold it: until the next step it shows what
-        was there before."""
+    def render(self) -> Bytes:
+        """The screen, (H, W, 3). It is not part of a state: after loading one, it is outdated until
+        the next step."""
         return np.asarray(self._ale.getScreenRGB(), dtype=np.uint8)
 
     def close(self) -> None:
-        """Nothing to release; there so that every environment can be closed alike."""
+        """Nothing to release."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that decides what comes, in mid-game too. The emulator's own state is bytes that it
-        reads back itself: data, no program."""
+    def state_dict(self) -> StateDict:
+        """Everything that determines the following steps. The emulator's state is bytes of its own
+        format, which contain no code."""
+        emulator = self._ale.cloneState(include_rng=True).serialize()
         return {
             "game": self.game,
-            "emulator": np.frombuffer(
-                self._ale.cloneState(include_rng=True).serialize(), np.uint8
-            ).copy(),
+            "emulator": np.frombuffer(emulator, np.uint8).copy(),
             "random": self._random.bit_generator.state,
-            "stack": self.stack,
             "life_lost": self._life_lost,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> bool:
         if state["game"] != self.game:
             raise ConfigError(f"this state is of {state['game']}, not of {self.game}")
-        own = {
-            "game": self.game,
-            "emulator": np.zeros(0, np.uint8),
-            "random": self._random.bit_generator.state,
-        }
-        check_same_structure(
-            own | {"stack": self.stack, "life_lost": self._life_lost}, state, "env of atari"
-        )
-        # The emulator saves all but whether a picture is half drawn, which a new game and a frame
-        # set right (Q*bert).
+        own = self.state_dict() | {"emulator": np.zeros(0, np.uint8)}
+        check_same_structure(own, state, "env of atari")
+        # The emulator's state lacks whether a frame is partially rendered (Q*bert); a new game and one
+        # frame reset that flag.
         self._ale.reset_game()
         self._ale.act(NOOP)
         try:
@@ -239,8 +213,8 @@ class AtariGame:
         except (RuntimeError, SystemError) as error:
             raise ConfigError("the emulator's state is damaged: ale-py cannot read it") from error
         self._random.bit_generator.state = state["random"]
-        self.stack = np.array(state["stack"], dtype=np.uint8)
         self._life_lost = state["life_lost"]
+        return True
 
 
 def _import_ale() -> Any:
@@ -255,7 +229,7 @@ def _import_ale() -> Any:
 
 
 def _find_rom(name: str) -> tuple[str, Path]:
-    """The emulator's name of a game and its file."""
+    """The emulator's name of a game, and the path of its ROM."""
     from ale_py import ALEInterface, roms
 
     known = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
@@ -267,14 +241,14 @@ def _find_rom(name: str) -> tuple[str, Path]:
             "tasks)"
         )
     try:
-        # it says where it looks when ALE_ROMS_DIR is set
+        # It prints the path of ALE_ROMS_DIR if that is set.
         with contextlib.redirect_stdout(message_stream()):
             path = roms.get_rom_path(rom)
     except OSError as error:
         raise ConfigError(
             f"cannot read the ROM of {name}: {error}; check ALE_ROMS_DIR or install ale-py again"
         ) from error
-    # loading it would end the process
+    # Loading an unsupported ROM would end the process.
     if path is None or ALEInterface.isSupportedROM(path) is None:
         raise ConfigError(
             f"'atari/{name}' cannot be played: the emulator has this game for several players only"
@@ -283,7 +257,7 @@ def _find_rom(name: str) -> tuple[str, Path]:
 
 
 def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> AtariGame:
-    """In evaluation rewards are not clipped and losing a life ends nothing."""
+    """In evaluation rewards are not clipped, and a lost life does not end the episode."""
     return AtariGame(
         name,
         seed,
@@ -291,10 +265,8 @@ def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Atar
         life_loss_terminates=not evaluation,
         frame_pixels=env.frame_pixels,
         action_repeat=env.action_repeat,
-        frame_stack=env.frame_stack,
     )
 
 
-def refuse_unknown(name: str, env: EnvConfig) -> None:
-    """A game is made in milliseconds."""
-    make(name, env, 0).close()
+def validate(name: str, env: EnvConfig) -> None:
+    make(name, env, 0).close()  # takes milliseconds

@@ -1,77 +1,147 @@
-"""The frames that an agent saw last, for a program that hands it one frame after the other."""
+"""Stacks of the newest frames, which agents act on."""
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cclf.errors import ConfigError
+from cclf.storage.safe_loading import check_same_structure
+from cclf.types import Action, Env, EnvSpec, EnvStep, StateDict
 from cclf.validation import short_text
+
+Padding = Literal["zeros", "repeat"]
 
 
 class FrameStack:
-    """Stacks of `frame_stack` frames, oldest first, as training makes them: before the first frame
-    of an episode stand copies of it, or blanks where `starts_blank` (games). One history, or one
-    for each row of a batch."""
+    """The last `size` frames of an episode, oldest first. Before the first frame of the episode the
+    stack holds zeros (Rainbow) or copies of that frame (SAC, DrQ-v2)."""
 
-    def __init__(
-        self,
-        frame_shape: tuple[int, ...],
-        frame_stack: int,
-        starts_blank: bool,
-        dtype: str = "uint8",
-    ):
-        self.frame_shape, self.frame_stack = tuple(frame_shape), frame_stack
-        self.dtype = np.dtype(dtype)  # float32: frames are vectors of state
-        self.starts_blank = starts_blank
-        self._frames: np.ndarray | None = None  # (N, frame_stack, *frame_shape)
-        self._is_new = np.zeros(0, dtype=bool)  # (N,)  whose next frame begins an episode
+    def __init__(self, size: int, pad: Padding):
+        self.size, self.pad = size, pad
+        self.frames: np.ndarray | None = None  # (size * C, H, W), None before the first frame
 
-    def reset(self, rows: Any = None) -> None:
-        """The next frame begins an episode: of all, or of these rows of a batch, as numbers or as
-        one truth value for each row."""
+    def clear(self) -> None:
+        """Begin an episode with the next frame."""
+        self.frames = None
+
+    def push(self, frame: np.ndarray) -> np.ndarray:
+        """Add a frame (C, H, W) or a state (D,). Returns the stack (size * C, H, W) or (size * D,),
+        a new array."""
+        if self.frames is None:
+            before = np.zeros_like(frame) if self.pad == "zeros" else frame
+            self.frames = np.concatenate([*[before] * (self.size - 1), frame])
+        else:
+            self.frames = np.concatenate((self.frames[len(frame) :], frame))
+        return self.frames
+
+
+class StackedEnv:
+    """An environment with discrete actions and its frame stack. A new game clears the stack; the
+    next episode after a lost life continues it."""
+
+    def __init__(self, env: Env, size: int):
+        self.env, self.spec = env, env.spec
+        channels, *sides = env.spec.frame_shape
+        self._blank = np.zeros((size * channels, *sides), env.spec.frame_dtype)
+        self._frames = FrameStack(size, "zeros")
+        self._life_lost = False  # by the last step
+
+    @property
+    def stack(self) -> np.ndarray:
+        """The observation (size * C, H, W) to act on."""
+        return self._blank if self._frames.frames is None else self._frames.frames
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        frame = self.env.reset(seed)
+        if seed is not None or not self._life_lost:
+            self._frames.clear()
+        self._life_lost = False
+        self._frames.push(frame)
+        return frame
+
+    def step(self, action: Action) -> EnvStep:
+        step = self.env.step(action)
+        self._frames.push(step.frame)
+        self._life_lost = step.life_lost
+        return step
+
+    def render(self) -> np.ndarray:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> StateDict:
+        """The state of the environment with the stack in place of its newest frame."""
+        state = self.env.state_dict()
+        return {name: state[name] for name in state if name != "frame"} | {"stack": self.stack}
+
+    def load_state_dict(self, state: StateDict) -> bool:
+        check_same_structure(self._blank, state["stack"], "env: stack")
+        stack = np.array(state["stack"])
+        inner = {name: state[name] for name in state if name != "stack"}
+        if "frame" in self.env.state_dict():
+            inner["frame"] = stack[-self.spec.frame_shape[0] :]
+        # None, which an environment of another package may return, means that it was restored.
+        restored = self.env.load_state_dict(inner) is not False
+        self._frames.frames = stack
+        self._life_lost = inner.get("life_lost", False)  # only Atari games have lives
+        return restored
+
+
+class BatchFrameStack:
+    """One frame stack for each row of a batch of observations, for programs that pass frames to a
+    trained agent. All input is checked."""
+
+    def __init__(self, spec: EnvSpec, size: int):
+        self.frame_shape, self.dtype = spec.frame_shape, np.dtype(spec.frame_dtype)
+        self._size = size
+        self._pad: Padding = "repeat" if spec.num_actions is None else "zeros"
+        self._rows: list[FrameStack] = []
+
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """Begin an episode with the next frame: in all rows, or in those given by their indices or
+        by one boolean for each row."""
         if rows is None:
-            self._frames = None
-            return
-        self._is_new[self._checked_rows(rows)] = True
+            self._rows = []
+        else:
+            for row in self._row_indices(rows).tolist():
+                self._rows[row].clear()
 
-    def _checked_rows(self, rows: Any) -> np.ndarray:
-        size = 0 if self._frames is None else len(self._is_new)
+    def _row_indices(self, rows: ArrayLike) -> np.ndarray:
+        size = len(self._rows)
         wrong = f"rows={short_text(rows)}: the last batch had {size} rows, counted from 0"
         try:
             given = np.asarray(rows)
-        except Exception as error:  # whatever the class of `rows` raises
+        except Exception as error:  # any class may be passed
             raise ConfigError(wrong) from error
         if given.dtype == bool and given.shape == (size,):
             return np.flatnonzero(given)
         if given.shape == (0,):
             return np.zeros(0, dtype=int)
-        if given.dtype.kind not in "iu" or given.ndim != 1 or not _all_in(given, size):
+        in_range = given.dtype.kind in "iu" and ((given >= 0) & (given < size)).all()
+        if given.ndim != 1 or not in_range:
             raise ConfigError(wrong)
         return given
 
-    def seen(self, frames: np.ndarray) -> np.ndarray:
-        """Add a frame to each history (N, ...); the stacks (N, frame_stack * C, ...)."""
-        if self._frames is None:
-            shape = (len(frames), self.frame_stack, *self.frame_shape)
-            self._frames = np.zeros(shape, self.dtype)
-            self._is_new = np.ones(len(frames), dtype=bool)
-        if len(frames) != len(self._frames):
+    def push(self, frames: np.ndarray) -> np.ndarray:
+        """Add a frame to each row, (N, C, H, W). Returns the stacks (N, size * C, H, W)."""
+        if not self._rows:
+            self._rows = [FrameStack(self._size, self._pad) for _ in frames]
+        if len(frames) != len(self._rows):
             raise ConfigError(
-                f"{len(frames)} frames, and {len(self._frames)} the time before: each row has a "
+                f"{len(frames)} frames, and {len(self._rows)} the time before: each row has a "
                 "history of its own; call reset() where episodes begin"
             )
-        self._frames = np.concatenate([self._frames[:, 1:], frames[:, None]], axis=1)
-        self._frames[self._is_new] = 0 if self.starts_blank else frames[self._is_new, None]
-        self._frames[:, -1] = frames
-        self._is_new[:] = False
-        return self._frames.reshape(len(frames), -1, *self.frame_shape[1:])
+        return np.stack([row.push(frame) for row, frame in zip(self._rows, frames, strict=True)])
 
-    def checked(self, observation: np.ndarray) -> np.ndarray:
-        """One frame or a batch of them, as a batch (N, ...); anything else is refused."""
+    def to_batch(self, observation: np.ndarray) -> np.ndarray:
+        """One frame or a batch of frames as a batch (N, C, H, W)."""
         shape, wanted = observation.shape, self.frame_shape
         if self.dtype != np.uint8 and observation.dtype.kind in "fiub":
             with np.errstate(over="ignore"):
-                observation = observation.astype(self.dtype)  # as training does
+                observation = observation.astype(self.dtype)
             if not np.isfinite(observation).all():
                 raise ConfigError("the observation holds numbers that are not finite float32")
         if observation.dtype != self.dtype:
@@ -87,7 +157,3 @@ class FrameStack:
                 f"(N, {', '.join(map(str, wanted))}){hint}"
             )
         return observation if shape != wanted else observation[None]
-
-
-def _all_in(rows: np.ndarray, size: int) -> bool:
-    return bool(((rows >= 0) & (rows < size)).all())

@@ -1,172 +1,189 @@
-"""Any registered Gymnasium environment, from its pixels: continuous actions here, discrete ones in
-`gym_game`. From its state: `gym_state`.
+"""Any registered Gymnasium environment with a Box of continuous actions or with discrete actions.
 
-An image observation is used as it is; for any other the rendered picture is. Both are resized to
-the frame's size.
+Image observations are used as they are; where there are none, the rendered frame is used. Both are
+resized. With `observe="state"` the observation is flattened to a vector.
 """
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 
-from cclf.config import EnvConfig
-from cclf.envs.gymnasium_checks import make_gymnasium
+from cclf.config import EnvConfig, ObservationType
+from cclf.console import warn
+from cclf.envs.episode_replay import EpisodeRecorder
+from cclf.envs.gymnasium_checks import Control, EpisodeStep, make_gymnasium
 from cclf.envs.gymnasium_spaces import (
-    Controls,
-    agent_step_limit,
-    has_image_observations,
+    RescaleAction,
+    action_kind,
     own_suite,
-    play_of_actions,
-    refuse_no_state,
+    require_state,
     state_dim,
 )
 from cclf.envs.registry import EnvInfo
 from cclf.errors import ConfigError
-from cclf.types import EnvSpec, EnvStep
+from cclf.storage.safe_loading import check_data, check_same_structure
+from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
-if TYPE_CHECKING:
-    from cclf.envs.gymnasium_game import GymnasiumGame
-    from cclf.envs.gymnasium_state import GymnasiumState
+GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green, blue: ITU-R BT.601
+SEEDS = 2**31  # that Gymnasium takes
 
 
-class GymnasiumPixels:
-    def __init__(self, env_id: str, frame_pixels: int, action_repeat: int, seed: int):
-        self._env = make_gymnasium(env_id)
-        if play_of_actions(env_id, self._env) != "continuous":
-            raise ConfigError(
-                f"{env_id} has actions {self._env.action_space}: SAC and DrQ-v2 need a Box with "
-                "finite bounds"
-            )
-        self._shows, self._control_of = (
-            has_image_observations(self._env),
-            Controls(self._env.action_space),
-        )
-        self._frame_pixels, self._repeat = frame_pixels, action_repeat
-        self._first_seed: int | None = seed % 2**31
-        self.spec = EnvSpec(
-            (3, frame_pixels, frame_pixels),
-            int(np.prod(self._env.action_space.shape)),
-            action_repeat,
-            agent_step_limit(self._env, action_repeat),
-        )
+class GymnasiumEnv:
+    """Frames are RGB (3, P, P) for continuous actions, gray (1, P, P) for discrete ones, and
+    float32 vectors (D,) of state.
+
+    A time limit truncates. Gray frames and state are cheap, so those environments are restored by
+    replaying the episode; the others are not saved.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        observe: ObservationType = "pixels",
+        frame_pixels: int = 84,
+        action_repeat: int = 1,
+        seed: int = 0,
+    ):
+        self._env = make_gymnasium(env_id, observe)
+        self._observe, self._repeat = observe, action_repeat
+        self._first_seed: int | None = seed  # of the first episode, where none is recorded
+        self._recorder: EpisodeRecorder | None = None
+        space = self._env.action_space
+        self._is_discrete = action_kind(env_id, space) == "discrete"
+        limit = self._env.spec.max_episode_steps if self._env.spec else None
+        steps = None if limit is None else -(-limit // action_repeat)
+        if isinstance(space, spaces.Discrete):
+            if observe == "state":
+                raise ConfigError(
+                    f"{env_id} has actions {space}: with observe=state learned is a Box with "
+                    "finite bounds (by SAC)"
+                )
+            shape: tuple[int, ...] = (1, frame_pixels, frame_pixels)
+            self._first_action = int(space.start)
+            self._recorder = EpisodeRecorder(seed, (), np.int64)
+            self.spec = EnvSpec(shape, 1, action_repeat, steps, num_actions=int(space.n))
+        elif isinstance(space, spaces.Box):
+            shape, actions = (3, frame_pixels, frame_pixels), int(np.prod(space.shape))
+            self._rescale = RescaleAction(space)
+            if observe == "state":
+                shape = (require_state(env_id, self._env.observation_space),)
+                self._recorder = EpisodeRecorder(seed, (actions,), np.float32)
+            self.spec = EnvSpec(shape, actions, action_repeat, steps)
+        self._frame = np.zeros(shape, self.spec.frame_dtype)
+        self._reward = 0.0  # of the last step
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        chosen = self._first_seed if seed is None else seed % 2**31
-        self._first_seed = None
-        return self._frame(self._env.reset(chosen))
+        if self._recorder is not None:
+            episode_seed: int | None = self._recorder.begin(seed)
+        else:
+            given = self._first_seed if seed is None else seed
+            # without a seed the environment continues its random stream
+            episode_seed, self._first_seed = None if given is None else given % SEEDS, None
+        self._frame, self._reward = self._to_frame(self._env.reset(episode_seed)), 0.0
+        return self._frame
 
-    def step(self, action: np.ndarray) -> EnvStep:
-        observation, reward, terminated, truncated = self._env.repeat(
-            self._control_of(action), self._repeat
-        )
-        return EnvStep(self._frame(observation), reward, terminated, truncated and not terminated)
+    def step(self, action: Action) -> EnvStep:
+        if self._recorder is not None:
+            action = np.array(action, self._recorder.no_actions.dtype)
+        step = self._play(action)
+        if self._recorder is not None:
+            self._recorder.add(action, step.terminated or step.truncated)
+        self._frame, self._reward = self._to_frame(step.observation), step.reward
+        truncated = step.truncated and not step.terminated
+        return EnvStep(self._frame, step.reward, step.terminated, truncated)
 
-    def picture(self) -> np.ndarray:
+    def _play(self, action: np.ndarray) -> EpisodeStep:
+        control: Control
+        if self._is_discrete:
+            control = self._first_action + int(action)
+        else:
+            control = self._rescale(action)
+        return self._env.repeat(control, self._repeat)
+
+    def render(self) -> np.ndarray:
         return self._env.render()
 
     def close(self) -> None:
         self._env.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Empty: Gymnasium has no common way to save an environment, so a resumed run begins a new
-        episode."""
-        return {}
+    def state_dict(self) -> StateDict:
+        if self._recorder is None:
+            return {}
+        state = self._recorder.state_dict() | {"frame": self._frame}
+        return state | {"raw_reward": self._reward} if self._is_discrete else state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        del state
+    def load_state_dict(self, state: StateDict) -> bool:
+        """Play the saved episode again. Returns False if it cannot be, or if it ends otherwise."""
+        if self._recorder is None:
+            return False
+        own = self.state_dict() | {"actions": self._recorder.no_actions}
+        check_same_structure(own, state, "env of gym")
+        actions, count = state["actions"], self.spec.num_actions
+        known = np.isfinite(actions) if count is None else (actions >= 0) & (actions < count)
+        check_data(known.all(), f"env: it holds actions that {self._env.id} does not have")
+        self._recorder.load_state_dict(state)
+        self._frame, self._reward = np.array(state["frame"]), state.get("raw_reward", 0.0)
+        return not self._recorder.started or self._replay_actions(self._recorder)
 
-    def _frame(self, observation: Any) -> np.ndarray:
-        image = to_rgb(observation if self._shows else self._env.render())
-        # an environment may reuse its array
-        channels_first = image.transpose(2, 0, 1).copy()
-        if channels_first.shape[1:] == (self._frame_pixels, self._frame_pixels):
-            return channels_first
-        return resize(channels_first, self._frame_pixels)
-
-
-def make(
-    name: str,
-    env: EnvConfig,
-    seed: int,
-    evaluation: bool = False,  # noqa: ARG001
-) -> "GymnasiumPixels | GymnasiumGame | GymnasiumState":
-    if env.observe == "state":
-        from cclf.envs.gymnasium_state import GymnasiumState
-
-        return GymnasiumState(name, env.action_repeat, seed)
-    refuse_unrendered(name)
-    if inspect_env(name).play == "continuous":
-        return GymnasiumPixels(name, env.frame_pixels, env.action_repeat, seed)
-    from cclf.envs.gymnasium_game import GymnasiumGame
-
-    return GymnasiumGame(name, env.frame_pixels, env.frame_stack, env.action_repeat, seed)
-
-
-def refuse(name: str, env: EnvConfig) -> None:
-    """What `make` would refuse of an environment that can be made."""
-    if env.observe == "pixels":
-        refuse_unrendered(name)
-    else:
-        refuse_no_state(name, make_gymnasium(name))
-
-
-@cache
-def inspect_env(name: str) -> EnvInfo:
-    """What can be known of an environment only by making it."""
-    env = make_gymnasium(name)
-    try:
-        play, space, numbers = play_of_actions(name, env), env.observation_space, state_dim(env)
-        flat = len(space.shape or ()) == 1
-        seen = f"gives {'vectors' if flat else f'no images but {type(space).__name__}'}: "
-        other = " (--observe state: from its numbers)" if numbers and play == "continuous" else ""
-        other = other or own_suite(name)
-        pixels = (
-            ""
-            if has_image_observations(env)
-            else f"{seen}learning from its rendered pictures{other}"
+    def _replay_actions(self, episode: EpisodeRecorder) -> bool:
+        observation, over = self._env.reset(episode.episode_seed), False
+        for action in episode.actions:
+            if over:
+                break
+            observation, _, terminated, truncated = self._play(action)
+            over = terminated or truncated
+        if over == episode.over and np.array_equal(self._to_frame(observation), self._frame):
+            return True
+        warn(
+            f"{self._env.id} cannot be brought back to where it was, since its seed "
+            "does not decide all: a new episode begins"
         )
-        state = f"{seen}learning from {numbers} numbers of state"
-        module, colon, _ = name.partition(":")
-        imports = f"imports the Python module {module}" if colon else ""
-        remarks = ("; ".join(filter(None, (said, imports))) for said in (pixels, state))
-        return EnvInfo(play, *remarks)
-    finally:
-        env.close()
+        return False
+
+    def _to_frame(self, observation: np.ndarray) -> np.ndarray:
+        if self._observe == "state":
+            return observation
+        image = to_rgb(observation if self._env.has_images else self._env.render())
+        pixels = self.spec.frame_shape[1]
+        return gray_frame(image, pixels) if self._is_discrete else rgb_frame(image, pixels)
 
 
-@cache
-def refuse_unrendered(env_id: str) -> None:
-    """Before a run begins: one that gives no images must render them. Tried on one that is thrown
-    away, so that nothing of the run moves."""
-    env = make_gymnasium(env_id)
-    try:
-        if not has_image_observations(env):
-            env.reset(0)
-            env.render()
-    finally:
-        env.close()
-
-
-def to_rgb(image: Any) -> np.ndarray:
-    """An observation or a rendered picture as (H, W, 3) uint8, perhaps still the same memory."""
-    shown: np.ndarray = np.asarray(image)
-    if shown.dtype == np.bool_:
-        # As MinAtar shows them: each layer (H, W, n) has a brightness, the brightest is on top.
-        layers = shown.shape[-1]
+def to_rgb(image: np.ndarray) -> np.ndarray:
+    """An observation or a rendered frame as (H, W, 3) uint8, perhaps a view of the same memory."""
+    if image.dtype == np.bool_:
+        # As MinAtar renders them: each layer (H, W, n) has its own brightness, and the brightest of
+        # a cell is visible.
+        layers = image.shape[-1]
         brightness = np.arange(1, layers + 1) * 255 // layers
-        shown = (shown * brightness).max(-1).astype(np.uint8)
-    elif shown.ndim == 3 and shown.shape[0] == 3 and shown.shape[-1] != 3:
-        shown = shown.transpose(1, 2, 0)
-    if shown.ndim == 2 or shown.shape[-1] == 1:
-        shown = np.repeat(shown.reshape(*shown.shape[:2], 1), 3, axis=2)
-    colours: np.ndarray = shown[..., :3]
-    return colours
+        image = (image * brightness).max(-1).astype(np.uint8)
+    elif image.ndim == 3 and image.shape[0] == 3 and image.shape[-1] != 3:
+        image = image.transpose(1, 2, 0)
+    if image.ndim == 2 or image.shape[-1] == 1:
+        image = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
+    return image[..., :3]
+
+
+def rgb_frame(image: np.ndarray, pixels: int) -> np.ndarray:
+    """(H, W, 3) uint8 to (3, pixels, pixels)."""
+    frame = image.transpose(2, 0, 1).copy()  # an environment may reuse its array
+    return frame if frame.shape[1:] == (pixels, pixels) else resize(frame, pixels)
+
+
+def gray_frame(image: np.ndarray, pixels: int) -> np.ndarray:
+    """(H, W, 3) uint8 to (1, pixels, pixels). A small image is enlarged without interpolation, so
+    that its edges stay sharp."""
+    gray = np.rint(image @ GRAY).astype(np.uint8)
+    if max(gray.shape) > pixels:
+        return resize(gray[None], pixels)
+    rows, columns = (np.arange(pixels) * side // pixels for side in gray.shape)
+    enlarged: np.ndarray = gray[rows[:, None], columns]
+    return enlarged[None]
 
 
 def resize(image: np.ndarray, pixels: int) -> np.ndarray:
-    """(C, H, W) uint8 to (C, pixels, pixels), each pixel the mean of what it covers."""
-    import torch  # late: the one environment that needs it, on the CPU
+    """(C, H, W) uint8 to (C, pixels, pixels) by antialiased bilinear interpolation."""
+    import torch  # imported late: no other environment needs it
     from torch.nn import functional as F
 
     batch = torch.from_numpy(image)[None].float()
@@ -174,3 +191,57 @@ def resize(image: np.ndarray, pixels: int) -> np.ndarray:
         batch, (pixels, pixels), mode="bilinear", antialias=True, align_corners=False
     )
     return resized[0].round().clamp(0, 255).to(torch.uint8).numpy()
+
+
+def make(
+    name: str,
+    env: EnvConfig,
+    seed: int,
+    evaluation: bool = False,  # noqa: ARG001
+) -> GymnasiumEnv:
+    if env.observe == "pixels":
+        require_rendering(name)
+    return GymnasiumEnv(name, env.observe, env.frame_pixels, env.action_repeat, seed)
+
+
+def validate(name: str, env: EnvConfig) -> None:
+    """Raise ConfigError for an environment that can be made, but not learned from."""
+    if env.observe == "pixels":
+        require_rendering(name)
+    else:
+        require_state(name, make_gymnasium(name).observation_space)
+
+
+@cache
+def inspect_env(name: str) -> EnvInfo:
+    """What can be known of an environment only by making it."""
+    env = make_gymnasium(name)
+    try:
+        kind, space = action_kind(name, env.action_space), env.observation_space
+        numbers = state_dim(space)
+        is_vector = len(space.shape or ()) == 1
+        gives = f"gives {'vectors' if is_vector else f'no images but {type(space).__name__}'}: "
+        hint = own_suite(name)
+        if numbers and kind == "continuous":
+            hint = " (--observe state: from its numbers)"
+        pixels = "" if env.has_images else f"{gives}learning from its rendered pictures{hint}"
+        state = f"{gives}learning from {numbers} numbers of state"
+        module, colon, _ = name.partition(":")
+        imports = f"imports the Python module {module}" if colon else ""
+        notes = ("; ".join(filter(None, (note, imports))) for note in (pixels, state))
+        return EnvInfo(kind, *notes)
+    finally:
+        env.close()
+
+
+@cache
+def require_rendering(env_id: str) -> None:
+    """Raise ConfigError if an environment without image observations cannot be rendered. A separate
+    instance is used, so that the random streams of the run do not change."""
+    env = make_gymnasium(env_id)
+    try:
+        if not env.has_images:
+            env.reset(0)
+            env.render()
+    finally:
+        env.close()

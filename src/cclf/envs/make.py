@@ -1,27 +1,35 @@
-"""From a config to its environment. Without torch, so that worker processes can do it too."""
+"""The environments of a config. Imports no torch, since worker processes make environments too."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from cclf.config import Config
-from cclf.envs.named_calls import NamedEnv
+from cclf.envs.named_calls import with_named_errors
 from cclf.envs.registry import known_tasks, suite_of, validate_observation
 
-
-def make_env(config: Config, seed: int, evaluation: bool = False) -> Any:
-    """One environment, an `Env` or a `Game`; in evaluation a suite may play by other rules."""
-    validate_observation(config.task, config.env.observe)
-    suite, name = suite_of(config.task), config.task.partition("/")[2]
-    return NamedEnv(config.task, suite.make(name, config.env, seed, evaluation))
+if TYPE_CHECKING:
+    from cclf.types import Env, EnvFactory, VectorEnv
 
 
-def make_grids(config: Config, num_envs: int, seed: int) -> Any:
-    """Several grid worlds stepped as one, a `VectorEnv`."""
-    name = config.task.partition("/")[2]
-    return NamedEnv(config.task, suite_of(config.task).make(name, num_envs, seed))
+class TaskEnvs:
+    """Makes the environments of the tasks of all suites."""
+
+    def __call__(self, config: Config, seed: int, evaluation: bool = False) -> Env:
+        validate_observation(config.task, config.env.observe)
+        suite, name = suite_of(config.task), config.task.partition("/")[2]
+        return with_named_errors(config.task, suite.make(name, config.env, seed, evaluation))
+
+    def vector(self, config: Config, num_envs: int, seed: int) -> VectorEnv:
+        name = config.task.partition("/")[2]
+        env = suite_of(config.task).make_vector(name, num_envs, seed)
+        return with_named_errors(config.task, env)
 
 
-def refuse_unknown(config: Config) -> None:
-    """Refuse a task that no environment can be made of. What this package lists is not made."""
-    suite = suite_of(config.task)
-    if suite.check and config.task not in known_tasks():
-        suite.call(suite.check, config.task.partition("/")[2], config.env)
+make_env: EnvFactory = TaskEnvs()
+
+
+def validate_task(config: Config) -> None:
+    """Raise ConfigError if no environment can be made of a task that this package does not list."""
+    if config.task not in known_tasks():
+        suite_of(config.task).validate_env(config.task.partition("/")[2], config.env)

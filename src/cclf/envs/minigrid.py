@@ -1,33 +1,19 @@
-"""MiniGrid tasks, many worlds per step.
+"""MiniGrid tasks as vectorized environments.
 
-`VectorMiniGrid` plays Empty-NxN and DoorKey-NxN for all environments at once in numpy. It follows the
-rules AND the random stream of the minigrid package: environment i seeded with s meets the layouts
-that the package makes from s, episode after episode. Any other MiniGrid task is stepped by the
-package itself, behind the same methods (`cclf.envs.minigrid_package`).
+`VectorMiniGrid` steps all environments of Empty-NxN and DoorKey-NxN at once in numpy. It has the
+rules AND the random stream of the minigrid package: environment i with seed s has the layouts that
+the package generates from s, episode after episode. All other MiniGrid tasks are stepped by the
+package itself (`cclf.envs.minigrid_package`).
 """
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from cclf.config import EnvConfig
-from cclf.envs.grid_checks import (
-    check_positive,
-    check_same_worlds,
-    check_started,
-    checked_actions,
-    checked_seeds,
-    spaced_seeds,
-)
-from cclf.envs.minigrid_package import (
-    PackageMiniGrid,
-    gymnasium_with_minigrid,
-    package_id_by_name,
-    picture,
-)
 from cclf.envs.minigrid_rules import (
     AGENT_VIEW_X,
     AGENT_VIEW_Y,
@@ -45,6 +31,7 @@ from cclf.envs.minigrid_rules import (
     UNSEEN,
     VIEW,
     WALL,
+    Bytes,
     IntegerGenerator,
     Ints,
     mask_occluded,
@@ -53,33 +40,28 @@ from cclf.envs.minigrid_rules import (
 )
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.types import VectorStep
+from cclf.types import StateDict, VectorEnv, VectorStep
+
+# Environment i gets seed + 10,000 i, as in the published code of A2C and RE3.
+SEED_STRIDE = 10_000
 
 
 class VectorMiniGrid:
-    """Many independent Empty-NxN or DoorKey-NxN worlds. Arrays handed out are fresh: no later step
-    writes into them."""
+    """N independent Empty-NxN or DoorKey-NxN environments. Every returned array is new."""
 
     observation_shape = (VIEW, VIEW, 3)
     num_actions = NUM_ACTIONS
-
-    @staticmethod
-    def picture(observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return picture(observation)
 
     def __init__(
         self, name: str, num_envs: int, seed: int, max_episode_steps: int | None = None
     ) -> None:
         match = BATCHED_NAME.fullmatch(name)
         if match is None:
-            raise ValueError(
-                f"GridWorlds plays Empty-NxN and DoorKey-NxN, got {name!r}; use make_minigrid for "
-                "others"
-            )
+            raise ValueError(f"VectorMiniGrid has Empty-NxN and DoorKey-NxN, got {name!r}")
         family, size = FAMILIES[match[1]], int(match[2])
         if size < family.min_size:
             raise ValueError(
-                f"{match[1]} needs a room of {family.min_size}x{family.min_size} or more, got "
+                f"{match[1]} needs a grid of {family.min_size}x{family.min_size} or more, got "
                 f"{name!r}"
             )
         if max_episode_steps is None:
@@ -87,22 +69,21 @@ class VectorMiniGrid:
         check_positive("num_envs", num_envs)
         check_positive("max_episode_steps", max_episode_steps)
         self.name, self.num_envs, self.max_episode_steps = name, num_envs, max_episode_steps
-        self._lay_out, self._see_through_walls = family.lay_out, family.see_through_walls
+        self._generate, self._see_through_walls = family.generate, family.see_through_walls
         self._streams = [IntegerGenerator(spaced) for spaced in spaced_seeds(seed, num_envs)]
         self._started = False
 
-        # Codes are kept as int64, the size of an index, so that they look up tables without a
-        # conversion.
+        # Cell codes are int64, the type of an index, so that they index tables without conversion.
         stride = size + 2 * PADDING
-        self._codes = np.full(num_envs * stride**2, WALL, dtype=np.int64)
-        self._rooms = self._codes.reshape(num_envs, stride, stride)[
+        self._cells = np.full(num_envs * stride**2, WALL, dtype=np.int64)
+        self._grids = self._cells.reshape(num_envs, stride, stride)[
             :, PADDING:-PADDING, PADDING:-PADDING
         ]
-        self._bare_room = np.full((size, size), WALL, dtype=np.int64)
-        self._bare_room[1:-1, 1:-1] = EMPTY
-        self._bare_room[-2, -2] = GOAL
+        self._empty_grid = np.full((size, size), WALL, dtype=np.int64)
+        self._empty_grid[1:-1, 1:-1] = EMPTY
+        self._empty_grid[-2, -2] = GOAL
 
-        self._cell = np.zeros(num_envs, dtype=np.int64)  # the agent's place in _codes
+        self._position = np.zeros(num_envs, dtype=np.int64)  # of the agent, an index of _cells
         self._pose = np.zeros(num_envs, dtype=np.int64)
         self._episode_steps = np.zeros(num_envs, dtype=np.int64)
 
@@ -115,11 +96,11 @@ class VectorMiniGrid:
         steps = np.arange(self.max_episode_steps + 1)
         self._goal_reward = (1 - 0.9 * (steps / self.max_episode_steps)).astype(np.float32)
 
-    def reset(self, seeds: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        """Begin a new episode everywhere; with `seeds` (one each) the random streams restart too,
-        as in gymnasium."""
+    def reset(self, seeds: Sequence[int] | None = None) -> Bytes:
+        """Begin a new episode in each environment; `seeds` (one each) also restart the random
+        streams, as in Gymnasium."""
         if seeds is not None:
-            self._streams = [IntegerGenerator(seed) for seed in checked_seeds(seeds, self.num_envs)]
+            self._streams = [IntegerGenerator(seed) for seed in check_seeds(seeds, self.num_envs)]
         for index in range(self.num_envs):
             self._begin_episode(index)
         self._started = True
@@ -127,16 +108,16 @@ class VectorMiniGrid:
 
     def step(self, actions: ArrayLike) -> VectorStep:
         check_started(self._started)
-        action = checked_actions(actions, self.num_envs, NUM_ACTIONS)
+        action = check_actions(actions, self.num_envs, NUM_ACTIONS)
         table = rules()
-        front = self._cell + self._step_ahead[self._pose]
-        situation = (action * POSES + self._pose) * CODES + self._codes[front]
-        self._codes[front] = table.next_front[situation]
-        self._cell += self._advance[situation]
-        self._pose = table.next_pose[situation]
+        front = self._position + self._step_ahead[self._pose]
+        case = (action * POSES + self._pose) * CODES + self._cells[front]
+        self._cells[front] = table.next_front[case]
+        self._position += self._advance[case]
+        self._pose = table.next_pose[case]
         self._episode_steps += 1
 
-        terminated = table.reaches_goal[situation]
+        terminated = table.reaches_goal[case]
         truncated = self._episode_steps >= self.max_episode_steps
         reward = self._goal_reward[self._episode_steps] * terminated
         ended = terminated | truncated
@@ -146,96 +127,86 @@ class VectorMiniGrid:
         return VectorStep(self._observe(), reward, terminated, truncated)
 
     def _begin_episode(self, index: int) -> None:
-        room = self._rooms[index]
-        room[...] = self._bare_room
-        start = self._lay_out(room, self._streams[index].integer)
-        self._cell[index] = (
-            (index * self._stride + start.y + PADDING) * self._stride + start.x + PADDING
-        )
+        grid = self._grids[index]
+        grid[...] = self._empty_grid
+        start = self._generate(grid, self._streams[index].integer)
+        row = index * self._stride + start.y + PADDING
+        self._position[index] = row * self._stride + start.x + PADDING
         self._pose[index] = start.heading
         self._episode_steps[index] = 0
 
-    def _observe(self) -> NDArray[np.uint8]:
+    def _observe(self) -> Bytes:
         return ENCODING.take(self._view()[1], axis=0)
 
     def _view(self) -> tuple[Ints, Ints]:
-        """Places in _codes, and codes seen there, of the view cells: both (N, x, y)."""
+        """Indices of _cells and visible codes of the view cells, both (N, x, y)."""
         cells = self._view_offsets.take(self._pose, axis=0)
-        cells += self._cell[:, None, None]
-        codes = self._codes.take(cells)
-        # The agent sees what it carries on its own cell, never what it stands on; neither blocks
+        cells += self._position[:, None, None]
+        codes = self._cells.take(cells)
+        # On its own cell the agent sees what it carries, and not what is below it. Neither blocks
         # its view.
         codes[:, AGENT_VIEW_X, AGENT_VIEW_Y] = CARRIED[self._pose]
         if not self._see_through_walls:
             mask_occluded(codes)
         return cells, codes
 
-    def render(self, index: int, tile_pixels: int = 16) -> NDArray[np.uint8]:
-        """RGB picture of one whole world as the package draws it: agent, and a lighter field of
-        view."""
+    def render(self, index: int, tile_pixels: int = 16) -> Bytes:
+        """The whole grid with the agent and its field of view, (H, W, 3), as the package does."""
         check_started(self._started)
-        gymnasium_with_minigrid()
-        from minigrid.core.grid import Grid
-
         cells, codes = self._view()
-        in_view = np.zeros(self._codes.size, dtype=np.bool_)
+        in_view = np.zeros(self._cells.size, dtype=np.bool_)
         in_view[cells[index][codes[index] != UNSEEN]] = True
         lit = in_view.reshape(self.num_envs, self._stride, self._stride)[
             index, PADDING:-PADDING, PADDING:-PADDING
         ]
-        y, x = divmod(int(self._cell[index]) % self._stride**2, self._stride)
-        grid, _ = Grid.decode(ENCODING[self._rooms[index].T])
-        picture = grid.render(
-            tile_pixels,
-            (x - PADDING, y - PADDING),
-            int(self._pose[index]) % 4,
-            highlight_mask=lit.T,
+        y, x = divmod(int(self._position[index]) % self._stride**2, self._stride)
+        encoding, agent_xy = ENCODING[self._grids[index].T], (x - PADDING, y - PADDING)
+        heading = int(self._pose[index]) % 4
+        image: Bytes = import_package().render_encoded(
+            encoding, tile_pixels, agent_xy, heading, lit.T
         )
-        return np.asarray(picture, dtype=np.uint8)
+        return image
 
-    def state_dict(self) -> dict[str, Any]:
+    def render_observation(self, observation: Bytes) -> Bytes:
+        image: Bytes = import_package().render_observation(observation)
+        return image
+
+    def state_dict(self) -> StateDict:
         return {
             "name": self.name,
             "num_envs": self.num_envs,
             "started": self._started,
-            "rooms": self._rooms.astype(np.uint8),
-            "cell": self._cell.copy(),
+            "rooms": self._grids.astype(np.uint8),
+            "cell": self._position.copy(),
             "pose": self._pose.copy(),
             "episode_steps": self._episode_steps.copy(),
             "streams": [stream.state_dict() for stream in self._streams],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         check_same_worlds(state, self.name, self.num_envs)
-        self._refuse_other_rooms(state)
+        self._check_indices(state)
         self._started = state["started"]
-        self._rooms[...] = state["rooms"]
-        self._cell[...] = state["cell"]
+        self._grids[...] = state["rooms"]
+        self._position[...] = state["cell"]
         self._pose = np.array(state["pose"], dtype=np.int64)
         self._episode_steps[...] = state["episode_steps"]
         for stream, saved in zip(self._streams, state["streams"], strict=True):
             stream.load_state_dict(saved)
 
-    def _refuse_other_rooms(self, state: dict[str, Any]) -> None:
-        """Codes and places that no step leads to would be looked up beyond the tables."""
+    def _check_indices(self, state: StateDict) -> None:
+        """Raise ValueError for codes and positions that would index memory outside of the tables."""
         check_same_structure(self.state_dict(), state, "env of minigrid")
-        rooms, size, place = (
-            state["rooms"],
-            self._rooms.shape[1],
-            np.arange(self.num_envs) * self._stride**2,
-        )
-        check_data((rooms < CODES).all(), "env: rooms hold unknown codes")
-        inside = np.zeros((size, size), dtype=bool)
-        inside[1:-1, 1:-1] = True
-        check_data((rooms[:, ~inside] == WALL).all(), "env: a room has no wall around it")
+        grids, pose, steps = state["rooms"], state["pose"], state["episode_steps"]
+        check_data((grids < CODES).all(), "env: rooms hold unknown codes")
+        wall = np.ones(grids.shape[1:], dtype=bool)
+        wall[1:-1, 1:-1] = False
+        check_data((grids[:, wall] == WALL).all(), "env: a room has no wall around it")
         if state["started"]:
-            y, x = np.divmod(state["cell"] - place, self._stride)
-            off = np.minimum(x, y) - PADDING, np.maximum(x, y) - PADDING
-            check_data(
-                (off[0] >= 1).all() and (off[1] <= size - 2).all(),
-                "env: an agent stands outside its room",
-            )
-        pose, steps = state["pose"], state["episode_steps"]
+            first = np.arange(self.num_envs) * self._stride**2
+            yx = np.array(np.divmod(state["cell"] - first, self._stride)) - PADDING
+            inside = (yx >= 1) & (yx <= len(wall) - 2)
+            check_data(inside.all(), "env: an agent stands outside its room")
         check_data((pose >= 0).all() and (pose < POSES).all(), "env: pose is unknown")
         check_data(
             (steps >= 0).all() and (steps < self.max_episode_steps).all(),
@@ -243,18 +214,29 @@ class VectorMiniGrid:
         )
 
     def close(self) -> None:
-        """Nothing to release; there so that every environment can be closed alike."""
+        """Nothing to release."""
 
 
-def make(name: str, num_envs: int, seed: int) -> VectorMiniGrid | PackageMiniGrid:
-    """Worlds of the task MiniGrid-<name>-v0: batched where the rules are known here, else through
-    the package."""
+def import_package() -> ModuleType:
+    """`cclf.envs.minigrid_package`. Imported late: VectorMiniGrid needs numpy only."""
+    try:
+        from cclf.envs import minigrid_package
+    except ImportError as error:
+        raise ImportError(
+            f"this needs gymnasium and minigrid, got: {error}; pip install 'cclf[minigrid]'"
+        ) from error
+    return minigrid_package
+
+
+def make(name: str, num_envs: int, seed: int) -> VectorEnv:
+    """Environments of the task MiniGrid-<name>-v0, by `VectorMiniGrid` where it has the task."""
     if BATCHED_NAME.fullmatch(name):
         return VectorMiniGrid(name, num_envs, seed)
-    id_of = package_id_by_name()
-    if name not in id_of:
+    package = import_package()
+    ids: dict[str, str] = package.package_ids()
+    if name not in ids:
         near = difflib.get_close_matches(
-            name.removeprefix("MiniGrid-").removesuffix("-v0"), id_of, n=3
+            name.removeprefix("MiniGrid-").removesuffix("-v0"), ids, n=3
         )
         hint = (
             f"did you mean {', '.join(near)}?"
@@ -262,12 +244,61 @@ def make(name: str, num_envs: int, seed: int) -> VectorMiniGrid | PackageMiniGri
             else "give an id without 'MiniGrid-' and '-v0': DoorKey-6x6"
         )
         raise ValueError(f"unknown MiniGrid task, got {name!r}; {hint}")
-    return PackageMiniGrid(id_of[name], num_envs, seed)
+    env: VectorEnv = package.PackageMiniGrid(ids[name], num_envs, seed)
+    return env
 
 
-def refuse_unknown(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (a grid has one size)
-    """A single world is made in milliseconds."""
+def validate(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (grids have one size)
     try:
-        make(name, 1, 0).close()
+        make(name, 1, 0).close()  # takes milliseconds
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
+
+
+def spaced_seeds(seed: int, num_envs: int) -> list[int]:
+    return check_seeds([seed + SEED_STRIDE * index for index in range(num_envs)], num_envs)
+
+
+def check_seeds(seeds: Sequence[int], num_envs: int) -> list[int]:
+    if len(seeds) != num_envs or not all(
+        isinstance(seed, int | np.integer) and seed >= 0 for seed in seeds
+    ):
+        raise ValueError(
+            f"seeds: need one non-negative integer for each of {num_envs} environments, got {seeds}"
+        )
+    return [int(seed) for seed in seeds]
+
+
+def check_actions(actions: ArrayLike, num_envs: int, num_actions: int) -> Ints:
+    """The actions as int64 (N,)."""
+    action = np.asarray(actions)
+    if action.shape != (num_envs,) or action.dtype.kind not in "iu":
+        raise ValueError(
+            f"actions: need integers of shape ({num_envs},), got {action.dtype} of shape "
+            f"{action.shape}; pass one action per environment"
+        )
+    action = action.astype(np.int64, copy=False)
+    # negative values are huge as unsigned, so that one comparison is enough
+    if np.count_nonzero(action.view(np.uint64) >= num_actions):
+        raise ValueError(
+            f"actions: need values in 0..{num_actions - 1}, got {action.min()}..{action.max()}"
+        )
+    return action
+
+
+def check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name}: need 1 or more, got {value}")
+
+
+def check_started(started: bool) -> None:
+    if not started:
+        raise RuntimeError("these environments have not begun an episode; call reset() first")
+
+
+def check_same_worlds(state: StateDict, name: str, num_envs: int) -> None:
+    if (state["name"], state["num_envs"]) != (name, num_envs):
+        raise ValueError(
+            f"state of {state['num_envs']} x {state['name']} cannot be loaded into {num_envs} x "
+            f"{name}; build the same environments first"
+        )

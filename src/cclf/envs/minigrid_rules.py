@@ -1,28 +1,28 @@
-"""MiniGrid's rules as tables and its layouts draw for draw: what `cclf.envs.minigrid` plays by.
+"""The rules of MiniGrid as look-up tables, and its layouts with the same random numbers.
 
-Everything here is compared with the minigrid package, step by step, in
-`tests/envs/test_minigrid.py`.
+Everything is compared with the minigrid package, step by step, in `tests/envs/test_minigrid.py`.
 """
 
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cclf.storage.safe_loading import check_data
+from cclf.types import StateDict
 
 Ints = NDArray[np.int64]
-DrawInteger = Callable[[int, int], int]  # (low, high) -> an integer in [low, high)
+Bytes = NDArray[np.uint8]
+SampleInteger = Callable[[int, int], int]  # (low, high) -> an integer in [low, high)
 
-# What a grid cell holds. The numbers are ordered so that "blocks the view" is one comparison.
+# Contents of a grid cell, ordered so that "blocks the view" is one comparison.
 CODES = 8
 UNSEEN, EMPTY, GOAL, KEY, DOOR_OPEN, DOOR_CLOSED, DOOR_LOCKED, WALL = range(CODES)
 FIRST_OPAQUE = DOOR_CLOSED
-# The package's (object, colour, state) of each cell code: green goal, yellow key and door, grey
-# wall.
+# The package's (object, color, state) of each cell code: green goal, yellow key and door, gray wall.
 ENCODING = np.array(
     [(0, 0, 0), (1, 0, 0), (8, 1, 0), (5, 4, 0), (4, 4, 0), (4, 4, 1), (4, 4, 2), (2, 5, 0)],
     dtype=np.uint8,
@@ -35,7 +35,7 @@ POSES = 8  # a pose is heading + 4 * (carries the key)
 
 VIEW = 7  # cells along each side of the agent's square view
 AGENT_VIEW_X, AGENT_VIEW_Y = VIEW // 2, VIEW - 1
-# an agent next to the outer wall looks this many cells past it; the package shows walls there
+# An agent next to the outer wall sees this many cells beyond it; the package shows walls there.
 PADDING = VIEW - 2
 
 
@@ -44,12 +44,12 @@ PADDING = VIEW - 2
 
 
 class IntegerGenerator:
-    """The numbers `Generator(PCG64(seed)).integers(low, high)` would give, without that call's
-    fixed cost of a few µs.
+    """Returns the numbers of `Generator(PCG64(seed)).integers(low, high)` without the fixed cost of
+    that call, a few µs.
 
-    A reset of a solved DoorKey happens every dozen steps and draws about 20 integers, so that cost
-    would double a step. Only PCG64's raw words are taken from numpy; they, unlike `integers`, are
-    promised never to change between versions.
+    A solved DoorKey is reset every dozen steps and samples about 20 integers, so that cost would
+    double the time of a step. Only raw PCG64 words come from numpy, which, unlike `integers`, never
+    change between versions.
     """
 
     _WORDS_PER_REFILL = 32  # 64-bit words; each gives two 32-bit draws
@@ -72,7 +72,7 @@ class IntegerGenerator:
         """One integer in [low, high) by Lemire's method, as numpy does it for spans below 2**32."""
         span = high - low
         if span == 1:
-            return low  # numpy draws nothing when there is nothing to choose
+            return low  # numpy uses no random number in this case
         product = self._next_uint32() * span
         if product & 0xFFFFFFFF < span:
             threshold = (1 << 32) % span
@@ -80,18 +80,19 @@ class IntegerGenerator:
                 product = self._next_uint32() * span
         return low + (product >> 32)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {"bit_generator": self._bits.state, "unused": list(self._unused)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         check_data(
-            all(0 <= draw < 2**32 for draw in state["unused"]), "env: unused draws are no draws"
+            all(0 <= draw < 2**32 for draw in state["unused"]),
+            "env: unused random numbers are not of 32 bits",
         )
         self._bits.state = state["bit_generator"]
         self._unused = list(state["unused"])
 
 
-# --- layouts: the package's _gen_grid, draw for draw
+# --- layouts: the package's _gen_grid with the same random numbers
 # ------------------------------------------------------------------
 
 
@@ -101,50 +102,49 @@ class Start(NamedTuple):
     heading: int
 
 
-def lay_out_empty(_room: Ints, _draw: DrawInteger) -> Start:
-    """The walled room is already there and Empty draws nothing: the agent stands in the corner and
-    looks east."""
+def generate_empty(_grid: Ints, _sample: SampleInteger) -> Start:
+    """Leave the empty walled grid as it is; the agent starts in the corner and faces east."""
     return Start(1, 1, 0)
 
 
-def lay_out_door_key(room: Ints, draw: DrawInteger) -> Start:
-    """Split a walled room[y, x] by a wall with a locked door; agent and key go left of it."""
-    size = len(room)
-    split_x = draw(2, size - 2)
-    room[:, split_x] = WALL
-    agent_xy = _draw_free_cell(room, split_x, draw)
-    heading = draw(0, 4)
-    room[draw(1, size - 2), split_x] = DOOR_LOCKED
-    key_xy = _draw_free_cell(room, split_x, draw)
+def generate_door_key(grid: Ints, sample: SampleInteger) -> Start:
+    """Split an empty walled grid[y, x] by a wall with a locked door. The agent and the key are left
+    of it."""
+    size = len(grid)
+    split_x = sample(2, size - 2)
+    grid[:, split_x] = WALL
+    agent_xy = _sample_free_cell(grid, split_x, sample)
+    heading = sample(0, 4)
+    grid[sample(1, size - 2), split_x] = DOOR_LOCKED
+    key_xy = _sample_free_cell(grid, split_x, sample)
     while key_xy == agent_xy:
-        key_xy = _draw_free_cell(room, split_x, draw)
-    room[key_xy[1], key_xy[0]] = KEY
+        key_xy = _sample_free_cell(grid, split_x, sample)
+    grid[key_xy[1], key_xy[0]] = KEY
     return Start(*agent_xy, heading)
 
 
-def _draw_free_cell(room: Ints, columns: int, draw: DrawInteger) -> tuple[int, int]:
-    """Rejection sampling over the left `columns`, walls included, because that is what the package
-    draws from."""
-    size = len(room)
+def _sample_free_cell(grid: Ints, columns: int, sample: SampleInteger) -> tuple[int, int]:
+    """(x, y) by rejection sampling over the left `columns`, walls included, as in the package."""
+    size = len(grid)
     while True:
-        x, y = draw(0, columns), draw(0, size)
-        if room[y, x] == EMPTY:
+        x, y = sample(0, columns), sample(0, size)
+        if grid[y, x] == EMPTY:
             return x, y
 
 
 class LayoutFamily(NamedTuple):
-    lay_out: Callable[[Ints, DrawInteger], Start]
-    min_size: int  # the smallest room the layout fits in
+    generate: Callable[[Ints, SampleInteger], Start]
+    min_size: int  # of the smallest grid
     episode_steps_per_cell: int
     see_through_walls: bool
 
 
 FAMILIES = {
     "Empty": LayoutFamily(
-        lay_out_empty, min_size=4, episode_steps_per_cell=4, see_through_walls=True
+        generate_empty, min_size=4, episode_steps_per_cell=4, see_through_walls=True
     ),
     "DoorKey": LayoutFamily(
-        lay_out_door_key, min_size=5, episode_steps_per_cell=10, see_through_walls=False
+        generate_door_key, min_size=5, episode_steps_per_cell=10, see_through_walls=False
     ),
 }
 BATCHED_NAME = re.compile(r"(Empty|DoorKey)-([1-9]\d*)x\2")
@@ -155,8 +155,8 @@ BATCHED_NAME = re.compile(r"(Empty|DoorKey)-([1-9]\d*)x\2")
 
 
 class Rules(NamedTuple):
-    """What follows from (action, pose, code of the cell in front), looked up by the flat index of
-    the three."""
+    """The results of each (action, pose, code of the cell in front), by the flat index of the
+    three."""
 
     next_pose: Ints
     next_front: Ints
@@ -166,7 +166,7 @@ class Rules(NamedTuple):
 
 @cache
 def rules() -> Rules:
-    """The package's MiniGridEnv.step, written out for every case once."""
+    """The package's MiniGridEnv.step for every case."""
     next_pose, next_front, advances = (
         np.zeros((NUM_ACTIONS, POSES, CODES), dtype=np.int64) for _ in range(3)
     )
@@ -199,17 +199,17 @@ _LIT_AT_AGENT = (1 << AGENT_VIEW_X) << VIEW
 
 
 class VisibilityTable(NamedTuple):
-    """One row of the agent's view, looked up by `lit * 128 + opaque` (7 bits each, bit i for view
-    column i)."""
+    """The visible cells of one row of the agent's view, by `lit * 128 + opaque` (7 bits each, bit i
+    for view column i)."""
 
     visible: Ints  # (16384, 7) 0 or 1
-    # (16384,) which cells of the next row away from the agent are lit, already times 128
+    # (16384,) the lit cells of the next row away from the agent, times 128
     lit_above: Ints
 
 
 @cache
 def visibility_table() -> VisibilityTable:
-    """The package's Grid.process_vis for every possible row: light runs right, then left, and up to
+    """The package's Grid.process_vis for every possible row: light moves right, then left, and to
     the row above."""
     lit, opaque = np.divmod(np.arange(1 << 2 * VIEW), 1 << VIEW)
     above = np.zeros_like(lit)
@@ -222,7 +222,7 @@ def visibility_table() -> VisibilityTable:
 
 
 def mask_occluded(codes: Ints) -> None:
-    """Set to UNSEEN, in place, what walls and shut doors hide in views of shape (N, x, y)."""
+    """Set cells that are hidden by walls and closed doors to UNSEEN in views (N, x, y), in place."""
     table = visibility_table()
     opaque = (codes >= FIRST_OPAQUE).view(np.uint8)
     rows = (_COLUMN_BITS @ opaque).T.astype(np.int64)  # (y, N), 7 bits for the 7 columns

@@ -1,35 +1,44 @@
-"""Calls of an environment's methods: whatever they raise becomes one line that names it."""
+"""Calls of environments, whose exceptions become one line that names the environment."""
+
+from __future__ import annotations
 
 import sys
 import traceback
 from collections.abc import Callable
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
 
+if TYPE_CHECKING:
+    from cclf.types import Env, VectorEnv
+
 MESSAGE_LENGTH = 300  # longer messages are cut; the traceback is complete
 
-Answer = TypeVar("Answer")
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", "Env", "VectorEnv")
 _EXIT_CODES_OF_SIGNALS = {128 + number for number in SIGNALS}
 
 
-def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -> Answer:
-    """Call `function` and return its result. Whatever it raises becomes a WorkerError that names the
-    environment (`name`) and the method.
+def call(name: str, method: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return `function(*args)`. Whatever it raises becomes a WorkerError that names the environment
+    (`name`) and the method.
 
     Not only exceptions are caught: `sys.exit()` in an environment would end a run without a message,
-    and StopIteration would silently end the generator that implements the training loop.
+    and StopIteration would silently end the generator of an evaluation.
     """
     settings = _torch_settings()
     try:
-        answer = function(*given)
+        result = function(*args, **kwargs)
         if settings is not None and _torch_settings() != settings:
-            _restore(settings)
+            torch = sys.modules["torch"]
+            torch.set_default_dtype(settings[0])
+            torch.set_grad_enabled(settings[1])
             raise RuntimeError("it changed PyTorch's default dtype or gradient mode")
-        return answer
+        return result
     except (KeyboardInterrupt, ConfigError, WorkerError):
         raise
     except BaseException as error:
@@ -42,22 +51,16 @@ def call(name: str, method: str, function: Callable[..., Answer], *given: Any) -
         raise WorkerError(line, traceback.format_exc()) from error
 
 
-def _torch_settings() -> Any:
+def _torch_settings() -> tuple[object, bool] | None:
     """Settings that an environment may not change in the training process. PyTorch is not imported
-    for this: workers do without it."""
+    for this, since workers do not need it."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "is_grad_enabled"):
         return None
     return torch.get_default_dtype(), torch.is_grad_enabled()
 
 
-def _restore(settings: Any) -> None:
-    torch = sys.modules["torch"]
-    torch.set_default_dtype(settings[0])
-    torch.set_grad_enabled(settings[1])
-
-
-def close(name: str, function: Callable[[], Any]) -> None:
+def close(name: str, function: Callable[[], None]) -> None:
     """Close an environment. An error is only a warning, since its results are no longer needed."""
     try:
         call(name, "close", function)
@@ -71,27 +74,21 @@ def _warn_once(line: str) -> None:
     warn(line)
 
 
-class NamedEnv:
-    """Wrapper for an environment of any suite, or for a vectorized grid environment, whose errors
-    name it. Other attributes are forwarded."""
+class _NamedEnv:
+    """Calls the methods of an environment by `call`, and forwards all other attributes."""
 
-    def __init__(self, name: str, inner: Any):
-        self.name, self.inner = name, inner
+    def __init__(self, name: str, env: Env | VectorEnv):
+        self._env = env
+        self.reset, self.step, self.render = (
+            partial(call, name, method, getattr(env, method))
+            for method in ("reset", "step", "render")
+        )
+        self.close = partial(close, name, env.close)
 
-    def reset(self, *given: Any) -> Any:
-        return call(self.name, "reset", self.inner.reset, *given)
+    def __getattr__(self, attribute: str) -> object:
+        return getattr(self._env, attribute)
 
-    def step(self, *given: Any) -> Any:
-        return call(self.name, "step", self.inner.step, *given)
 
-    def picture(self, *given: Any) -> Any:
-        return call(self.name, "picture", self.inner.picture, *given)
-
-    def close(self) -> None:
-        close(self.name, self.inner.close)
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self.inner, attribute)
-
-    def __dir__(self) -> list[str]:
-        return dir(self.inner)
+def with_named_errors(name: str, env: E) -> E:
+    """The environment, whose errors name it."""
+    return cast("E", _NamedEnv(name, env))

@@ -1,18 +1,21 @@
-"""Which tasks there are: suites of this package, and those that other packages add by entry points.
+"""Suites of tasks: those of this package, and those that other packages add by entry points.
 
-Light: no environment is imported before it is made.
+This module holds metadata only. An environment is imported when it is made.
 """
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from cclf.config import ObservationType, TaskKind
+from cclf.config import EnvConfig, ObservationType, TaskKind
 from cclf.envs.atari_games import ATARI_GAMES, game_name
 from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import load_entry_points
+
+if TYPE_CHECKING:
+    from cclf.types import Env, VectorEnv
 
 ENTRY_POINTS = "cclf.suites"  # group of entry points, each of which names a `Suite`
 Overrides = dict[str, Any]
@@ -24,75 +27,88 @@ class Task:
     summary: str
     env: Overrides = field(default_factory=dict)
     run: Overrides = field(default_factory=dict)
-    play: TaskKind | None = None
-    """What it is to a learner, where that is not what its suite's other tasks are."""
+    kind: TaskKind | None = None
+    """None: that of its suite."""
     repeats_actions: bool = True
-    """Whether `action_repeat` acts."""
+    """Whether `action_repeat` has an effect."""
 
 
 class EnvInfo(NamedTuple):
-    """What only the environment of a task knows."""
+    """What is known of a task only once its environment is made."""
 
-    play: TaskKind
-    remark: str = ""
-    """To be read after the task's name when a run begins; empty where nothing is remarkable."""
-    state_remark: str = ""
-    """The same where state is observed."""
+    kind: TaskKind
+    note: str = ""
+    """Printed after the task's name when a run begins."""
+    state_note: str = ""
+    """The same with `observe="state"`."""
 
 
 @dataclass(frozen=True)
 class Suite:
     name: str
     """The part of a task's name before the slash."""
-    play: TaskKind
-    """What its tasks are to a learner, where neither a task nor `facts` says otherwise."""
-    maker: str
-    """`module:function`; it takes (name, EnvConfig, seed, evaluation), and for grids (name,
-    num_envs, seed)."""
+    kind: TaskKind
+    """The kind of its tasks, unless a task or `inspect_env` states another."""
+    factory: str
+    """`module:function` with the arguments (name, EnvConfig, seed, evaluation), which returns an
+    `Env`; for grids (name, num_envs, seed), which returns a `VectorEnv`."""
     tasks: tuple[Task, ...] = ()
-    others: str = ""
-    """How further tasks are named, where there are any."""
+    naming_help: str = ""
+    """How further tasks are named, if there are any."""
     package: str | None = None
-    """What must be installed, also the name of the extra."""
+    """The package that must be installed; the extra has the name of the suite."""
     env: Overrides = field(default_factory=dict)
     run: Overrides = field(default_factory=dict)
     repeats_actions: bool = True
-    observes: tuple[ObservationType, ...] = ("pixels",)
-    """What its tasks can show an agent, see `EnvConfig.observe`."""
-    spelling: Callable[[str], str] = str
-    """A task's one name, however it was spelt."""
-    facts: str = ""
-    """`module:function` for tasks whose play only their environment knows; it takes the name and
-    answers `EnvInfo`. It makes the environment, so it runs the code that a task names."""
-
-    check: str = ""
-    """`module:function` that refuses what no environment can be made of, for tasks that are not
-    among `tasks`; it takes (name, EnvConfig)."""
+    observations: tuple[ObservationType, ...] = ("pixels",)
+    """The observation types that its tasks support, see `EnvConfig.observe`."""
+    canonical_name: Callable[[str], str] = str
+    """Returns the one name of a task for any spelling."""
+    inspect_env: str = ""
+    """`module:function` that takes a name and returns an `EnvInfo`, for tasks whose kind only their
+    environment knows. It makes the environment, so it runs the code that the name refers to."""
+    validate: str = ""
+    """`module:function` with the arguments (name, EnvConfig), which raises ConfigError if no
+    environment can be made, for tasks that are not in `tasks`."""
 
     @property
-    def plays(self) -> frozenset[TaskKind]:
-        """What its tasks may be to a learner, as far as is known without making one."""
-        asked: tuple[TaskKind, ...] = ("continuous", "discrete") if self.facts else ()
-        stated = [task.play for task in self.tasks if task.play is not None]
-        return frozenset({self.play, *stated, *asked})
+    def kinds(self) -> frozenset[TaskKind]:
+        """The kinds that its tasks can have. No environment is made."""
+        inspected: tuple[TaskKind, ...] = ("continuous", "discrete") if self.inspect_env else ()
+        return frozenset({self.kind, *(task.kind or self.kind for task in self.tasks), *inspected})
 
-    def make(self, *arguments: Any) -> Any:
-        return self.call(self.maker, *arguments)
+    def make(self, name: str, env: EnvConfig, seed: int, evaluation: bool) -> "Env":
+        made: Env = self._import(self.factory)(name, env, seed, evaluation)
+        return made
 
-    def facts_of(self, name: str) -> EnvInfo:
-        facts: EnvInfo = self.call(self.facts, name)
-        return facts
+    def make_vector(self, name: str, num_envs: int, seed: int) -> "VectorEnv":
+        made: VectorEnv = self._import(self.factory)(name, num_envs, seed)
+        return made
 
-    def call(self, named: str, *arguments: Any) -> Any:
-        module, _, function = named.partition(":")
+    def env_info(self, name: str) -> EnvInfo:
+        info: EnvInfo = self._import(self.inspect_env)(name)
+        return info
+
+    def validate_env(self, name: str, env: EnvConfig) -> None:
+        if self.validate:
+            self._import(self.validate)(name, env)
+
+    def _import(self, path: str) -> Callable[..., Any]:
+        module, _, name = path.partition(":")
         try:
-            maker = getattr(importlib.import_module(module), function)
+            function: Callable[..., Any] = getattr(importlib.import_module(module), name)
         except (ModuleNotFoundError, AttributeError) as error:
+            if isinstance(error, ModuleNotFoundError) and error.name == self.package:
+                raise ConfigError(
+                    f"{self.name} tasks need the package {self.package}: "
+                    f"pip install 'cclf[{self.name}]'"
+                ) from error
             if isinstance(error, ModuleNotFoundError) and error.name != module:
-                raise  # what the module itself needs
-            where = f"the suite {self.name} is made by {named}"
-            raise ConfigError(f"{where}, which is not there: {error}") from error
-        return maker(*arguments)
+                raise  # a package that the module imports
+            raise ConfigError(
+                f"the suite {self.name} is made by {path}, which is not there: {error}"
+            ) from error
+        return function
 
 
 _TOY_ENV: Overrides = {"frame_pixels": 20, "crop_pixels": 16, "frame_stack": 1, "action_repeat": 1}
@@ -117,11 +133,11 @@ _LONG_RUN: Overrides = {
 
 _DMC = Suite(
     "dmc",
-    play="continuous",
-    maker="cclf.envs.dmc:make",
-    check="cclf.envs.dmc:refuse_unknown",
+    kind="continuous",
+    factory="cclf.envs.dmc:make",
+    validate="cclf.envs.dmc:validate",
     package="dm_control",
-    others="dmc/<domain>-<task>: any other task of the DeepMind Control suite",
+    naming_help="dmc/<domain>-<task>: any other task of the DeepMind Control suite",
     tasks=(
         Task("dmc/finger-spin", "turn the spinner", env={"action_repeat": 2}),
         Task("dmc/cartpole-swingup", "swing the pole up and balance it", env={"action_repeat": 8}),
@@ -133,11 +149,11 @@ _DMC = Suite(
 )
 _MINIGRID = Suite(
     "minigrid",
-    play="grid",
-    maker="cclf.envs.minigrid:make",
-    check="cclf.envs.minigrid:refuse_unknown",
+    kind="grid",
+    factory="cclf.envs.minigrid:make",
+    validate="cclf.envs.minigrid:validate",
     package="minigrid",
-    others="minigrid/<name>: any other MiniGrid environment, e.g. minigrid/FourRooms",
+    naming_help="minigrid/<name>: any other MiniGrid environment, e.g. minigrid/FourRooms",
     env={"frame_pixels": 7, "crop_pixels": 7, "frame_stack": 1, "action_repeat": 1},
     run={
         "env_steps": 400_000,
@@ -155,8 +171,8 @@ _MINIGRID = Suite(
 )
 _TOY = Suite(
     "toy",
-    play="continuous",
-    maker="cclf.envs.toy:make",
+    kind="continuous",
+    factory="cclf.envs.toy:make",
     tasks=(
         Task(
             "toy/reach",
@@ -175,18 +191,18 @@ _TOY = Suite(
             "move a paddle under a falling ball, 50x50 pixels; learned in a minute on a CPU",
             _CATCH_ENV,
             _TOY_RUN | {"env_steps": 2_000, "final_eval_episodes": 100, "video": False},
-            play="discrete",
+            kind="discrete",
             repeats_actions=False,
         ),
     ),
 )
 _ATARI = Suite(
     "atari",
-    play="discrete",
-    maker="cclf.envs.atari:make",
-    check="cclf.envs.atari:refuse_unknown",
+    kind="discrete",
+    factory="cclf.envs.atari:make",
+    validate="cclf.envs.atari:validate",
     package="ale-py",
-    others="atari/<game>: any other game of the Arcade Learning Environment, e.g. atari/SpaceInvaders",
+    naming_help="atari/<game>: any other game of the Arcade Learning Environment, e.g. atari/SpaceInvaders",
     run={
         "env_steps": 400_000,
         "eval_every_env_steps": 40_000,
@@ -194,25 +210,26 @@ _ATARI = Suite(
         "log_every_agent_steps": 1_000,
         "video": False,
     },
-    spelling=game_name,
+    canonical_name=game_name,
     tasks=tuple(Task(f"atari/{game}", summary) for game, summary in ATARI_GAMES.items()),
 )
 _GYM = Suite(
     "gym",
-    play="continuous",
-    maker="cclf.envs.gymnasium_env:make",
+    kind="continuous",
+    factory="cclf.envs.gymnasium_env:make",
     package="gymnasium",
-    others="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state",
+    naming_help="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state",
     env={"action_repeat": 1},
-    observes=("pixels", "state"),
-    facts="cclf.envs.gymnasium_env:inspect_env",
-    check="cclf.envs.gymnasium_env:refuse",
+    observations=("pixels", "state"),
+    inspect_env="cclf.envs.gymnasium_env:inspect_env",
+    validate="cclf.envs.gymnasium_env:validate",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 
 
 @cache
 def suites() -> dict[str, Suite]:
+    """All suites by name."""
     found = {suite.name: suite for suite in BUILT_IN}
     load_entry_points(ENTRY_POINTS, Suite, found, _validate_suite)
     return found
@@ -220,20 +237,21 @@ def suites() -> dict[str, Suite]:
 
 def _validate_suite(suite: Suite) -> str:
     """What is wrong with a suite of another package, to be read after its name."""
-    plays = get_args(TaskKind)
-    for play in (suite.play, *(task.play for task in suite.tasks if task.play is not None)):
-        if play not in plays:
-            return f"which is {play!r} to a learner: use one of {', '.join(plays)}"
-    if not suite.tasks and not suite.others:
+    kinds = get_args(TaskKind)
+    for kind in (suite.kind, *(task.kind for task in suite.tasks if task.kind is not None)):
+        if kind not in kinds:
+            return f"which has tasks of the kind {kind!r}: use one of {', '.join(kinds)}"
+    if not suite.tasks and not suite.naming_help:
         return "which has no task"
     if "/" in suite.name:
         return f"whose name {suite.name!r} has a slash"
     for task in suite.tasks:
-        if task.name != f"{suite.name}/{suite.spelling(task.name.partition('/')[2])}":
+        if task.name != f"{suite.name}/{suite.canonical_name(task.name.partition('/')[2])}":
             return f"whose task {task.name!r} is not called {suite.name}/..."
-    for name, named in (("maker", suite.maker), ("facts", suite.facts), ("check", suite.check)):
-        if (named or name == "maker") and not all(named.partition(":")):
-            return f"whose {name} {named!r} is not module:function"
+    for name in ("factory", "inspect_env", "validate"):
+        path = getattr(suite, name)
+        if (path or name == "factory") and not all(path.partition(":")):
+            return f"whose {name} {path!r} is not module:function"
     return ""
 
 
@@ -241,17 +259,17 @@ def known_tasks() -> dict[str, Task]:
     return {task.name: task for suite in suites().values() for task in suite.tasks}
 
 
-def refuse_unnamed(task: object) -> None:
-    """Of what a program gives as a task."""
+def require_task_name(task: object) -> None:
+    """Raise ConfigError if a program passed something else than the name of a task."""
     if isinstance(task, str):
         return
-    given = f"task is {type(task).__name__}, not a name such as toy/reach"
+    error = f"task is {type(task).__name__}, not a name such as toy/reach"
     if hasattr(task, "step") or callable(task):
-        given += (
+        error += (
             ": register the environment with Gymnasium in a module of yours, and give "
             "'gym/MODULE:ID'"
         )
-    raise ConfigError(given)
+    raise ConfigError(error)
 
 
 def suite_of(task_name: str) -> Suite:
@@ -265,41 +283,41 @@ def suite_of(task_name: str) -> Suite:
 
 def find_task(name: str) -> Task:
     suite, rest = suite_of(name), name.partition("/")[2]
-    name = f"{suite.name}/{suite.spelling(rest)}"
+    name = f"{suite.name}/{suite.canonical_name(rest)}"
     known = known_tasks()
     if name in known:
         return known[name]
-    # the name becomes that of a folder, which must not lie elsewhere
-    if suite.others and rest and ".." not in rest.split("/"):
-        return Task(name, suite.others)
+    # The name becomes that of a folder, which must not be outside of the run folders.
+    if suite.naming_help and rest and ".." not in rest.split("/"):
+        return Task(name, suite.naming_help)
     raise ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
 
 
 def task_kind(task_name: str, look: bool = True) -> TaskKind:
-    """What a task is to a learner. Without `look` no environment is made and no code of others is
-    run, whatever the name says: for names that a file gave."""
+    """The kind of a task. With `look=False` no environment is made and no code of the user is
+    imported, for names that come from a file."""
     task, suite = find_task(task_name), suite_of(task_name)
-    if task.play is None and suite.facts and look:
-        return suite.facts_of(task.name.partition("/")[2]).play
-    return task.play or suite.play
+    if task.kind is None and suite.inspect_env and look:
+        return suite.env_info(task_name.partition("/")[2]).kind
+    return task.kind or suite.kind
 
 
 def task_note(task_name: str, observe: ObservationType = "pixels") -> str:
-    """What a person should know of a task when a run begins; often nothing."""
+    """What is printed after the task's name when a run begins."""
     suite = suite_of(task_name)
-    if not suite.facts:
+    if not suite.inspect_env:
         return ""
-    facts = suite.facts_of(task_name.partition("/")[2])
-    return facts.remark if observe == "pixels" else facts.state_remark
+    info = suite.env_info(task_name.partition("/")[2])
+    return info.note if observe == "pixels" else info.state_note
 
 
 def validate_observation(task_name: str, observe: ObservationType) -> None:
-    """An agent never gets pixels in the place of the state that it was to observe."""
+    """Raise ConfigError if the suite does not support this observation type."""
     suite = suite_of(task_name)
-    if observe not in suite.observes:
+    if observe not in suite.observations:
         raise ConfigError(
             f"observe={observe} conflicts with {task_name}: tasks of {suite.name}/ show "
-            f"{' or '.join(suite.observes)}; remove it"
+            f"{' or '.join(suite.observations)}; remove it"
         )
 
 

@@ -1,19 +1,15 @@
-"""Pixel tasks solved in a minute on a CPU: for first runs, for tests, and to see whether a method
-learns at all.
+"""Tasks from pixels that are learned in a minute on a CPU, for first runs and for tests.
 
-In Reach a red dot (the agent) must move onto a green one. Only their distance matters, so a random
-crop changes nothing that counts; both stay inside every crop. Catch has discrete actions, for
-Rainbow: a paddle must be under a falling ball.
+In Reach a red dot, the agent, moves to a green one. Both are inside every random crop, and only their
+distance matters. Catch has discrete actions: a paddle catches falling balls.
 """
-
-from typing import Any
 
 import numpy as np
 
 from cclf.config import EnvConfig
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.types import EnvSpec, EnvStep
+from cclf.types import EnvSpec, EnvStep, StateDict
 
 EPISODE_STEPS = 25
 STEP_LENGTH = 0.3
@@ -21,18 +17,17 @@ DOT_SIGMA_PIXELS = 1.2
 
 
 class Reach:
-    """Positions lie in [-1, 1] per axis; the reward of a step is 1 - distance, at least 0, so an
-    episode pays at most 25."""
+    """Positions are in [-1, 1] on each axis. The reward is max(0, 1 - distance), so the return is at
+    most 25."""
 
     def __init__(
         self, axes: int, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int
     ):
         self.axes, self.frame_pixels, self.action_repeat = axes, frame_pixels, action_repeat
-        # A dot at +-1 and its blur still lie inside the least favourable crop.
+        # A blurred dot at +-1 is inside every crop.
         self.reach_pixels = max(1.0, crop_pixels - frame_pixels / 2.0 - 1.5)
-        self.spec = EnvSpec(
-            (3, frame_pixels, frame_pixels), axes, action_repeat, -(-EPISODE_STEPS // action_repeat)
-        )
+        steps = -(-EPISODE_STEPS // action_repeat)
+        self.spec = EnvSpec((3, frame_pixels, frame_pixels), axes, action_repeat, steps)
         self.random = np.random.default_rng(seed)
         self.agent, self.goal = np.zeros(axes), np.zeros(axes)
         self.steps = 0
@@ -50,19 +45,17 @@ class Reach:
             self.agent = np.clip(self.agent + STEP_LENGTH * np.clip(action, -1.0, 1.0), -1.0, 1.0)
             reward += max(0.0, 1.0 - float(np.linalg.norm(self.agent - self.goal)))
             self.steps += 1
-            if self.steps == EPISODE_STEPS:
+            if self.steps >= EPISODE_STEPS:
                 break
-        return EnvStep(
-            self._frame(), reward, terminated=False, truncated=self.steps == EPISODE_STEPS
-        )
+        return EnvStep(self._frame(), reward, False, truncated=self.steps >= EPISODE_STEPS)
 
-    def picture(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         return self._frame().transpose(1, 2, 0).repeat(12, axis=0).repeat(12, axis=1)
 
     def close(self) -> None:
         pass
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {
             "agent": self.agent.tolist(),
             "goal": self.goal.tolist(),
@@ -70,50 +63,46 @@ class Reach:
             "random": self.random.bit_generator.state,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> bool:
         check_same_structure(self.state_dict(), state, "env of toy/reach")
-        check_data(0 <= state["steps"] <= EPISODE_STEPS, f"env: steps is {state['steps']}")
-        for name in ("agent", "goal"):
-            fits = len(state[name]) == self.axes and all(
-                -1.0 <= place <= 1.0 for place in state[name]
-            )
-            check_data(fits, f"env: {name} is {state[name]}")
         self.agent, self.goal = np.array(state["agent"]), np.array(state["goal"])
+        for position in (self.agent, self.goal):
+            check_data(position.shape == (self.axes,), f"env: {position} has not {self.axes} axes")
         self.steps = state["steps"]
         self.random.bit_generator.state = state["random"]
+        return True
 
     def _frame(self) -> np.ndarray:
         frame = np.zeros((3, self.frame_pixels, self.frame_pixels))
         grid = np.arange(self.frame_pixels) - (self.frame_pixels - 1) / 2.0
         for channel, position in ((0, self.agent), (1, self.goal)):
             x, y = np.pad(position, (0, 2 - self.axes)) * self.reach_pixels
-            blob = np.exp(-((grid - y) ** 2)[:, None] / (2 * DOT_SIGMA_PIXELS**2)) * np.exp(
-                -((grid - x) ** 2)[None] / (2 * DOT_SIGMA_PIXELS**2)
+            along_y, along_x = (
+                np.exp(-((grid - center) ** 2) / (2 * DOT_SIGMA_PIXELS**2)) for center in (y, x)
             )
-            frame[channel] = 255.0 * blob
+            frame[channel] = 255.0 * (along_y[:, None] * along_x[None])
         return frame.astype(np.uint8)
 
 
-CATCH_CELLS = 5  # wide and high
-CATCH_BALLS = 3  # of an episode
+CATCH_CELLS = 5  # width and height
+CATCH_BALLS = 3  # per episode
 
 
 class Catch:
-    """A ball falls one cell a step; caught on the paddle it pays 1, missed -1. Actions: left, stay,
-    right. Three balls a game.
+    """A ball falls one cell per step. The reward is 1 if the paddle catches it and -1 if not. An
+    episode has three balls. Actions: left, stay, right.
 
-    Cells fill the pixels that Rainbow's network sees, less the shift of its augmentation.
+    The cells fill the pixels that Rainbow's network uses, except for the margin of its shifts.
     """
 
-    def __init__(self, frame_pixels: int, frame_stack: int, seed: int):
+    def __init__(self, frame_pixels: int, seed: int):
         self.frame_pixels = frame_pixels
         self.cell_pixels = (25 * (frame_pixels // 25) - 8) // CATCH_CELLS
         self.spec = EnvSpec(
             (1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * (CATCH_CELLS - 1), num_actions=3
         )
         self.random = np.random.default_rng(seed)
-        self.stack = np.zeros((frame_stack, frame_pixels, frame_pixels), dtype=np.uint8)
-        self.raw_reward = 0.0
+        self.reward = 0.0  # of the last step
         self.paddle, self.column, self.row, self.balls = 0, 0, 0, 0
 
     def reset(self, seed: int | None = None) -> np.ndarray:
@@ -121,64 +110,59 @@ class Catch:
             self.random = np.random.default_rng(seed)
         self.paddle, self.balls = CATCH_CELLS // 2, 0
         self._drop()
-        self.stack[:] = 0
-        return self._see()
+        return self._frame()
 
     def step(self, action: int) -> EnvStep:
         self.paddle = min(max(self.paddle + action - 1, 0), CATCH_CELLS - 1)
         self.row += 1
-        self.raw_reward = 0.0
-        if self.row == CATCH_CELLS - 1:
-            self.raw_reward = 1.0 if self.paddle == self.column else -1.0
+        self.reward = 0.0
+        if self.row >= CATCH_CELLS - 1:
+            self.reward = 1.0 if self.paddle == self.column else -1.0
             self.balls += 1
             self._drop()
-        return EnvStep(self._see(), self.raw_reward, terminated=self.game_over, truncated=False)
+        over = self.balls >= CATCH_BALLS
+        return EnvStep(self._frame(), self.reward, terminated=over, truncated=False)
 
-    @property
-    def game_over(self) -> bool:
-        return self.balls == CATCH_BALLS
-
-    def picture(self) -> np.ndarray:
-        return np.repeat(self.stack[-1][:, :, None], 3, axis=2).repeat(4, axis=0).repeat(4, axis=1)  # type: ignore[no-any-return]
+    def render(self) -> np.ndarray:
+        return (
+            self._frame().transpose(1, 2, 0).repeat(3, axis=2).repeat(4, axis=0).repeat(4, axis=1)
+        )
 
     def close(self) -> None:
         pass
 
-    def state_dict(self) -> dict[str, Any]:
-        numbers = {
-            name: getattr(self, name) for name in ("paddle", "column", "row", "balls", "raw_reward")
+    def state_dict(self) -> StateDict:
+        return {
+            "paddle": self.paddle,
+            "column": self.column,
+            "row": self.row,
+            "balls": self.balls,
+            "raw_reward": self.reward,
+            "random": self.random.bit_generator.state,
         }
-        return numbers | {"stack": self.stack.copy(), "random": self.random.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> bool:
         check_same_structure(self.state_dict(), state, "env of toy/catch")
-        for name in ("paddle", "column", "row"):
-            check_data(0 <= state[name] < CATCH_CELLS, f"env: {name} is {state[name]}")
-        check_data(
-            state["row"] < CATCH_CELLS - 1 and state["balls"] <= CATCH_BALLS,
-            f"env: balls is {state['balls']}",
-        )
-        for name in ("paddle", "column", "row", "balls", "raw_reward"):
-            setattr(self, name, state[name])
-        self.stack[:] = state["stack"]
+        self.paddle, self.column, self.row = state["paddle"], state["column"], state["row"]
+        self.balls, self.reward = state["balls"], state["raw_reward"]
         self.random.bit_generator.state = state["random"]
+        return True
 
     def _drop(self) -> None:
         self.column, self.row = int(self.random.integers(CATCH_CELLS)), 0
 
-    def _see(self) -> np.ndarray:
-        frame: np.ndarray = np.zeros((self.frame_pixels, self.frame_pixels), dtype=np.uint8)
+    def _frame(self) -> np.ndarray:
+        frame = np.zeros((1, self.frame_pixels, self.frame_pixels), np.uint8)
         for row, column in ((self.row, self.column), (CATCH_CELLS - 1, self.paddle)):
             top, left = 4 + row * self.cell_pixels, 4 + column * self.cell_pixels
-            frame[top : top + self.cell_pixels, left : left + self.cell_pixels] = 255
-        self.stack = np.concatenate([self.stack[1:], frame[None]])
-        return frame[None]
+            frame[0, top : top + self.cell_pixels, left : left + self.cell_pixels] = 255
+        return frame
 
 
 def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Reach | Catch:  # noqa: ARG001
     axes = {"reach": 2, "reach-1d": 1}
     if name == "catch":
-        return Catch(env.frame_pixels, env.frame_stack, seed)
+        return Catch(env.frame_pixels, seed)
     if name not in axes:
         raise ConfigError(f"unknown toy task {name!r}: use one of {', '.join(axes)}, catch")
     return Reach(axes[name], env.frame_pixels, env.crop_pixels, env.action_repeat, seed)

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from cclf.algorithms.registry import algorithm_of, env_factory
+from cclf.algorithms.registry import algorithm_of
 from cclf.config import Config
+from cclf.envs.make import make_env
 from cclf.errors import ConfigError
 from cclf.inspection.records import About, Gallery
 from cclf.storage.run_folder import read_checkpoint, read_config, reject_imports
@@ -56,6 +57,4 @@ def _gallery(
     heading = f"{config.task}, {config.method_name}, seed {config.seed}, after {env_steps:,} environment steps"
     clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
     about = About(folder, heading, origin)
-    return algorithm_of(config).inspect(
-        about, config, saved["learner"], samples, clock, env_factory(config)
-    )
+    return algorithm_of(config).inspect(about, config, saved["learner"], samples, clock, make_env)

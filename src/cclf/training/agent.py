@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,7 +29,7 @@ from cclf.training.evaluation import (
 )
 from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.workers import LocalPool
-from cclf.types import Env, EnvSpec, Game, HasNetworks, HasState, Policy
+from cclf.types import Env, EnvSpec, HasNetworks, HasState, Policy
 
 
 class Agent(NamedTuple):
@@ -49,16 +49,13 @@ class Agent(NamedTuple):
         return wait_for_evaluation(self.evaluate_async(seeds, record), stopped)
 
 
-def make_default_agent(
-    env: Env | Game, policy: Policy, frame_stack: int, device: torch.device
-) -> Agent:
+def make_default_agent(env: Env, policy: Policy, frame_stack: int, device: torch.device) -> Agent:
     """An agent that plays one episode after another in `env` and always takes the greedy action."""
 
     def evaluate_async(seeds: Sequence[int], record: bool) -> EvaluationSteps:
-        if env.spec.num_actions is not None:
-            return evaluate_games(cast(Game, env), policy, seeds, 0.0, record)
-        pool = LocalPool([cast(Env, env)])
-        return evaluate(pool, policy, seeds, frame_stack, device, record)
+        if env.spec.num_actions is None:
+            return evaluate(LocalPool([env]), policy, seeds, frame_stack, device, record)
+        return evaluate_games(env, policy, seeds, 0.0, frame_stack, record)
 
     return Agent(policy, evaluate_async, env.close, env.spec)
 

@@ -15,11 +15,12 @@ import torch
 
 from cclf.console import warn
 from cclf.data.device_transfer import AsyncHostCopy
+from cclf.envs.frame_stack import FrameStack
 from cclf.errors import WorkerError
 from cclf.storage.atomic_files import replacing
 from cclf.training.worker_process import error_message
 from cclf.training.workers import MAX_RESTARTS, Pending, Pool, WorkerLostError
-from cclf.types import Env, EnvStep, Game, OnPolicyAlgorithm, Policy, VectorEnv
+from cclf.types import Env, EnvStep, OnPolicyAlgorithm, Policy, VectorEnv
 
 LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times the longest episode of DeepMind Control
 
@@ -92,9 +93,10 @@ class _Episode:
 
     index: int  # of its seed
     reset: Pending[np.ndarray]
-    frames: deque[np.ndarray]  # the newest ones, as the policy observes them
+    frames: FrameStack
     step: Pending[EnvStep] | None = None
     picture: Pending[np.ndarray] | None = None
+    observation: np.ndarray | None = None  # the stack of frames to act on
     agent_steps: int = 0
     total_reward: float = 0.0
     ended: bool = False
@@ -103,13 +105,13 @@ class _Episode:
         """Returns whether the result of the last call has arrived."""
         if self.step is None:
             if self.reset.done:
-                self.frames.extend([self.reset.result()] * (self.frames.maxlen or 1))
+                self.observation = self.frames.push(self.reset.result())
             return self.reset.done
         if self.step.done:
             step = self.step.result()
             if self.picture is not None:
                 video.add(self.picture.result)
-            self.frames.append(step.frame)
+            self.observation = self.frames.push(step.frame)
             self.total_reward += step.reward
             self.agent_steps += 1
             self.ended = step.terminated or step.truncated
@@ -140,7 +142,7 @@ def evaluate(
         if waiting:
             index = waiting.popleft()
             reset = envs.submit(env, Env.reset, seeds[index])
-            running[env] = _Episode(index, reset, deque(maxlen=frame_stack))
+            running[env] = _Episode(index, reset, FrameStack(frame_stack, pad="repeat"))
 
     for env in range(envs.size):
         start_next(env)
@@ -164,11 +166,13 @@ def evaluate(
                 start_next(env)
             elif received:
                 ready[env] = episode
-        observations = {each.index: np.concatenate(each.frames) for each in ready.values()}
+        observations = {
+            each.index: each.observation for each in ready.values() if each.observation is not None
+        }
         actions = yield from _actions(policy, observations, len(seeds), device)
         for env, episode in ready.items():
             if video.enabled and episode.index == 0:
-                episode.picture = envs.submit(env, Env.picture)
+                episode.picture = envs.submit(env, Env.render)
             episode.step = envs.submit(env, Env.step, actions[episode.index])
         yield envs.connections()
     return Evaluation(returns, video.pictures, video.error)
@@ -194,7 +198,7 @@ def _actions(
     for episode, observation in observations.items():
         batch[episode] = torch.from_numpy(observation)
     chosen = AsyncHostCopy(policy.evaluation_action(batch.to(device, non_blocking=True)))
-    while not chosen.arrived():  # the GPU may still compute an update of the training
+    while not chosen.ready():  # the GPU may still compute an update of the training
         yield ()
     actions = chosen.numpy()
     return {episode: actions[episode] for episode in observations}
@@ -225,20 +229,28 @@ def evaluate_vector(
 
 
 def evaluate_games(
-    game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False
+    env: Env,
+    policy: Policy,
+    seeds: Sequence[int],
+    epsilon: float,
+    frame_stack: int,
+    record: bool = False,
 ) -> EvaluationSteps:
     """One whole game per seed. An action is random with probability `epsilon`."""
-    assert game.spec.num_actions is not None, "games have discrete actions"
+    assert env.spec.num_actions is not None, "games have discrete actions"
     returns, video = [], VideoRecorder(record)
+    frames = FrameStack(frame_stack, pad="zeros")
     for episode, seed in enumerate(seeds):
-        game.reset(seed)
+        frames.clear()
+        stack = frames.push(env.reset(seed))
         random, total_reward, ended = np.random.default_rng([seed, 1]), 0.0, False
         while not ended:
             if video.enabled and episode == 0:
-                video.add(game.picture)
+                video.add(env.render)
             explore, choice = random.random(2)
-            action = int(policy.evaluation_action(torch.from_numpy(game.stack)[None]))
-            step = game.step(int(choice * game.spec.num_actions) if explore < epsilon else action)
+            action = int(policy.evaluation_action(torch.from_numpy(stack)[None]))
+            step = env.step(int(choice * env.spec.num_actions) if explore < epsilon else action)
+            stack = frames.push(step.frame)
             total_reward += step.reward
             ended = step.terminated or step.truncated
             yield ()

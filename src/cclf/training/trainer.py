@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from cclf import presets
-from cclf.algorithms.registry import algorithm_of, env_factory, make_agent
+from cclf.algorithms.registry import algorithm_of, make_agent
 from cclf.config import Config
 from cclf.console import say, warn
+from cclf.envs.make import make_env
 from cclf.envs.registry import task_note
 from cclf.errors import (
     ConfigError,
@@ -76,9 +77,7 @@ def train_runs(
         with contextlib.ExitStack() as stack:
             existing = {folder for each in configs if (folder := out / each.run_name()).exists()}
             configs = _lock_existing_folders(configs, out, existing, stack)
-            workers = algorithm.make_evaluation_workers(
-                configs[0], device, env_factory(configs[0]), len(configs)
-            )
+            workers = algorithm.make_evaluation_workers(configs[0], device, make_env, len(configs))
             if workers is not None:
                 stack.callback(workers.close)
             trainings = _resume_runs(configs, out, device, workers, stack)
@@ -157,7 +156,7 @@ def _resume_runs(
     steps: list[int | None] = [None] * len(configs)
     if len(configs) > 1:
         steps = [*common_checkpoint_steps([folder / "checkpoint" for folder in folders])]
-    learners = algorithm.make_learners(configs, device, env_factory(configs[0]), steps)
+    learners = algorithm.make_learners(configs, device, make_env, steps)
     trainings = []
     for config, learner, folder, step in zip(configs, learners, folders, steps, strict=True):
         stack.callback(learner.close)
@@ -354,5 +353,5 @@ def replay_size(config: Config) -> tuple[int, int]:
     algorithm = algorithm_of(config)
     if not algorithm.uses_replay:
         return 0, 0
-    with closing(env_factory(config)(config, 0)) as env:
+    with closing(make_env(config, 0)) as env:
         return algorithm.replay_size(config, env.spec)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cclf.training.agent import Agent
     from cclf.training.evaluation import EvaluationSteps
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import ExportedPolicy, MakeEnv, StateDict
+    from cclf.types import EnvFactory, ExportedPolicy, StateDict
 
 
 class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
@@ -42,7 +42,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         self,
         config: Config[A2cConfig],
         device: torch.device,  # noqa: ARG002 (networks of this size are faster on the CPU)
-        make_env: MakeEnv,
+        make_env: EnvFactory,
     ) -> RolloutLearner:
         import numpy as np
 
@@ -61,7 +61,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         self,
         config: Config[A2cConfig],
         device: torch.device,  # noqa: ARG002
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
         from cclf.algorithms.a2c.a2c import A2C
@@ -81,11 +81,16 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         return Agent(policy, evaluate, envs.close, spec)
 
     def export_policy(
-        self, policy: A2C, config: Config[A2cConfig], make_env: MakeEnv, seed: int, num_steps: int
+        self,
+        policy: A2C,
+        config: Config[A2cConfig],
+        make_env: EnvFactory,
+        seed: int,
+        num_steps: int,
     ) -> ExportedPolicy:
         from cclf.algorithms.a2c.export import export_policy
 
-        return export_policy(policy, make_env(config, 1, seed), seed, num_steps)
+        return export_policy(policy, make_env.vector(config, 1, seed), seed, num_steps)
 
     def inspect(
         self,
@@ -94,7 +99,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
     ) -> Gallery:
         from cclf.algorithms.a2c.inspect import gallery
         from cclf.storage.safe_loading import load_state

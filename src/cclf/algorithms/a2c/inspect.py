@@ -39,7 +39,7 @@ def gallery(
     batch_size = learner.rollout_steps * learner.env.num_envs
 
     def picture(observation: np.ndarray) -> np.ndarray:
-        return learner.env.picture(observation.reshape(GRID_SHAPE))
+        return learner.env.render_observation(observation.reshape(GRID_SHAPE))
 
     return Gallery(
         about,

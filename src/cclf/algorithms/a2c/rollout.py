@@ -7,16 +7,14 @@ from cclf.algorithms.a2c.a2c import A2C
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.types import MakeVectorEnv, Rollout, StateDict, StepResult, VectorEnv
+from cclf.types import EnvFactory, Rollout, StateDict, StepResult, VectorEnv
 
 GRID_SHAPE = (7, 7, 3)  # of an observation of MiniGrid
 
 
-def make_vector_env(
-    config: Config, make_grids: MakeVectorEnv, num_envs: int, seed: int
-) -> VectorEnv:
+def make_vector_env(config: Config, make_env: EnvFactory, num_envs: int, seed: int) -> VectorEnv:
     try:
-        envs: VectorEnv = make_grids(config, num_envs, seed)
+        envs = make_env.vector(config, num_envs, seed)
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
     shape = tuple(envs.observation_shape)

@@ -10,11 +10,11 @@ from cclf.training.agent import Agent
 from cclf.training.cuda_graphs import GraphedPolicy
 from cclf.training.evaluation import evaluate
 from cclf.training.workers import LocalPool, Pool, WorkerPool
-from cclf.types import Env, MakeEnv, Policy
+from cclf.types import Env, EnvFactory, Policy
 
 
 def make_agent(
-    config: Config, device: torch.device, make_env: MakeEnv, env: Env, policy: Policy
+    config: Config, device: torch.device, make_env: EnvFactory, env: Env, policy: Policy
 ) -> Agent:
     """`env` is one evaluation environment; it is closed if workers have others."""
     workers = num_eval_workers(config, device)

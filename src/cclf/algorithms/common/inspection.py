@@ -184,7 +184,7 @@ def _remarks(adapter: InspectionAdapter, table: dict[str, np.ndarray]) -> list[s
 
 
 def _memory(adapter: InspectionAdapter, replay: Replay) -> Memory:
-    live = np.flatnonzero(replay.live)
+    live = np.flatnonzero(replay.valid)
     return Memory(
         live,
         replay.priorities.numpy()[live],

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, MakeEnv, StateDict
+    from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, StateDict
 
 
 class OffPolicySettings(AlgorithmSettings):
@@ -73,7 +73,7 @@ class OffPolicyBase(BaseAlgorithm[S], Generic[A, S]):
         self,
         config: Config[S],
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
         """The policy acts in this process; its environments may have workers of their own."""
@@ -94,7 +94,7 @@ class OffPolicyBase(BaseAlgorithm[S], Generic[A, S]):
         return agent.num_eval_workers(config, device) > 0 or agent.evaluates_between_steps(device)
 
     def export_policy(
-        self, policy: A, config: Config[S], make_env: MakeEnv, seed: int, num_steps: int
+        self, policy: A, config: Config[S], make_env: EnvFactory, seed: int, num_steps: int
     ) -> ExportedPolicy:
         """The exported policy computes in float32, in whatever precision the run trained."""
         import torch
@@ -113,7 +113,7 @@ class OffPolicyBase(BaseAlgorithm[S], Generic[A, S]):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,  # noqa: ARG002 (the replay holds the observations)
+        make_env: EnvFactory,  # noqa: ARG002 (the replay holds the observations)
     ) -> Gallery:
         from cclf.algorithms.common.inspection import gallery
 

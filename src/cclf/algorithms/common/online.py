@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cclf.envs.frame_stack import StackedEnv
 from cclf.storage.safe_loading import check_data
-from cclf.types import Game, HasState, Metrics, StateDict, StepResult
+from cclf.types import Env, HasState, Metrics, StateDict, StepResult
 
 
 class Transition(NamedTuple):
@@ -30,8 +31,14 @@ class OnlineAlgorithm(HasState, Protocol):
 class OnlineLearner:
     """Each step is one agent step and one update on its transition."""
 
-    def __init__(self, game: Game, algorithm: OnlineAlgorithm, random: np.random.Generator):
-        self.env, self.algorithm, self.random = game, algorithm, random
+    def __init__(
+        self,
+        env: Env,
+        algorithm: OnlineAlgorithm,
+        random: np.random.Generator,
+        frame_stack: int,
+    ):
+        self.env, self.algorithm, self.random = StackedEnv(env, frame_stack), algorithm, random
         self.metric_names = algorithm.metric_names
         self.updates = 0
         self.in_episode = False
@@ -40,23 +47,20 @@ class OnlineLearner:
     def step(self, env_steps: int) -> StepResult:  # noqa: ARG002 (nothing here decays)
         if not self.in_episode:
             self.env.reset()
-        observation = self._observation()
+        observation = torch.from_numpy(self.env.stack)
         action = self.algorithm.act(observation, self.random)
         step = self.env.step(action)
         self.in_episode = not (step.terminated or step.truncated)
-        following = self._observation()
-        transition = Transition(observation, action, step.reward, following, step.terminated)
-        metrics = self.algorithm.update(transition)
+        next_observation = torch.from_numpy(self.env.stack)
+        metrics = self.algorithm.update(
+            Transition(observation, action, step.reward, next_observation, step.terminated)
+        )
         self.updates += 1
-        self.game_return += self.env.raw_reward
+        self.game_return += step.unclipped_reward
         finished = []
-        if self.env.game_over or step.truncated:
+        if step.game_over or step.truncated:
             finished, self.game_return = [self.game_return], 0.0
         return StepResult(1, metrics, finished)
-
-    def _observation(self) -> Tensor:
-        # a copy, because the game may write its next frame into the same memory
-        return torch.from_numpy(self.env.stack.copy())
 
     def replay_metrics(self) -> dict[str, float]:
         return {}
@@ -76,8 +80,8 @@ class OnlineLearner:
 
     def load_state_dict(self, state: StateDict) -> None:
         check_data(state["updates"] >= 0, f"updates is {state['updates']}")
-        self.env.load_state_dict(state["env"])
+        restored = self.env.load_state_dict(state["env"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.random.bit_generator.state = state["random"]
-        self.updates, self.in_episode = state["updates"], state["in_episode"]
-        self.game_return = state["game_return"]
+        self.updates, self.in_episode = state["updates"], state["in_episode"] and restored
+        self.game_return = state["game_return"] if restored else 0.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cclf.algorithms.common.inspection import InspectionAdapter
     from cclf.algorithms.drqv2.drqv2 import DrQv2
     from cclf.config import Config
-    from cclf.types import EnvSpec, Learner, MakeEnv
+    from cclf.types import EnvFactory, EnvSpec, Learner
 
 
 class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
@@ -33,7 +33,7 @@ class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
         return config.algorithm.n_steps
 
     def make_learner(
-        self, config: Config[Drqv2Config], device: torch.device, make_env: MakeEnv
+        self, config: Config[Drqv2Config], device: torch.device, make_env: EnvFactory
     ) -> Learner:
         from cclf.algorithms.common.off_policy import (
             OffPolicyLearner,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
 
 class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
@@ -38,14 +38,14 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     def task_defaults(self, task: str) -> Defaults:
         return task_defaults(task)
 
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(self, config: Config, device: torch.device, make_env: EnvFactory) -> Learner:
         return self.make_learners([config], device, make_env, [None])[0]
 
     def make_learners(
         self,
         configs: Sequence[Config],
         device: torch.device,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         resume_steps: Sequence[int | None],
     ) -> Sequence[Learner]:
         from cclf.algorithms.rainbow.learner import make_learners
@@ -56,7 +56,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         self,
         config: Config,
         device: torch.device,  # noqa: ARG002 (it runs on the CPU)
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,
     ) -> Agent:
         from cclf.algorithms.rainbow.evaluation import make_agent
@@ -64,7 +64,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         return make_agent(config, make_env, evaluation_workers)
 
     def make_evaluation_workers(
-        self, config: Config, device: torch.device, make_env: MakeEnv, num_runs: int
+        self, config: Config, device: torch.device, make_env: EnvFactory, num_runs: int
     ) -> EvaluationWorkers | None:
         from cclf.algorithms.rainbow.evaluation import make_evaluation_workers
 
@@ -79,7 +79,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         self,
         policy: RainbowPolicy,
         config: Config,
-        make_env: MakeEnv,
+        make_env: EnvFactory,
         seed: int,
         num_steps: int,
     ) -> ExportedPolicy:
@@ -94,7 +94,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,  # noqa: ARG002 (replay holds the observations)
+        make_env: EnvFactory,  # noqa: ARG002 (replay holds the observations)
     ) -> Gallery:
         from cclf.algorithms.rainbow.inspect import inspect
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from cclf.algorithms.rainbow.learner import BatchedLearner
-    from cclf.types import EnvStep, MakeEnv, StateDict
+    from cclf.types import EnvFactory, EnvStep, StateDict
 
 ACTIONS = 18  # the most that an Atari game has
 PARITY_RUNS, PARITY_UPDATES = 3, 8
@@ -53,7 +53,7 @@ class Options:
     """One JSON document on standard output."""
 
 
-def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:  # noqa: ARG001 (null games)
+def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:  # noqa: ARG001 (null games)
     """A report with the figures of each method under its name."""
     from cclf.storage.manifest import origin
     from cclf.training import devices
@@ -102,24 +102,24 @@ def _config(method: str, options: Options) -> Config:
 class NullGame:
     """A game of zeros whose steps take no time, with the shapes of Atari."""
 
-    def __init__(self, pixels: int, frame_stack: int):
+    def __init__(self, pixels: int):
         import numpy as np
 
         from cclf.types import EnvSpec, EnvStep
 
         self.spec = EnvSpec((1, pixels, pixels), 1, 4, None, num_actions=ACTIONS)
-        self.stack = np.zeros((frame_stack, pixels, pixels), np.uint8)
-        self.raw_reward, self.game_over = 0.0, False
-        self._step = EnvStep(self.stack[-1:], 0.0, terminated=False, truncated=False)
+        self._frame = np.zeros((1, pixels, pixels), np.uint8)
+        self._step = EnvStep(self._frame, 0.0, terminated=False, truncated=False)
 
     def reset(self, seed: int | None = None) -> "np.ndarray":  # noqa: ARG002
-        return self.stack[-1:]
+        return self._frame
 
     def step(self, action: int) -> "EnvStep":  # noqa: ARG002
         return self._step
 
-    def picture(self) -> "np.ndarray":
-        return self.stack[-1:]
+    def render(self) -> "np.ndarray":
+        frame: np.ndarray = self._frame[0]
+        return frame
 
     def close(self) -> None:
         pass
@@ -127,8 +127,8 @@ class NullGame:
     def state_dict(self) -> "StateDict":
         return {}
 
-    def load_state_dict(self, state: "StateDict") -> None:
-        pass
+    def load_state_dict(self, state: "StateDict") -> bool:  # noqa: ARG002
+        return False
 
 
 def make_learner(configs: Sequence[Config], device: "torch.device") -> "BatchedLearner":
@@ -137,9 +137,7 @@ def make_learner(configs: Sequence[Config], device: "torch.device") -> "BatchedL
 
     from cclf.algorithms.rainbow.learner import make_batched_learner
 
-    games = [
-        partial(NullGame, config.env.frame_pixels, config.env.frame_stack) for config in configs
-    ]
+    games = [partial(NullGame, config.env.frame_pixels) for config in configs]
     learner = make_batched_learner(configs, device, games)
     replay = learner.replay
     random = torch.Generator(replay.device).manual_seed(0)

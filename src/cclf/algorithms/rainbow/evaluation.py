@@ -18,7 +18,7 @@ from cclf.config import Config
 from cclf.training.agent import Agent
 from cclf.training.evaluation import EvaluationSteps, evaluate_games
 from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.types import MakeEnv, StateDict
+from cclf.types import EnvFactory, StateDict
 
 
 class RainbowPolicy:
@@ -50,16 +50,16 @@ class RainbowPolicy:
         self.networks.load_state_dict(state["networks"])
 
 
-def make_agent(config: Config, make_env: MakeEnv, workers: EvaluationWorkers | None) -> Agent:
+def make_agent(config: Config, make_env: EnvFactory, workers: EvaluationWorkers | None) -> Agent:
     """The policy of a run and its evaluation. It runs on the CPU whatever device trains: the network
     is small, and returns do not depend on the device."""
     settings: RainbowConfig = config.algorithm
-    game = make_env(config, 0, True)
+    game, stack = make_env(config, 0, True), config.env.frame_stack
     policy = RainbowPolicy(config, num_actions(game.spec))
 
     def evaluate_async(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if workers is None:
-            return evaluate_games(game, policy, seeds, settings.epsilon_eval, record)
+            return evaluate_games(game, policy, seeds, settings.epsilon_eval, stack, record)
         # Copied now, because training may continue during the evaluation.
         weights = {
             name: value.numpy().copy() for name, value in policy.q_network.state_dict().items()
@@ -76,14 +76,16 @@ def make_agent(config: Config, make_env: MakeEnv, workers: EvaluationWorkers | N
         if not record:
             return result
         # The first episode is repeated in this process to record it.
-        recorded = yield from evaluate_games(game, policy, seeds[:1], settings.epsilon_eval, True)
+        recorded = yield from evaluate_games(
+            game, policy, seeds[:1], settings.epsilon_eval, stack, record=True
+        )
         return result._replace(pictures=recorded.pictures)
 
     return Agent(policy, evaluate_async, game.close, game.spec)
 
 
 def make_evaluation_workers(
-    config: Config, device: torch.device, make_env: MakeEnv, num_runs: int
+    config: Config, device: torch.device, make_env: EnvFactory, num_runs: int
 ) -> EvaluationWorkers | None:
     """Processes for the evaluation episodes of all runs; None if this process evaluates."""
     episodes = num_runs * max(config.run.eval_episodes, config.run.final_eval_episodes)
@@ -97,7 +99,7 @@ def make_evaluation_workers(
 class EvaluationWorker:
     """Runs evaluation episodes in a worker process, on one thread."""
 
-    def __init__(self, make_env: MakeEnv) -> None:
+    def __init__(self, make_env: EnvFactory) -> None:
         set_idle_priority()
         self._make_env = make_env
         torch.set_num_threads(1)

@@ -5,16 +5,18 @@ import torch
 
 from cclf.algorithms.rainbow.evaluation import RainbowPolicy
 from cclf.config import Config
-from cclf.types import ExportedPolicy, MakeEnv
+from cclf.envs.frame_stack import StackedEnv
+from cclf.types import EnvFactory, ExportedPolicy
 
 
 def export_policy(
-    policy: RainbowPolicy, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+    policy: RainbowPolicy, config: Config, make_env: EnvFactory, seed: int, num_steps: int
 ) -> ExportedPolicy:
-    random, game, observations = np.random.default_rng(seed), make_env(config, seed, True), []
+    random, observations = np.random.default_rng(seed), []
+    game = StackedEnv(make_env(config, seed, True), config.env.frame_stack)
     game.reset(seed)
     for _ in range(num_steps):
-        observations.append(game.stack.copy())
+        observations.append(game.stack)
         step = game.step(int(random.integers(policy.num_actions)))
         if step.terminated or step.truncated:
             game.reset()

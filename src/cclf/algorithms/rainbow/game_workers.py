@@ -14,12 +14,13 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from cclf.envs.frame_stack import StackedEnv
 from cclf.errors import WorkerError
 from cclf.storage.safe_loading import check_same_structure
 from cclf.training.workers import LocalPool, Pending, Pool, WorkerPool, anonymous_file
-from cclf.types import EnvSpec, Game, StateDict
+from cclf.types import Env, EnvSpec, StateDict
 
-GameFactory = Callable[[], Game]
+GameFactory = Callable[[], Env]
 R = TypeVar("R")
 
 
@@ -34,8 +35,8 @@ class GameStep(NamedTuple):
 class EpisodicGame:
     """One game, which is reset as soon as an episode ends."""
 
-    def __init__(self, game: Game):
-        self.game, self.spec = game, game.spec
+    def __init__(self, env: Env, frame_stack: int):
+        self.game, self.spec = StackedEnv(env, frame_stack), env.spec
         self.begun = False
         self.game_return = 0.0
 
@@ -48,8 +49,8 @@ class EpisodicGame:
 
     def step(self, action: int) -> GameStep:
         step, finished = self.game.step(action), None
-        self.game_return += self.game.raw_reward
-        if self.game.game_over:
+        self.game_return += step.unclipped_reward
+        if step.game_over:
             finished, self.game_return = self.game_return, 0.0
         ended = step.terminated or step.truncated
         if ended:
@@ -65,7 +66,7 @@ class EpisodicGame:
     def load_state_dict(self, state: StateDict) -> bool:
         """Returns False if the game cannot be restored, so that a new episode begins."""
         check_same_structure(self._progress() | {"game": None}, state, "env of games")
-        restored = self.game.load_state_dict(state["game"]) is not False
+        restored = self.game.load_state_dict(state["game"])
         self.begun = state["begun"] and restored
         self.game_return = state["game_return"] if restored else 0.0
         return self.begun
@@ -109,8 +110,8 @@ class SharedBuffer(NamedTuple):
 class GameGroup:
     """The games of one worker and their part of the shared buffer."""
 
-    def __init__(self, factories: Sequence[GameFactory]):
-        self.games = [EpisodicGame(make_game()) for make_game in factories]
+    def __init__(self, factories: Sequence[GameFactory], frame_stack: int):
+        self.games = [EpisodicGame(make_game(), frame_stack) for make_game in factories]
 
     def specs(self) -> list[EnvSpec]:
         return [game.spec for game in self.games]
@@ -161,7 +162,7 @@ class GameWorkers:
     ):
         """With `workers=0` the games are stepped in this process. `name` is used in errors."""
         bounds = _split_evenly(len(factories), workers or 1)
-        makers = [partial(GameGroup, factories[first:last]) for first, last in bounds]
+        makers = [partial(GameGroup, factories[first:last], frame_stack) for first, last in bounds]
         self._memory = anonymous_file()
         descriptor = self._memory.fileno()
         self.pool: Pool[GameGroup] = (

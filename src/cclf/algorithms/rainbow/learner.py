@@ -28,13 +28,13 @@ from cclf.storage.safe_loading import check_data
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate, compiled, uncompiled
 from cclf.training.devices import choose_replay_device
 from cclf.training.seeding import derive
-from cclf.types import EnvSpec, GameBatch, MakeEnv, Metrics, StateDict, StepResult
+from cclf.types import EnvFactory, EnvSpec, GameBatch, Metrics, StateDict, StepResult
 
 
 def make_learners(
     configs: Sequence[Config],
     device: torch.device,
-    make_env: MakeEnv,
+    make_env: EnvFactory,
     resume_steps: Sequence[int | None],
 ) -> list["RunHandle"]:
     """The learners of several runs. Those that resume from the same step are one batch."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cclf.algorithms.common.inspection import InspectionAdapter
     from cclf.algorithms.sac.sac import SAC
     from cclf.config import Config
-    from cclf.types import EnvSpec, Learner, MakeEnv
+    from cclf.types import EnvFactory, EnvSpec, Learner
 
 
 class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
@@ -31,7 +31,7 @@ class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
         return of_task(task)
 
     def make_learner(
-        self, config: Config[SacConfig], device: torch.device, make_env: MakeEnv
+        self, config: Config[SacConfig], device: torch.device, make_env: EnvFactory
     ) -> Learner:
         from cclf.algorithms.common.off_policy import (
             OffPolicyLearner,
