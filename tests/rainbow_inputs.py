@@ -71,7 +71,7 @@ def learner_of(config, make_game=None):
 
 def games_in(learner):
     """The `EpisodicGame`s of a batch in this process."""
-    return learner.games.pool.envs[0].games
+    return learner.games.pool.objects[0].games
 
 
 def step_all(learner, steps, start=0):

@@ -1,5 +1,5 @@
-"""The package from Python: the same runs as the command line, callbacks that only watch, agents
-that act."""
+"""The Python interface: runs equal to those of the command line, callbacks that change nothing, and
+agents that act."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
         cclf.trian  # noqa: B018
 
 
-def test_type_checkers_are_told_that_the_package_has_types() -> None:
+def test_package_is_marked_as_typed() -> None:
     assert (SOURCE / "py.typed").exists()
     assert '"py.typed"' in (ROOT / "pyproject.toml").read_text(), "or the wheel lacks it"
 
@@ -107,7 +107,7 @@ def test_type_checkers_are_told_that_the_package_has_types() -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def test_a_call_makes_the_run_of_the_command(
+def test_train_writes_the_run_of_the_command(
     tmp_path: Path, undisturbed: cclf.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["train", *tiny_options(TINY), "--out", str(tmp_path)]) == 0
@@ -120,7 +120,7 @@ def test_a_call_makes_the_run_of_the_command(
     assert same_end(folder, undisturbed.folder)
 
 
-def test_a_finished_call_returns_at_once_and_writes_nothing_on_standard_output(
+def test_train_of_a_finished_run_returns_at_once(
     undisturbed: cclf.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = train(TINY, undisturbed.folder.parents[3])
@@ -140,7 +140,7 @@ def test_a_finished_call_returns_at_once_and_writes_nothing_on_standard_output(
         ({"base": "rainbow"}, "conflicts with toy/reach-1d"),
     ],
 )
-def test_what_the_command_line_refuses_is_refused(
+def test_train_refuses_what_the_command_line_refuses(
     tmp_path: Path, wrong: dict[str, Any], line: str
 ) -> None:
     with pytest.raises(cclf.ConfigError, match=line.replace("?", r"\?")) as refused:
@@ -149,13 +149,13 @@ def test_what_the_command_line_refuses_is_refused(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_run_that_fails_raises_its_error(tmp_path: Path) -> None:
+def test_train_raises_the_error_of_a_failed_run(tmp_path: Path) -> None:
     config = tiny_config(method="rad", algorithm={"learning_rate": 1e30})
     with pytest.raises(ValueError, match=r"stopped; .*failure holds what replays it"):
         train(config, tmp_path)
 
 
-def test_what_a_run_sets_for_its_process_is_set_back(tmp_path: Path) -> None:
+def test_train_restores_the_settings_of_the_process(tmp_path: Path) -> None:
     before, seen = torch.get_num_threads(), []
 
     def look(_: Any) -> None:
@@ -170,7 +170,7 @@ def test_what_a_run_sets_for_its_process_is_set_back(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def test_callbacks_hear_every_step_and_evaluation_and_change_no_byte(
+def test_callbacks_get_every_step_and_evaluation_and_change_no_byte(
     tmp_path: Path, undisturbed: cclf.Run
 ) -> None:
     steps, evaluations = [], []
@@ -200,8 +200,8 @@ def test_callbacks_hear_every_step_and_evaluation_and_change_no_byte(
         steps[0].env_steps = 7
 
 
-def test_callbacks_hear_the_same_where_workers_evaluate(tmp_path: Path) -> None:
-    """The last turns only wait for them: no step is told twice."""
+def test_callbacks_get_the_same_with_evaluation_workers(tmp_path: Path) -> None:
+    """The last steps only wait for the workers: no step is reported twice."""
     steps: list[Any] = []
     evaluations: list[Any] = []
     watch = {"on_step": steps.append, "on_evaluation": evaluations.append}
@@ -214,7 +214,7 @@ def test_callbacks_hear_the_same_where_workers_evaluate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", [7, 30, 45])
-def test_a_callback_stops_a_run_and_the_same_call_goes_on_to_the_same_end(
+def test_run_stopped_by_a_callback_resumes_to_the_same_bytes(
     tmp_path: Path, undisturbed: cclf.Run, when: int
 ) -> None:
     def stop(step: Any) -> None:
@@ -232,7 +232,7 @@ def test_a_callback_stops_a_run_and_the_same_call_goes_on_to_the_same_end(
     assert same_end(whole.folder, undisturbed.folder)
 
 
-def test_an_evaluation_may_stop_a_run_and_is_saved(tmp_path: Path, undisturbed: cclf.Run) -> None:
+def test_run_stopped_at_an_evaluation_keeps_it(tmp_path: Path, undisturbed: cclf.Run) -> None:
     def stop(_: Any) -> None:
         raise cclf.StopRun
 
@@ -243,9 +243,7 @@ def test_an_evaluation_may_stop_a_run_and_is_saved(tmp_path: Path, undisturbed: 
     assert same_end(whole.folder, undisturbed.folder)
 
 
-def test_another_error_of_a_callback_reaches_the_caller_and_the_run_can_go_on(
-    tmp_path: Path, undisturbed: cclf.Run
-) -> None:
+def test_run_resumes_after_an_error_of_a_callback(tmp_path: Path, undisturbed: cclf.Run) -> None:
     def broken(step: Any) -> None:
         if step.agent_steps == 40:
             raise KeyError("mine")
@@ -275,7 +273,7 @@ def test_ctrl_c_reaches_the_caller_after_the_run_was_saved(
     assert f"stopped at {saved['agent_steps']} env steps and saved" in capsys.readouterr().err
 
 
-def test_a_run_in_another_thread_leaves_the_signals_alone(tmp_path: Path) -> None:
+def test_run_in_another_thread_installs_no_signal_handler(tmp_path: Path) -> None:
     runs = []
     thread = threading.Thread(target=lambda: runs.append(train(TINY, tmp_path, env_steps=3)))
     thread.start()
@@ -316,7 +314,7 @@ def frames_of(config: Config, count: int, seed: int = 0) -> np.ndarray:
     ).astype(np.uint8)
 
 
-def test_a_loop_of_ones_own_plays_the_episodes_of_evaluate(run: cclf.Run) -> None:
+def test_own_loop_with_act_plays_the_episodes_of_evaluate(run: cclf.Run) -> None:
     agent = cclf.load(run.folder, device="cpu", seed=3)
     total, over, seed = 0.0, False, derive(5, "evaluate", 0)
     if run.config.base == "a2c":
@@ -349,7 +347,7 @@ def test_a_loop_of_ones_own_plays_the_episodes_of_evaluate(run: cclf.Run) -> Non
     assert agent.evaluate(2, seed=5).returns[0] == total
 
 
-def test_a_batch_has_one_history_per_row(run: cclf.Run) -> None:
+def test_act_keeps_one_frame_stack_per_row_of_a_batch(run: cclf.Run) -> None:
     rows = [frames_of(run.config, 5, seed) for seed in range(3)]
     if run.config.base == "a2c":
         agent = run.agent("cpu")
@@ -371,7 +369,7 @@ def test_a_batch_has_one_history_per_row(run: cclf.Run) -> None:
     assert np.array_equal(together.act(rows[0][0]), alone[0][0])
 
 
-def test_actions_have_the_type_of_the_task(run: cclf.Run) -> None:
+def test_act_returns_the_type_of_the_task(run: cclf.Run) -> None:
     agent, frames = cclf.load(run.folder), frames_of(run.config, 2)
     batch = agent.act(frames)
     agent.reset()
@@ -384,7 +382,7 @@ def test_actions_have_the_type_of_the_task(run: cclf.Run) -> None:
         assert (batch.shape, batch.dtype) == ((2,), np.int64)
 
 
-def test_evaluation_is_that_of_the_command(
+def test_evaluate_returns_the_returns_of_the_command(
     run: cclf.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -397,7 +395,7 @@ def test_evaluation_is_that_of_the_command(
     assert len(agent.evaluate().returns) == 10
 
 
-def test_observations_that_do_not_fit_are_refused_in_one_line(run: cclf.Run) -> None:
+def test_act_refuses_other_observations_in_one_line(run: cclf.Run) -> None:
     agent, frames = cclf.load(run.folder), frames_of(run.config, 3)
     with pytest.raises(cclf.ConfigError, match="is float32: frames are uint8, from 0 to 255"):
         agent.act(frames[0].astype(np.float32))
@@ -414,7 +412,7 @@ def test_observations_that_do_not_fit_are_refused_in_one_line(run: cclf.Run) -> 
             agent.act(frames[0].transpose(1, 2, 0))
 
 
-def test_numbers_of_episodes_that_make_no_sense_are_refused(undisturbed: cclf.Run) -> None:
+def test_evaluate_refuses_invalid_numbers(undisturbed: cclf.Run) -> None:
     agent = undisturbed.agent()
     with pytest.raises(cclf.ConfigError, match="episodes=0 must lie in"):
         agent.evaluate(0)
@@ -422,7 +420,7 @@ def test_numbers_of_episodes_that_make_no_sense_are_refused(undisturbed: cclf.Ru
         agent.evaluate(seed=-1)
 
 
-def test_an_agent_that_does_not_say_what_it_sees_can_only_be_evaluated(
+def test_agent_without_a_spec_can_only_be_evaluated(
     undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = load_agent
@@ -438,7 +436,7 @@ def test_an_agent_that_does_not_say_what_it_sees_can_only_be_evaluated(
     assert len(agent.evaluate(1).returns) == 1
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_load_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(cclf.ConfigError, match="is not a run folder"):
         cclf.load(tmp_path)
 
@@ -447,7 +445,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def test_results_are_tidy_rows(undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_records(undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = cclf.results(undisturbed.folder.parents[3])
     assert rows == undisturbed.results() == cclf.results(undisturbed.folder)
     assert [(row["method"], row["seed"], row["env_steps"]) for row in rows] == [
@@ -508,7 +506,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
     assert len(SNIPPETS) == (ROOT / "docs" / "api.md").read_text().count("```python") == 7
     assert (page.frames.shape, page.actions.shape) == ((4, 3, 20, 20), (4, 1))
@@ -518,13 +516,13 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_page_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
     assert max(page.best) > 15
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_front_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (snippet,) = README
     assert len(snippet.splitlines()) <= 6
     assert run_snippets([snippet], tmp_path, monkeypatch).run.finished

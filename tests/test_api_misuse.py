@@ -1,5 +1,5 @@
-"""The functions of the package with wrong values, with callbacks that fail, and from several
-threads: one clear line, and no run that learns something else."""
+"""The Python interface with invalid values, callbacks that fail, and several threads: one clear line,
+and no change in what is learned."""
 
 import multiprocessing
 import os
@@ -140,7 +140,7 @@ def test_an_agent_with_a_wrong_value_refuses_in_one_line(plain: cclf.Run) -> Non
     assert agent.evaluate(np.int64(1), seed=np.int64(2)) == agent.evaluate(1, seed=2)
 
 
-def test_reset_takes_numbers_or_truth_values_of_rows(plain: cclf.Run) -> None:
+def test_reset_takes_indices_or_booleans_of_rows(plain: cclf.Run) -> None:
     agent, frames = plain.agent("cpu"), frames_of(TINY, 3)
     refused(lambda: agent.reset([0]), "the last batch had 0 rows")
     first = agent.act(frames)
@@ -169,9 +169,7 @@ def test_a_state_that_is_not_finite_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["on_step", "on_evaluation"])
-def test_an_iterator_that_ends_in_a_callback_is_named(
-    tmp_path: Path, name: str, plain: cclf.Run
-) -> None:
+def test_stop_iteration_of_a_callback_is_named(tmp_path: Path, name: str, plain: cclf.Run) -> None:
     refused(
         lambda: train(TINY, tmp_path, **{name: lambda _: next(iter(()))}),
         f"{name} raised StopIteration: raise cclf.StopRun to stop the run",

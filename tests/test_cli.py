@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from cclf import presets
-from cclf.algorithms.base import PIECES
 from cclf.algorithms.registry import algorithms, make_learner
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.cli import COMMANDS, main
 from cclf.commands import train as training
+from cclf.config import PIECES
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint, run_folder
@@ -442,7 +442,10 @@ BAD = {
         ["actor_every_updates=0"],
     ),
     "device": (["train", "toy/reach", "--device", "gpu"], ["unknown device 'gpu'"]),
-    "device not there": (["train", "toy/reach", "--device", "cuda:99"], ["'cuda:99' is not there"]),
+    "device not there": (
+        ["train", "toy/reach", "--device", "cuda:99"],
+        ["'cuda:99' is not available"],
+    ),
     "device not supported": (["train", "toy/reach", "--device", "meta"], ["not supported"]),
     "replay device": (
         ["train", "toy/reach", "--device", "cpu", "--replay-device", "cuda"],

@@ -1,4 +1,4 @@
-"""The configuration: what it refuses, what it names, and that it costs no import."""
+"""Configs: validation, run names, and that reading one imports neither torch nor numpy."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.registry import algorithms
 from cclf.algorithms.sac.config import SacConfig
-from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
+from cclf.config import AlgorithmSettings, Config, EnvConfig, MethodConfig, RunConfig
 from cclf.errors import ConfigError
 
 PLAIN = {"selection": "all", "prioritisation": False, "regularisation": False, "reward": False}
@@ -64,7 +64,7 @@ def test_config_and_presets_import_neither_torch_nor_numpy():
         ({**PLAIN, "views": 5, "prioritisation": True}, ["prioritisation", "selection=all"]),
     ],
 )
-def test_pieces_that_cannot_act_are_refused_by_both_names(values, names):
+def test_pieces_that_have_no_effect_are_refused_by_both_names(values, names):
     with pytest.raises(ConfigError) as caught:
         MethodConfig(**values)
     for name in (*names, "conflicts with"):
@@ -135,7 +135,7 @@ def _rainbow(name="cclf", **changes):
         ),
     ],
 )
-def test_options_of_two_groups_that_clash_are_both_named(make, names):
+def test_options_of_two_groups_that_conflict_are_both_named(make, names):
     with pytest.raises(ConfigError) as caught:
         make()
     for name in (*names, "conflicts with"):
@@ -169,7 +169,7 @@ def bad_values(kind) -> list[object]:
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_every_field_refuses_what_it_cannot_hold_by_its_name(kind, name):
+def test_every_field_refuses_values_of_other_types_and_ranges(kind, name):
     for bad in bad_values(validation.field_types(kind)[name]):
         with pytest.raises(ConfigError, match=f"^{name}="):
             kind(**{name: bad})
@@ -179,7 +179,7 @@ def test_every_field_refuses_what_it_cannot_hold_by_its_name(kind, name):
     ("kind", "name"), [pair for pair in FIELDS if isinstance(getattr(*pair), (int, float))]
 )
 def test_every_number_has_a_range(kind, name):
-    """A field that may hold any number at all is one that nobody thought about."""
+    """A number without a range would accept values that make no sense."""
     if isinstance(getattr(kind, name), bool):
         return
     parts = get_args(validation.field_types(kind)[name])
@@ -190,9 +190,34 @@ def test_every_number_has_a_range(kind, name):
 @pytest.mark.parametrize(
     ("name", "bad"), [("seed", -1), ("seed", 2**63), ("seed", 1.0), ("task", 3), ("profile", None)]
 )
-def test_a_run_refuses_names_and_seeds_that_are_none(name, bad):
+def test_config_refuses_invalid_names_and_seeds(name, bad):
     with pytest.raises(ConfigError, match=f"^{name}="):
         Config(**{"task": "toy/reach", "method_name": "cclf", "algorithm": SacConfig(), name: bad})
+
+
+def test_config_refuses_settings_that_are_no_algorithm_settings():
+    with pytest.raises(ConfigError, match=r"^algorithm=\{\} must be AlgorithmSettings"):
+        Config("toy/reach", "cclf", algorithm={})
+
+
+def test_settings_without_a_precision_are_float32():
+    @dataclasses.dataclass(frozen=True)
+    class Settings(AlgorithmSettings):
+        base = "sac"
+
+        def updates_at(self, agent_steps):
+            return agent_steps
+
+    config = Config("toy/reach", "cclf", Settings())
+    assert (config.algorithm.precision, config.algorithm.encoder) == ("fp32", "")
+    assert config.resolve_precision(gpu=True) is config
+    assert "precision" not in config.to_dict()["algorithm"], "only fields are written"
+
+
+def test_with_settings_changes_the_settings_of_the_algorithm_alone():
+    changed = BASE.with_settings(batch_size=7)
+    assert changed.algorithm.batch_size == 7
+    assert changed.with_settings(batch_size=BASE.algorithm.batch_size) == BASE
 
 
 def test_a_window_of_re3_holds_at_least_one_update():
@@ -208,7 +233,7 @@ ALL_NAMES = [(f"{suite}/{name}", method) for suite, name, base in
 
 
 @pytest.mark.parametrize(("task", "method"), ALL_NAMES)
-def test_round_trip_through_json(task, method):
+def test_config_round_trips_through_json(task, method):
     config = replace(
         presets.resolve(task, method, seed=7, profile="paper"),
         run=RunConfig(env_steps=123, device="cpu"),
@@ -249,12 +274,12 @@ LEARNING = [
     ("group", "name"),
     [pair for pair in LEARNING if pair[1] not in ("replay_device", "negatives", "noise_scale")],
 )
-def test_the_run_name_depends_on_every_value_that_is_learned_with(group, name):
+def test_run_name_depends_on_every_field_that_affects_learning(group, name):
     other = with_field(BASE, group, name, changed(getattr(getattr(BASE, group), name)))
     assert other.run_name() != BASE.run_name()
 
 
-def test_the_run_name_does_not_depend_on_what_cannot_act():
+def test_run_name_ignores_options_without_effect():
     """Crops are never the same, so a belief over distinct ones is the same belief: no other run, no
     other name."""
     assert with_field(BASE, "method", "negatives", "distinct").run_name() == BASE.run_name()
@@ -264,7 +289,7 @@ def test_the_run_name_does_not_depend_on_what_cannot_act():
     assert with_field(BASE, "algorithm", "noise_scale", 0.7).run_name() == BASE.run_name()
 
 
-def test_the_names_of_runs_are_those_they_had_before_curiosity_could_be_exchanged():
+def test_run_names_are_those_of_version_0_2():
     """Of version 0.2: a folder that was begun then is found again."""
     assert BASE.run_name() == "dmc/cartpole-swingup/cclf/seed-1-70bb76d7"
     doorkey = presets.resolve("minigrid/DoorKey-6x6", "re3+cclf", seed=7)
@@ -282,7 +307,7 @@ def test_added_option_at_its_default_renames_no_run():
         assert (config.run_name() == BASE.run_name()) == same
 
 
-def test_a_config_from_before_curiosity_could_be_exchanged_has_the_papers_and_pixels():
+def test_config_of_version_0_2_has_belief_and_pixels():
     for config in (BASE, presets.resolve("minigrid/DoorKey-6x6", "cclf")):
         written = config.to_dict()
         del written["method"]["curiosity"], written["env"]["observe"]
@@ -290,7 +315,7 @@ def test_a_config_from_before_curiosity_could_be_exchanged_has_the_papers_and_pi
         assert config.method.curiosity == "belief"
 
 
-def test_the_run_name_holds_task_method_and_seed():
+def test_run_name_contains_task_method_and_seed():
     assert BASE.run_name().startswith("dmc/cartpole-swingup/cclf/seed-1-")
     names = {
         presets.resolve(t, m, seed=s).run_name()
@@ -306,17 +331,17 @@ def test_the_run_name_holds_task_method_and_seed():
 
 
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(RunConfig)])
-def test_the_run_name_ignores_budget_device_and_logging(name):
+def test_run_name_ignores_budget_device_and_logging(name):
     other = with_field(BASE, "run", name, changed(getattr(BASE.run, name)))
     assert other.run != BASE.run
     assert other.run_name() == BASE.run_name()
 
 
-def test_the_run_name_ignores_where_replay_lives():
+def test_run_name_ignores_the_replay_device():
     assert with_field(BASE, "algorithm", "replay_device", "cpu").run_name() == BASE.run_name()
 
 
-def test_the_run_name_is_the_same_in_another_process():
+def test_run_name_is_the_same_in_another_process():
     script = "from cclf import presets; print(presets.resolve('dmc/cartpole-swingup').run_name())"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -325,7 +350,7 @@ def test_the_run_name_is_the_same_in_another_process():
 
 
 @given(env_steps=st.integers(1, 10**7), repeat=st.integers(1, 8), warmup=st.integers(1, 5_000))
-def test_clocks_convert_without_losing_a_step(env_steps, repeat, warmup):
+def test_env_steps_convert_to_agent_steps_without_losing_one(env_steps, repeat, warmup):
     config = Config(
         "toy/reach",
         "cclf",

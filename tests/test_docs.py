@@ -18,7 +18,6 @@ import cclf
 from cclf import config, equations, presets
 from cclf.algorithms import registry as base_registry
 from cclf.algorithms.a2c.a2c import A2C
-from cclf.algorithms.base import PARTS
 from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.rainbow.rainbow import RainbowLoss
 from cclf.algorithms.registry import find_algorithm
@@ -37,7 +36,7 @@ PLANTED = {"cclf.py", "json.py", "torch.py"}  # what a stranger might put into a
 WRITTEN_BY_RUNS = ("csv", "json", "txt", "html", "svg", "onnx", "pt", "safetensors", "mp4")
 # groups of them: dotted, but no modules
 ENTRY_POINTS = {
-    base_registry.ENTRY_POINTS,
+    *base_registry.ENTRY_POINT_GROUPS,
     suite_registry.ENTRY_POINTS,
     config.CURIOSITY_ENTRY_POINTS,
 }
@@ -91,9 +90,7 @@ def missing(word):
         return None
     if name.endswith((".py", ".md", ".toml")) or name.startswith(OURS):
         places = (ROOT, SOURCE, ROOT / "tests", ROOT / "docs")
-        pattern = name.replace("NAME", "*")  # `algorithms/NAME/config.py` stands for each room's
-        if name.removesuffix(".py") in PARTS:
-            pattern = f"algorithms/*/{name}"  # `learner.py` of some room
+        pattern = name.replace("NAME", "*")  # `algorithms/NAME/config.py` stands for any of them
         return None if any(any(place.glob(pattern)) for place in places) else "no such file"
     first, *rest = name.split(".")
     if first in FOREIGN or (rest and rest[-1] in WRITTEN_BY_RUNS):
@@ -184,9 +181,11 @@ def test_names_that_lead_nowhere_are_found():
             "algorithms/NAME/config.py",
         ]
     )
-    assert not any(missing(word) for word in ["learner.py", "config.seed", "config.TaskKind"])
+    assert not any(
+        missing(word) for word in ["algorithms/NAME/presets.py", "config.seed", "config.TaskKind"]
+    )
     assert missing("config.sead")
-    assert missing("networks.py"), "of which room?"
+    assert missing("networks.py"), "of which algorithm?"
     assert not is_name("a2c")
     assert not is_name("--profile paper")
 

@@ -1,4 +1,4 @@
-"""Packages of others: the example of docs/extending.md, and entry points that cannot be used."""
+"""Packages that extend this one: the examples of docs/extending.md, and invalid entry points."""
 
 import csv
 import json
@@ -162,7 +162,7 @@ def random_return(make: Callable[[int], Game], episodes: int = 50) -> float:
     return float(np.mean(returns))
 
 
-def test_the_base_algorithm_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> None:
+def test_q_table_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> None:
     folder, said = base_runs
     assert final_return(run_in(folder, "runs/toy/catch/q-learning")) == toy.CATCH_BALLS
     catch = EnvConfig(frame_pixels=50, crop_pixels=50, frame_stack=2, action_repeat=1)
@@ -173,7 +173,7 @@ def test_the_base_algorithm_of_the_page_learns_to_catch(base_runs: tuple[Path, s
 
 
 @pytest.mark.slow
-def test_the_gymnasium_environment_of_the_page_is_learned_by_rainbow(tmp_path: Path) -> None:
+def test_gymnasium_environment_of_the_page_is_trained_by_rainbow(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     (tmp_path / "three_torques.py").write_text(FILES["gym/three_torques.py"])
     done = in_shell(COMMANDS[3], tmp_path, tmp_path)
@@ -184,7 +184,7 @@ def test_the_gymnasium_environment_of_the_page_is_learned_by_rainbow(tmp_path: P
     assert "over 1 episodes at 400 env steps" in done.stdout
 
 
-def test_the_encoder_of_the_page_is_trained_and_evaluated(
+def test_encoder_of_the_page_is_trained_and_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As it is typed, with a smaller budget."""
@@ -203,7 +203,7 @@ def test_the_encoder_of_the_page_is_trained_and_evaluated(
     assert cli.main([run if word == evaluate[1] else word for word in evaluate]) == 0
 
 
-def test_its_code_is_about_sixty_lines() -> None:
+def test_q_table_of_the_page_has_about_sixty_lines() -> None:
     code = [
         line
         for name in ("__init__", "agent")
@@ -213,7 +213,7 @@ def test_its_code_is_about_sixty_lines() -> None:
     assert len(code) <= 85
 
 
-def test_a_base_without_cclf_lists_what_its_methods_change_from_the_first(
+def test_methods_without_cclf_are_compared_with_the_first(
     base_runs: tuple[Path, str],
 ) -> None:
     _, said = base_runs
@@ -222,7 +222,7 @@ def test_a_base_without_cclf_lists_what_its_methods_change_from_the_first(
     assert re.search(r"  short-sighted  [^\n]+\n +discount=0.0 *\n", said)
 
 
-def test_results_of_a_foreign_base_are_collected(base_runs: tuple[Path, str]) -> None:
+def test_results_of_a_plugin_algorithm_are_collected(base_runs: tuple[Path, str]) -> None:
     folder, _ = base_runs
     assert {path.stem for path in (folder / "results").glob("*.csv")} == {
         "q-learning",
@@ -231,7 +231,7 @@ def test_results_of_a_foreign_base_are_collected(base_runs: tuple[Path, str]) ->
     assert rows(folder / "results" / "q-learning.csv")[-1]["profile"] == "released"
 
 
-def test_runs_of_a_package_that_is_not_installed_can_still_be_collected(
+def test_runs_of_an_uninstalled_package_are_collected(
     base_runs: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = base_runs
@@ -243,7 +243,7 @@ def test_runs_of_a_package_that_is_not_installed_can_still_be_collected(
     assert "install the package that adds it" in said
 
 
-def test_two_base_algorithms_with_a_method_of_the_same_name_are_not_mixed(
+def test_methods_of_one_name_of_two_algorithms_are_not_mixed(
     base_runs: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fields that only one of them has are not compared, so the settings alone would not tell."""
@@ -258,7 +258,7 @@ def test_two_base_algorithms_with_a_method_of_the_same_name_are_not_mixed(
     assert "base=another: report them apart" in capsys.readouterr().err
 
 
-def test_the_make_default_agent_evaluates_continuous_actions_as_a_room_of_its_own_does() -> None:
+def test_default_agent_evaluates_like_the_agent_of_sac() -> None:
     config = tiny_config(eval_episodes=3)
     own = make_agent(config, CPU)
     env = make_env(config, 0)
@@ -268,7 +268,7 @@ def test_the_make_default_agent_evaluates_continuous_actions_as_a_room_of_its_ow
         agent.close()
 
 
-def test_a_table_names_runs_whose_suite_is_not_installed() -> None:
+def test_table_names_runs_of_an_uninstalled_suite() -> None:
     foreign = {
         "task": "corridor/short",
         "method_name": "m",
@@ -307,7 +307,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_options_that_do_nothing_for_a_foreign_base_are_refused(
+def test_options_without_effect_for_a_plugin_algorithm_are_refused(
     words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install_from_page(here, "base")
@@ -315,7 +315,7 @@ def test_options_that_do_nothing_for_a_foreign_base_are_refused(
     assert REFUSED[words] in capsys.readouterr().err
 
 
-def test_the_method_of_the_page_is_trained_by_the_update_of_sac(here: Path) -> None:
+def test_method_of_the_page_trains_with_the_update_of_sac(here: Path) -> None:
     """As the same numbers under SAC's own name are, to the byte."""
     install_from_page(here, "method")
     words = tiny_options(tiny_config(env_steps=30))
@@ -334,14 +334,14 @@ def test_the_method_of_the_page_is_trained_by_the_update_of_sac(here: Path) -> N
 
 
 @pytest.mark.slow
-def test_every_command_of_the_page_works_with_a_foreign_method(site: Path, tmp_path: Path) -> None:
+def test_every_command_of_the_page_works_with_a_plugin_method(site: Path, tmp_path: Path) -> None:
     done = in_shell(COMMANDS[1], site, tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ *bold-slow ", done.stdout, re.MULTILINE)
     assert "4 of 4 runs done" in done.stderr
 
 
-def test_what_a_foreign_base_does_not_offer_is_refused(
+def test_commands_that_a_plugin_algorithm_lacks_are_refused(
     base_runs: tuple[Path, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install_from_page(here, "base")
@@ -351,7 +351,9 @@ def test_what_a_foreign_base_does_not_offer_is_refused(
 
 
 @pytest.mark.slow
-def test_a_foreign_base_learns_a_foreign_task_and_resumes_exactly(site: Path, here: Path) -> None:
+def test_plugin_algorithm_trains_on_a_plugin_task_and_resumes_exactly(
+    site: Path, here: Path
+) -> None:
     """In two processes as in one."""
     half = ["313" if word == "626" else word for word in QUICK]
     words = "train corridor/short --base q-table"
@@ -372,7 +374,7 @@ def test_a_foreign_base_learns_a_foreign_task_and_resumes_exactly(site: Path, he
     assert final_return(resumed) > 0.3, "straight to the end"
 
 
-def test_a_foreign_suite_is_listed_and_its_own_base_is_the_one_that_plays_such_tasks(
+def test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind(
     site: Path, tmp_path: Path
 ) -> None:
     done = in_shell("cclf tasks\ncclf train corridor/short --dry-run", site, tmp_path)
@@ -382,7 +384,7 @@ def test_a_foreign_suite_is_listed_and_its_own_base_is_the_one_that_plays_such_t
 
 
 @pytest.mark.slow
-def test_every_command_of_the_page_works_with_a_foreign_suite(site: Path, tmp_path: Path) -> None:
+def test_every_command_of_the_page_works_with_a_plugin_suite(site: Path, tmp_path: Path) -> None:
     done = in_shell(COMMANDS[2], site, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4 of 4 runs done" in done.stderr
@@ -417,11 +419,10 @@ BAD = {
         BASE.replace("updates_at", "updates"),
         "whose settings lack updates_at",
     ),
-    "no check": ("bases", BASE.replace("def check(", "def chek("), "whose settings lack check"),
-    "no rules": (
+    "settings of another class": (
         "bases",
-        BASE.replace("rules: ClassVar", "ruled: ClassVar"),
-        "whose settings lack rules",
+        BASE.replace("QTableConfig(AlgorithmSettings)", "QTableConfig"),
+        "whose settings QTableConfig are no subclass of AlgorithmSettings",
     ),
     "no base": (
         "bases",
@@ -478,7 +479,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_an_entry_point_that_cannot_be_used_is_named_in_one_line(
+def test_invalid_entry_point_is_one_line(
     case: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, code, expected = BAD[case]
@@ -494,7 +495,7 @@ def test_an_entry_point_that_cannot_be_used_is_named_in_one_line(
     assert "uninstall their-package" in line
 
 
-def test_an_algorithm_that_does_not_implement_make_learner_is_named_in_one_line(
+def test_algorithm_without_make_learner_is_one_line(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = BASE.replace("def make_learner(", "def make_lerner(")
@@ -505,7 +506,7 @@ def test_an_algorithm_that_does_not_implement_make_learner_is_named_in_one_line(
     assert "make_learner" in capsys.readouterr().err
 
 
-def test_a_maker_that_is_not_there_is_named_in_one_line(
+def test_missing_factory_of_a_suite_is_one_line(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder in ("base", "suite"):
@@ -528,7 +529,7 @@ def test_a_maker_that_is_not_there_is_named_in_one_line(
     )
 
 
-def test_tasks_are_listed_whatever_their_own_base_would_say_to_them(
+def test_tasks_are_listed_although_their_default_algorithm_refuses_them(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Frames of 8 pixels are too small for the first base algorithm that plays discrete actions."""
@@ -541,7 +542,7 @@ def test_tasks_are_listed_whatever_their_own_base_would_say_to_them(
     assert "frame_pixels=8: use 25 or more" in capsys.readouterr().err
 
 
-def test_a_base_that_plays_grids_and_games_gets_the_environments_of_its_task(here: Path) -> None:
+def test_algorithm_for_grids_and_games_gets_the_environment_of_its_task(here: Path) -> None:
     files = {"q_table/__init__.py": BASE.replace('("discrete",)', '("grid", "discrete")')}
     install(here, "their-package", "[cclf.bases]\nx = q_table:ALGORITHM\n", files)
     made = {

@@ -1,4 +1,4 @@
-"""Packages that are not there: said before the work, and never the end of a run that is trained."""
+"""Missing packages: reported before the work begins, and never an error at the end of a run."""
 
 import re
 import sys
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from cclf import extras
 from cclf.algorithms import registry
 from cclf.algorithms.registry import make_learner
 from cclf.benchmark import findings
 from cclf.envs.minigrid import VectorMiniGrid
+from cclf.errors import EXTRAS, missing_packages
 from cclf.storage.loggers import make_loggers
 from cclf.training import evaluation, loop
 from cclf.training.evaluation import wait_for_evaluation
-from cclf.training.workers import EnvWorkers
+from cclf.training.workers import WorkerPool
 from faulty_envs import REACH
 from healthy_machine import healthy
 from test_cli import assert_refused, cclf, contents
@@ -36,9 +36,9 @@ def hide(monkeypatch, *modules):
         monkeypatch.setitem(sys.modules, module, None)
 
 
-def test_the_extras_are_those_of_the_package():
+def test_extras_are_those_of_pyproject():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-    for extra, modules in extras.MODULES.items():
+    for extra, modules in EXTRAS.items():
         line = re.search(rf"^{extra} = (.*)$", text, re.MULTILINE)[1]
         assert all(module.replace("_", "-") in line for module in modules), extra
 
@@ -47,7 +47,7 @@ def test_the_extras_are_those_of_the_package():
     ("config", "module", "extra"),
     [(SAC, "imageio", "video"), (SAC, "imageio_ffmpeg", "video"), (GRIDS, "minigrid", "minigrid")],
 )
-def test_a_run_without_the_packages_of_its_video_says_so_first_and_is_trained(
+def test_run_without_the_packages_of_video_begins_with_a_warning(
     tmp_path, monkeypatch, config, module, extra
 ):
     hide(monkeypatch, module)
@@ -62,7 +62,7 @@ def test_a_run_without_the_packages_of_its_video_says_so_first_and_is_trained(
     assert len(rows(folder / "eval.csv")) == 1
 
 
-def test_a_run_without_tensorboard_says_so_first(tmp_path, monkeypatch):
+def test_run_without_tensorboard_begins_with_a_warning(tmp_path, monkeypatch):
     hide(monkeypatch, "tensorboard")
     config = tiny_config(env_steps=30, tensorboard=True)
     code, _, err = train(tmp_path, config)
@@ -92,9 +92,7 @@ BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'"
         (GRIDS, VectorMiniGrid, "render"),
     ],
 )
-def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(
-    tmp_path, monkeypatch, config, owner, name
-):
+def test_failed_video_is_a_warning(tmp_path, monkeypatch, config, owner, name):
     monkeypatch.setattr(owner, name, raising(BROKEN))
     code, out, err = train(tmp_path, config)
     folder = tmp_path / config.run_name()
@@ -107,7 +105,7 @@ def test_a_video_that_cannot_be_made_at_the_end_is_a_warning(
     assert "finished before" in train(tmp_path, config)[2]
 
 
-def test_half_a_video_is_removed(tmp_path, monkeypatch):
+def test_incomplete_video_is_removed(tmp_path, monkeypatch):
     def half(path, _):
         Path(path).write_bytes(b"half")
         raise BROKEN
@@ -131,9 +129,9 @@ class Unseen:
 
 
 @pytest.mark.slow  # a worker imports all that this file does
-def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
+def test_failed_rendering_in_a_worker_ends_no_evaluation():
     policy = make_learner(SAC, CPU).algorithm
-    pool = EnvWorkers([Unseen], 1, "toy")
+    pool = WorkerPool([Unseen], "toy")
     try:
         result = wait_for_evaluation(
             evaluation.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True)
@@ -159,7 +157,7 @@ def test_a_picture_that_cannot_be_drawn_in_a_worker_ends_nothing():
     ],
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
-def test_a_command_that_needs_a_package_refuses_before_it_begins(
+def test_command_without_its_package_fails_before_it_begins(
     trained, tmp_path, monkeypatch, words, module, extra
 ):
     hide(monkeypatch, module)
@@ -178,9 +176,9 @@ def trained(tmp_path_factory):
     return out / config.run_name()
 
 
-def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
+def test_doctor_names_missing_modules_and_their_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
-    lacking = extras.missing_packages(("video", "plots", "tensorboard"))
+    lacking = missing_packages(("video", "plots", "tensorboard"))
     finding = next(
         found for found in findings.judge(healthy(missing_extras=lacking)) if found.name == "extras"
     )
@@ -191,7 +189,7 @@ def test_the_doctor_names_what_is_missing_and_its_extra(monkeypatch):
     assert finding.status == "note"
 
 
-def test_a_tensorboard_that_does_not_load_is_said(tmp_path, monkeypatch, capsys):
+def test_tensorboard_that_cannot_be_imported_is_a_warning(tmp_path, monkeypatch, capsys):
     hide(monkeypatch, "torch.utils.tensorboard")
     assert make_loggers(tiny_config(tensorboard=True), tmp_path, 0) == []
     assert capsys.readouterr().err.startswith("cclf: warning: no TensorBoard: ")

@@ -16,11 +16,11 @@ from PIL import Image
 from cclf import cli
 from cclf.algorithms.a2c.networks import grid_windows
 from cclf.algorithms.base import BaseAlgorithm
-from cclf.algorithms.common import pixel_inspection
+from cclf.algorithms.common import inspection
 from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac import SacAlgorithm
-from cclf.algorithms.sac import inspect as gallery_sac
+from cclf.algorithms.sac.inspect import inspection_adapter
 from cclf.envs.minigrid import picture
 from cclf.errors import ConfigError
 from cclf.inspection import cards
@@ -559,14 +559,14 @@ def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
 def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
     """Otherwise the bonus shown would depend on how many batches were looked at before."""
     saved = checkpoint.load(runs["sac"] / "checkpoint")
-    sac, replay = gallery_sac.load(SAC, saved["learner"], CPU)
+    sac, replay = SacAlgorithm().load_for_inspection(SAC, saved["learner"], CPU)
     maxima = sac.framework.reward_max, sac.framework.bonus_max
     for maximum in maxima:
         maximum.fill_(1e-5)
     generators = Generators(1, CPU, CPU)
     batch = replay.sample(8, generators["replay"])
-    looks = gallery_sac.inspection_adapter(sac)
-    views, first = pixel_inspection.appraise(looks, batch, generators, torch.tensor(60.0))
+    looks = inspection_adapter(sac)
+    views, first = inspection.appraise(looks, batch, generators, torch.tensor(60.0))
     assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
     assert first.bonus.max() > 1e-5
     encoders = (sac.critic.encoder, sac.target_critic.encoder)

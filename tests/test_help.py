@@ -27,9 +27,9 @@ KINDS = {
     **{f"bench {name}": kind for name, kind in bench.OPTIONS.items()},
     **{f"train: {base.name}": base.settings_type for base in algorithms().values()},
     **{
-        f"bench {base.name}": base.part("bench").Options
+        f"bench {base.name}": benchmark.options
         for base in algorithms().values()
-        if base.has("bench")
+        if (benchmark := base.benchmark())
     },
     "sweep: machines": Where,
     "train: environment": EnvConfig,
@@ -46,7 +46,7 @@ NO_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_option_has_a_sentence(name):
+def test_every_option_is_described_by_sentences(name):
     said = field_help(KINDS[name])
     fields = {field.name for field in dataclasses.fields(KINDS[name])} - NO_OPTIONS.get(name, set())
     assert fields <= said.keys(), f"{name} says nothing of {sorted(fields - said.keys())}"
@@ -70,7 +70,7 @@ TASK_OF = {"sac": "toy/reach", "drqv2": "toy/reach", "a2c": "minigrid/DoorKey-6x
 
 
 @pytest.mark.parametrize("base", algorithms())
-def test_the_help_of_train_is_grouped_and_complete(base):
+def test_help_of_train_is_grouped_and_complete(base):
     text = shown("train", TASK_OF.get(base, "toy/catch"), "--base", base)
     titles = re.findall(r"^╭─ ([a-z ]+) ─", text, re.MULTILINE)
     groups = ["environment", "method", "algorithm", "run"]
@@ -89,4 +89,4 @@ def test_help_flows_as_one_paragraph():
     assert "What it changes is shown below" in " ".join(
         line.strip("│ ") for line in shown("train", "toy/reach").splitlines()
     )
-    assert "│ except `env_steps`, which says when to stop." in shown("train", "toy/reach")
+    assert "except `env_steps`, which says when to stop." in shown("train", "toy/reach")

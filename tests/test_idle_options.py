@@ -1,5 +1,5 @@
-"""Every option acts or is refused: each field of each base algorithm and method is changed, and the
-run must change with it."""
+"""Every option has an effect or is refused: each field of each base algorithm and method is changed,
+and the run must change too."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,7 @@ import torch
 
 from cclf import presets, validation
 from cclf.algorithms.registry import algorithms, make_agent, make_learner
-from cclf.config import Config, EnvConfig, MethodConfig
+from cclf.config import AUGMENTATIONS, CURIOSITIES, Config, EnvConfig, MethodConfig
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options
 from cclf.validation import METHOD_RULES
@@ -82,6 +82,10 @@ def the_config(base: str, method: str) -> Config:
 
 def other_values(name: str, kind: object, value: object) -> list[object]:
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if name == "curiosity":
+        return [measure for measure in CURIOSITIES if measure != value]
+    if name == "augmentation":
+        return [augmentation for augmentation in AUGMENTATIONS if augmentation != value]
     if get_origin(kind) is Literal:
         return [choice for choice in get_args(kind) if choice != value]
     if isinstance(value, bool):
@@ -201,7 +205,7 @@ IN_SLOW_LANE = ("rainbow", "sac, state")  # the longest runs, and those much lik
 @pytest.mark.parametrize(
     ("base", "method"), [pair for pair in WITH_ALL_PIECES if pair[0] not in IN_SLOW_LANE]
 )
-def test_every_option_of_cclf_acts_or_is_refused(base, method):
+def test_every_option_of_cclf_has_an_effect_or_is_refused(base, method):
     walk(base, method)
 
 
@@ -210,13 +214,13 @@ def test_every_option_of_cclf_acts_or_is_refused(base, method):
     ("base", "method"),
     [pair for pair in PAIRS if pair not in WITH_ALL_PIECES or pair[0] in IN_SLOW_LANE],
 )
-def test_every_option_of_every_method_acts_or_is_refused(base, method):
+def test_every_option_of_every_method_has_an_effect_or_is_refused(base, method):
     walk(base, method)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("base", "method"), PAIRS)
-def test_no_option_is_refused_that_would_act(base, method):
+def test_no_option_with_an_effect_is_refused(base, method):
     assert refused_needlessly(base, method) == []
 
 
@@ -283,14 +287,14 @@ def test_no_option_is_refused_that_would_act(base, method):
         ("atari/Pong", "drq", "algorithm", "double_q", False, "target_every_agent_steps=1"),
     ],
 )
-def test_the_refusal_names_both(task, method, group, option, value, other):
+def test_refusal_names_both_options(task, method, group, option, value, other):
     defaults = presets.resolve(task, method)
     pattern = rf"^{option}={value} conflicts with .*{re.escape(other)}.*: it would do nothing"
     with pytest.raises(ConfigError, match=pattern):
         reject_inactive_options(changed(defaults, group, option, value), defaults)
 
 
-def test_the_two_lists_of_coefficients_may_be_exchanged_where_they_differ():
+def test_contrastive_list_has_an_effect_where_the_lists_differ():
     defaults = presets.resolve("atari/Pong", "cclf")
     assert not defaults.why_inactive("contrastive_list")
     reject_inactive_options(changed(defaults, "algorithm", "contrastive_list", "curl"), defaults)
@@ -300,7 +304,7 @@ def test_rules_name_options_that_exist():
     for base in algorithms().values():
         known = {
             name
-            for kind in (EnvConfig, MethodConfig, base.settings)
+            for kind in (EnvConfig, MethodConfig, base.settings_type)
             for name in validation.field_types(kind)
         }
-        assert set(base.settings.rules) | set(METHOD_RULES) <= known
+        assert set(base.settings_type.rules) | set(METHOD_RULES) <= known

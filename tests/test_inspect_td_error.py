@@ -73,19 +73,21 @@ def test_td_error_of_twin_critics_is_the_mean_distance_to_the_target(
                     for frames in (batch.observation, batch.next_observation)
                 )
                 policy = agent.actor(agent.critic.encoder.convolutions(later), noise)
-                q1, q2 = agent.target.values(agent.target.encoder(later), policy.action)
+                q1, q2 = agent.target_critic.q_values(
+                    agent.target_critic.encoder(later), policy.action
+                )
                 value = torch.min(q1, q2) - agent.log_temperature.exp() * policy.log_prob
                 y = batch.reward + 0.99 * batch.continuation * value
-                values = agent.critic.values(agent.critic.encoder(seen), batch.action)
+                values = agent.critic.q_values(agent.critic.encoder(seen), batch.action)
             else:
                 later = agent.encoder(batch.next_observation)
                 offset = (agent.noise_std(clock) * noise).clamp(-0.3, 0.3)
                 action = (agent.actor(later) + offset).clamp(-1 + 1e-6, 1 - 1e-6)
-                q1, q2 = agent.target.values(agent.target.trunk(later), action)
+                q1, q2 = agent.target_critic.q_values(agent.target_critic.trunk(later), action)
                 steps = config.algorithm.n_steps
                 y = batch.n_step_return + 0.99**steps * batch.continuation * torch.min(q1, q2)
                 features = agent.critic.trunk(agent.encoder(batch.observation))
-                values = agent.critic.values(features, batch.action)
+                values = agent.critic.q_values(features, batch.action)
         expected += ((values[0] - y).abs() / 2 + (values[1] - y).abs() / 2).tolist()
     assert config.algorithm.discount == 0.99
     found = td_errors(curate(runs[base], SAMPLES, CPU))

@@ -116,7 +116,7 @@ def test_delay_decides_whether_training_goes_on_during_an_evaluation(
     original = loop.TrainingRun._step_learner
 
     def step(self, *words):
-        steps_during_evaluation.append(self.under_way is not None)
+        steps_during_evaluation.append(self.pending_evaluation is not None)
         return original(self, *words)
 
     monkeypatch.setattr(loop.TrainingRun, "_step_learner", step)

@@ -18,7 +18,7 @@ from cclf.commands.train import train_config
 from cclf.errors import ConfigError
 from cclf.storage import run_folder
 from cclf.training import evaluation as evaluation
-from cclf.training.workers import LocalEnvs
+from cclf.training.workers import LocalPool
 from cclf.types import EnvStep
 from tiny_rows import row, write_run
 from tiny_runs import CPU, run, tiny_config
@@ -305,7 +305,7 @@ class Still:
 def test_a_long_evaluation_episode_says_so_once(monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "LONG_EPISODE_AGENT_STEPS", 10)
     result = evaluation.wait_for_evaluation(
-        evaluation.evaluate(LocalEnvs([Endless()]), Still(), [1], 1, CPU)
+        evaluation.evaluate(LocalPool([Endless()]), Still(), [1], 1, CPU)
     )
     assert result.returns == [30.0]
     said = capsys.readouterr().err

@@ -262,8 +262,9 @@ def test_entry_points_name_measures(
 
 
 def test_results_of_a_curiosity_that_is_not_installed_are_still_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # `cclf results` writes below the working directory
     assert train("belief", tmp_path) == 0
     run = only_run(tmp_path)
     config = json.loads((run / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""A precision that nobody named: which one a run gets, and that the same command goes on in it."""
+"""`precision=auto`: which precision a run gets, and that the same command resumes in it."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def in_precision(config: Config, precision: str) -> Config:
         (presets.with_changes(CARTPOLE, {"encoder": "own_encoders:plain"}), "fp32"),
     ],
 )
-def test_left_open_it_is_fast_on_a_gpu_where_that_was_compared(config: Config, fast: str) -> None:
+def test_auto_precision_is_the_fast_one_where_it_was_compared(config: Config, fast: str) -> None:
     assert config.resolve_precision(gpu=True).algorithm.precision == fast
     assert config.resolve_precision(gpu=False).algorithm.precision == "fp32"
     # named as before there was a choice
@@ -42,7 +42,7 @@ def test_left_open_it_is_fast_on_a_gpu_where_that_was_compared(config: Config, f
     assert (config.run_name() == config.resolve_precision(gpu=True).run_name()) == (fast == "fp32")
 
 
-def test_what_was_named_stays() -> None:
+def test_chosen_precision_is_kept() -> None:
     for precision in ("fp32", "tf32", "bf16"):
         config = in_precision(CARTPOLE, precision)
         assert config.resolve_precision(gpu=True) is config.resolve_precision(gpu=False) is config
@@ -61,7 +61,7 @@ def test_what_was_named_stays() -> None:
         (("fp32", "bf16"), False, "fp32"),
     ],
 )
-def test_a_run_that_was_begun_goes_on_in_its_own(
+def test_run_resumes_in_the_precision_it_began_with(
     tmp_path: Path, begun: tuple[str, ...], gpu: bool, goes_on: str
 ) -> None:
     for precision in begun:
@@ -71,7 +71,7 @@ def test_a_run_that_was_begun_goes_on_in_its_own(
     assert [config.algorithm.precision for config in found] == [goes_on] * 2
 
 
-def test_a_run_of_a_gpu_is_not_begun_again_without_one(
+def test_bf16_run_does_not_start_again_on_a_cpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / in_precision(CARTPOLE, "bf16").run_name()
@@ -83,7 +83,7 @@ def test_a_run_of_a_gpu_is_not_begun_again_without_one(
     assert not list(folder.iterdir())
 
 
-def test_a_sweep_names_it_for_each_run(tmp_path: Path) -> None:
+def test_sweep_passes_the_precision_to_each_run(tmp_path: Path) -> None:
     named = in_precision(CARTPOLE, "tf32")
     grid = presets.resolve("minigrid/DoorKey-6x6")
     calls = [call_of(config, tmp_path) for config in (CARTPOLE, named, grid)]
@@ -99,7 +99,7 @@ def test_a_sweep_names_it_for_each_run(tmp_path: Path) -> None:
     assert settled([on_cpu], gpus=True)[0].options[-1] == "fp32"
 
 
-def test_a_sweep_that_was_begun_stays_in_one_precision(tmp_path: Path) -> None:
+def test_sweep_resumes_in_one_precision(tmp_path: Path) -> None:
     """Its claims are judged on runs of one kind."""
     seeds = [presets.resolve("dmc/cartpole-swingup", "cclf", seed=seed) for seed in (1, 2)]
     (tmp_path / in_precision(seeds[1], "fp32").run_name()).mkdir(parents=True)
@@ -108,12 +108,12 @@ def test_a_sweep_that_was_begun_stays_in_one_precision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"frame_stack": 6}, {"crop_pixels": 82}])
-def test_bf16_is_refused_where_its_kernels_are_not_made_for_it(changes: dict[str, int]) -> None:
+def test_bf16_is_refused_for_shapes_its_kernels_do_not_support(changes: dict[str, int]) -> None:
     (name,) = changes
     with pytest.raises(ConfigError, match=f"precision=bf16 conflicts with {name}="):
         presets.with_changes(CARTPOLE, {"precision": "bf16", **changes})
     presets.with_changes(CARTPOLE, {"precision": "tf32", **changes})
 
 
-def test_a_packed_pixel_has_as_many_channels_as_a_config_takes_it_for() -> None:
+def test_packed_channels_of_config_and_kernels_agree() -> None:
     assert PACKED_CHANNELS == CHANNELS

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.algorithms.base import CONTROLS, PIECES
+from cclf.algorithms.base import CONTROLS
 from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
 from cclf.algorithms.registry import algorithms
-from cclf.algorithms.sac.learner import make_sac
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
+from cclf.algorithms.sac.sac import SAC
 from cclf.commands.train import all_configs, train_config
-from cclf.config import MethodConfig
+from cclf.config import PIECES, MethodConfig
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError
 
@@ -69,7 +69,7 @@ def value_of(config, path):
 
 @pytest.mark.parametrize("profile", ["paper", "released"])
 @pytest.mark.parametrize("task", DMC_TASKS)
-def test_every_value_of_the_papers_tables(task, profile):
+def test_dmc_settings_are_those_of_the_papers_tables(task, profile):
     config = presets.resolve(task, "cclf", profile=profile)
     ours = {row: value_of(config, path) for row, path, _ in (*COMMON_SETTINGS, *CURIOSITY_SETTING)}
     assert ours == {row: value for row, _, value in (*COMMON_SETTINGS, *CURIOSITY_SETTING)}
@@ -78,7 +78,7 @@ def test_every_value_of_the_papers_tables(task, profile):
 
 
 @pytest.mark.parametrize("method", SAC_METHODS)
-def test_the_common_table_holds_for_every_method(method):
+def test_common_settings_are_the_same_for_every_method(method):
     for task in DMC_TASKS:
         config = presets.resolve(task, method)
         assert [value_of(config, path) for _, path, _ in COMMON_SETTINGS] == [
@@ -86,7 +86,7 @@ def test_the_common_table_holds_for_every_method(method):
         ]
 
 
-def test_the_adam_moments_of_the_table():
+def test_adam_moments_are_those_of_the_papers_table():
     """(.9, .999) for encoder, actor and critic, (.5, .999) for the temperature; the rates of
     each."""
     config = presets.resolve("dmc/cheetah-run", "cclf", profile="paper")
@@ -95,15 +95,15 @@ def test_the_adam_moments_of_the_table():
         env=replace(config.env, crop_pixels=16),
         algorithm=replace(config.algorithm, hidden_dim=8),
     )
-    sac = make_sac(small, 6, torch.device("cpu"))
-    rates = {name: optimiser.settings["lr"] for name, optimiser in sac.optimizers.items()}
-    betas = {name: optimiser.settings["betas"] for name, optimiser in sac.optimizers.items()}
+    sac = SAC(small, 6, torch.device("cpu"))
+    rates = {name: optimizer.lr for name, optimizer in sac.optimizers.items()}
+    betas = {name: optimizer.betas for name, optimizer in sac.optimizers.items()}
     assert rates == {"critic": 2e-4, "actor": 2e-4, "contrastive": 2e-4, "temperature": 1e-4}
     assert betas.pop("temperature") == (0.5, 0.999)
     assert set(betas.values()) == {(0.9, 0.999)}
 
 
-def test_the_protocol():
+def test_dmc_protocol_is_that_of_the_paper():
     for task in DMC_TASKS:
         run = presets.resolve(task).run
         assert (run.env_steps, run.eval_every_env_steps, run.eval_episodes) == (100_000, 10_000, 10)
@@ -125,7 +125,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_methods_of_the_paper(name):
+def test_methods_of_sac_are_those_of_the_paper(name):
     config = presets.resolve("dmc/cartpole-swingup", name).method
     facts = (
         config.augmentation,
@@ -134,7 +134,10 @@ def test_the_methods_of_the_paper(name):
         config.selection,
         config.contrastive,
     )
-    assert (*facts, presets.active_pieces(SAC_METHODS[name], algorithms()["sac"])) == METHODS[name]
+    assert (
+        *facts,
+        presets.method_config(SAC_METHODS[name], algorithms()["sac"]).active_pieces,
+    ) == METHODS[name]
     assert (config.prioritisation, config.regularisation, config.reward) == (name == "cclf",) * 3
 
 
@@ -150,14 +153,14 @@ OF_CURIOSITY = [f"cclf-{measure}" for measure in CONTROLS]
 SAC_ABLATIONS = [name for name in SAC_METHODS if name not in (*METHODS, *OF_CURIOSITY)]
 
 
-def test_fourteen_ablations_and_cclf_are_all_subsets_of_the_four_pieces():
+def test_fourteen_ablations_and_cclf_are_all_subsets_of_the_pieces():
     ablations = SAC_ABLATIONS
     assert len(ablations) == 14
     assert {frozenset(name.split("+")) for name in ablations} == subsets(PIECES, 1) - {
         frozenset(PIECES)
     }
     found = [
-        frozenset(presets.active_pieces(SAC_METHODS[name], algorithms()["sac"]))
+        frozenset(presets.method_config(SAC_METHODS[name], algorithms()["sac"]).active_pieces)
         for name in (*ablations, "cclf")
     ]
     assert len(set(found)) == len(found) == 15
@@ -166,7 +169,7 @@ def test_fourteen_ablations_and_cclf_are_all_subsets_of_the_four_pieces():
 
 
 @pytest.mark.parametrize("name", SAC_ABLATIONS)
-def test_an_ablation_is_cclf_less_the_pieces_it_does_not_name(name):
+def test_ablation_is_cclf_without_the_pieces_it_does_not_name(name):
     pieces = name.split("+")
     config = presets.resolve("dmc/cartpole-swingup", name).method
     cclf = presets.resolve("dmc/cartpole-swingup", "cclf").method
@@ -201,7 +204,7 @@ DISAGREEMENTS = {
 
 
 @pytest.mark.parametrize("task", DMC_TASKS)
-def test_the_profiles_differ_in_the_listed_fields_alone(task):
+def test_profiles_differ_only_in_the_listed_fields(task):
     paper, released = (
         presets.resolve(task, "cclf", profile=profile).hashed_fields()
         for profile in ("paper", "released")
@@ -213,7 +216,7 @@ def test_the_profiles_differ_in_the_listed_fields_alone(task):
     assert differing == expected
 
 
-def test_profiles_are_told_apart_by_name_and_released_is_the_default():
+def test_released_is_the_default_profile():
     assert set(algorithms()["sac"].profiles) == {"paper", "released"}
     assert presets.resolve("dmc/walker-walk") == presets.resolve(
         "dmc/walker-walk", profile="released"
@@ -222,7 +225,7 @@ def test_profiles_are_told_apart_by_name_and_released_is_the_default():
 
 
 @pytest.mark.parametrize("base", algorithms())
-def test_differences_are_those_from_the_default_method_of_the_same_base(base):
+def test_differences_from_cclf_are_those_from_the_default_method(base):
     """That is CCLF, or the first method where none is called so."""
     default = algorithms()[base].default_method
     for name, method in algorithms()[base].methods.items():
@@ -277,7 +280,7 @@ def test_unknown_names_suggest_the_nearest(task, method, profile, message):
     assert message in str(caught.value)
 
 
-def test_open_suites_take_names_that_no_table_holds():
+def test_suites_with_open_names_accept_unlisted_tasks():
     assert presets.resolve("dmc/hopper-stand").env.action_repeat == 4
     assert presets.resolve("gym/Pendulum-v1", look=False).env.action_repeat == 1
 
@@ -322,12 +325,12 @@ _SAME_BASE = [
 
 
 @pytest.mark.parametrize("method", _SAME_BASE)
-def test_every_value_of_the_rainbow_sheet(method):
+def test_rainbow_settings_are_those_of_the_table(method):
     config = presets.resolve("atari/Seaquest", method)
     assert {path: value_of(config, path) for path, _ in RAINBOW_SETTINGS} == dict(RAINBOW_SETTINGS)
 
 
-def test_cclf_on_rainbow_as_the_paper_sets_it():
+def test_cclf_on_rainbow_has_the_settings_of_the_paper():
     config = presets.resolve("atari/Pong", "cclf")
     method = config.method
     assert (method.views, method.priority_momentum, method.bonus_temperature) == (5, 0.99, 2e-4)
@@ -354,7 +357,7 @@ RAINBOW_METHODS = {
 
 
 @pytest.mark.parametrize("name", RAINBOW_METHODS)
-def test_the_rainbow_methods(name):
+def test_methods_of_rainbow(name):
     config = presets.resolve("atari/Pong", name)
     method, rainbow = config.method, config.algorithm
     facts = (
@@ -372,9 +375,12 @@ def test_the_rainbow_methods(name):
     ) == RAINBOW_METHODS[name]
 
 
-def test_the_fifteen_combinations_stand_on_rainbow_too():
+def test_rainbow_has_all_fifteen_combinations_of_pieces():
     base = algorithms()["rainbow"]
-    found = {frozenset(presets.active_pieces(method, base)) for method in base.methods.values()}
+    found = {
+        frozenset(presets.method_config(method, base).active_pieces)
+        for method in base.methods.values()
+    }
     assert found == subsets(PIECES, 1) | {frozenset()}
 
 
@@ -426,7 +432,7 @@ def test_contrastive_coefficients_per_game_and_list(game, curl, cclf):
     assert (found["cclf"], found["curl-cclf-list"]) == (cclf, cclf)
 
 
-def test_the_profiles_of_rainbow_differ_in_two_fields():
+def test_profiles_of_rainbow_differ_in_two_fields():
     paper, released = (
         presets.resolve("atari/Pong", profile=profile).hashed_fields()
         for profile in ("paper", "released")
@@ -438,7 +444,7 @@ def test_the_profiles_of_rainbow_differ_in_two_fields():
     }
 
 
-def test_a_game_has_one_name_however_it_is_spelt():
+def test_names_of_a_game_resolve_to_one_name():
     names = {
         presets.resolve(f"atari/{name}").task for name in ("MsPacman", "ms_pacman", "mspacman")
     }
@@ -460,7 +466,7 @@ def test_a_game_has_one_name_however_it_is_spelt():
         ("atari/Pong", "rainbow"),
     ],
 )
-def test_a_size_is_smaller_in_every_field_that_it_changes(task, base):
+def test_size_is_smaller_in_every_field_that_it_changes(task, base):
     whole = presets.resolve(task, base_name=base)
     small = presets.resolve(task, base_name=base, size="small")
     before, after = whole.hashed_fields(), small.hashed_fields()
@@ -470,8 +476,6 @@ def test_a_size_is_smaller_in_every_field_that_it_changes(task, base):
     assert small.run_name() != whole.run_name()
     assert small.run == whole.run
     assert presets.from_dict(small.to_dict()) == small
-    assert presets.sizes_below(whole) == ["small"]
-    assert presets.sizes_below(small) == []
 
 
 @pytest.mark.parametrize("method", list(algorithms()["rainbow"].methods))
@@ -488,12 +492,12 @@ def test_every_method_of_rainbow_has_the_small_size(method):
         ("toy/catch", "small", "smaller already: hidden_dim is 64, not 128"),
     ],
 )
-def test_a_size_that_is_not_there_or_not_smaller_is_refused(task, size, line):
+def test_unknown_or_larger_size_is_refused(task, size, line):
     with pytest.raises(ConfigError, match=line):
         presets.resolve(task, size=size)
 
 
-def test_the_command_line_has_its_say_after_the_size():
+def test_options_of_the_command_line_override_the_size():
     words = [
         "dmc/walker-walk",
         "--size",

@@ -1,4 +1,4 @@
-"""Which code and which machine made a row: never another repository's commit, never that of a later
+"""Which code and which machine wrote a row: never the commit of another repository or of a later
 resume."""
 
 import json
@@ -27,7 +27,7 @@ def git(repository, *words):
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """The package in an environment that lies inside somebody's repository."""
+    """The package in an environment inside the repository of another project."""
     monkeypatch.delenv("CCLF_COMMIT", raising=False)
     package = tmp_path / "env" / "cclf"
     package.mkdir(parents=True)
@@ -46,14 +46,14 @@ def test_the_commit_of_another_repository_is_not_ours(installed):
     assert run_folder.code_version(installed) == git(installed, "rev-parse", "--short=12", "HEAD")
 
 
-def test_without_git_and_where_it_is_said(installed, monkeypatch):
+def test_commit_without_git(installed, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert run_folder.code_version(installed) == f"cclf {__version__}"
     monkeypatch.setenv("CCLF_COMMIT", "abc")
     assert run_folder.code_version(installed) == "abc"
 
 
-def test_a_resume_with_other_code_leaves_earlier_rows_their_commit(tmp_path, monkeypatch):
+def test_rows_before_a_resume_keep_their_commit(tmp_path, monkeypatch):
     config = tiny_config()
     for commit, env_steps in (("a", 30), ("a", 60), ("b", 90), ("c", 120)):
         monkeypatch.setenv("CCLF_COMMIT", commit)
@@ -96,7 +96,7 @@ HISTORY = {
         (None, {"commit": "x"}, 30, [(0, None), (30, "x")]),  # a lost manifest: nobody knows
     ],
 )
-def test_history_says_what_changed_and_when(before, now, env_steps, commits):
+def test_history_records_what_changed_and_when(before, now, env_steps, commits):
     facts = append_history(before, now, env_steps)
     entries = [{"from_env_steps": 0, **facts}, *facts.get("history", [])]
     assert [(entry["from_env_steps"], entry["commit"]) for entry in entries] == commits
@@ -113,12 +113,12 @@ def test_history_says_what_changed_and_when(before, now, env_steps, commits):
         '{"history": [{"from_env_steps": "x"}]}',
     ],
 )
-def test_a_damaged_manifest_is_none(tmp_path, text):
+def test_damaged_manifest_reads_as_none(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     assert run_folder._read_manifest(tmp_path) is None
 
 
-def test_a_damaged_history_is_refused_where_rows_are_read(tmp_path):
+def test_damaged_history_is_refused_when_rows_are_read(tmp_path):
     write_run(
         tmp_path, "a2c", 1, evaluations={128: 0.5}, manifest={"history": [{"from_env_steps": "x"}]}
     )

@@ -22,7 +22,7 @@ from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
 from cclf.training import loop, trainer
 from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_evaluation
-from cclf.training.workers import LocalEnvs
+from cclf.training.workers import LocalPool
 from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
@@ -153,7 +153,7 @@ def test_an_evaluation_stops_within_a_step():
     asked = []
     with pytest.raises(EvaluationStoppedError):
         wait_for_evaluation(
-            evaluate(LocalEnvs([env]), policy, [1, 2], CONFIG.env.frame_stack, CPU),
+            evaluate(LocalPool([env]), policy, [1, 2], CONFIG.env.frame_stack, CPU),
             lambda: asked.append(1) or len(asked) == 4,
         )
     assert len(asked) == 4

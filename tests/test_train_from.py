@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import rainbow_inputs
 from cclf import cli, presets
 from cclf.config import Config
 from cclf.storage.run_folder import read_config
@@ -63,10 +64,12 @@ def test_a_file_says_the_same_and_options_beside_it_change_it(
     assert changed["algorithm"] == TINY.to_dict()["algorithm"] | {"batch_size": 8}
 
 
-def test_seeds_may_be_several(
-    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_can_be_trained_with_several_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--from", str(run), "--with-seeds", "4", "--env-steps", "5", "--out", str(tmp_path)]
+    file = tmp_path / "rainbow.json"
+    file.write_text(json.dumps(rainbow_inputs.tiny_cclf(seed=3).to_dict()))
+    words = ["--from", str(file), "--with-seeds", "4", "--env-steps", "5", "--out", str(tmp_path)]
     assert cli.main(["train", *words]) == 0
     folders = [Path(line) for line in capsys.readouterr().out.split()]
     assert [read_config(folder).seed for folder in folders] == [3, 4]

@@ -106,7 +106,7 @@ class StopAt(StopSignal):
 
 class QuietProgress(Progress):
     def __init__(self, total, done, stop):
-        super().__init__(total, done, 0, quiet=True)
+        super().__init__(total, done, 0)
         self.stop = stop
 
     def step(self, env_steps, updates):

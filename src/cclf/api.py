@@ -1,51 +1,62 @@
-"""The package from Python: train, load, results (docs/api.md). They share the code of the commands
-of these names, and their run folders.
+"""The Python interface: `train`, `load` and `results` (docs/api.md). They run the code of the commands
+of the same names and share their run folders.
 
-Light until a function is called, so that what PyTorch reads when it starts can be set before.
+Importing this module is light: a function imports torch when it is called, so that a program can set
+what PyTorch reads at start-up before.
 """
 
 import contextlib
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
-from cclf import extras, plugins, presets, validation
+from cclf import plugins, presets
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands.options import limit_openmp_spinning
 from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
 from cclf.console import say
 from cclf.envs.registry import refuse_unnamed
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, require_extras
+from cclf.validation import Seed, short_text, to_python_number, validate_value
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from cclf.analysis.evaluations import Row
     from cclf.trained_agent import TrainedAgent
     from cclf.training.callbacks import EvaluationInfo, StepInfo
 
 PathLike = str | os.PathLike[str]
+OnStep = Callable[["StepInfo"], object]
+OnEvaluation = Callable[["EvaluationInfo"], object]
+Records = list[dict[str, Any]]  # one dict per evaluation
 
 
 class Run(NamedTuple):
-    """A run that was trained here, and how far it came."""
+    """A run that `train` trained."""
 
     folder: Path
     config: Config
-    finished: bool  # False where a callback stopped it: the same call goes on
+    finished: bool  # False if a callback stopped it: the same call resumes it
 
-    def results(self, pandas: bool = False) -> Any:
-        """Its evaluations as tidy rows, see `cclf.results`; none before the first."""
-        _refuse_missing(pandas)
+    @overload
+    def results(self, pandas: Literal[False] = ...) -> Records: ...
+    @overload
+    def results(self, pandas: Literal[True]) -> "DataFrame": ...
+    def results(self, pandas: bool = False) -> "Records | DataFrame":
+        """Its evaluations, as `cclf.results` returns them; empty before the first."""
+        _require_pandas(pandas)
         from cclf.analysis import load
 
         return _to_records(load.read_runs(self.folder), pandas)
 
     def agent(self, device: str = "auto") -> "TrainedAgent":
-        """As it was saved last."""
-        return load(
-            self.folder, device=device, trust_imports=True
-        )  # whoever trained named the modules
+        """The agent of its newest checkpoint."""
+        # Modules that the run imports were named in the call of `train`.
+        return load(self.folder, device=device, trust_imports=True)
 
 
 def train(
@@ -58,30 +69,28 @@ def train(
     size: str | None = None,
     observe: ObservationType = "pixels",
     out: PathLike = "runs",
-    on_step: "Callable[[StepInfo], Any] | None" = None,
-    on_evaluation: "Callable[[EvaluationInfo], Any] | None" = None,
+    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
     **changes: Any,
 ) -> Run:
-    """Train an agent as `cclf train` does, in the same run folder. The same call again goes on.
+    """Train an agent as `cclf train` does, in the same run folder. The same call resumes a run.
 
-    `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder`
-    or `curiosity` may also be the function or class itself, which must lie in a module. A callback gets numbers, and may
-    raise `cclf.StopRun`. One run at a time trains in a process.
+    `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder` or
+    `curiosity` may also be the function or class itself, if another process can import it. Callbacks
+    receive numbers and may raise `cclf.StopRun`. A process trains one run at a time.
     """
-    seed, changes = (
-        validation.to_python_number(seed),
-        {name: validation.to_python_number(changes[name]) for name in changes},
-    )
+    seed = to_python_number(seed)
+    changes = {name: to_python_number(value) for name, value in changes.items()}
     refuse_unnamed(task)
-    for name, value in (("method", method), ("base", base), ("size", size)):
-        validation.validate_value(name, value, str | None)
-    validation.validate_value("seed", seed, validation.Seed)
-    validation.validate_value("profile", profile, str)
-    validation.validate_value("observe", observe, ObservationType)
-    folder = _path("out", out).absolute()  # a callback may change the working directory
-    for name, callback in (("on_step", on_step), ("on_evaluation", on_evaluation)):
-        _refuse_callback(name, callback)
-    with _only_run_of_process():
+    for name, text in (("method", method), ("base", base), ("size", size)):
+        validate_value(name, text, str | None)
+    validate_value("seed", seed, Seed)
+    validate_value("profile", profile, str)
+    validate_value("observe", observe, ObservationType)
+    folder = _to_path("out", out).absolute()  # a callback may change the working directory
+    _validate_callback("on_step", on_step)
+    _validate_callback("on_evaluation", on_evaluation)
+    with _exclusive():
         for option in IMPORTED_OPTIONS:
             if callable(changes.get(option)):
                 changes[option] = plugins.qualified_name(option, changes[option])
@@ -89,10 +98,12 @@ def train(
             task, method, seed=seed, profile=profile, base_name=base, size=size, observe=observe
         )
         config = presets.with_changes(defaults, changes)
-        return _trained(config, folder, on_step, on_evaluation)
+        return _train(config, folder, on_step, on_evaluation)
 
 
-def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run:
+def _train(
+    config: Config, out: Path, on_step: OnStep | None, on_evaluation: OnEvaluation | None
+) -> Run:
     limit_openmp_spinning()
     from cclf.storage.run_folder import read_config
     from cclf.training.callbacks import CallbackError, Callbacks
@@ -105,11 +116,11 @@ def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run
         runs = train_runs([config], out, stop, Callbacks(on_step, on_evaluation))
         with contextlib.closing(runs):
             try:
-                outcome = next(runs)
-                if outcome.message:
-                    say(outcome.message)
-            except CallbackError as carrier:
-                error, callback = carrier.__cause__, str(carrier)
+                result = next(runs)
+                if result.message:
+                    say(result.message)
+            except CallbackError as wrapper:
+                error, callback = wrapper.__cause__, str(wrapper)
     if isinstance(error, StopIteration):
         raise ConfigError(
             f"{callback} raised StopIteration: raise cclf.StopRun to stop the run, and give `next` "
@@ -117,9 +128,9 @@ def _trained(config: Config, out: Path, on_step: Any, on_evaluation: Any) -> Run
         ) from error
     if error is not None:
         raise error
-    if outcome.error is not None:
-        raise outcome.error
-    return Run(outcome.folder, read_config(outcome.folder), outcome.end == "done")
+    if result.error is not None:
+        raise result.error
+    return Run(result.folder, read_config(result.folder), result.end == "done")
 
 
 _running = threading.Lock()
@@ -135,8 +146,9 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextlib.contextmanager
-def _only_run_of_process() -> Iterator[None]:
-    """Settings of PyTorch hold for all of a process, so two runs there could change each other."""
+def _exclusive() -> Iterator[None]:
+    """Raise ConfigError if a run is training in this process: both would change the same settings of
+    PyTorch."""
     lock = _running
     if not lock.acquire(blocking=False):
         raise ConfigError(
@@ -149,62 +161,62 @@ def _only_run_of_process() -> Iterator[None]:
         lock.release()
 
 
-def _refuse_callback(name: str, callback: Any) -> None:
+def _validate_callback(name: str, callback: object) -> None:
     if callback is not None and (not callable(callback) or inspect.iscoroutinefunction(callback)):
-        raise ConfigError(
-            f"{name}={validation.short_text(callback)} must be a plain function of one argument"
-        )
+        raise ConfigError(f"{name}={short_text(callback)} must be a plain function of one argument")
 
 
-def _path(name: str, path: Any) -> Path:
+def _to_path(name: str, path: object) -> Path:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
-        raise ConfigError(
-            f"{name}={validation.short_text(path)} must be a path: text or a pathlib.Path"
-        )
+        raise ConfigError(f"{name}={short_text(path)} must be a path: text or a pathlib.Path")
     if not text or "\0" in text:
         raise ConfigError(f"{name}={text!r:.60} is not the name of a file or folder")
-    return Path(path)
+    return Path(text)
 
 
 def load(
     run: PathLike, *, device: str = "auto", seed: int = 0, trust_imports: bool = False
 ) -> "TrainedAgent":
-    """The trained agent of a run folder. `seed`: of actions that are sampled (A2C).
+    """The trained agent of a run folder. `seed` is that of sampled actions (A2C).
 
-    `trust_imports` allows a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to
-    import that Python module.
+    `trust_imports` allows the run folder to name Python modules that are imported: of a task
+    gym/MODULE:ID, an encoder or a curiosity MODULE:NAME.
     """
-    seed, folder = validation.to_python_number(seed), _path("run", run)
-    validation.validate_value("device", device, str)
-    validation.validate_value("seed", seed, validation.Seed)
-    validation.validate_value("trust_imports", trust_imports, bool)
+    seed, folder = to_python_number(seed), _to_path("run", run)
+    validate_value("device", device, str)
+    validate_value("seed", seed, Seed)
+    validate_value("trust_imports", trust_imports, bool)
     limit_openmp_spinning()
     from cclf.trained_agent import TrainedAgent
 
     return TrainedAgent(folder, device, seed, trust_imports)
 
 
-def results(path: PathLike, pandas: bool = False) -> Any:
+@overload
+def results(path: PathLike, pandas: Literal[False] = ...) -> Records: ...
+@overload
+def results(path: PathLike, pandas: Literal[True]) -> "DataFrame": ...
+def results(path: PathLike, pandas: bool = False) -> "Records | DataFrame":
     """The evaluations of all runs under a folder, or of results files that `cclf results` wrote: a
     list of dicts, one per evaluation, or with `pandas` a DataFrame."""
-    folder = _path("path", path)
-    _refuse_missing(pandas)
+    folder = _to_path("path", path)
+    _require_pandas(pandas)
     from cclf.analysis import load
 
     return _to_records(load.read(folder), pandas)
 
 
-def _refuse_missing(pandas: Any) -> None:
-    validation.validate_value("pandas", pandas, bool)
-    if pandas:
-        extras.require_extras("pandas=True", ["pandas"])
+def _require_pandas(wanted: bool) -> None:
+    validate_value("pandas", wanted, bool)
+    if wanted:
+        require_extras("pandas=True", ["pandas"])
 
 
-def _to_records(rows: Any, pandas: bool) -> Any:
-    tidy = [row._asdict() for row in rows]
+def _to_records(rows: "Iterable[Row]", pandas: bool) -> "Records | DataFrame":
+    records = [row._asdict() for row in rows]
     if not pandas:
-        return tidy
-    import pandas as frames
+        return records
+    from pandas import DataFrame
 
-    return frames.DataFrame(tidy)
+    return DataFrame(records)

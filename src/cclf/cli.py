@@ -9,6 +9,7 @@ interrupted (Ctrl-C) with nothing to save.
 
 import errno
 import importlib
+import io
 import os
 import sys
 from typing import TextIO, cast
@@ -55,7 +56,7 @@ EXIT_INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> int:
     open_standard_streams()
     standard_output = sys.stdout
-    if hasattr(standard_output, "reconfigure"):
+    if isinstance(standard_output, io.TextIOWrapper):
         standard_output.reconfigure(errors="replace")  # "?" for what the encoding cannot represent
     output = TolerantStream(standard_output)
     sys.stdout = cast(TextIO, output)
@@ -110,10 +111,10 @@ def _run_command(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
         return EXIT_DONE if arguments else EXIT_BAD_INPUT
-    if arguments[0] == "--version":
+    name = arguments[0]
+    if name == "--version":
         print(__version__)
         return EXIT_DONE
-    name = arguments[0]
     if name not in COMMANDS:
         raise ConfigError(
             f"unknown command {name!r}{did_you_mean(name, COMMANDS)} (see: cclf --help)"

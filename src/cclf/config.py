@@ -1,20 +1,20 @@
-"""Every number of a run, in frozen dataclasses. Standard library only: reading the configuration
-must never import torch.
+"""The configuration of a run, in frozen dataclasses. It imports only the standard library, so that a
+command line can be read without torch.
 
-Here is what every run has. The settings of a base algorithm are in its package,
+What every run has is here. The settings of each base algorithm are in its own package,
 `cclf.algorithms.NAME.config`.
 """
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self
 
 from cclf import plugins
 from cclf.errors import ConfigError, did_you_mean
-from cclf.plugins import validate_import_name
 from cclf.validation import (
     METHOD_RULES,
     Fraction,
@@ -28,19 +28,29 @@ from cclf.validation import (
     validate_fields,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # the one of Python 3.11 has no default
+else:
+    from typing import TypeVar
+
 Precision = Literal["fp32", "tf32", "bf16"]
-CURIOSITIES = ("belief", "shuffled", "even")  # `cclf.curiosity` has their implementation
-IMPORTED_OPTIONS = ("encoder", "curiosity")  # their values may be MODULE:NAME of the user's code
-CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # entry points of other packages' measures
-# What an environment is to a learner: pixels with continuous or discrete actions, or grids stepped
-# as one.
+PrecisionOption = Literal["auto", "fp32", "tf32", "bf16"]
+CURIOSITIES = ("belief", "shuffled", "even")  # implemented in cclf.curiosity
+AUGMENTATIONS = ("random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise")
+# Options whose value may be MODULE:NAME of the user's code.
+IMPORTED_OPTIONS = ("encoder", "curiosity", "augmentation")
+CURIOSITY_ENTRY_POINTS = "cclf.curiosities"  # the group of other packages' measures
+# The kinds of tasks: pixels or state with continuous or discrete actions, and grids that are stepped
+# as one vectorized environment.
 TaskKind = Literal["continuous", "discrete", "grid"]
 ObservationType = Literal["pixels", "state"]
+# The four pieces of the paper.
+PIECES = ("selection", "prioritisation", "regularisation", "reward")
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """What the agent sees and does."""
+    """What the agent observes, and how often it acts."""
 
     always_hashed: ClassVar[frozenset[str]] = names(
         """
@@ -49,8 +59,8 @@ class EnvConfig:
     )
 
     observe: ObservationType = "pixels"
-    """pixels: frames, rendered where the environment gives none. state: the numbers that it gives
-    as its observation (`gym/` tasks by SAC)."""
+    """pixels: frames, rendered if the environment returns none. state: the vector of numbers that the
+    environment returns (`gym/` tasks with SAC)."""
     frame_pixels: PositiveInt = 100
     """Side of the square frame that the environment renders and the replay stores."""
     crop_pixels: PositiveInt = 84
@@ -81,45 +91,46 @@ class MethodConfig:
         """
     )
 
-    augmentation: Literal[
-        "random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise"
-    ] = "random-crop"
-    """"none" duplicates the observation, as on MiniGrid: its two views are the same. On Atari
-    "crop-pad-crop" is CURL's (84 to 80 pixels, padded to 88, back to 84), "shift" is DrQ's
-    (padded to 92, back to 84). "noise" is for state: Gaussian, on every number."""
+    augmentation: str = "random-crop"
+    """How views are made: random-crop, centre-crop, crop-pad-crop, shift, noise or none. On Atari
+    crop-pad-crop is CURL's (84 to 80 pixels, padded to 88, back to 84) and shift is DrQ's (padded to
+    92, back to 84). noise is for state: Gaussian, on every number. none duplicates the observation,
+    as on MiniGrid: its two views are the same. Or an augmentation of your own, for SAC and DrQ-v2 on
+    pixels: MODULE:FUNCTION, which gets the crops or shifts (N, C, H, W) and a torch.Generator and
+    returns images of the same shape and type. Runs the module's code."""
     views: Annotated[int, Range(1, 64)] = 5
     """Augmented views of each observation, the paper's [K, M] with K = M."""
     selection: Literal["all", "overlap", "curiosity"] = "curiosity"
-    """Which views enter the losses: all, or the anchor and the one chosen by Eq. (4) or Eq. (5)."""
+    """Views that enter the losses. all: every view. overlap, curiosity: the anchor and the view that
+    Eq. (4) or Eq. (5) selects."""
     contrastive: bool = True
-    """Train encoder and belief by the contrastive loss, Eq. (8)."""
+    """Train the encoder and the belief with the contrastive loss, Eq. (8)."""
     prioritisation: bool = True
-    """Replay by curiosity, Eq. (6)."""
+    """Sample the replay in proportion to curiosity, Eq. (6)."""
     regularisation: bool = True
-    """Weight Q loss, target and contrastive loss by curiosity, Eq. (7) and (8)."""
+    """Weight the Q loss, its target and the contrastive loss by curiosity, Eq. (7) and (8)."""
     reward: bool = True
-    """Pay curiosity as an intrinsic reward, Eq. (9)."""
+    """Add curiosity to the reward as an intrinsic reward, Eq. (9)."""
     priority_momentum: Fraction = 0.99
-    """Share of the old priority that stays, Eq. (6)."""
+    """Fraction of the old priority that an update keeps, Eq. (6)."""
     bonus_temperature: ZeroOrMore = 0.2
     """Scale of the intrinsic reward before it decays, Eq. (9)."""
     bonus_decay_per_env_step: ZeroOrMore = 2e-5
-    """How fast the intrinsic reward decays, exponentially, Eq. (9)."""
+    """Exponential decay rate of the intrinsic reward, Eq. (9)."""
     contrastive_reduction: Literal["sum", "weighted-mean"] = "weighted-mean"
-    """Eq. (8): the paper sums over the batch, the released code divides by the sum of the
-    weights."""
+    """Reduction of Eq. (8) over the batch: the sum (paper), or the mean weighted by curiosity
+    (released code)."""
     bonus_maxima: Literal["of-curiosity", "of-paid-bonus", "one"] = "of-paid-bonus"
-    """r_max in Eq. (9): maxima so far of reward and curiosity (paper), or maxima from 1e-5 of
-    reward and of the bonus already scaled and decayed, used before this batch enters them
-    (released code), or 1, the bound of both on MiniGrid."""
+    """The running maxima in Eq. (9). of-curiosity: of reward and curiosity (paper). of-paid-bonus: of
+    reward and of the scaled and decayed bonus, starting at 1e-5 and without the current batch
+    (released code). one: 1, the bound of both on MiniGrid."""
     negatives: Literal["all", "distinct"] = "all"
-    """Keys a belief competes with: the whole batch as in the paper, or each distinct observation
+    """Keys in the denominator of a belief: all of the batch (paper), or each distinct observation
     once."""
     curiosity: str = "belief"
-    """How curiosity is measured. belief: the paper's. Two controls: shuffled, its permutation over
-    the batch, and even, its batch mean. Or a measure of your own: MODULE:NAME of a
-    `cclf.curiosity.CuriosityMeasure`, or the name under which a package adds it; see
-    docs/extending.md. Runs the module's code."""
+    """The measure of curiosity. belief: the paper's. shuffled, even: two controls, its permutation over
+    the batch and its batch mean. MODULE:NAME: a `cclf.curiosity.CuriosityMeasure` of your own, whose
+    module is imported; a package can also add one under a plain name (see docs/extending.md)."""
 
     @property
     def num_loss_views(self) -> int:
@@ -127,33 +138,36 @@ class MethodConfig:
         return self.views if self.selection == "all" else 2
 
     @property
-    def needs_curiosity(self) -> bool:
-        return (
-            self.selection == "curiosity"
-            or self.prioritisation
-            or self.regularisation
-            or self.reward
-        )
+    def num_augmented_views(self) -> int:
+        """Views made of each observation. With a single view in the loss, the contrastive loss needs
+        a second one as its key."""
+        return max(self.views, 2) if self.contrastive else self.views
 
     @property
-    def num_augmented_views(self) -> int:
-        """Views made of each observation; with a single learned view the contrastive loss needs one
-        more, its key."""
-        return max(self.views, 2) if self.contrastive else self.views
+    def has_custom_augmentation(self) -> bool:
+        return ":" in self.augmentation
+
+    @property
+    def active_pieces(self) -> list[str]:
+        """Those of the four `PIECES` that are on."""
+        on = (self.selection == "curiosity", self.prioritisation, self.regularisation, self.reward)
+        return [name for name, is_on in zip(PIECES, on, strict=True) if is_on]
+
+    @property
+    def needs_curiosity(self) -> bool:
+        return bool(self.active_pieces)
 
     def __post_init__(self) -> None:
         validate_fields(self)
         _validate_curiosity(self.curiosity)
+        _validate_augmentation(self.augmentation)
         pieces = [
-            name for name in ("prioritisation", "regularisation", "reward") if getattr(self, name)
+            "selection=curiosity" if name == "selection" else name for name in self.active_pieces
         ]
-        if self.selection == "curiosity":
-            pieces.insert(0, "selection=curiosity")
         if pieces and not self.contrastive:
             raise ConfigError(
                 f"contrastive=False conflicts with {pieces[0]}: curiosity is the error of a belief "
-                "that only the contrastive loss "
-                f"trains; turn contrastive on or {pieces[0]} off"
+                f"that only the contrastive loss trains; turn contrastive on or {pieces[0]} off"
             )
         if self.augmentation == "centre-crop" and (self.views > 1 or self.contrastive):
             other = "contrastive=True" if self.contrastive else f"views={self.views}"
@@ -171,104 +185,154 @@ class MethodConfig:
                 f"augmentation=none conflicts with views={self.views}: duplicates are all the same; "
                 "use views=1"
             )
-        if pieces and self.views < 2 and self.augmentation != "none":
+        if not pieces or self.augmentation == "none":
+            return
+        if self.views < 2:
             raise ConfigError(
                 f"{pieces[0]} conflicts with views={self.views} and "
-                f"augmentation={self.augmentation}: curiosity compares two "
-                "views; use views>=2"
+                f"augmentation={self.augmentation}: curiosity compares two views; use views>=2"
             )
-        if pieces and self.selection == "all" and self.views != 2 and self.augmentation != "none":
+        if self.selection == "all" and self.views != 2:
             raise ConfigError(
                 f"{pieces[0]} conflicts with selection=all and views={self.views}: without a "
-                "selection the pair is two views; "
-                "use views=2"
+                "selection the pair is two views; use views=2"
             )
 
 
 def _validate_curiosity(name: str) -> None:
-    """Imports nothing: whether MODULE:NAME exists is known when it is used."""
-    known = [*CURIOSITIES, *plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)]
+    """Raise ConfigError unless the name is known or has the form MODULE:NAME. Nothing is imported."""
     if ":" in name:
-        validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
-    elif name not in known:
+        plugins.validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
+        return
+    known = [*CURIOSITIES, *plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)]
+    if name not in known:
         raise ConfigError(
             f"curiosity={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
             "or MODULE:NAME of your own"
         )
 
 
+def _validate_augmentation(name: str) -> None:
+    if ":" in name:
+        plugins.validate_import_name("augmentation", name, "my_augmentations:my_augmentation")
+    elif name not in AUGMENTATIONS:
+        raise ConfigError(
+            f"augmentation={name} is unknown{did_you_mean(name, AUGMENTATIONS)}: use one of "
+            f"{', '.join(AUGMENTATIONS)}, or MODULE:FUNCTION of your own"
+        )
+
+
 @dataclass(frozen=True)
 class RunConfig:
-    """How long, where, and what is written. Nothing here changes what is learned, except
-    `env_steps`, which says when to stop."""
+    """How long a run trains, on which device, and what it writes. No option here changes what is
+    learned, except `env_steps`, which says when to stop."""
 
     env_steps: StepCount = 100_000
-    """The budget, in environment steps (agent steps x action repeat)."""
+    """The budget in environment steps (agent steps x action repeat)."""
     eval_every_env_steps: StepCount = 10_000
     """Environment steps between two evaluations."""
     eval_episodes: PositiveInt = 10
     """Episodes of each evaluation."""
     eval_workers: Annotated[int, Range(0, 256)] | None = None
     """Processes that run evaluation episodes while training goes on. With 0 the training process
-    runs them: SAC and DrQ-v2 on a GPU between training steps, otherwise training waits. By default
-    one for each episode on a GPU, as far as there are cores, and 0 on a CPU."""
+    runs them: SAC and DrQ-v2 on a GPU between training steps, otherwise training waits. The default
+    is 0 on a CPU, and on a GPU one for each episode, at most one for each core."""
     keep_replay: bool = True
-    """Leave the replay of a finished run on disk: a larger --env-steps goes on with it, and `cclf
-    inspect` looks into it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""
+    """Keep the replay of a finished run on disk, so that a larger --env-steps can resume the run and
+    `cclf inspect` can read it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""
     final_eval_episodes: Annotated[int, Range(0, 100_000)] = 0
-    """Episodes of a last evaluation at the end of the budget, written to final.csv; 0 for none."""
+    """Episodes of one more evaluation at the end of the budget, written to final.csv; 0 for none."""
     log_every_agent_steps: StepCount = 100
     """Agent steps between two rows of train.csv."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     threads: Annotated[int, Range(0, 1024)] = 0
-    """CPU threads of PyTorch; 0 is one beside a GPU, where more get in the way, and PyTorch's
-    default on a CPU."""
+    """CPU threads of PyTorch. 0 is PyTorch's default on a CPU, and one thread with a GPU, where more
+    slow it down."""
     video: bool = True
-    """Write an mp4 of one episode of the last evaluation. Without its packages (pip extra `video`,
-    on MiniGrid also `minigrid`) a warning says so before the first step, and the run goes on
-    without."""
+    """Write an mp4 of one episode of the last evaluation. If its packages are missing (pip extra
+    `video`, on MiniGrid also `minigrid`), the run begins with a warning and has no video."""
     tensorboard: bool = True
-    """Mirror the tables in TensorBoard. Without its package (pip extra `tensorboard`) a warning
-    says so, as for the video."""
+    """Log to TensorBoard what is written to the tables. If its package is missing (pip extra
+    `tensorboard`), the run begins with a warning."""
     tracker: Literal["none", "trackio", "wandb"] = "none"
-    """Show the run in a tracker too: trackio (on this machine, no account) or wandb (Weights &
-    Biases; WANDB_MODE=offline works). Each is a pip extra."""
+    """Log to an experiment tracker too: trackio (on this machine, without an account) or wandb
+    (Weights & Biases, also with WANDB_MODE=offline). Each is a pip extra."""
     cuda_graphs: bool = True
-    """On a GPU, start the kernels of an update as one."""
+    """On a GPU, launch the kernels of an update as one CUDA graph."""
     compile: bool = True
-    """On a GPU, fuse the kernels of the encoder; costs ten to twenty seconds at the start."""
+    """On a GPU, compile the update with torch.compile, which takes ten to twenty seconds at the
+    start."""
     deterministic: bool = False
-    """On a GPU, kernels that give the same bits each time, wherever PyTorch has one; slower. CPU
-    runs are always deterministic."""
+    """On a GPU, use deterministic kernels where PyTorch has them, which is slower. CPU runs are always
+    deterministic."""
 
     def __post_init__(self) -> None:
         validate_fields(self)
 
 
-class Settings(Protocol):
-    """What a base algorithm's settings, a frozen dataclass of its package, provide in addition to its
-    hyperparameters. Optional: `observes`, a ClassVar[tuple[ObservationType, ...]], if it learns from
-    more than pixels; `always_hashed`, see `Config.run_name`; a field `encoder` for a network given as
-    MODULE:FUNCTION; `preferred_gpu_precision`, if the field `precision` may be `auto`."""
+@dataclass(frozen=True)
+class AlgorithmSettings(ABC):
+    """The settings of a base algorithm: a subclass of this class and a frozen dataclass whose fields
+    are the options. It implements `updates_at`; everything else has a default."""
 
     base: ClassVar[str]
-    rules: ClassVar[Mapping[str, Rule]]
+    """The name of the base algorithm."""
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    """When an option has no effect, by its name; see `cclf.validation`."""
+    supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels",)
+    always_hashed: ClassVar[frozenset[str] | None] = None
+    """Fields that enter the name of the run folder even at their default; None: all of them. A new
+    option of a released algorithm is not listed, so that it renames no existing run folder."""
 
-    # refuses what does not go together with the rest of a run
-    def check(self, config: "Config") -> None: ...
-    def updates_at(self, agent_steps: int) -> int: ...  # how many were made by then
+    def __post_init__(self) -> None:
+        validate_fields(self)
+
+    @abstractmethod
+    def updates_at(self, agent_steps: int) -> int:
+        """The number of updates made by this agent step."""
+
+    def validate(self, config: "Config[Self]") -> None:  # noqa: B027 (no conflict is the default)
+        """Raise ConfigError if the settings conflict with the rest of a run."""
+
+    # An algorithm that has one of these options declares a field of its name.
+
+    @property
+    def precision(self) -> PrecisionOption:
+        """Precision of matrix products."""
+        return "fp32"
+
+    @property
+    def encoder(self) -> str:
+        """MODULE:FUNCTION of the user's own encoder; empty for the algorithm's own."""
+        return ""
+
+    @property
+    def replay_device(self) -> Literal["auto", "cpu", "cuda"]:
+        """Where the replay keeps its frames."""
+        return "auto"
+
+    def preferred_gpu_precision(self, config: "Config[Self]") -> Precision:  # noqa: ARG002
+        """What `precision=auto` is on a GPU."""
+        return "fp32"
+
+
+# A plain `Config` is that of any algorithm: only what `AlgorithmSettings` declares can be read.
+if TYPE_CHECKING:
+    S = TypeVar("S", bound=AlgorithmSettings, default=Any, covariant=True)
+else:
+    S = TypeVar("S", bound=AlgorithmSettings)
 
 
 @dataclass(frozen=True)
-class Config:
-    """A whole run: `cclf.presets.resolve` makes it from names; `to_dict` and `presets.from_dict`
-    carry it to disk and back."""
+class Config(Generic[S]):
+    """A whole run. `cclf.presets.resolve` makes it from names; `to_dict` and `presets.from_dict` write
+    it to disk and read it back."""
 
     task: str
     method_name: str
-    algorithm: Any
-    """The settings of its base algorithm, see `Settings`."""
+    algorithm: S
+    """The settings of the base algorithm."""
     seed: Seed = 1
     profile: str = "released"
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -277,28 +341,28 @@ class Config:
 
     def __post_init__(self) -> None:
         validate_fields(self)
-        able = getattr(self.algorithm, "observes", ("pixels",))
-        if self.env.observe not in able:
+        supported = self.algorithm.supported_observations
+        if self.env.observe not in supported:
             raise ConfigError(
                 f"observe={self.env.observe} conflicts with {self.base}, which learns from "
-                f"{' or '.join(able)} alone; remove it"
+                f"{' or '.join(supported)} alone; remove it"
             )
-        self.algorithm.check(self)
+        self.algorithm.validate(self)
 
     @property
     def base(self) -> str:
-        """The name of its base algorithm."""
-        name: str = self.algorithm.base
-        return name
+        """The name of the base algorithm."""
+        return self.algorithm.base
 
     @property
     def imported_names(self) -> dict[str, str]:
-        """Names in modules that this run imports, by the option that gives them: a task
-        gym/MODULE:ID, an encoder MODULE:FUNCTION, a curiosity MODULE:NAME."""
+        """The MODULE:NAMEs that this run imports, by the option that gives them. A task has the form
+        gym/MODULE:ID."""
         given = {
             "task": self.task,
-            "encoder": str(getattr(self.algorithm, "encoder", "")),
+            "encoder": self.algorithm.encoder,
             "curiosity": self.method.curiosity,
+            "augmentation": self.method.augmentation,
         }
         return {option: name for option, name in given.items() if ":" in name}
 
@@ -319,72 +383,66 @@ class Config:
         return self.updates_at(self.planned_agent_steps)
 
     def updates_at(self, agent_steps: int) -> int:
-        updates: int = self.algorithm.updates_at(agent_steps)
-        return updates
+        return self.algorithm.updates_at(agent_steps)
 
-    def resolve_precision(self, gpu: bool) -> "Config":
-        """With a precision in the place of `auto`: on a GPU the one that its base algorithm says is
-        fast and good enough for this run, else float32."""
-        if getattr(self.algorithm, "precision", None) != "auto":
+    def resolve_precision(self, gpu: bool) -> Self:
+        """The config with a precision in place of `auto`: on a GPU the one that its algorithm prefers
+        for this run, otherwise float32."""
+        if self.algorithm.precision != "auto":
             return self
         precision = self.algorithm.preferred_gpu_precision(self) if gpu else "fp32"
-        return dataclasses.replace(
-            self, algorithm=dataclasses.replace(self.algorithm, precision=precision)
-        )
+        return self.with_settings(precision=precision)
+
+    def with_settings(self, **changes: Any) -> Self:
+        """The config with other values of some of the algorithm's settings."""
+        settings = dataclasses.replace(self.algorithm, **changes)
+        return dataclasses.replace(self, algorithm=settings)
 
     def to_dict(self) -> dict[str, Any]:
         return {"task": self.task, "base": self.base} | dataclasses.asdict(self)
 
     def hashed_fields(self) -> dict[str, Any]:
-        """The flat part of the config that decides what is learned: it names the run folder and
-        guards a resume. A precision that is left open is float32 here."""
-        flat = {
-            "task": self.task,
-            "base": self.base,
-            "method_name": self.method_name,
-            "seed": self.seed,
-        }
-        for group in ("env", "method", "algorithm"):
-            flat |= {
-                f"{group}.{key}": value
-                for key, value in dataclasses.asdict(getattr(self, group)).items()
-            }
-        flat.pop("algorithm.replay_device", None)
-        if flat.get("algorithm.precision") == "auto":
-            flat["algorithm.precision"] = "fp32"
-        return flat
+        """The values that decide what is learned, by `group.field`: they name the run folder, and a
+        run resumes only if they are equal. `precision=auto` counts as float32."""
+        values = {"task": self.task, "base": self.base, "method_name": self.method_name}
+        values |= {"seed": self.seed} | {name: value for name, _, value in self._learning_fields()}
+        values.pop("algorithm.replay_device", None)
+        if self.algorithm.precision == "auto":
+            values["algorithm.precision"] = "fp32"
+        return values
 
-    def _added_fields_at_default(self) -> set[str]:
-        """Fields that the hash leaves out, so that a new one renames no run folder: those that a
-        class does not list as `always_hashed`, at their default. A class of another package that
-        has no such list is hashed whole."""
-        groups = {name: getattr(self, name) for name in ("env", "method", "algorithm")}
-        return {
-            f"{name}.{field.name}"
-            for name, settings in groups.items()
-            for field in dataclasses.fields(settings)
-            if field.name not in getattr(settings, "always_hashed", {field.name})
-            and getattr(settings, field.name) == field.default
+    def _learning_fields(self) -> Iterator[tuple[str, bool, Any]]:
+        """`group.field`, whether the hash omits it, and its value. Omitted are fields at their default
+        that are not listed in `always_hashed`, so that a new option renames no run folder."""
+        groups: dict[str, EnvConfig | MethodConfig | AlgorithmSettings] = {
+            "env": self.env,
+            "method": self.method,
+            "algorithm": self.algorithm,
         }
+        for group, options in groups.items():
+            for each in dataclasses.fields(options):
+                value, listed = vars(options)[each.name], options.always_hashed
+                is_listed = listed is None or each.name in listed
+                yield f"{group}.{each.name}", not is_listed and value == each.default, value
 
     def why_inactive(self, option: str) -> str:
-        """What keeps an option from acting in this run, to be read after `conflicts with`; empty
-        where it acts."""
-        rules = METHOD_RULES | dict(self.algorithm.rules)
-        if option not in rules:
+        """Why an option has no effect in this run, to follow `conflicts with` in a message; empty if
+        it has one."""
+        rule = self.algorithm.rules.get(option) or METHOD_RULES.get(option)
+        if rule is None:
             return ""
-        return rules[option](
+        return rule(
             {name.rpartition(".")[2]: value for name, value in self.hashed_fields().items()}
         )
 
     def run_name(self) -> str:
-        """`suite/task/method/seed-3-1a2b3c4d`: from what acts in this run alone, never from the
-        clock."""
-        added = self._added_fields_at_default()
-        acting = {
+        """`suite/task/method/seed-3-1a2b3c4d`. The hash covers the values that have an effect in this
+        run, never the clock."""
+        omitted = {name for name, is_omitted, _ in self._learning_fields() if is_omitted}
+        effective = {
             name: value
             for name, value in self.hashed_fields().items()
-            if name not in added and not self.why_inactive(name.rpartition(".")[2])
+            if name not in omitted and not self.why_inactive(name.rpartition(".")[2])
         }
-        digest = hashlib.sha256(json.dumps(acting, sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(effective, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.task}/{self.method_name}/seed-{self.seed}-{digest}"

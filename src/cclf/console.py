@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO, cast
 
 
 def say(text: str) -> None:
@@ -62,7 +62,7 @@ class TolerantStream:
             if isinstance(error, OSError) and error.errno != errno.EPIPE:
                 self.error = self.error or error
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 

@@ -10,13 +10,13 @@ import statistics
 import time
 from pathlib import Path
 
-from cclf import extras, presets
+from cclf import presets
 from cclf.benchmark import probe
 from cclf.benchmark.findings import PROBLEMS, Facts, Finding, judge
 from cclf.config import Config, ObservationType
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.envs.registry import suite_of, task_kind
-from cclf.errors import ConfigError, short_error
+from cclf.errors import ConfigError, missing_packages, short_error
 from cclf.storage import machine
 
 STRESS_SECONDS = 3.0
@@ -44,9 +44,7 @@ def examine(
             "library": machine.has_library("libEGL_nvidia.so.0"),
             "vendor_file": _text(machine.nvidia_egl_vendor_file()),
         },
-        "missing_extras": extras.missing_packages(
-            ("video", "plots", "tensorboard", "export", "ray")
-        ),
+        "missing_extras": missing_packages(("video", "plots", "tensorboard", "export", "ray")),
         "usable_processors": machine.usable_processors(),
         "memory_free_bytes": machine.available_memory_bytes(),
         "disk_free_bytes": shutil.disk_usage(".").free,

@@ -1,20 +1,35 @@
-"""The errors that people see, and help with names."""
+"""The errors that users see, and what their messages have in common: similar names, and the packages
+that are missing."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
+
+# The optional dependencies of this package: what pip calls an extra, and the modules it installs.
+EXTRAS = {
+    "video": ("imageio", "imageio_ffmpeg"),
+    "plots": ("matplotlib",),
+    "tensorboard": ("tensorboard",),
+    "minigrid": ("minigrid", "gymnasium"),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "pandas": ("pandas",),
+    "ray": ("ray",),
+    "trackio": ("trackio",),
+    "wandb": ("wandb",),
+}
 
 
 class ConfigError(ValueError):
-    """Bad input from the user: shown as one line, exit code 2."""
+    """Invalid input of the user: shown as one line, exit code 2."""
 
 
-class StopRun(ValueError):  # noqa: N818 (it is raised on purpose, as StopIteration is)
+class StopRun(ValueError):  # noqa: N818 (not a failure: a callback raises it to stop a run)
     """Raised by a callback of `cclf.train`: the run is saved and stops."""
 
 
 class WorkerError(ValueError):
-    """An environment failed for good, here or in a process of its own: shown as one line and, below
-    it, the details, which end with a line break or are empty; exit code 1."""
+    """An environment failed for good, in this process or in a worker: exit code 1. Shown as one line,
+    followed by `details`, which are empty or end with a line break."""
 
     def __init__(self, line: str, details: str = ""):
         super().__init__(line)
@@ -22,24 +37,60 @@ class WorkerError(ValueError):
 
 
 def short_error(error: BaseException) -> str:
-    """Of what libraries raise.
+    """An error of a library as one line.
 
     >>> short_error(OSError("no such\\n  screen"))
     'OSError: no such screen'
     """
     try:
         words = str(error).split()
-    except Exception:  # it cannot even be printed
+    except Exception:  # its __str__ is broken
         words = []
     name = type(error).__name__
     return " ".join([f"{name}:", *words]) if words else name
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing.
+    """`; did you mean X?`, or an empty text if no known name is similar.
 
     >>> did_you_mean("ccfl", ["cclf", "drq"]), did_you_mean("xyz", ["cclf"])
     ('; did you mean cclf?', '')
     """
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def missing_packages(extras: Iterable[str]) -> dict[str, list[str]]:
+    """The modules that are not installed, by extra. Nothing is imported."""
+    missing = {
+        extra: [module for module in EXTRAS[extra] if not _is_installed(module)] for extra in extras
+    }
+    return {extra: modules for extra, modules in missing.items() if modules}
+
+
+def require_extras(purpose: str, extras: Iterable[str]) -> None:
+    """Raise ConfigError unless all modules of these extras are installed."""
+    if missing := missing_packages(extras):
+        raise ConfigError(f"{purpose} needs {install_hint(missing)}")
+
+
+def install_hint(missing: dict[str, list[str]]) -> str:
+    """The missing modules and the command that installs them, for the end of a message.
+
+    >>> install_hint({"video": ["imageio_ffmpeg"], "plots": ["matplotlib"]})
+    "imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
+    """
+    modules = [module for names in missing.values() for module in names]
+    return f"{', '.join(modules)}: pip install 'cclf[{','.join(missing)}]'"
+
+
+def rendering_extras(task: str) -> tuple[str, ...]:
+    """The extras that rendering a task needs and training on it does not."""
+    return ("minigrid",) if task.startswith("minigrid/") else ()
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # a module object without a spec
+        return False

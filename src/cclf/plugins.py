@@ -1,10 +1,12 @@
 """Code of other packages: entry points, and objects that an option names as MODULE:NAME. What cannot
-be used is refused in one line."""
+be used is a ConfigError of one line."""
 
 import importlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Protocol, TypeVar
 
 from cclf.errors import ConfigError, did_you_mean, short_error
@@ -18,7 +20,7 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named)
 
 
-def add_from_packages(
+def load_entry_points(
     group: str, kind: type[Any], found: dict[str, T], validate: Callable[[T], str]
 ) -> None:
     """Add the objects that the entry points of `group` name to `found`, by the object's name.
@@ -27,13 +29,15 @@ def add_from_packages(
     with an object, or "".
     """
     for point in sorted(entry_points(group=group), key=lambda point: point.value):
-        added, error = _load(point)
-        if not error and not isinstance(added, kind):
+        added = _load(point)
+        if not isinstance(added, kind):
             error = f"which is no {kind.__name__} but {added!r:.60}"
-        elif not error and added.name in found:
+        elif added.name in found:
             error = f"whose name {added.name} is taken already"
-        if error := error or validate(added):
-            raise _entry_point_error(point, group, error)
+        else:
+            error = validate(added)
+        if error:
+            raise _entry_point_error(point, error)
         found[added.name] = added
 
 
@@ -43,27 +47,24 @@ def entry_point_names(group: str) -> list[str]:
 
 
 def load_entry_point(option: str, group: str, name: str) -> object:
-    """The object that one entry point of `group` names."""
+    """The object that the entry point `name` of `group` names."""
     for point in entry_points(group=group, name=name):
-        added, error = _load(point)
-        if error:
-            raise _entry_point_error(point, group, error)
-        return added
+        return _load(point)
     raise ConfigError(f"{option}={name} is not installed")
 
 
-def _load(point: EntryPoint) -> tuple[Any, str]:
-    """The object that an entry point names, and why it cannot be imported."""
+def _load(point: EntryPoint) -> Any:
     try:
-        return point.load(), ""
+        return point.load()
     except (Exception, SystemExit) as error:  # code of another package
-        return None, f"which cannot be imported: {type(error).__name__}: {error}"
+        reason = f"which cannot be imported: {type(error).__name__}: {error}"
+        raise _entry_point_error(point, reason) from error
 
 
-def _entry_point_error(point: EntryPoint, group: str, error: str) -> ConfigError:
+def _entry_point_error(point: EntryPoint, error: str) -> ConfigError:
     package = point.dist.name if point.dist else point.module
     return ConfigError(
-        f"the package {package} adds {point.value} to {group}, {error}; repair or uninstall "
+        f"the package {package} adds {point.value} to {point.group}, {error}; repair or uninstall "
         f"{package} (see docs/extending.md)"
     )
 
@@ -84,22 +85,24 @@ def validate_import_name(option: str, text: str, example: str) -> None:
 def import_object(option: str, text: str) -> object:
     """The object that the text MODULE:NAME of an option names. Imports the module, which runs its
     code."""
-    module, _, name = text.partition(":")
+    module_name, _, name = text.partition(":")
     try:
-        found: object = importlib.import_module(module)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # code of the user
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{module}.".startswith(f"{missing}."):
+        if missing and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
                 f"{option}={text}: Python finds no module {missing!r}; install it, or name its "
                 "folder in PYTHONPATH (the working directory is not searched)"
             ) from error
         raise ConfigError(f"{option}={text} cannot be imported: {short_error(error)}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            hint = did_you_mean(part, vars(found) if hasattr(found, "__dict__") else ())
-            raise ConfigError(f"{option}={text}: the module {module} has no {name}{hint}")
-        found = getattr(found, part)
+    try:
+        found: object = attrgetter(name)(module)
+    except AttributeError as error:
+        hint = did_you_mean(name, vars(module))
+        raise ConfigError(
+            f"{option}={text}: the module {module_name} has no {name}{hint}"
+        ) from error
     return found
 
 
@@ -111,14 +114,14 @@ def import_function(option: str, text: str) -> Callable[..., Any]:
     return found
 
 
-def qualified_name(option: str, function: Callable[..., Any]) -> str:
+def qualified_name(option: str, function: object) -> str:
     """The text MODULE:NAME by which another process can import a function or a class. Raises
     ConfigError if there is none."""
-    module, name = (getattr(function, each, "") for each in ("__module__", "__qualname__"))
     consequence = "a run folder could not name it for a later process"
-    if not module or not name:
+    if not isinstance(function, (FunctionType, BuiltinFunctionType, MethodType, type)):
         kind = type(function).__name__
         raise ConfigError(f"{option} is an object ({kind}), not a function: {consequence}")
+    module, name = function.__module__, function.__qualname__
     if "<" in name:  # <lambda>, <locals>
         raise ConfigError(
             f"{option}: {name} is a lambda, or defined inside a function, and {consequence}; write "

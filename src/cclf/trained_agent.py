@@ -1,14 +1,13 @@
-"""The agent of a run folder in the hands of another program (docs/api.md)."""
+"""The agent of a run folder, for programs that step their own environment (docs/api.md)."""
 
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
-from cclf import validation
 from cclf.algorithms.registry import make_agent
 from cclf.envs.frame_stack import FrameStack
 from cclf.errors import ConfigError, short_error
@@ -18,10 +17,12 @@ from cclf.training.agent import evaluation_networks, load_agent
 from cclf.training.evaluation import Evaluation
 from cclf.training.seeding import derive
 from cclf.training.torch_settings import default_settings
+from cclf.types import Policy, SamplingPolicy
+from cclf.validation import PositiveInt, Seed, to_python_number, validate_value
 
 
 class TrainedAgent:
-    """Acts on one frame after the other, or on batches of them. It keeps no environment open."""
+    """Acts on one frame after another, or on batches of them. It holds no environment open."""
 
     def __init__(self, folder: Path, device: str, seed: int, trust_imports: bool):
         self._device = devices.choose_device(device)
@@ -31,9 +32,10 @@ class TrainedAgent:
             )
             agent.close()
         self.config = read_config(folder)
-        self.policy: Any = agent.policy
+        self.policy: Policy | SamplingPolicy = agent.policy
+        self._networks = evaluation_networks(agent.policy)
         self._random = np.random.default_rng(derive(seed, "act"))
-        self._num_actions = self._history = None
+        self._num_actions, self._history = None, None
         if agent.spec is not None:
             self._num_actions = agent.spec.num_actions
             self._history = FrameStack(
@@ -43,40 +45,37 @@ class TrainedAgent:
                 dtype=agent.spec.frame_dtype,
             )
 
-    def reset(self, rows: Any = None) -> None:
-        """The next frame begins an episode; in a batch, of these rows alone: their numbers, or one
-        truth value for each row."""
-        self._known_history().reset(rows)
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """The next frame begins an episode: in all rows of a batch, or in these, given as indices or
+        as one boolean for each row."""
+        self._frame_stack().reset(rows)
 
-    def act(self, observation: Any) -> Any:
-        """The action for the newest frame, or one per row for a batch of frames.
+    def act(self, observation: ArrayLike) -> np.ndarray | int:
+        """The action for the newest frame, or one action for each row of a batch of frames.
 
-        Continuous: float32, each number in [-1, 1]. Discrete: a whole number. It is the action that
-        evaluation takes, but for the few random ones that a base algorithm mixes in there.
+        Continuous actions are float32, each number in [-1, 1]; a discrete action is an integer. It is
+        the action that evaluation takes, except for the random ones of an algorithm that evaluates
+        with some (`epsilon_eval`).
         """
-        history, given = self._known_history(), _array(observation)
-        frames = history.checked(given)
+        frame_stack, frames = self._frame_stack(), _to_array(observation)
+        batch = frame_stack.checked(frames)
         with default_settings():
-            actions = self._actions(history.seen(frames))
-        if given.shape != history.frame_shape:
+            actions = self._actions(frame_stack.seen(batch))
+        if frames.shape != frame_stack.frame_shape:
             return actions
         return actions[0] if self._num_actions is None else int(actions[0])
 
     def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
-        """Fresh episodes, those of `cclf evaluate`; `seed` chooses them."""
-        episodes, seed = validation.to_python_number(episodes), validation.to_python_number(seed)
-        validation.validate_value("episodes", episodes, validation.PositiveInt)
-        validation.validate_value("seed", seed, validation.Seed)
+        """New episodes, those of `cclf evaluate` with the same `seed`."""
+        episodes, seed = to_python_number(episodes), to_python_number(seed)
+        validate_value("episodes", episodes, PositiveInt)
+        validate_value("seed", seed, Seed)
         config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
-        with (
-            default_settings(),
-            closing(make_agent(config, self._device)) as agent,
-        ):
-            weights = evaluation_networks(self.policy).state_dict()
-            evaluation_networks(agent.policy).load_state_dict(weights)
+        with default_settings(), closing(make_agent(config, self._device)) as agent:
+            evaluation_networks(agent.policy).load_state_dict(self._networks.state_dict())
             return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
 
-    def _known_history(self) -> FrameStack:
+    def _frame_stack(self) -> FrameStack:
         if self._history is None:
             raise ConfigError(
                 f"the base algorithm {self.config.base} does not say what its agent sees: give its "
@@ -85,30 +84,29 @@ class TrainedAgent:
         return self._history
 
     def _actions(self, stacks: np.ndarray) -> np.ndarray:  # (N, ...) -> (N, A) or (N,)
-        if not hasattr(self.policy, "evaluation_action"):  # it samples, in evaluation too
+        if not isinstance(self.policy, Policy):
             uniform = self._random.random((len(stacks), self._num_actions or 0))
-            sampled: np.ndarray = self.policy.act(stacks, uniform)
-            return sampled
-        if self._num_actions is not None:
-            return np.array([int(self._best(stack[None])) for stack in stacks])
-        if self._device.type != "cpu":
-            return self._best(stacks).numpy()
-        # one by one, as in evaluation: the size of a batch may change the last bit
-        return np.concatenate([self._best(stack[None]).numpy() for stack in stacks])
-
-    def _best(self, stacks: np.ndarray) -> torch.Tensor:
-        seen = torch.from_numpy(np.ascontiguousarray(stacks))
-        # games are played on the CPU whatever the training ran on
+            return self.policy.act(stacks, uniform)
+        # Games are played on the CPU, whatever device trained them.
         device = self._device if self._num_actions is None else torch.device("cpu")
-        with torch.inference_mode():
-            action: torch.Tensor = self.policy.evaluation_action(seen.to(device))
-        return action.cpu()
+        # On a CPU one by one, as in evaluation: the batch size may change the last bit.
+        batches = [stacks] if device.type != "cpu" else [stack[None] for stack in stacks]
+        actions = [_greedy_actions(self.policy, batch, device) for batch in batches]
+        if self._num_actions is None:
+            return np.concatenate(actions)
+        return np.array([action.item() for action in actions])
 
 
-def _array(observation: Any) -> np.ndarray:
+def _greedy_actions(policy: Policy, stacks: np.ndarray, device: torch.device) -> np.ndarray:
+    observations = torch.from_numpy(np.ascontiguousarray(stacks)).to(device)
+    with torch.inference_mode():
+        return policy.evaluation_action(observations).cpu().numpy()
+
+
+def _to_array(observation: ArrayLike) -> np.ndarray:
     try:
         return np.asarray(observation)
-    except Exception as error:  # whatever the class of the observation raises
+    except Exception as error:  # the class of the observation may raise anything
         raise ConfigError(
             f"the observation cannot be read as an array: {short_error(error)}"
         ) from error

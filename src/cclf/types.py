@@ -7,7 +7,7 @@ GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -97,6 +97,14 @@ class HasState(Protocol):
     def load_state_dict(self, state: StateDict) -> object: ...
 
 
+@runtime_checkable
+class HasNetworks(Protocol):
+    """An algorithm or a policy of which evaluation needs the networks alone."""
+
+    @property
+    def networks(self) -> nn.Module: ...
+
+
 class Env(HasState, Protocol):
     """One environment. An agent step repeats the action and renders once."""
 
@@ -132,10 +140,18 @@ MakeEnv = Callable[..., Any]
 MakeVectorEnv = Callable[..., Any]
 
 
+@runtime_checkable
 class Policy(Protocol):
     """What evaluation needs: the deterministic action for one stack of frames."""
 
     def evaluation_action(self, observation: Tensor) -> Tensor: ...
+
+
+class SamplingPolicy(Protocol):
+    """A policy whose actions are sampled in evaluation too."""
+
+    # (N, ...) and uniform random numbers (N, num_actions) -> (N,)
+    def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray: ...
 
 
 class ExportedPolicy(NamedTuple):
@@ -158,6 +174,7 @@ class OffPolicyAlgorithm(Policy, HasState, Protocol):
     update."""
 
     metric_names: tuple[str, ...]
+    updates: int  # made so far
 
     @property
     def networks(self) -> nn.Module: ...  # evaluation takes a copy of them
@@ -166,7 +183,6 @@ class OffPolicyAlgorithm(Policy, HasState, Protocol):
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
     ) -> Any: ...
     def update(self, batch: Batch, noise: Any, env_steps: Tensor) -> UpdateResult: ...
-    def count_updates(self, value: int | None = None) -> int: ...  # reads the count, or sets it
     def collection_action(
         self,
         observation: Tensor,
@@ -227,13 +243,13 @@ class Learner(HasState, Protocol):
     tensors, arrays, numbers, text, lists and dicts. It contains the keys `algorithm` and `updates`.
     """
 
-    algorithm: (
-        Any  # is evaluated: `HasState`, with `networks` if they are all that evaluation needs
-    )
     metric_names: tuple[str, ...]  # columns of train.csv, including those of `replay_metrics`
 
     @property
     def updates(self) -> int: ...  # made so far
+
+    @property
+    def algorithm(self) -> HasState: ...  # evaluation copies it, or its networks (`HasNetworks`)
     def step(self, env_steps: int) -> StepResult: ...  # `env_steps` before this step
     def replay_metrics(self) -> dict[str, float]: ...  # called once for each row of train.csv
     def close(self) -> None: ...

@@ -4,31 +4,36 @@ effect in a run.
 This module imports only the standard library, like the configuration itself.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
-    ClassVar,
     Literal,
     NamedTuple,
     Protocol,
+    TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
+    runtime_checkable,
 )
 
 from cclf.errors import ConfigError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
 _MAX_TEXT_CHARACTERS = 60
-
-
-class Dataclass(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
 class Range(NamedTuple):
@@ -82,59 +87,59 @@ ZeroOrMore = Annotated[float, Range(0)]
 
 
 @cache
-def field_types(config: type[Dataclass]) -> dict[str, Any]:
+def field_types(config: type[DataclassInstance]) -> dict[str, Any]:
     """The type of each field of a dataclass, with its range."""
     hints = get_type_hints(config, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(config)}
 
 
-def type_error(value: Any, kind: Any) -> str:
+def type_error(value: object, kind: object) -> str:
     """Why `value` does not fit a field of this type, to follow `name=value` in a message; empty if
     it fits.
 
     >>> type_error(1.5, Fraction), type_error(True, StepCount), type_error(64, PositiveInt)
     ('must lie in [0, 1]', 'must be a whole number', '')
     """
-    origin = get_origin(kind)
+    origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        base, *annotations = get_args(kind)
-        ranges = [each for each in annotations if isinstance(each, Range)]
-        errors = [type_error(value, base)]
-        if not errors[0]:
-            errors += [each.error(value) for each in ranges if not each.contains(value)]
-        return next(filter(None, errors), "")
+        error = type_error(value, parts[0])
+        if error or not isinstance(value, (int, float)):
+            return error
+        ranges = [part for part in parts if isinstance(part, Range)]
+        return next((each.error(value) for each in ranges if not each.contains(value)), "")
     if origin is Literal:
-        choices = get_args(kind)
-        fits = any(type(value) is type(choice) and value == choice for choice in choices)
-        return "" if fits else f"must be one of {', '.join(map(str, choices))}"
+        fits = any(type(value) is type(choice) and value == choice for choice in parts)
+        return "" if fits else f"must be one of {', '.join(map(str, parts))}"
     if origin in (Union, UnionType):
-        kinds = [each for each in get_args(kind) if each is not NoneType or value is None]
+        kinds = [each for each in parts if each is not NoneType or value is None]
         return min((type_error(value, each) for each in kinds), key=len)
+    if isinstance(kind, TypeVar):
+        return type_error(value, kind.__bound__)
     if kind is Any:
         return ""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind is int:
-        return "" if is_number and isinstance(value, int) else "must be a whole number"
-    if kind is float:
-        return "" if is_number else "must be a number"
-    if kind is bool:
-        return "" if isinstance(value, bool) else "must be true or false"
-    return "" if isinstance(value, kind) else f"must be {'text' if kind is str else kind.__name__}"
+    assert isinstance(kind, type), f"a field of type {kind} cannot be validated"
+    if kind is int or kind is float:
+        is_number = isinstance(value, int if kind is int else (int, float))
+        fits = is_number and not isinstance(value, bool)
+        return "" if fits else f"must be a {'whole ' if kind is int else ''}number"
+    description = {bool: "true or false", str: "text"}.get(kind, kind.__name__)
+    return "" if isinstance(value, kind) else f"must be {description}"
 
 
-def validate_value(name: str, value: object, kind: Any) -> None:
+def validate_value(name: str, value: object, kind: object) -> None:
+    """Raise ConfigError unless `value` fits this type."""
     if error := type_error(value, kind):
         raise ConfigError(f"{name}={short_text(value)} {error}")
 
 
-def validate_fields(config: Dataclass) -> None:
+def validate_fields(config: DataclassInstance) -> None:
     """Raise ConfigError unless every field has a value of its type and range, wherever it came
     from: a command line, a file or Python."""
     for name, kind in field_types(type(config)).items():
         validate_value(name, getattr(config, name), kind)
 
 
-def validate_options(options: Dataclass) -> None:
+def validate_options(options: DataclassInstance) -> None:
     """Raise ConfigError if a number of a command line is out of range, or if an option that takes
     several values, and has some by default, is given none."""
     for field in dataclasses.fields(options):
@@ -148,7 +153,7 @@ def validate_options(options: Dataclass) -> None:
                 raise ConfigError(f"{option} {short_text(each)} {error}")
 
 
-def _range_error(value: object, kind: Any) -> str:
+def _range_error(value: object, kind: object) -> str:
     has_range = get_origin(kind) is Annotated and any(isinstance(a, Range) for a in get_args(kind))
     return type_error(value, kind) if has_range else ""
 
@@ -167,19 +172,31 @@ def short_text(value: object) -> str:
     return text if len(text) <= _MAX_TEXT_CHARACTERS else shortened
 
 
-def to_python_number(value: Any) -> Any:
+@runtime_checkable
+class _Array(Protocol):
+    """An array of NumPy or a tensor of PyTorch, neither of which is imported here."""
+
+    @property
+    def shape(self) -> object: ...
+    @property
+    def dtype(self) -> object: ...
+    def item(self) -> object: ...
+
+
+def to_python_number(value: T) -> T:
     """A NumPy or PyTorch scalar as a Python number; other values unchanged."""
-    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "dtype")
-    return value.item() if is_scalar and hasattr(value, "item") else value
+    if isinstance(value, _Array) and value.shape == ():
+        return cast("T", value.item())
+    return value
 
 
 def names(text: str) -> frozenset[str]:
-    """Field names, separated by white space."""
+    """Field names separated by white space, as a set."""
     return frozenset(text.split())
 
 
-# A rule gets the values that decide what a run learns, by field name. It returns why an option has
-# no effect in that run, to follow `conflicts with` in a message, or "" if the option has an effect.
+# A rule takes the values of the fields that affect learning, by field name. It returns why an option
+# has no effect in that run, to follow `conflicts with` in a message, or "" if it has one.
 Values = Mapping[str, Any]
 Rule = Callable[[Values], str]
 
@@ -205,12 +222,12 @@ def always_inactive(reason: str) -> Rule:
 
 
 def all_of(*rules: Rule) -> Rule:
-    """Active if every rule says so; the first conflict is named."""
+    """The option has an effect if every rule allows it; the message names the first conflict."""
     return lambda values: next(filter(None, (rule(values) for rule in rules)), "")
 
 
 def any_of(*rules: Rule) -> Rule:
-    """Active if at least one rule says so."""
+    """The option has an effect if at least one rule allows it; the message names all conflicts."""
 
     def rule(values: Values) -> str:
         conflicts = [each(values) for each in rules]
@@ -233,6 +250,4 @@ METHOD_RULES: dict[str, Rule] = {  # for the fields of `MethodConfig`, whatever 
         requires("reward"),
     ),
 }
-GRID_ONLY = always_inactive(
-    "pixels, of which no two observations are the same: it is made for grids"
-)
+GRID_ONLY = always_inactive("pixels, where no two observations are equal: it is made for grids")

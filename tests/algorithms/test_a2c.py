@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cclf import equations, presets
-from cclf.algorithms.a2c import a2c, learner
+from cclf.algorithms.a2c import a2c
 from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalized_advantage
 from cclf.algorithms.a2c.networks import GridPolicy, grid_windows
 from cclf.algorithms.a2c.presets import METHODS as A2C_METHODS
@@ -34,9 +34,7 @@ def make_rollout(seed: int = 0, distinct: int = 12) -> Rollout:
 
 def make_a2c(method: str = "a2c", seed: int = 1, **overrides: Any) -> A2C:
     config = presets.resolve("minigrid/DoorKey-6x6", method, seed=seed)
-    return learner.make_a2c(
-        replace(config, algorithm=replace(config.algorithm, **overrides)), ACTIONS
-    )
+    return A2C(replace(config, algorithm=replace(config.algorithm, **overrides)), ACTIONS)
 
 
 def parameters(a2c: A2C) -> dict[str, Tensor]:

@@ -11,13 +11,13 @@ from torch import Tensor
 import drqv2_inputs as golden
 import reference_drqv2
 from cclf import presets
-from cclf.algorithms.common import pixel_inspection
+from cclf.algorithms.common import inspection
 from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
-from cclf.algorithms.drqv2 import inspect
+from cclf.algorithms.drqv2 import ALGORITHM
 from cclf.algorithms.drqv2 import presets as drqv2_presets
 from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
 from cclf.algorithms.drqv2.equations import noise_std
-from cclf.algorithms.drqv2.learner import make_drqv2
+from cclf.algorithms.drqv2.inspect import inspection_adapter
 from cclf.algorithms.registry import algorithms, make_learner
 from cclf.cli import main
 from cclf.data.replay import Replay
@@ -38,7 +38,7 @@ def golden_agent(dtype: torch.dtype) -> DrQv2:
     config = presets.resolve("dmc/cartpole-swingup", "drq-v2", base_name="drqv2")
     sizes = {"feature_dim": golden.FEATURE_DIM, "hidden_dim": golden.HIDDEN_DIM}
     config = dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, **sizes))
-    agent = make_drqv2(config, golden.ACTION_DIM, CPU)
+    agent = DrQv2(config, golden.ACTION_DIM, CPU)
     agent.networks.to(dtype)
     for name, parameter in golden_parameters(agent).items():
         value = golden.fill(name, golden.shapes()[name], dtype)
@@ -160,7 +160,7 @@ def test_returns_of_several_steps_are_those_of_the_authors(n_steps, ending):
 
 def small_agent(method: str, seed: int = 1, **settings) -> DrQv2:
     config = tiny_config("toy/reach", method, base="drqv2", seed=seed, algorithm=settings)
-    return make_drqv2(config, ACTIONS, CPU)
+    return DrQv2(config, ACTIONS, CPU)
 
 
 def small_batch(seed: int) -> Batch:
@@ -301,8 +301,8 @@ def test_acting_has_more_noise_early_and_evaluation_none():
 @pytest.mark.parametrize("method", ["drq-v2", "drq-v2+cclf"])
 def test_bfloat16_makes_nearly_the_same_step(method):
     config = tiny_config("toy/reach", method, base="drqv2")
-    plain = make_drqv2(config, ACTIONS, CPU)
-    fast = make_drqv2(config, ACTIONS, CPU, make_kernels("bf16"))
+    plain = DrQv2(config, ACTIONS, CPU)
+    fast = DrQv2(config, ACTIONS, CPU, make_kernels("bf16"))
     before = torch.cat([p.detach().flatten() for p in plain.networks.parameters()])
     batch = Batch(*(x.float() if x.is_floating_point() else x for x in small_batch(0)))
     noise = plain.draw_noise(BATCH, *(torch.Generator().manual_seed(s) for s in (1, 2)))
@@ -319,12 +319,10 @@ def test_the_gallery_sees_what_an_update_sees(tmp_path):
     with run_folder.create_run_folder(config, tmp_path) as folder:
         run(config, folder)
     saved = checkpoint.load(folder / "checkpoint")["learner"]
-    agent, replay = inspect.load(config, saved, CPU)
+    agent, replay = ALGORITHM.load_for_inspection(config, saved, CPU)
     batch = replay.sample(BATCH, torch.Generator().manual_seed(0))
     now = torch.tensor(60.0, dtype=torch.float64)
-    _, shown = pixel_inspection.appraise(
-        inspect.inspection_adapter(agent), batch, Generators(1, CPU, CPU), now
-    )
+    _, shown = inspection.appraise(inspection_adapter(agent), batch, Generators(1, CPU, CPU), now)
     streams = Generators(1, CPU, CPU)
     noise = agent.draw_noise(BATCH, streams["augment"], streams["policy"])
     agent.networks.double()

@@ -277,7 +277,9 @@ def test_a_failed_run_leaves_the_batch_and_can_resume_later(tmp_path, undisturbe
     assert_same_end(tmp_path, undisturbed, (2,))
     code, stdout, err = train(tmp_path)
     assert (code, stdout.split()) == (1, [str(folder(tmp_path, 2))]), err
-    assert f"warning: left out: this run failed before, see {folder(tmp_path) / 'failure'}" in err
+    assert (
+        f"warning: run skipped: this run failed before, see {folder(tmp_path) / 'failure'}" in err
+    )
     shutil.rmtree(folder(tmp_path) / "failure")
     code, _, err = train(tmp_path)
     assert code == 0, err

@@ -46,9 +46,7 @@ def run_both(folders, happened=lambda: False, configs=CONFIGS):
             log = RunLog(
                 folder, learner.metric_names, (), training.env_steps, training.evaluation_due
             )
-            prepared.append(
-                (ActiveRun(training, log, Progress(config.run.env_steps, 0, 0, quiet=True)), agent)
-            )
+            prepared.append((ActiveRun(training, log, Progress(config.run.env_steps, 0, 0)), agent))
     failed = train_loop([run for run, _ in prepared], StopWhen(happened))
     for run, agent in prepared:
         run.log.close()

@@ -16,7 +16,6 @@ import golden_inputs as golden
 import reference_sac
 from cclf import equations
 from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
-from cclf.algorithms.sac import learner
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss, make_kernels
 from cclf.config import Config, Precision
@@ -52,7 +51,7 @@ def tiny(method: str, profile: str = "released", **overrides: Any) -> Config:
 
 
 def make_sac(method: str, profile: str = "released", **overrides: Any) -> SAC:
-    return learner.make_sac(tiny(method, profile, **overrides), ACTIONS, CPU)
+    return SAC(tiny(method, profile, **overrides), ACTIONS, CPU)
 
 
 def make_batch(seed: int = 0) -> Batch:
@@ -163,7 +162,7 @@ def make_golden_sac(precision: str) -> SAC:
         ),
     )
     assert config.env.action_repeat == golden.ACTION_REPEAT
-    sac = learner.make_sac(config, golden.ACTION_DIM, CPU)
+    sac = SAC(config, golden.ACTION_DIM, CPU)
     if precision == "float64":
         to_double(sac)
         for maximum in (sac.framework.reward_max, sac.framework.bonus_max):
@@ -381,7 +380,7 @@ def test_with_every_piece_off_the_appraisal_gives_textbook_sac_bit_for_bit(
     method: str, run: Update
 ) -> None:
     config = tiny(method)
-    ours = learner.make_sac(config, ACTIONS, CPU)
+    ours = SAC(config, ACTIONS, CPU)
     textbook = Textbook(ours, config)
     start = snapshot(ours)
     for number in range(4):
@@ -677,9 +676,7 @@ def test_the_compiled_update_is_the_same(
     number on the CPU back."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     lean = make_sac(method, precision=precision)
-    fast = learner.make_sac(
-        tiny(method, precision=precision), ACTIONS, CPU, make_kernels(precision, compiled)
-    )
+    fast = SAC(tiny(method, precision=precision), ACTIONS, CPU, make_kernels(precision, compiled))
     for number in range(3):
         batch, noise = make_batch(number), draw_noise(lean, number)
         one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)
@@ -723,7 +720,7 @@ def test_a_loaded_state_goes_on_exactly(method: str) -> None:
     for number in range(3):
         update(sac, number)
     state = copy.deepcopy(sac.state_dict())
-    fresh = learner.make_sac(dataclasses.replace(tiny(method), seed=99), ACTIONS, CPU)
+    fresh = SAC(dataclasses.replace(tiny(method), seed=99), ACTIONS, CPU)
     assert not torch.equal(fresh.critic.q1[0].weight, sac.critic.q1[0].weight)
     fresh.load_state_dict(state)
     for number in range(3, 6):

@@ -11,13 +11,12 @@ from test_sac import to_double as doubled
 from torch import nn
 
 import reference_sac
-from cclf.algorithms.sac import learner
 from cclf.algorithms.sac.observations import StateEncoder
 from cclf.algorithms.sac.presets import METHODS
-from cclf.algorithms.sac.sac import make_kernels
+from cclf.algorithms.sac.sac import SAC, make_kernels
 from cclf.data.augmentations import lazy_noise, lazy_noise_pairs
 from cclf.errors import ConfigError
-from cclf.presets import reject_inactive_options, resolve, sizes_below
+from cclf.presets import reject_inactive_options, resolve
 from cclf.training.cuda_graphs import compiled
 from cclf.types import EnvSpec
 
@@ -33,7 +32,7 @@ def tiny(method, **settings):
 
 
 def make_sac(method, **settings):
-    return learner.make_sac(tiny(method, **settings), ACTIONS, CPU, state_dim=NUMBERS)
+    return SAC(tiny(method, **settings), ACTIONS, CPU, state_dim=NUMBERS)
 
 
 def make_state_batch(number=0):
@@ -76,7 +75,7 @@ def test_there_is_no_convolution_and_actor_and_critic_share_the_layer():
     stacked = dataclasses.replace(
         tiny("cclf"), env=dataclasses.replace(tiny("cclf").env, frame_stack=4)
     )
-    wide = learner.make_sac(stacked, ACTIONS, CPU, state_dim=NUMBERS)
+    wide = SAC(stacked, ACTIONS, CPU, state_dim=NUMBERS)
     assert wide.critic.encoder.convolutions.fc.in_features == 4 * NUMBERS
 
 
@@ -111,7 +110,7 @@ def test_what_acts_sees_state_as_it_is():
     """Neither evaluation nor collection adds noise, in the paper's profile neither."""
     for profile in ("released", "paper"):
         config = resolve(PENDULUM, "cclf", profile=profile, observe="state")
-        sac = learner.make_sac(config, ACTIONS, CPU, state_dim=NUMBERS)
+        sac = SAC(config, ACTIONS, CPU, state_dim=NUMBERS)
         state = make_state_batch().observation[:2]
         layer = sac.critic.encoder.convolutions
         mean = sac.actor(layer(state), torch.zeros(2, ACTIONS)).mean_action
@@ -191,8 +190,6 @@ def test_a_smaller_size_changes_what_acts():
     small = resolve(PENDULUM, "cclf", size="small", observe="state")
     defaults = resolve(PENDULUM, "cclf", observe="state")
     assert small.algorithm.batch_size < defaults.algorithm.batch_size
-    assert sizes_below(defaults) == ["small"]
-    assert sizes_below(small) == []
 
 
 @pytest.mark.slow
@@ -200,7 +197,7 @@ def test_the_compiled_update_is_the_same(monkeypatch, capsys):
     """As on a GPU, with PyTorch's own kernels."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     lean, compute = make_sac("cclf"), make_kernels("fp32", compiled)
-    fast = learner.make_sac(tiny("cclf"), ACTIONS, CPU, compute, NUMBERS)
+    fast = SAC(tiny("cclf"), ACTIONS, CPU, compute, NUMBERS)
     for number in range(3):
         batch, noise = make_state_batch(number), draw_noise(lean, number)
         one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)

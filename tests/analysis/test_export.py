@@ -20,7 +20,7 @@ from safetensors.torch import save
 
 from cclf import __version__, export, load, model_card
 from cclf.algorithms.a2c.networks import grid_windows
-from cclf.algorithms.sac import export as room
+from cclf.algorithms.sac import sac
 from cclf.analysis import share
 from cclf.cli import main
 from cclf.commands.train import train_config
@@ -132,24 +132,24 @@ def test_onnx_answers_as_the_policy_does(folders, tmp_path, name):
     assert json.loads(properties["cclf"]) == json.loads(json.dumps(done.metadata))
 
 
-class WrongByALittle(room.PixelPolicy):
+class WrongByALittle(sac.GreedyPolicy):
     def forward(self, frames):
         return super().forward(frames) + 2e-4
 
 
-class NotANumber(room.PixelPolicy):
+class NotANumber(sac.GreedyPolicy):
     def forward(self, frames):
         return super().forward(frames) * float("nan")
 
 
-class FixedBatch(room.PixelPolicy):
+class FixedBatch(sac.GreedyPolicy):
     def forward(self, frames):
         return super().forward(frames)[:1].expand(frames.shape[0], -1)
 
 
 @pytest.mark.parametrize("wrong", [WrongByALittle, NotANumber, FixedBatch])
 def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, monkeypatch, wrong):
-    monkeypatch.setattr(room, "PixelPolicy", wrong)
+    monkeypatch.setattr(sac, "GreedyPolicy", wrong)
     (tmp_path / "policy.pt").write_text("the one before")
     with pytest.raises(ConfigError, match="no file is left"):
         export.export(folders["sac"], tmp_path / "policy.pt")

@@ -77,7 +77,7 @@ def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, s
     undisturbed = train(config, tmp_path / "undisturbed", *words)
 
     def kill(self, over, *_):
-        if over.clocks["env_steps"] == 36:
+        if over.counters.env_steps == 36:
             raise Killed
         return write(self, over, *_)
 

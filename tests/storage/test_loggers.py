@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+import rainbow_inputs
 from cclf.errors import ConfigError
 from cclf.storage.loggers import TRACKER_FILE, hyperparameters, make_loggers
 from cclf.storage.run_log import RunLog
@@ -239,7 +240,7 @@ def test_a_tracker_whose_package_is_missing_is_one_line(tmp_path, monkeypatch, t
 
 
 def test_seeds_of_one_process_are_tracked_apart_and_only_folders_are_printed(tmp_path, stand):
-    config = tiny_config(tracker="trackio", env_steps=30)
+    config = rainbow_inputs.tiny_cclf(tracker="trackio", env_steps=30, log_every_agent_steps=10)
     words = ["train", *tiny_options(config), "--with-seeds", "2", "--out", tmp_path]
     code, out, err = cclf(*words)
     assert code == 0, err

@@ -225,10 +225,13 @@ def resume(config, folder, _tmp):
     with run_folder.create_run_folder(config, folder.parents[3]) as own:
         training, learner, agent = make_training(config, own, CPU)
         try:
-            assert training.resume()
+            training.resume()
+            assert training.resumed
             if not training.finished:
                 said = checkpoint.load(own / "checkpoint")
-                tables = {name: {**known._asdict()} for name, known in training.known_rows.items()}
+                tables = {
+                    name: {**known._asdict()} for name, known in training.table_records.items()
+                }
                 assert tables == said.pop("tables", {}), "silently other tables"
                 loaded = flat(training.state_dict())
                 assert loaded.keys() == flat(said).keys(), (

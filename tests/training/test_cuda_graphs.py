@@ -88,23 +88,18 @@ def test_compiled_function_raises_its_own_errors(monkeypatch: pytest.MonkeyPatch
 def test_update_that_cannot_be_captured_runs_without_a_graph(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = {"updates": 0}
+    made = cuda_graphs.UpdateCount()
 
     def update() -> dict[str, torch.Tensor]:
-        made["updates"] += 1
-        return {"loss": torch.tensor(float(made["updates"]))}
-
-    def count(value: int | None = None) -> int:
-        if value is not None:
-            made["updates"] = value
-        return made["updates"]
+        made.updates += 1
+        return {"loss": torch.tensor(float(made.updates))}
 
     def refuse(_):
         update()  # the Python code runs while a graph is captured
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(cuda_graphs.GraphedUpdate, "_capture", refuse)
-    graphed = cuda_graphs.GraphedUpdate(update, 2, count, [])
+    graphed = cuda_graphs.GraphedUpdate(update, 2, made, [])
     values = [float(graphed()["loss"]) for _ in range(8)]
     assert values == [1, 2, 3, 4, 5, 6, 7, 8]
     assert capsys.readouterr().err.count("going on without CUDA graphs") == 1
@@ -149,8 +144,9 @@ from cclf.training.cuda_graphs import compiled
 from tiny_runs import run, tiny_config
 
 base, method, folder = sys.argv[1:]
-learner = importlib.import_module(f"cclf.algorithms.{base}.learner")
-learner.kernels_for_config = lambda config, device, make_kernels: make_kernels("bf16", compiled)
+algorithm = importlib.import_module(f"cclf.algorithms.{base}.{base}")
+make_kernels = algorithm.make_kernels
+algorithm.make_kernels = lambda precision, compiler: make_kernels("bf16", compiled)
 sizes = {"precision": "bf16"}
 run(tiny_config("toy/reach-1d", method, base=base, algorithm=sizes, env_steps=24), Path(folder))
 found = counters["aot_autograd"]

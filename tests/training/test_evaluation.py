@@ -7,13 +7,13 @@ import torch
 from cclf.algorithms.registry import make_learner
 from cclf.training.evaluation import (
     Evaluation,
-    _is_whole_mp4,
+    _is_complete_mp4,
     evaluate,
     evaluate_vector,
     wait_for_evaluation,
     write_video,
 )
-from cclf.training.workers import LocalEnvs
+from cclf.training.workers import LocalPool
 from cclf.types import EnvSpec, EnvStep, VectorStep
 from tiny_runs import CPU, differing, make_training, rows, run, tables, tiny_config
 
@@ -66,7 +66,7 @@ class Watcher:
 def test_one_episode_per_seed_with_stacks_and_sums():
     env, policy = Clock(), Watcher()
     result = wait_for_evaluation(
-        evaluate(LocalEnvs([env]), policy, [10, 21, 32], frame_stack=3, device=CPU)
+        evaluate(LocalPool([env]), policy, [10, 21, 32], frame_stack=3, device=CPU)
     )
     assert policy.seen == [
         *([10, 10, 10], [10, 10, 11], [10, 11, 12]),  # 10 % 3 + 2 = 3 steps, terminated
@@ -82,7 +82,7 @@ def test_one_episode_per_seed_with_stacks_and_sums():
 
 def test_pictures_are_of_the_first_episode_alone():
     result = wait_for_evaluation(
-        evaluate(LocalEnvs([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True)
+        evaluate(LocalPool([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True)
     )
     assert [picture[0, 0, 0] for picture in result.pictures] == [10, 11, 12]
 
@@ -155,9 +155,9 @@ def test_video_that_was_cut_is_not_whole(tmp_path):
     data = path.read_bytes()
     for size_bytes in range(0, len(data), 13):
         path.write_bytes(data[:size_bytes])
-        assert not _is_whole_mp4(path), size_bytes
+        assert not _is_complete_mp4(path), size_bytes
     path.write_bytes(data)
-    assert _is_whole_mp4(path)
+    assert _is_complete_mp4(path)
     assert [file.name for file in tmp_path.iterdir()] == ["episode.mp4"]
 
 

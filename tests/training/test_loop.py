@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.algorithms.common import pixel_learner
+from cclf.algorithms.common import agent
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
 from cclf.storage.run_log import RunLog
@@ -70,7 +70,7 @@ def test_metric_that_is_not_declared_is_an_error_at_the_first_update(tmp_path):
         learner.algorithm.update = with_metric
 
     with pytest.raises(
-        ConfigError, match=r"gives? the metrics \['forgotten'\], which its metric_names"
+        ConfigError, match=r"return the metrics \['forgotten'\], which its metric_names"
     ):
         run(tiny_config(), tmp_path, prepare=forget)
 
@@ -205,7 +205,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
         "dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pixel_learner, "evaluate", mean)  # it would render 250 frames
+        patch.setattr(agent, "evaluate", mean)  # it would render 250 frames
         whole, parts = undisturbed_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
@@ -296,7 +296,7 @@ def test_evaluation_between_turns_finds_what_evaluation_at_once_does(tmp_path, m
     monkeypatch.setattr(loop, "poll", lambda *given: rounds.append(given) or one_round(*given))
     at_once, _ = run(config, tmp_path / "at once")
     assert rounds == []
-    monkeypatch.setattr(pixel_learner, "evaluates_between_steps", lambda *_: True)
+    monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
     between, finished = run(config, tmp_path / "between")
     assert finished
     assert len(rounds) > 40, "a round of the evaluation after a turn of the training"

@@ -1,5 +1,5 @@
-"""Environments in other processes: the same numbers as in this one, and no fault of theirs is
-waited for without end."""
+"""Pools of objects in worker processes: the same results as in this process, and no fault of a
+worker blocks the parent."""
 
 import json
 import mmap
@@ -17,19 +17,20 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.algorithms.common import pixel_learner
-from cclf.algorithms.common.pixel_learner import num_eval_workers
+from cclf.algorithms.common import agent
+from cclf.algorithms.common.agent import num_eval_workers
 from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
 from cclf.storage import checkpoint
 from cclf.training import loop
 from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_evaluation
-from cclf.training.workers import WORKER_LOST, EnvWorkers, LocalEnvs, anonymous_file
+from cclf.training.workers import LocalPool, WorkerLostError, WorkerPool, anonymous_file
+from cclf.types import Env
 from faulty_envs import Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
 CONFIG = tiny_config()
 SEEDS = [11, 22, 33]
@@ -38,15 +39,11 @@ SECONDS = 1.0
 
 @pytest.fixture
 def pool_of():
-    """Pools that are closed when the test ends, however it does."""
+    """Makes pools that are closed when the test ends."""
     pools = []
 
-    def make(*makes, workers=None, **options):
-        pools.append(
-            EnvWorkers(
-                makes, workers or len(makes), "toy/faulty", **{"timeout_seconds": SECONDS} | options
-            )
-        )
+    def make(*factories, **options):
+        pools.append(WorkerPool(factories, "toy/faulty", **{"timeout_seconds": SECONDS} | options))
         return pools[-1]
 
     yield make
@@ -54,20 +51,12 @@ def pool_of():
         pool.close()
 
 
-def answers(pool, count):
-    found = []
-    while len(found) < count:
-        found += pool.receive()
-        wait(pool.busy(), timeout=0.05)
-    return found
-
-
 def processes(pool):
     return [worker.process.pid for worker in pool._workers]
 
 
 def gone(pid):
-    """Whether it ended, reaped or not."""
+    """Whether the process ended, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -75,130 +64,106 @@ def gone(pid):
 
 
 def wait_until_gone(pids):
-    while not all(gone(pid) for pid in pids):  # the test's own time limit ends a wait in vain
+    while not all(gone(pid) for pid in pids):  # ended by the time limit of the test
         time.sleep(0.02)
 
 
-# --- the same environments, elsewhere
-# --------------------------------------------------------------------------------------
+# --- calls
+# ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_environments_answer_as_they_do_here(pool_of, workers):
-    makes = [partial(make_env, CONFIG, seed) for seed in range(3)]
-    here, there = LocalEnvs([make() for make in makes]), pool_of(*makes, workers=workers)
-    given = {}
-    for pool in (here, there):
-        for env in range(3):
-            pool.send(env, "reset")
-            pool.send(env, "step", np.full(1, 0.5, np.float32))
-            pool.send(env, "state_dict")
-            pool.send(env, "picture")
-            pool.send(env, "step", np.full(1, -0.25, np.float32))
-        found = answers(pool, 15)
-        given[pool] = {
-            env: [(command, value) for number, command, value in found if number == env]
+def test_workers_return_what_local_objects_return(pool_of):
+    factories = [partial(make_env, CONFIG, seed) for seed in range(3)]
+    local, pool = LocalPool([make() for make in factories]), pool_of(*factories)
+
+    def results(pool):
+        return [
+            pool.wait(
+                [
+                    pool.submit(env, Env.reset),
+                    pool.submit(env, Env.step, np.full(1, 0.5, np.float32)),
+                    pool.submit(env, Env.state_dict),
+                    pool.submit(env, Env.picture),
+                    pool.submit(env, Env.step, np.full(1, -0.25, np.float32)),
+                ]
+            )
             for env in range(3)
-        }
-    assert len(set(processes(there))) == workers
-    for env in range(3):
-        assert [command for command, _ in given[there][env]] == [
-            "reset",
-            "step",
-            "state_dict",
-            "picture",
-            "step",
         ]
-        for (_, ours), (_, theirs) in zip(given[here][env], given[there][env], strict=True):
-            np.testing.assert_equal(theirs, ours)
-    assert given[there][0][0][1].tobytes() != given[there][1][0][1].tobytes(), (
-        "each has its own seed"
-    )
+
+    ours, theirs = results(local), results(pool)
+    np.testing.assert_equal(theirs, ours)
+    assert len(set(processes(pool))) == 3
+    assert theirs[0][0].tobytes() != theirs[1][0].tobytes(), "each environment has its own seed"
 
 
-@pytest.mark.parametrize("place", ["here", "there"])
-def test_a_ring_asks_and_answers_in_shared_memory(pool_of, place):
+def test_results_arrive_in_the_order_of_the_calls(pool_of):
+    pool = pool_of(partial(make_env, CONFIG, 1))
+    calls = [pool.submit(0, Env.reset, seed) for seed in (5, 6, 5)]
+    assert pool.connections()
+    while not calls[-1].done:
+        assert [call.done for call in calls] == sorted((call.done for call in calls), reverse=True)
+        pool.poll()
+        wait(pool.connections(), timeout=0.05)
+    first, second, third = (call.result() for call in calls)
+    assert np.array_equal(first, third)
+    assert not np.array_equal(first, second)
+    assert not pool.connections()
+
+
+@pytest.mark.parametrize("place", ["local", "worker"])
+def test_notify_calls_with_arguments_and_results_in_shared_memory(pool_of, place):
     with anonymous_file() as file:
         file.truncate(24)
-        pool = LocalEnvs([Adder()]) if place == "here" else pool_of(Adder, shared=[file.fileno()])
+        pool = LocalPool([Adder()]) if place == "local" else pool_of(Adder, shared=[file.fileno()])
         numbers = np.frombuffer(mmap.mmap(file.fileno(), 24), np.int64)
-        pool.send(0, "map", file.fileno())
-        assert [answer.command for answer in answers(pool, 1)] == ["map"]
+        pool.wait([pool.submit(0, Adder.attach, file.fileno())])
         for first, second in ((3, 4), (-5, 1)):
             numbers[:2] = first, second
-            pool.ring(0)
-            (answer,) = answers(pool, 1)
-            assert answer[:2] == (0, "ring")
-            assert place == "here" or answer.value is None, "nothing but the ring is sent"
+            (result,) = pool.wait([pool.notify(0)])
+            assert place == "local" or result is None, "the result is not sent"
             assert numbers[2] == first + second
-        # between rings a word is understood as ever
-        pool.send(0, "ring")
-        assert [answer.value for answer in answers(pool, 1)] == ["not sent"]
+        assert pool.wait([pool.submit(0, Adder.total)]) == [-4], "between notifications"
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [("crash", "ended with exit code 3"), ("kill", "killed by signal 9"), ("hang", "(in hang")],
 )
-def test_a_ring_that_goes_wrong_is_told_as_any_call(pool_of, fault, said):
-    pool = pool_of(partial(Faulty, fault, "ring", at_call=2))
-    pool.ring(0)
-    assert [answer.command for answer in answers(pool, 1)] == ["ring"]
-    pool.ring(0)
-    (answer,) = answers(pool, 1)
-    assert answer.command == WORKER_LOST
-    assert said in answer.value
+def test_worker_lost_during_notify_is_reported_as_for_any_call(pool_of, fault, message):
+    pool = pool_of(partial(Faulty, fault, "notify", at_call=2))
+    pool.wait([pool.notify(0)])
+    with pytest.raises(WorkerLostError) as caught:
+        pool.wait([pool.notify(0)])
+    assert message in str(caught.value)
 
 
-def test_what_is_raised_by_a_ring_is_raised_here(pool_of):
-    pool = pool_of(partial(Faulty, "raise", "ring"))
-    pool.ring(0)
+def test_error_during_notify_is_raised_in_the_parent(pool_of):
+    pool = pool_of(partial(Faulty, "raise", "notify"))
     with pytest.raises(WorkerError, match="the environment raised RuntimeError: a joint broke"):
-        answers(pool, 1)
+        pool.wait([pool.notify(0)])
 
 
-def test_a_worker_of_several_environments_cannot_be_rung(pool_of):
-    pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2, workers=1)
-    with pytest.raises(AssertionError, match="a ring names no environment"):
-        pool.ring(0)
-
-
-def test_an_environment_takes_up_where_another_stood(pool_of):
+def test_environment_continues_from_the_state_of_another(pool_of):
     pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2)
-    pool.send(0, "reset", 5)
-    pool.send(0, "state_dict")
-    (_, _, frame), (_, _, state) = answers(pool, 2)
-    pool.send(1, "load_state_dict", state)
-    for env in (0, 1):
-        pool.send(env, "step", np.ones(1, np.float32))
-    found = {(env, command): value for env, command, value in answers(pool, 3)}
-    np.testing.assert_equal(found[0, "step"], found[1, "step"])
-    assert not np.array_equal(found[0, "step"].frame, frame)
+    frame, state = pool.wait([pool.submit(0, Env.reset, 5), pool.submit(0, Env.state_dict)])
+    pool.wait([pool.submit(1, Env.load_state_dict, state)])
+    action = np.ones(1, np.float32)
+    first, second = pool.wait([pool.submit(env, Env.step, action) for env in (0, 1)])
+    np.testing.assert_equal(first, second)
+    assert not np.array_equal(first.frame, frame)
 
 
-def test_a_worker_never_imports_torch(pool_of):
+def test_worker_does_not_import_torch(pool_of):
     pool = pool_of(partial(Faulty, "none", "nowhere"))
-    pool.send(0, "modules")
-    modules = answers(pool, 1)[0].value
+    (modules,) = pool.wait([pool.submit(0, Faulty.modules)])
     assert "numpy" in modules
     assert "torch" not in modules
 
 
-def test_a_worker_starts_when_it_is_first_asked(pool_of):
+def test_worker_starts_at_its_first_call(pool_of):
     pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2)
-    pool.send(1, "reset", 5)
-    answers(pool, 1)
+    pool.wait([pool.submit(1, Env.reset, 5)])
     assert [worker.process is None for worker in pool._workers] == [True, False]
-
-
-def test_answers_to_what_is_forgotten_do_not_come(pool_of):
-    pool = pool_of(partial(make_env, CONFIG, 1))
-    for _ in range(3):
-        pool.send(0, "reset", 5)
-    pool.forget()
-    pool.send(0, "step", np.ones(1, np.float32))
-    assert [answer.command for answer in answers(pool, 1)] == ["step"]
-    assert not pool.busy()
 
 
 # --- evaluation
@@ -212,11 +177,11 @@ def evaluated(pool, record=False):
 
 @pytest.fixture(scope="module")
 def expected():
-    return evaluated(LocalEnvs([make_env(CONFIG, 0)]), record=True)
+    return evaluated(LocalPool([make_env(CONFIG, 0)]), record=True)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_the_number_of_workers_changes_no_return_by_a_bit(pool_of, expected, workers):
+def test_returns_do_not_depend_on_the_number_of_workers(pool_of, expected, workers):
     result = evaluated(pool_of(*[partial(make_env, CONFIG, 0)] * workers), record=True)
     assert result.returns == expected.returns
     assert len(set(expected.returns)) == 3
@@ -225,10 +190,10 @@ def test_the_number_of_workers_changes_no_return_by_a_bit(pool_of, expected, wor
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [1, 3])
-def test_on_a_gpu_too(pool_of, workers):
+def test_returns_on_a_gpu_do_not_depend_on_the_number_of_workers(pool_of, workers):
     device = torch.device("cuda")
     policy = make_agent(CONFIG, device).policy
-    pools = LocalEnvs([make_env(CONFIG, 0)]), pool_of(*[partial(make_env, CONFIG, 0)] * workers)
+    pools = LocalPool([make_env(CONFIG, 0)]), pool_of(*[partial(make_env, CONFIG, 0)] * workers)
     here, there = (
         wait_for_evaluation(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, device))
         for pool in pools
@@ -236,7 +201,7 @@ def test_on_a_gpu_too(pool_of, workers):
     assert here.returns == there.returns
 
 
-def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
+def test_evaluation_after_a_stopped_one_is_not_affected(pool_of, expected):
     pool, policy = (
         pool_of(*[partial(make_env, CONFIG, 0)] * 2),
         make_agent(CONFIG, CPU).policy,
@@ -251,24 +216,22 @@ def test_an_evaluation_after_an_abandoned_one_is_its_own(pool_of, expected):
 
 
 @pytest.mark.parametrize(
-    ("device", "asked", "runs", "episodes", "expected"),
+    ("device", "eval_workers", "episodes", "expected"),
     [
-        ("cpu", None, 1, 10, 0),
-        ("cuda", None, 1, 10, 10),
-        ("cuda", None, 1, 20, 16),
-        ("cuda", None, 3, 10, 5),
-        ("cuda", None, 40, 10, 1),
-        ("cuda", 0, 1, 10, 0),
-        ("cpu", 4, 1, 10, 4),
-        ("cpu", 40, 1, 10, 10),
+        ("cpu", None, 10, 0),
+        ("cuda", None, 10, 10),
+        ("cuda", None, 20, 16),
+        ("cuda", 0, 10, 0),
+        ("cpu", 4, 10, 4),
+        ("cpu", 40, 10, 10),
     ],
 )
-def test_how_many_workers_there_are_unless_told(
-    monkeypatch, device, asked, runs, episodes, expected
+def test_num_eval_workers_by_device_and_option(
+    monkeypatch, device, eval_workers, episodes, expected
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    config = tiny_config(eval_workers=asked, eval_episodes=episodes)
-    assert num_eval_workers(config, torch.device(device), runs) == expected
+    config = tiny_config(eval_workers=eval_workers, eval_episodes=episodes)
+    assert num_eval_workers(config, torch.device(device)) == expected
 
 
 # --- faults
@@ -294,47 +257,43 @@ LINES = {
 
 
 @pytest.mark.parametrize(("fault", "place"), LINES)
-def test_an_episode_that_loses_its_worker_ends_as_it_would_have(
-    pool_of, expected, tmp_path, fault, place
+def test_episode_that_loses_its_worker_has_the_same_return(
+    pool_of, expected, tmp_path, monkeypatch, fault, place
 ):
     at_call = 2 if place == "reset" else 30  # in the second episode
     pool = pool_of(partial(Faulty, fault, place, at_call, str(tmp_path / "struck")))
-    lines, original, pids = [], pool.receive, set()
+    lines, pids, original = [], set(), WorkerLostError.__init__
 
-    def receive():
+    def record(self, line):
+        lines.append(line)
+        original(self, line)
+
+    def submit(index, method, /, *args):
+        call = WorkerPool.submit(pool, index, method, *args)
         pids.update(processes(pool))
-        found = original()
-        lines.extend(answer.value for answer in found if answer.command == WORKER_LOST)
-        return found
+        return call
 
-    pool.receive = receive
+    monkeypatch.setattr(WorkerLostError, "__init__", record)
+    monkeypatch.setattr(pool, "submit", submit)
     assert evaluated(pool).returns == expected.returns
     assert (tmp_path / "struck").exists()
-    assert len(lines) == 1
+    assert len(set(lines)) == 1
     assert lines[0].startswith(LINES[fault, place])
     assert len(pids) == 2
     assert [pid for pid in pids if not gone(pid)] == processes(pool)
 
 
-def test_all_environments_of_a_lost_worker_are_lost_and_no_other(pool_of, tmp_path):
-    well, ill = (
-        partial(make_env, CONFIG, 0),
-        partial(Faulty, "crash", "reset", 1, str(tmp_path / "struck")),
-    )
-    pool = pool_of(well, well, ill, workers=2)  # the first worker owns 0 and 2
-    pool.send(2, "reset", 1)
-    pool.send(1, "reset", 1)
-    assert sorted((env, command) for env, command, _ in answers(pool, 3)) == [
-        (0, WORKER_LOST),
-        (1, "reset"),
-        (2, WORKER_LOST),
-    ]
-    pool.send(0, "reset", 1)
-    pool.send(2, "reset", 1)
-    assert [command for _, command, _ in answers(pool, 2)] == ["reset"] * 2
+def test_all_calls_of_a_lost_worker_fail_and_no_others(pool_of, tmp_path):
+    healthy = partial(make_env, CONFIG, 0)
+    pool = pool_of(healthy, partial(Faulty, "crash", "reset", 1, str(tmp_path / "struck")))
+    calls = [pool.submit(index, Env.reset, 1) for index in (1, 0, 1)]
+    while not all(call.done for call in calls):
+        pool.poll(0.05)
+    assert [isinstance(call.error, WorkerLostError) for call in calls] == [True, False, True]
+    assert len(pool.wait([pool.submit(1, Env.reset, 1)])) == 1, "in a new worker"
 
 
-def test_an_episode_that_is_lost_again_and_again_is_reported(pool_of):
+def test_episode_that_loses_four_workers_is_an_error(pool_of):
     pool = pool_of(partial(Faulty, "crash", "step", 5))
     with pytest.raises(
         WorkerError,
@@ -344,7 +303,7 @@ def test_an_episode_that_is_lost_again_and_again_is_reported(pool_of):
     assert "\n" not in str(caught.value)
 
 
-def test_what_an_environment_raises_reaches_the_user(pool_of):
+def test_error_of_an_environment_is_raised_with_its_traceback(pool_of):
     with pytest.raises(WorkerError) as caught:
         evaluated(pool_of(partial(Faulty, "raise", "step", 5)))
     assert (
@@ -355,39 +314,35 @@ def test_what_an_environment_raises_reaches_the_user(pool_of):
     assert "faulty_envs.py" in caught.value.details
 
 
-def test_an_environment_that_cannot_be_made_is_bad_input(pool_of):
+def test_environment_that_cannot_be_made_is_a_config_error(pool_of):
     with pytest.raises(ConfigError, match=r"^unknown toy task 'nonsense'"):
         evaluated(pool_of(partial(make_env, replace(CONFIG, task="toy/nonsense"), 0)))
 
 
 @pytest.mark.slow
-def test_closing_ends_the_workers_also_those_that_hang(pool_of):
+def test_close_ends_all_workers_even_if_they_hang(pool_of):
     pool = pool_of(
         partial(make_env, CONFIG, 0),
         *(partial(Faulty, fault, "close") for fault in ("hang", "crash", "raise", "stop")),
     )
-    for env in range(5):
-        pool.send(env, "reset", 1)
-    answers(pool, 5)
+    pool.wait([pool.submit(env, Env.reset, 1) for env in range(5)])
     pids = processes(pool)
     pool.close()
     assert all(gone(pid) for pid in pids)
 
 
-def test_no_worker_outlives_a_parent_that_is_killed():
+def test_no_worker_outlives_a_killed_parent():
     script = f"""
 import sys, time
+from dataclasses import replace
 from functools import partial
-from cclf.training.workers import EnvWorkers
-from faulty_envs import Faulty, REACH
-pool = EnvWorkers([partial(Faulty, fault, "step") for fault in ("none", "hang")], 2, "toy/faulty", timeout_seconds={SECONDS})
-found = []
-for env in (0, 1):
-    pool.send(env, "process")
-while len(found) < 2:
-    found += pool.receive()
-pool.send(1, "step", 0.0)
-print(*(answer.value for answer in found), flush=True)
+from cclf.training.workers import WorkerPool
+from cclf.types import Env
+from faulty_envs import Faulty
+pool = WorkerPool([partial(Faulty, fault, "step") for fault in ("none", "hang")], "toy/faulty", timeout_seconds={SECONDS})
+pids = pool.wait([pool.submit(env, Faulty.process) for env in (0, 1)])
+pool.submit(1, Env.step, 0.0)
+print(*pids, flush=True)
 time.sleep(600)
 """
     search = os.pathsep.join(sys.path)
@@ -402,17 +357,15 @@ time.sleep(600)
     assert not any(gone(pid) for pid in pids)
     parent.kill()
     parent.communicate()
-    wait_until_gone(pids)  # the idle one at once, the one that hangs when its own watchdog barks
+    wait_until_gone(pids)  # the idle one at once, the other one at its alarm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_signals_are_for_the_parent(pool_of, number):
+def test_worker_ignores_signals(pool_of, number):
     pool = pool_of(partial(Faulty, "none", "nowhere"))
-    pool.send(0, "process")
-    pid = answers(pool, 1)[0].value
+    (pid,) = pool.wait([pool.submit(0, Faulty.process)])
     os.kill(pid, number)
-    pool.send(0, "process")
-    assert answers(pool, 1)[0].value == pid
+    assert pool.wait([pool.submit(0, Faulty.process)]) == [pid]
     assert os.getpgid(pid) != os.getpgid(0), "Ctrl-C goes to a whole group"
 
 
@@ -440,7 +393,9 @@ def test_evaluation_beside_training_changes_nothing(tmp_path, undisturbed, monke
     monkeypatch.setattr(
         loop.TrainingRun,
         "_step_learner",
-        lambda self, *a: turns_beside.append(self.under_way is not None) or original(self, *a),
+        lambda self, *a: (
+            turns_beside.append(self.pending_evaluation is not None) or original(self, *a)
+        ),
     )
     learner, finished = run(BESIDE, tmp_path)
     assert finished
@@ -467,9 +422,9 @@ def assert_same_folder(folder, undisturbed):
 def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
     make = partial(Faulty, fault, place, at_call, once)
     monkeypatch.setattr(
-        pixel_learner,
-        "EnvWorkers",
-        lambda makes, *words: EnvWorkers([make] * len(makes), *words, timeout_seconds),
+        agent,
+        "WorkerPool",
+        lambda makes, *words: WorkerPool([make] * len(makes), *words, timeout_seconds),
     )
 
 
@@ -532,25 +487,6 @@ def test_a_worker_that_fails_for_good_ends_the_run_with_its_checkpoint(
     assert checkpoint.load(folder / "checkpoint")["agent_steps"] == saved
     assert train(tmp_path, BESIDE)[0] == 0
     assert_same_folder(folder, undisturbed)
-
-
-def test_of_several_runs_the_one_that_fails_leaves_alone(tmp_path, undisturbed, monkeypatch):
-    faulty = iter([partial(Faulty, "raise", "step", 5)])
-    words = ["train", *tiny_options(BESIDE), "--with-seeds", "2", "--out", tmp_path]
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            pixel_learner,
-            "EnvWorkers",
-            lambda makes, *rest: EnvWorkers([next(faulty, makes[0])] * len(makes), *rest),
-        )
-        code, out, err = cclf(*words)
-    first, second = (tmp_path / replace(BESIDE, seed=seed).run_name() for seed in (1, 2))
-    assert (code, out) == (1, f"{second}\n")
-    assert "a joint broke" in err
-    assert [row["env_steps"] for row in rows(second / "eval.csv")] == ["30", "60"]
-    assert rows(first / "eval.csv") == []
-    assert cclf(*words)[0] == 0
-    assert_same_folder(first, undisturbed)
 
 
 # --- what TensorBoard shows

@@ -1,9 +1,8 @@
-"""The interface of a base algorithm: the class that `sac`, `drqv2`, `rainbow`, `a2c` and the
-packages of others subclass (docs/extending.md).
+"""The interface of a base algorithm: the class `BaseAlgorithm`, which `sac`, `drqv2`, `rainbow`, `a2c`
+and the algorithms of other packages subclass (docs/extending.md), and what their presets are made of.
 
-This module and the `__init__` of each algorithm hold names, settings and methods. They import
-neither torch nor numpy, so that a command line can be read without them; methods that need torch
-import it when they are called.
+This module and the `__init__` of each algorithm import neither torch nor numpy, so that a command line
+can be read without them. Methods that need torch import it when they are called.
 """
 
 from __future__ import annotations
@@ -12,50 +11,60 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
-from cclf.config import Config, MethodConfig, Precision, RunConfig, TaskKind
+from cclf.config import (
+    PIECES,
+    AlgorithmSettings,
+    Config,
+    MethodConfig,
+    Precision,
+    RunConfig,
+    TaskKind,
+)
 from cclf.errors import ConfigError
 from cclf.validation import Rule, always_inactive
 
 if TYPE_CHECKING:
     import torch
+    from _typeshed import DataclassInstance
     from torch import Tensor
+    from typing_extensions import TypeVar
 
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
     from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
 
-Overrides = dict[str, Any]
-DEFAULT_PROFILE = "released"
-PAPER_CROP_PIXELS = 84  # a side of the views that the published encoders see
-COLOURS, PACKED_CHANNELS = 3, 16  # of a pixel, and of one as the kernels of bfloat16 read it
+    # A plain `BaseAlgorithm` is any of them, with settings that are not known.
+    S = TypeVar("S", bound=AlgorithmSettings, default=Any)
+else:
+    from typing import TypeVar
 
-# The four pieces of the paper, and what stands in for each when it is off: without selection the
-# pair is two random views.
-PIECES = ("selection", "prioritisation", "regularisation", "reward")
-_PIECE_DISABLED: dict[str, Overrides] = {
-    "selection": {"selection": "all", "views": 2},
-    "prioritisation": {"prioritisation": False},
-    "regularisation": {"regularisation": False},
-    "reward": {"reward": False},
-}
+    S = TypeVar("S", bound=AlgorithmSettings)
+
+Overrides = dict[str, Any]  # values by field name
+DEFAULT_PROFILE = "released"
+PAPER_CROP_PIXELS = 84  # side of the views that the published encoders see
+RGB_CHANNELS = 3
+PACKED_CHANNELS = 16  # of one pixel in the kernels of bfloat16
 
 
 @dataclass(frozen=True)
 class Method:
+    """A method of an algorithm: what it changes in the algorithm's defaults."""
+
     name: str
     summary: str
     overrides: Overrides
-    """Difference from the base algorithm's defaults, in `MethodConfig`."""
+    """Changes in `MethodConfig`."""
     settings: Overrides = field(default_factory=dict)
-    """The same in the base algorithm's own settings."""
+    """Changes in the algorithm's own settings."""
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What is set before a task, a method and a command line have their say."""
+    """Changes in the default values of each part of a config."""
 
     env: Overrides = field(default_factory=dict)
     method: Overrides = field(default_factory=dict)
@@ -63,34 +72,11 @@ class Defaults:
     run: Overrides = field(default_factory=dict)
 
 
-# For a base algorithm without views and curiosity: everything of CCLF is off.
-CCLF_DISABLED = Defaults(
-    method={
-        "augmentation": "none",
-        "views": 1,
-        "selection": "all",
-        "contrastive": False,
-        "prioritisation": False,
-        "regularisation": False,
-        "reward": False,
-    }
-)
-
-
-def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
-    """Beside `CCLF_DISABLED`: none of its options acts, so whoever sets one is told so."""
-    return {
-        option.name: always_inactive(f"{learner}, which has nothing of CCLF")
-        for option in fields(MethodConfig)
-    }
-
-
 class Benchmark(NamedTuple):
     """What `cclf bench NAME` measures of one algorithm."""
 
-    options: type[Any]  # a frozen dataclass: the options of the command
-    # (options, make_env) -> a report, by method
-    run: Callable[[Any, MakeEnv], dict[str, Any]]
+    options: type[DataclassInstance]  # the options of the command
+    run: Callable[[Any, MakeEnv], dict[str, Any]]  # (options, make_env) -> a report, by method
     figure: str  # the entry of a method's report that is shown
     unit: str
 
@@ -102,17 +88,17 @@ class ReplaySize(NamedTuple):
     num_bytes: int
 
 
-class BaseAlgorithm(ABC):
+class BaseAlgorithm(ABC, Generic[S]):
     """One base algorithm: its names, settings and methods, and how its parts are made.
 
-    A subclass sets the attributes without a default, implements `make_learner`, and `make_algorithm`
-    or `make_agent`. Everything else has a default.
+    A subclass sets the attributes that have no default, and implements `make_learner` and either
+    `make_algorithm` or `make_agent`. Everything else has a default.
     """
 
     name: ClassVar[str]
     supported_tasks: ClassVar[tuple[TaskKind, ...]]
-    settings_type: ClassVar[type[Any]]
-    """Its own settings: a frozen dataclass that is a `cclf.config.Settings`."""
+    settings_type: type[S]
+    """Its own settings: a frozen dataclass, a subclass of `cclf.config.AlgorithmSettings`."""
     methods: ClassVar[Mapping[str, Method]]
     profiles: ClassVar[Mapping[str, Defaults]] = {DEFAULT_PROFILE: Defaults()}
     """Presets for the points where the paper and the released code disagree."""
@@ -144,12 +130,12 @@ class BaseAlgorithm(ABC):
         return profile
 
     @abstractmethod
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
+    def make_learner(self, config: Config[S], device: torch.device, make_env: MakeEnv) -> Learner:
         """The learner of one run, with its training environment."""
 
     def make_learners(
         self,
-        configs: Sequence[Config],
+        configs: Sequence[Config[S]],
         device: torch.device,
         make_env: MakeEnv,
         resume_steps: Sequence[int | None],
@@ -162,14 +148,14 @@ class BaseAlgorithm(ABC):
         del resume_steps
         return [self.make_learner(config, device, make_env) for config in configs]
 
-    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> Any:
+    def make_algorithm(self, config: Config[S], spec: EnvSpec, device: torch.device) -> Any:
         """Networks, optimizers and update of a run, without environment and replay."""
         del config, spec, device
         raise ConfigError(f"the base algorithm {self.name} does not implement make_algorithm")
 
     def make_agent(
         self,
-        config: Config,
+        config: Config[S],
         device: torch.device,
         make_env: MakeEnv,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
@@ -184,7 +170,7 @@ class BaseAlgorithm(ABC):
 
     def make_evaluation_workers(
         self,
-        config: Config,  # noqa: ARG002
+        config: Config[S],  # noqa: ARG002
         device: torch.device,  # noqa: ARG002
         make_env: MakeEnv,  # noqa: ARG002
         num_runs: int,  # noqa: ARG002
@@ -194,24 +180,19 @@ class BaseAlgorithm(ABC):
 
     def evaluates_asynchronously(
         self,
-        config: Config,  # noqa: ARG002
+        config: Config[S],  # noqa: ARG002
         device: torch.device,  # noqa: ARG002
         evaluation_workers: EvaluationWorkers | None,
     ) -> bool:
         """Whether training goes on during an evaluation."""
         return evaluation_workers is not None
 
-    def replay_size(self, config: Config, spec: EnvSpec) -> ReplaySize:  # noqa: ARG002
+    def replay_size(self, config: Config[S], spec: EnvSpec) -> ReplaySize:  # noqa: ARG002
         """The most that the replay of this run can hold."""
         return ReplaySize(0, 0)
 
     def export_policy(
-        self,
-        policy: Any,
-        config: Config,
-        make_env: MakeEnv,
-        seed: int,
-        num_steps: int,
+        self, policy: Any, config: Config[S], make_env: MakeEnv, seed: int, num_steps: int
     ) -> ExportedPolicy:
         """The policy as a module for other programs, with its answers on a rollout of `num_steps`."""
         del policy, config, make_env, seed, num_steps
@@ -220,7 +201,7 @@ class BaseAlgorithm(ABC):
     def inspect(
         self,
         about: About,
-        config: Config,
+        config: Config[S],
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
@@ -235,6 +216,24 @@ class BaseAlgorithm(ABC):
         return None
 
 
+# --- parts of presets
+
+# What replaces a piece that is off: without selection, the two views are any two random ones.
+_PIECE_DISABLED: dict[str, Overrides] = {
+    "selection": {"selection": "all", "views": 2},
+    "prioritisation": {"prioritisation": False},
+    "regularisation": {"regularisation": False},
+    "reward": {"reward": False},
+}
+# What replaces crops where state is observed.
+AUGMENTATION_OF_STATE = {"random-crop": "noise", "centre-crop": "none"}
+# The controls that replace curiosity (`MethodConfig.curiosity`), with the summary of their methods.
+CONTROLS = {
+    "shuffled": "control: {name} whose curiosity is permuted over the batch",
+    "even": "control: {name} whose curiosity is its batch mean",
+}
+
+
 def cclf_with_pieces(*pieces: str) -> Overrides:
     """CCLF with only these pieces on."""
     overrides: Overrides = {}
@@ -244,10 +243,10 @@ def cclf_with_pieces(*pieces: str) -> Overrides:
     return overrides
 
 
-# What stands in the place of crops where state is observed.
-AUGMENTATION_OF_STATE = {"random-crop": "noise", "centre-crop": "none"}
-
-
+# The defaults of a base algorithm without views and curiosity.
+CCLF_DISABLED = Defaults(
+    method=cclf_with_pieces() | {"augmentation": "none", "views": 1, "contrastive": False}
+)
 ABLATIONS = tuple(
     Method("+".join(pieces), f"CCLF with only {' and '.join(pieces)}", cclf_with_pieces(*pieces))
     for count in (1, 2, 3)
@@ -255,15 +254,16 @@ ABLATIONS = tuple(
 )
 
 
-# What may stand in the place of curiosity (`MethodConfig.curiosity`), and what a method with it is.
-CONTROLS = {
-    "shuffled": "control: {name} whose curiosity is permuted over the batch",
-    "even": "control: {name} whose curiosity is its batch mean",
-}
+def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
+    """The rules that go with `CCLF_DISABLED`: no option of CCLF has an effect."""
+    return {
+        option.name: always_inactive(f"{learner}, which has nothing of CCLF")
+        for option in fields(MethodConfig)
+    }
 
 
 def methods_with_measure(method: Method, *measures: str) -> tuple[Method, ...]:
-    """A method once more with each of these in the place of curiosity, named after it."""
+    """The method with each of these controls in place of curiosity, named after both."""
     return tuple(
         replace(
             method,
@@ -279,46 +279,66 @@ def index_by_name(*methods: Method) -> dict[str, Method]:
     return {method.name: method for method in methods}
 
 
+# --- validation that several algorithms share
+
+
 def validate_augmentation(
     method: MethodConfig,
     learner: str,
     augmentations: tuple[str, ...],
     selections: tuple[str, ...] = ("all", "overlap", "curiosity"),
+    custom: bool = False,
 ) -> None:
-    """Refuse an augmentation or a selection that this base algorithm does not have."""
-    for name, known in (("augmentation", augmentations), ("selection", selections)):
-        if getattr(method, name) not in known:
-            chosen = f"{name}={getattr(method, name)}"
-            raise ConfigError(f"{chosen} conflicts with {learner}: use one of {', '.join(known)}")
+    """Raise ConfigError if the algorithm does not have this augmentation or selection. With `custom`
+    it can use an augmentation of the user's own."""
+    if custom and method.has_custom_augmentation:
+        augmentations = (method.augmentation,)
+    for name, value, known in (
+        ("augmentation", method.augmentation, augmentations),
+        ("selection", method.selection, selections),
+    ):
+        if value not in known:
+            raise ConfigError(
+                f"{name}={value} conflicts with {learner}: use one of {', '.join(known)}"
+            )
 
 
 def validate_bf16(config: Config) -> None:
-    """Refuse bfloat16 where its kernels are not made for what a run sees."""
+    """Raise ConfigError if the kernels of bfloat16 cannot encode what this run observes."""
     if config.algorithm.precision != "bf16" or config.env.observe != "pixels":
         return
-    encoder, env, reason = config.algorithm.encoder, config.env, ""
-    stack, pixels = env.frame_stack, env.crop_pixels
+    encoder, stack, pixels = (
+        config.algorithm.encoder,
+        config.env.frame_stack,
+        config.env.crop_pixels,
+    )
     if encoder:
         reason = f"encoder={encoder}: its kernels are made for the published convolutions"
-    elif COLOURS * stack > PACKED_CHANNELS:
-        reason = f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // COLOURS} frames"
+    elif RGB_CHANNELS * stack > PACKED_CHANNELS:
+        reason = f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // RGB_CHANNELS} frames"
     elif ((pixels - 3) // 2 + 1) % 2 == 0:
         reason = f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
-    if reason:
-        raise ConfigError(f"precision=bf16 conflicts with {reason}; use tf32 or fp32")
+    else:
+        return
+    raise ConfigError(f"precision=bf16 conflicts with {reason}; use tf32 or fp32")
 
 
 def default_precision(config: Config) -> Precision:
-    """bfloat16 where it was compared with float32: an encoder as published and views of its size
-    (docs/performance.md)."""
-    env, encoder = config.env, config.algorithm.encoder
-    published = env.observe == "pixels" and env.crop_pixels == PAPER_CROP_PIXELS and not encoder
-    return "bf16" if published and COLOURS * env.frame_stack <= PACKED_CHANNELS else "fp32"
+    """bfloat16 for the published encoder and size of views, where it was compared with float32
+    (docs/performance.md); float32 otherwise."""
+    env = config.env
+    is_published = (
+        env.observe == "pixels"
+        and env.crop_pixels == PAPER_CROP_PIXELS
+        and RGB_CHANNELS * env.frame_stack <= PACKED_CHANNELS
+        and not config.algorithm.encoder
+    )
+    return "bf16" if is_published else "fp32"
 
 
 def reject_eval_workers(run: RunConfig, learner: str) -> None:
-    """Raise ConfigError if evaluation workers are requested of an algorithm that steps all its
-    environments as one vectorized environment."""
+    """Raise ConfigError if evaluation workers are requested of an algorithm whose environments are
+    one vectorized environment."""
     if run.eval_workers:
         raise ConfigError(
             f"eval_workers={run.eval_workers} conflicts with {learner}, which steps its environments "

@@ -1,17 +1,17 @@
-"""The base algorithms: those of this package, and those that other packages add."""
+"""The base algorithms: those of this package, and those of other packages."""
 
 from __future__ import annotations
 
 import importlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
-from cclf.config import Config, TaskKind
+from cclf.config import AlgorithmSettings, Config, TaskKind
 from cclf.envs.make import make_env, make_grids
 from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError, did_you_mean
-from cclf.plugins import add_from_packages
+from cclf.plugins import load_entry_points
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ def algorithms() -> dict[str, BaseAlgorithm]:
     built_in: list[BaseAlgorithm] = [importlib.import_module(name).ALGORITHM for name in BUILT_IN]
     found = {algorithm.name: algorithm for algorithm in built_in}
     for group in ENTRY_POINT_GROUPS:
-        add_from_packages(group, BaseAlgorithm, found, _validate_algorithm)
+        load_entry_points(group, BaseAlgorithm, found, _validate_algorithm)
     return found
 
 
@@ -60,10 +60,10 @@ def default_algorithm(kind: TaskKind) -> BaseAlgorithm:
 
 
 def env_factory(config: Config) -> MakeEnv:
-    """How the environments of a run are made: one by one, or as one vectorized environment of
-    grids."""
+    """The function that makes the environments of a run: one environment each, or several grids as
+    one vectorized environment."""
     kinds = algorithm_of(config).supported_tasks
-    # The task of an algorithm that supports grids alone may be unknown here, so it is not looked up.
+    # An algorithm that supports grids alone does not need the kind of its task, which may be unknown.
     grids = "grid" in kinds and (len(kinds) == 1 or task_kind(config.task) == "grid")
     return make_grids if grids else make_env
 
@@ -84,19 +84,19 @@ def make_agent(
 
 
 def _validate_algorithm(algorithm: BaseAlgorithm) -> str:
-    """What is wrong with a base algorithm of another package, to be read after its name."""
+    """What is wrong with a base algorithm of another package, to follow its name in a message."""
+    declared = dir(algorithm)
     needed = ("name", "supported_tasks", "settings_type", "methods")
-    lacking = [name for name in needed if not hasattr(algorithm, name)]
-    if lacking:
-        return f"which lacks {', '.join(lacking)}"
-    settings: Any = algorithm.settings_type
-    lacking = [
-        name for name in ("base", "rules", "check", "updates_at") if not hasattr(settings, name)
-    ]
-    if not lacking and "__dataclass_fields__" not in vars(settings):
-        lacking = ["the decorator @dataclass(frozen=True)"]
-    if lacking:
-        return f"whose settings lack {', '.join(lacking)}"
+    if missing := [name for name in needed if name not in declared]:
+        return f"which lacks {', '.join(missing)}"
+    settings = algorithm.settings_type
+    if not issubclass(settings, AlgorithmSettings):
+        return f"whose settings {settings.__name__} are no subclass of AlgorithmSettings"
+    missing = [*sorted(settings.__abstractmethods__), *({"base"} - set(dir(settings)))]
+    if "__dataclass_fields__" not in vars(settings):
+        missing = ["the decorator @dataclass(frozen=True)"]
+    if missing:
+        return f"whose settings lack {', '.join(missing)}"
     if settings.base != algorithm.name:
         return f"whose settings say base={settings.base!r} where its name is {algorithm.name!r}"
     known, kinds = get_args(TaskKind), algorithm.supported_tasks

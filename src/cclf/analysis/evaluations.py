@@ -81,7 +81,7 @@ _NAME_MOMENT_LENGTH = operator.attrgetter(*RunName._fields, "env_steps", "episod
 def runs(rows: Iterable[Row]) -> dict[RunName, list[Row]]:
     """Rows by run, in the order of the clock; of two evaluations at one moment the longer one
     stays."""
-    by_run: dict[tuple, dict[int, Row]] = {}
+    by_run: dict[tuple[str, str, str, int], dict[int, Row]] = {}
     for row in sorted(rows, key=_NAME_MOMENT_LENGTH):
         by_run.setdefault(row[:4], {})[row.env_steps] = row
     return {RunName(*name): list(readings.values()) for name, readings in by_run.items()}

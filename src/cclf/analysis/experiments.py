@@ -9,7 +9,8 @@ controls, twelve seeds and more where a run takes a minute or two.
 from dataclasses import dataclass
 from typing import Literal
 
-from cclf.algorithms.base import ABLATIONS, CONTROLS, PIECES
+from cclf.algorithms.base import ABLATIONS, CONTROLS
+from cclf.config import PIECES
 from cclf.envs.registry import known_tasks
 from cclf.errors import ConfigError, did_you_mean
 

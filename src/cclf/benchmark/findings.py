@@ -5,9 +5,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from cclf import extras
 from cclf.benchmark import probe
 from cclf.envs.atari_games import ATARI_GAMES
+from cclf.errors import install_hint
 from cclf.storage import machine
 
 Facts = dict[str, Any]
@@ -65,7 +65,7 @@ def _extras(facts: Facts) -> Finding:
     lacking = facts["missing_extras"]
     if not lacking:
         return Finding("extras", "video, plots, tensorboard, export, ray")
-    return Finding("extras", f"not installed: {extras.install_hint(lacking)}", "note")
+    return Finding("extras", f"not installed: {install_hint(lacking)}", "note")
 
 
 def _pair(facts: Facts) -> Finding:

@@ -70,8 +70,5 @@ def no_steps(device: "torch.device") -> "torch.Tensor":
 
 def plainly(config: Config) -> Config:
     """The same run in float32 and not compiled."""
-    return replace(
-        config,
-        algorithm=replace(config.algorithm, precision="fp32"),
-        run=replace(config.run, compile=False),
-    )
+    config = config.with_settings(precision="fp32")
+    return replace(config, run=replace(config.run, compile=False))

@@ -89,17 +89,14 @@ def configs_of(
 
 def _config(task: str, base_name: str, method: str, precision: Precision) -> Config:
     config = presets.resolve(task, method, base_name=base_name)
-    if not hasattr(config.algorithm, "precision"):
+    if "precision" not in vars(config.algorithm):
         raise ConfigError(
             f"{task} is learned with {config.base}, which has no precision to choose: use another "
             "task"
         )
     # a budget that lets the replay have its whole capacity
-    return replace(
-        config,
-        algorithm=replace(config.algorithm, precision=precision),
-        run=replace(config.run, env_steps=10**7),
-    )
+    config = config.with_settings(precision=precision)
+    return replace(config, run=replace(config.run, env_steps=10**7))
 
 
 def off_policy(learner: Any, config: Config) -> "OffPolicyLearner":

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cclf import extras
 from cclf.commands import inspect, report
 from cclf.commands.options import EXIT_DONE, check_writable, parse, print_table
 from cclf.commands.sweep import Where, plan, run_and_report, sweeping
 from cclf.console import say
+from cclf.errors import require_extras
 
 if TYPE_CHECKING:
     from cclf.analysis.evaluations import Row
@@ -40,7 +40,7 @@ class Demo:
 
 def main(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
-    extras.require_extras("cclf demo", ("plots", "minigrid"))
+    require_extras("cclf demo", ("plots", "minigrid"))
     report_page, inspect_page = options.out / "report.html", options.out / "curiosity.html"
     check_writable(report_page)
     check_writable(inspect_page)

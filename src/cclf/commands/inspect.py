@@ -7,9 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, rendering_extras, require_extras
 from cclf.validation import Range
 
 
@@ -37,16 +36,16 @@ def main(arguments: list[str]) -> int:
     options = parse(Inspect, "cclf inspect", arguments)
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    extras.require_extras("the page of cclf inspect", ("plots",))
+    require_extras("the page of cclf inspect", ("plots",))
     from cclf.inspection import page
     from cclf.inspection.load import curate
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import write_output
     from cclf.training import devices
 
-    extras.require_extras(
+    require_extras(
         "the page of cclf inspect",
-        extras.rendering_extras(run_folder.read_config(options.run).task),
+        rendering_extras(run_folder.read_config(options.run).task),
     )
     check_writable(options.out)
     gallery = curate(

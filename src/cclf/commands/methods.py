@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
                 "summary": method.summary,
                 "compared_with": base.default_method.name,
                 "difference_from_cclf": presets.differences_from_cclf(method, base),
-                "pieces": presets.active_pieces(method, base),
+                "pieces": presets.method_config(method, base).active_pieces,
             }
             for base in shown
             for method in base.methods.values()

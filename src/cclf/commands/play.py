@@ -7,9 +7,8 @@ from typing import Any
 
 import tyro
 
-from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, rendering_extras, require_extras
 from cclf.validation import Episodes, Seed
 
 
@@ -39,7 +38,7 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(
             f"cannot write the video {options.out}: name an .mp4 in a folder that is there"
         )
-    extras.require_extras("cclf play", ("video",))
+    require_extras("cclf play", ("video",))
     check_writable(options.out)
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import output_file
@@ -48,9 +47,7 @@ def main(arguments: list[str]) -> int:
     from cclf.training.evaluation import write_video
     from cclf.training.seeding import derive
 
-    extras.require_extras(
-        "cclf play", extras.rendering_extras(run_folder.read_config(options.run).task)
-    )
+    require_extras("cclf play", rendering_extras(run_folder.read_config(options.run).task))
     device = devices.choose_device(options.device)
     agent, _, _ = load_agent(options.run, device, 1, trust_imports=options.trust_imports)
 

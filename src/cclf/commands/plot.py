@@ -5,9 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, require_extras
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Plot:
 
 def main(arguments: list[str]) -> int:
     options = parse(Plot, "cclf plot", arguments)
-    extras.require_extras("cclf plot", ("plots",))
+    require_extras("cclf plot", ("plots",))
     from cclf.analysis import evaluations, figures, learning, load
 
     check_writable(options.out)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from cclf import extras
 from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, require_extras
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     options = parse(Report, "cclf report", arguments)
-    extras.require_extras("cclf report", ("plots",))
+    require_extras("cclf report", ("plots",))
     from cclf.analysis import report, report_files
 
     if options.out.suffix not in (".html", ".htm"):

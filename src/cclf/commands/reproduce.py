@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cclf import extras
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
 from cclf.commands.options import (
@@ -19,6 +18,7 @@ from cclf.commands.options import (
     print_table,
 )
 from cclf.commands.sweep import Where, plan, run_and_report, split, sweeping
+from cclf.errors import require_extras
 
 if TYPE_CHECKING:
     from cclf.sweep.plan import Call
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     words, extra = split(arguments)
     options = parse(Reproduce, "cclf reproduce", words)
     if not options.dry_run:
-        extras.require_extras("the page of cclf reproduce", ("plots",))
+        require_extras("the page of cclf reproduce", ("plots",))
     table = experiments.find_table(options.table, options.budget)
     profile = "" if options.profile == DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"

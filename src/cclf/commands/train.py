@@ -91,9 +91,8 @@ def hints(config: Config, folder: Path) -> list[str]:
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
     shown = config.env.observe == "pixels" and find_algorithm(config.base).supports_inspection
     if config.method.needs_curiosity and shown:
-        commands.append(
-            f"cclf inspect {run}{trust if 'encoder' in config.imported_modules else ''}"
-        )
+        makes_env_alone = set(config.imported_modules) <= {"task"}  # inspect makes no environment
+        commands.append(f"cclf inspect {run}{'' if makes_env_alone else trust}")
     return [
         f"{'next:' if place == 0 else '':5} {command}" for place, command in enumerate(commands)
     ]

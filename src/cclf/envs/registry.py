@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from cclf.config import ObservationType, TaskKind
 from cclf.envs.atari_games import ATARI_GAMES, game_name
 from cclf.errors import ConfigError, did_you_mean
-from cclf.plugins import add_from_packages
+from cclf.plugins import load_entry_points
 
 ENTRY_POINTS = "cclf.suites"  # group of entry points, each of which names a `Suite`
 Overrides = dict[str, Any]
@@ -214,7 +214,7 @@ BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 @cache
 def suites() -> dict[str, Suite]:
     found = {suite.name: suite for suite in BUILT_IN}
-    add_from_packages(ENTRY_POINTS, Suite, found, _validate_suite)
+    load_entry_points(ENTRY_POINTS, Suite, found, _validate_suite)
     return found
 
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterable
 
-from cclf import extras
+from cclf.errors import require_extras
 from cclf.plugins import import_function
 from cclf.storage import machine
 from cclf.sweep.child import Child
@@ -84,10 +84,10 @@ class LocalBackend:
                 device = devices.choose_device(config.run.device)
                 devices.configure_torch(config, device)
                 if device.type == "cpu":  # with a GPU it would be asked for its memory
-                    wanted = getattr(config.algorithm, "replay_device", "auto")
+                    wanted = config.algorithm.replay_device
                     devices.choose_replay_device(wanted, device, needed_bytes=0)
                 if config.run.tracker != "none":
-                    extras.require_extras(f"--tracker {config.run.tracker}", [config.run.tracker])
+                    require_extras(f"--tracker {config.run.tracker}", [config.run.tracker])
                 if "encoder" in config.imported_modules:
                     import_function("encoder", config.algorithm.encoder)
 

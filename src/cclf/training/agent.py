@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -28,16 +28,16 @@ from cclf.training.evaluation import (
     wait_for_evaluation,
 )
 from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.training.workers import LocalEnvs
-from cclf.types import EnvSpec, Policy
+from cclf.training.workers import LocalPool
+from cclf.types import Env, EnvSpec, Game, HasNetworks, HasState, Policy
 
 
 class Agent(NamedTuple):
-    # with `state_dict` and `load_state_dict`, and `networks` where those are not all of it
+    # `HasState`, with an attribute `networks` if evaluation needs only these
     policy: Any
     evaluate_async: Callable[[Sequence[int], bool], EvaluationSteps]  # (seeds, record)
     close: Callable[[], None]
-    spec: EnvSpec | None = None  # of its environment; needed to act, not to evaluate
+    spec: EnvSpec | None = None  # of the environment; required to act, not to evaluate
 
     def evaluate(
         self,
@@ -45,24 +45,27 @@ class Agent(NamedTuple):
         record: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Evaluation:
-        """One episode for each seed. Raises EvaluationStoppedError once `stopped()` is true."""
+        """One episode per seed. Raises EvaluationStoppedError once `stopped()` is true."""
         return wait_for_evaluation(self.evaluate_async(seeds, record), stopped)
 
 
-def make_default_agent(env: Any, policy: Policy, frame_stack: int, device: torch.device) -> Agent:
+def make_default_agent(
+    env: Env | Game, policy: Policy, frame_stack: int, device: torch.device
+) -> Agent:
     """An agent that plays one episode after another in `env` and always takes the greedy action."""
 
     def evaluate_async(seeds: Sequence[int], record: bool) -> EvaluationSteps:
-        if env.spec.num_actions is None:
-            return evaluate(LocalEnvs([env]), policy, seeds, frame_stack, device, record)
-        return evaluate_games(env, policy, seeds, 0.0, record)
+        if env.spec.num_actions is not None:
+            return evaluate_games(cast(Game, env), policy, seeds, 0.0, record)
+        pool = LocalPool([cast(Env, env)])
+        return evaluate(pool, policy, seeds, frame_stack, device, record)
 
     return Agent(policy, evaluate_async, env.close, env.spec)
 
 
-def evaluation_networks(algorithm: Any) -> Any:
+def evaluation_networks(algorithm: HasState) -> HasState:
     """The part of an algorithm that evaluation copies: its networks, or all of it."""
-    return getattr(algorithm, "networks", algorithm)
+    return algorithm.networks if isinstance(algorithm, HasNetworks) else algorithm
 
 
 def load_agent(
@@ -72,8 +75,8 @@ def load_agent(
     evaluation_workers: EvaluationWorkers | None = None,
     trust_imports: bool = False,
 ) -> tuple[Agent, Config, int]:
-    """The trained agent of a run folder, its config, and its environment steps. It evaluates
-    `episodes` at a time. The folder may hold the exported weights only."""
+    """The trained agent of a run folder, its config, and its env steps. It evaluates `episodes` at a
+    time. The folder may hold only exported weights."""
     config = load_config_for_playing(folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     weights_only = (folder / WEIGHTS).exists() and not os.path.lexists(folder / "checkpoint")

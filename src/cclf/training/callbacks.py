@@ -1,7 +1,7 @@
 """Callbacks of a run. They receive plain numbers, so they cannot influence training."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from cclf.errors import StopRun
 from cclf.training.torch_settings import restored_settings
@@ -39,8 +39,8 @@ class Callbacks(NamedTuple):
     """Functions to call during a run. One that raises `StopRun` saves and stops the run, as a signal
     does; any other error ends the run, as the cause of a `CallbackError`."""
 
-    on_step: Callable[[StepInfo], Any] | None = None
-    on_evaluation: Callable[[EvaluationInfo], Any] | None = None
+    on_step: Callable[[StepInfo], object] | None = None
+    on_evaluation: Callable[[EvaluationInfo], object] | None = None
 
     def notify(self, step: StepInfo | None, evaluations: Sequence[EvaluationInfo]) -> bool:
         """Call each callback. Returns whether one of them requests a stop."""
@@ -57,7 +57,7 @@ class Callbacks(NamedTuple):
 NO_CALLBACKS = Callbacks()
 
 
-def _requests_stop(name: str, callback: Callable[[Info], Any], info: Info) -> bool:
+def _requests_stop(name: str, callback: Callable[[Info], object], info: Info) -> bool:
     try:
         with restored_settings():
             callback(info)

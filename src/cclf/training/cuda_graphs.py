@@ -4,8 +4,9 @@ this module uses either."""
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ParamSpec, Protocol, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,14 +69,14 @@ def _compile(function: Callable[P, R]) -> Callable[P, R]:
     # runs that share a process may have different shapes
     config.recompile_limit = max(config.recompile_limit, 64)
     # also cache functions with an autograd function of our own, such as `bf16_linear`
-    if hasattr(functorch_config, "autograd_cache_allow_custom_autograd_functions"):
+    with suppress(AttributeError):  # PyTorch before 2.8
         functorch_config.autograd_cache_allow_custom_autograd_functions = True
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
 @contextmanager
 def concurrent_streams() -> Iterator[
-    tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+    tuple[AbstractContextManager[object], AbstractContextManager[object]]
 ]:
     """Two contexts: while a CUDA graph is captured, the kernels of the second run at the same time as
     those of the first, so that small kernels of one fill what the other leaves idle. Otherwise they
@@ -131,11 +132,22 @@ class GraphedPolicy:
         graph.replay()
         return action
 
+    evaluation_action = __call__  # a `cclf.types.Policy`
+
     def _capture(self, observation: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         graph_input, graph = observation.clone(), _new_graph(self.generators)
         with torch.cuda.graph(graph):
             action = self.act(graph_input)
         return graph, graph_input, action
+
+
+class CountsUpdates(Protocol):
+    updates: int  # made so far
+
+
+@dataclass
+class UpdateCount:
+    updates: int = 0
 
 
 class GraphedUpdate:
@@ -150,41 +162,42 @@ class GraphedUpdate:
         self,
         update: Callable[[], Metrics],
         period: int,
-        count: Callable[[int | None], int],
+        counter: CountsUpdates | None,
         generators: Sequence[torch.Generator],
     ):
-        """`count` reads or sets the number of updates, which `update` branches on and increments."""
-        self.update, self.period, self.count, self.generators = update, period, count, generators
+        """`update` branches on `counter.updates` and increments it; None if it does neither."""
+        self.update, self.period, self.generators = update, period, generators
+        self.counter: CountsUpdates = counter or UpdateCount()
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]] = {}
-        self.pool: Any = None  # memory that all graphs share
         self.eager_calls_left = WARMUP_CALLS
 
     def __call__(self) -> Metrics:
         if self.eager_calls_left > 0:
             self.eager_calls_left -= 1
             return self.update()
-        updates = self.count(None)
+        updates = self.counter.updates
         phase = updates % self.period
         if phase not in self.graphs:
             try:
                 self.graphs[phase] = self._capture()
             except RuntimeError as error:
-                self.count(updates)
+                self.counter.updates = updates
                 self.eager_calls_left = sys.maxsize
                 say(f"going on without CUDA graphs: {str(error).splitlines()[0]}")
                 return self.update()
         graph, names, values = self.graphs[phase]
         graph.replay()
         # a replay does not run the Python code, but a capture did
-        self.count(updates + 1)
+        self.counter.updates = updates + 1
         return dict(zip(names, values.clone().unbind(), strict=True))
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]:
         graph = _new_graph(self.generators)
-        with torch.cuda.graph(graph, pool=self.pool):
+        # all graphs share the memory pool of the first one
+        pool = next((first.pool() for first, *_ in self.graphs.values()), None)
+        with torch.cuda.graph(graph, pool=pool):
             metrics = self.update()
             values = torch.stack([value.float() for value in metrics.values()])
-        self.pool = self.pool or graph.pool()
         return graph, tuple(metrics), values
 
 

@@ -44,8 +44,7 @@ def set_threads(config: Config, device: torch.device) -> None:
 
 def set_precision(config: Config, device: torch.device) -> None:
     """Set the precision of matrix products and convolutions, and whether kernels are deterministic."""
-    # not every algorithm has a precision
-    precision = getattr(config.resolve_precision(gpu=False).algorithm, "precision", "fp32")
+    precision = config.resolve_precision(gpu=False).algorithm.precision
     if precision != "fp32" and device.type != "cuda":
         raise ConfigError(
             f"precision={precision} conflicts with device={device}: it needs a GPU; use "

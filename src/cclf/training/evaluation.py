@@ -1,10 +1,11 @@
-"""Evaluation: in environments of its own, with seeds of its own, so that it can never change
-training."""
+"""Evaluation in environments and with seeds of its own, so that it cannot influence training."""
 
 import errno
 import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +17,17 @@ from cclf.console import warn
 from cclf.data.device_transfer import AsyncHostCopy
 from cclf.errors import WorkerError
 from cclf.storage.atomic_files import replacing
-from cclf.training.worker_process import try_render
-from cclf.training.workers import MAX_RESTARTS, WORKER_LOST, EnvPool
-from cclf.types import Game, OnPolicyAlgorithm, Policy, VectorEnv
+from cclf.training.worker_process import error_message
+from cclf.training.workers import MAX_RESTARTS, Pending, Pool, WorkerLostError
+from cclf.types import Env, EnvStep, Game, OnPolicyAlgorithm, Policy, VectorEnv
+
+LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times the longest episode of DeepMind Control
 
 
 class Evaluation(NamedTuple):
     returns: list[float]
-    pictures: list[np.ndarray]  # of the first episode, when asked for
-    no_pictures: str = ""  # why there are none, when asked for
+    pictures: list[np.ndarray]  # of the first episode, if it was recorded
+    no_pictures: str = ""  # why the recording failed
 
     @property
     def mean(self) -> float:
@@ -35,161 +38,166 @@ class Evaluation(NamedTuple):
         return float(np.std(self.returns))
 
 
-class VideoRecorder:
-    """Pictures of an episode. Once one cannot be drawn none is wanted any more, and the reason is
-    kept."""
-
-    def __init__(self, wanted: bool):
-        self.wanted, self.pictures, self.reason = wanted, list[np.ndarray](), ""
-
-    def add(self, picture: np.ndarray | str) -> None:
-        if isinstance(picture, str):
-            self.wanted, self.reason = False, picture
-            self.pictures.clear()
-        else:
-            self.pictures.append(picture)
-
-
-# An evaluation goes on by rounds, between which training may go on too. Each yields the pipes that
-# more is awaited from.
+# An evaluation in progress. Each step does what is possible without waiting, and yields the pipes on
+# which results of workers are awaited. Training can continue between two steps.
 EvaluationSteps = Generator[Sequence[Connection], None, Evaluation]
 
 
 class EvaluationStoppedError(ValueError):
-    """A stop was asked for before the last round."""
+    """A stop was requested before the evaluation was complete."""
 
 
-LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times DeepMind Control's longest
-
-
-def _warn_long_episode(agent_steps: int) -> None:
-    warn(
-        f"an evaluation episode has {agent_steps:,} agent steps and goes on; where "
-        "its task has no time limit it "
-        "may never end: stop it with Ctrl-C, and give the environment a time limit "
-        "(max_episode_steps)"
-    )
-
-
-def _never() -> bool:
-    return False
-
-
-def poll(rounds: EvaluationSteps, patience_seconds: float = 0.0) -> Evaluation | None:
-    """One round; the result when it was the last. With patience it sleeps until a worker
-    answers."""
+def poll(steps: EvaluationSteps, timeout_seconds: float = 0.0) -> Evaluation | None:
+    """Advance an evaluation by one step. Returns its result after the last step. Waits at most
+    `timeout_seconds` for a worker."""
     try:
-        pipes = next(rounds)
+        connections = next(steps)
     except StopIteration as end:
         result: Evaluation = end.value
         return result
-    if pipes and patience_seconds:
-        wait(pipes, patience_seconds)
+    if connections and timeout_seconds:
+        wait(connections, timeout_seconds)
     return None
 
 
 def wait_for_evaluation(
-    rounds: EvaluationSteps, stopped: Callable[[], bool] = _never
+    steps: EvaluationSteps, stopped: Callable[[], bool] = lambda: False
 ) -> Evaluation:
-    """All rounds; given up as soon as `stopped()`."""
+    """Complete an evaluation. Raises EvaluationStoppedError once `stopped()` is true."""
     while not stopped():
-        result = poll(rounds, patience_seconds=0.1)
+        result = poll(steps, timeout_seconds=0.1)
         if result is not None:
             return result
     raise EvaluationStoppedError
 
 
+class VideoRecorder:
+    """The pictures of an episode. After the first error there are none, since a video must not end a
+    run, whatever a renderer raises."""
+
+    def __init__(self, enabled: bool):
+        self.enabled, self.pictures, self.error = enabled, list[np.ndarray](), ""
+
+    def add(self, render: Callable[[], np.ndarray]) -> None:
+        try:
+            self.pictures.append(render())
+        except Exception as error:
+            self.enabled, self.error = False, error_message(error)
+            self.pictures.clear()
+
+
+@dataclass
+class _Episode:
+    """An episode in progress in one environment of a pool."""
+
+    index: int  # of its seed
+    reset: Pending[np.ndarray]
+    frames: deque[np.ndarray]  # the newest ones, as the policy observes them
+    step: Pending[EnvStep] | None = None
+    picture: Pending[np.ndarray] | None = None
+    agent_steps: int = 0
+    total_reward: float = 0.0
+    ended: bool = False
+
+    def receive(self, video: VideoRecorder) -> bool:
+        """Returns whether the result of the last call has arrived."""
+        if self.step is None:
+            if self.reset.done:
+                self.frames.extend([self.reset.result()] * (self.frames.maxlen or 1))
+            return self.reset.done
+        if self.step.done:
+            step = self.step.result()
+            if self.picture is not None:
+                video.add(self.picture.result)
+            self.frames.append(step.frame)
+            self.total_reward += step.reward
+            self.agent_steps += 1
+            self.ended = step.terminated or step.truncated
+            if self.agent_steps == LONG_EPISODE_AGENT_STEPS:
+                warn(
+                    f"an evaluation episode has reached {self.agent_steps:,} agent steps; without a "
+                    "time limit it may never end: stop it with Ctrl-C, and give the environment a "
+                    "time limit (max_episode_steps)"
+                )
+        return self.step.done
+
+
 def evaluate(
-    envs: EnvPool,
+    envs: Pool[Env],
     policy: Policy,
     seeds: Sequence[int],
     frame_stack: int,
     device: torch.device,
     record: bool = False,
 ) -> EvaluationSteps:
-    """One episode per seed with the deterministic policy. What comes of them does not depend on how
-    many environments share them.
+    """One episode per seed with the deterministic policy. The returns do not depend on the number of
+    environments. An episode whose worker is lost starts again from its seed."""
+    waiting, running = deque(range(len(seeds))), dict[int, _Episode]()  # running: by environment
+    returns, losses, video = [0.0] * len(seeds), [0] * len(seeds), VideoRecorder(record)
 
-    An episode whose worker is lost begins again from its seed, and so ends as it would have.
-    """
-    waiting, film = deque(range(len(seeds))), VideoRecorder(record)
-    returns, losses = [0.0] * len(seeds), [0] * len(seeds)
-    episode_in, frames = dict[int, int](), dict[int, deque[np.ndarray]]()  # by environment
-    steps = dict[int, int]()  # agent steps of the episode there
-
-    def begin(env: int) -> None:
-        episode_in.pop(env, None)
+    def start_next(env: int) -> None:
+        running.pop(env, None)
         if waiting:
-            episode_in[env] = episode = waiting.popleft()
-            returns[episode] = 0.0
-            if episode == 0:
-                film.pictures.clear()
-            envs.send(env, "reset", seeds[episode])
+            index = waiting.popleft()
+            reset = envs.submit(env, Env.reset, seeds[index])
+            running[env] = _Episode(index, reset, deque(maxlen=frame_stack))
 
-    envs.forget()
     for env in range(envs.size):
-        begin(env)
-    while episode_in:
-        seen: dict[int, np.ndarray] = {}  # stacks to act on, by environment
-        for env, command, value in envs.receive():
-            if env not in episode_in:
+        start_next(env)
+    while running:
+        envs.poll()
+        ready = dict[int, _Episode]()  # by environment: those that need an action
+        for env, episode in list(running.items()):
+            try:
+                received = episode.receive(video)
+            except WorkerLostError as error:
+                losses[episode.index] += 1
+                if losses[episode.index] > MAX_RESTARTS:
+                    raise too_many_losses(error, losses[episode.index]) from error
+                if episode.index == 0:
+                    video.pictures.clear()
+                waiting.appendleft(episode.index)
+                start_next(env)
                 continue
-            episode = episode_in[env]
-            if command == WORKER_LOST:
-                losses[episode] += 1
-                if losses[episode] > MAX_RESTARTS:
-                    raise WorkerError(
-                        f"{value}; {losses[episode]} times in one episode of an evaluation"
-                    )
-                waiting.appendleft(episode)
-                begin(env)
-            elif command == "picture":
-                film.add(value)
-            elif command == "reset":
-                steps[env] = 0
-                frames[env] = deque([value] * frame_stack, maxlen=frame_stack)
-                seen[env] = np.concatenate(frames[env])
-            else:
-                frames[env].append(value.frame)
-                returns[episode] += value.reward
-                steps[env] += 1
-                if steps[env] == LONG_EPISODE_AGENT_STEPS:
-                    _warn_long_episode(steps[env])
-                if value.terminated or value.truncated:
-                    begin(env)
-                else:
-                    seen[env] = np.concatenate(frames[env])
-        actions = yield from _actions(
-            policy, {episode_in[env]: stack for env, stack in seen.items()}, len(seeds), device
-        )
-        for env in seen:
-            if film.wanted and episode_in[env] == 0:
-                envs.send(env, "picture")
-            envs.send(env, "step", actions[episode_in[env]])
-        yield envs.busy()
-    return Evaluation(returns, film.pictures, film.reason)
+            if episode.ended:
+                returns[episode.index] = episode.total_reward
+                start_next(env)
+            elif received:
+                ready[env] = episode
+        observations = {each.index: np.concatenate(each.frames) for each in ready.values()}
+        actions = yield from _actions(policy, observations, len(seeds), device)
+        for env, episode in ready.items():
+            if video.enabled and episode.index == 0:
+                episode.picture = envs.submit(env, Env.picture)
+            episode.step = envs.submit(env, Env.step, actions[episode.index])
+        yield envs.connections()
+    return Evaluation(returns, video.pictures, video.error)
+
+
+def too_many_losses(error: WorkerLostError, losses: int) -> WorkerError:
+    return WorkerError(f"{error}; {losses} times in one episode of an evaluation")
 
 
 def _actions(
-    policy: Policy, stacks: Mapping[int, np.ndarray], episodes: int, device: torch.device
+    policy: Policy, observations: Mapping[int, np.ndarray], episodes: int, device: torch.device
 ) -> Generator[Sequence[Connection], None, dict[int, np.ndarray]]:
-    """Actions by episode, equal whatever else is asked at the same time. Results may depend on a
-    batch's size in the last bit, so a CPU acts one by one, and a GPU on one row per episode,
-    those not asked for left blank."""
-    if device.type == "cpu" or not stacks:
+    """Actions by episode. They do not depend on which other episodes need one: results may depend on
+    the batch size in the last bit, so a CPU computes each one alone, and a GPU computes a batch with
+    a row for every episode."""
+    if device.type == "cpu" or not observations:
         return {
-            n: policy.evaluation_action(torch.from_numpy(stack)[None])[0].numpy()
-            for n, stack in stacks.items()
+            episode: policy.evaluation_action(torch.from_numpy(observation)[None])[0].numpy()
+            for episode, observation in observations.items()
         }
-    like = torch.from_numpy(next(iter(stacks.values())))
+    like = torch.from_numpy(next(iter(observations.values())))
     batch = torch.zeros(episodes, *like.shape, dtype=like.dtype, pin_memory=True)
-    for episode, stack in stacks.items():
-        batch[episode] = torch.from_numpy(stack)
+    for episode, observation in observations.items():
+        batch[episode] = torch.from_numpy(observation)
     chosen = AsyncHostCopy(policy.evaluation_action(batch.to(device, non_blocking=True)))
-    while not chosen.arrived():  # an update of the training may be before it on the GPU
+    while not chosen.arrived():  # the GPU may still compute an update of the training
         yield ()
     actions = chosen.numpy()
-    return {episode: actions[episode] for episode in stacks}
+    return {episode: actions[episode] for episode in observations}
 
 
 def evaluate_vector(
@@ -199,72 +207,71 @@ def evaluate_vector(
     action_seed: int,
     record: bool = False,
 ) -> EvaluationSteps:
-    """One episode in each environment with sampled actions. Later episodes of the quick ones do not
-    count: they would favour short, successful episodes."""
+    """The first episode in each environment, with sampled actions. Later episodes do not count: that
+    would favour short, successful episodes."""
     random = np.random.default_rng(action_seed)
     observation = env.reset(seeds)
-    totals, film = np.zeros(env.num_envs), VideoRecorder(record)
-    going_on = np.ones(env.num_envs, dtype=bool)
-    while going_on.any():
-        if film.wanted and going_on[0]:
-            film.add(try_render(lambda: env.render(0)))
+    returns, video = np.zeros(env.num_envs), VideoRecorder(record)
+    active = np.ones(env.num_envs, dtype=bool)
+    while active.any():
+        if video.enabled and active[0]:
+            video.add(partial(env.render, 0))
         actions = algorithm.act(observation, random.random((env.num_envs, env.num_actions)))
         observation, reward, terminated, truncated = env.step(actions)
-        totals += reward * going_on
-        going_on &= ~(terminated | truncated)
+        returns += reward * active
+        active &= ~(terminated | truncated)
         yield ()
-    return Evaluation(totals.tolist(), film.pictures, film.reason)
+    return Evaluation(returns.tolist(), video.pictures, video.error)
 
 
 def evaluate_games(
     game: Game, policy: Policy, seeds: Sequence[int], epsilon: float, record: bool = False
 ) -> EvaluationSteps:
-    """One whole game per seed, an action random with probability `epsilon`. The policy sees one
-    stack at a time, so that nothing depends on how many games are played side by side."""
+    """One whole game per seed. An action is random with probability `epsilon`."""
     assert game.spec.num_actions is not None, "games have discrete actions"
-    returns, film = [], VideoRecorder(record)
+    returns, video = [], VideoRecorder(record)
     for episode, seed in enumerate(seeds):
         game.reset(seed)
-        random, total, over = np.random.default_rng([seed, 1]), 0.0, False
-        while not over:
-            if film.wanted and episode == 0:
-                film.add(try_render(game.picture))
-            chance, which = random.random(2)
+        random, total_reward, ended = np.random.default_rng([seed, 1]), 0.0, False
+        while not ended:
+            if video.enabled and episode == 0:
+                video.add(game.picture)
+            explore, choice = random.random(2)
             action = int(policy.evaluation_action(torch.from_numpy(game.stack)[None]))
-            step = game.step(int(which * game.spec.num_actions) if chance < epsilon else action)
-            total += step.reward
-            over = step.terminated or step.truncated
+            step = game.step(int(choice * game.spec.num_actions) if explore < epsilon else action)
+            total_reward += step.reward
+            ended = step.terminated or step.truncated
             yield ()
-        returns.append(total)
-    return Evaluation(returns, film.pictures, film.reason)
+        returns.append(total_reward)
+    return Evaluation(returns, video.pictures, video.error)
 
 
 def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:
-    """An mp4, whole or not at all. A link in its place is replaced, not followed."""
+    """Write an mp4 file, complete or not at all. A link at this path is replaced, not followed."""
     import imageio.v2 as imageio
 
     with replacing(Path(path)) as temporary:
         shape, count = (0, 0), 0
         try:
-            # macro_block_size=None keeps pictures whose side is no multiple of 16 as they are.
+            # macro_block_size=None: no resizing if a side is not a multiple of 16.
             with imageio.get_writer(
                 str(temporary),
                 mode="I",
                 fps=frames_per_second,
                 macro_block_size=None,
-                ffmpeg_log_level="quiet",  # it would write lines of its own to standard error
+                ffmpeg_log_level="quiet",  # it would print to standard error
             ) as video:
                 for picture in pictures:
                     shape, count = picture.shape[:2], count + 1
                     video.append_data(picture)  # type: ignore[attr-defined]
         except OSError as error:
-            # That ffmpeg ended is known by a broken pipe, which comes with its whole command.
+            # imageio reports that ffmpeg exited as a broken pipe, together with its command line.
             if "FFMPEG COMMAND" not in str(error):
                 raise
-            whole = False
+            complete = False
         else:
-            whole = _is_whole_mp4(temporary)
-        if not whole:
+            complete = _is_complete_mp4(temporary)
+        if not complete:
             free_megabytes = shutil.disk_usage(temporary.parent).free // 10**6
             raise OSError(
                 errno.EIO,
@@ -274,16 +281,16 @@ def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: in
             )
 
 
-def _is_whole_mp4(path: Path) -> bool:
-    """Whether its parts, each with its length before it, end where the file ends, and the one that
-    ffmpeg writes last is among them: a disk that was full is not seen otherwise."""
+def _is_complete_mp4(path: Path) -> bool:
+    """Whether the parts of the file (each begins with its length and name) end where the file ends,
+    and include the one that ffmpeg writes last. ffmpeg does not report a full disk."""
     names, start, size_bytes = [], 0, path.stat().st_size
     with path.open("rb") as file:
         while start < size_bytes:
             file.seek(start)
             header = file.read(16)
             length = int.from_bytes(header[:4], "big")
-            if length == 1:  # a long one
+            if length == 1:  # followed by a 64-bit length
                 length = int.from_bytes(header[8:], "big")
             if length < 8:
                 return False

@@ -1,73 +1,79 @@
-"""Whole episodes played in worker processes, each with a copy of the policy. All runs of a process
-share them."""
+"""Evaluation episodes in worker processes, each of which has a copy of the policy. All runs of a
+process share the workers."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from cclf.errors import WorkerError
-from cclf.training.evaluation import Evaluation, EvaluationSteps
-from cclf.training.worker_process import RAISED
-from cclf.training.workers import MAX_RESTARTS, WORKER_LOST, EnvWorkers, Factory
+from cclf.training.evaluation import Evaluation, EvaluationSteps, too_many_losses
+from cclf.training.workers import MAX_RESTARTS, Pending, WorkerLostError, WorkerPool
 
-# the longest game of Atari takes half a minute on a free core, but players get what training leaves
+# An Atari game takes at most half a minute on a free core, but training has priority.
 EPISODE_SECONDS = 3600.0
 
 
+class EpisodePlayer(Protocol):
+    """The object in a worker."""
+
+    def play(self, *agent_and_seed: Any) -> float: ...  # the return of one episode
+    def close(self) -> None: ...
+
+
 @dataclass(eq=False)
-class Episode:
-    agent: tuple[Any, ...]  # what a worker needs to know of it
+class _Episode:
+    agent: tuple[object, ...]
     seed: int
-    losses: int = 0
-    result: float | None = None
-    error: Exception | None = None  # it cannot be played
+    losses: int = 0  # workers that crashed or hung
+    result: Pending[float] | None = None
 
 
 class EvaluationWorkers:
-    """Episodes wait here and are played as workers get free; one whose worker is lost is played
-    again, to the same end."""
+    """Episodes wait until a worker is idle. An episode whose worker is lost is played again, with
+    the same result."""
 
-    def __init__(self, make: Factory, workers: int, timeout_seconds: float = EPISODE_SECONDS):
-        """`make` gives an object with `play(*agent, seed)`, the return of that episode."""
-        self._pool = EnvWorkers([make] * workers, workers, "the evaluation", timeout_seconds)
-        self._waiting: deque[Episode] = deque()
-        self._playing: dict[int, Episode] = {}
+    def __init__(
+        self, factory: Callable[[], Any], workers: int, timeout_seconds: float = EPISODE_SECONDS
+    ):
+        """`factory` makes an `EpisodePlayer`."""
+        factories = [factory] * workers
+        self._pool = WorkerPool[EpisodePlayer](factories, "the evaluation", timeout_seconds)
+        self._waiting: deque[_Episode] = deque()
+        self._running: dict[int, tuple[_Episode, Pending[float]]] = {}  # by worker
 
-    def evaluate_async(self, agent: tuple[Any, ...], seeds: Sequence[int]) -> EvaluationSteps:
-        episodes = [Episode(agent, seed) for seed in seeds]
+    def evaluate_async(self, agent: tuple[object, ...], seeds: Sequence[int]) -> EvaluationSteps:
+        """One episode per seed, played by `play(*agent, seed)`."""
+        episodes = [_Episode(agent, seed) for seed in seeds]
         self._waiting.extend(episodes)
         try:
-            while any(episode.result is None for episode in episodes):
-                self._move()
-                for episode in episodes:
-                    if episode.error is not None:
-                        raise episode.error
-                yield self._pool.busy()
-        finally:  # given up: what was not begun yet is not wanted any more
+            while True:
+                self._dispatch()
+                returns = [episode.result.result() for episode in episodes if episode.result]
+                if len(returns) == len(episodes):
+                    return Evaluation(returns, [])
+                yield self._pool.connections()
+        finally:  # also if the evaluation was stopped or failed
             self._waiting = deque(episode for episode in self._waiting if episode not in episodes)
-        return Evaluation([float(episode.result or 0.0) for episode in episodes], [])
 
-    def _move(self) -> None:
-        for worker, command, value in self._pool.receive_all():
-            episode = self._playing.pop(worker, None)
-            if episode is None:
-                continue  # a second error of a worker that made no player
-            if command == RAISED:
-                episode.error = value
-            elif command != WORKER_LOST:
-                episode.result = value
-            elif episode.losses == MAX_RESTARTS:
-                episode.error = WorkerError(
-                    f"{value}; {episode.losses + 1} times in one episode of an evaluation"
-                )
-            else:
+    def _dispatch(self) -> None:
+        """Collect results, and give waiting episodes to idle workers."""
+        self._pool.poll()
+        for worker, (episode, call) in list(self._running.items()):
+            if not call.done:
+                continue
+            del self._running[worker]
+            if isinstance(call.error, WorkerLostError):
                 episode.losses += 1
-                self._waiting.appendleft(episode)
+                if episode.losses <= MAX_RESTARTS:
+                    self._waiting.appendleft(episode)
+                    continue
+                call.set_error(too_many_losses(call.error, episode.losses))
+            episode.result = call
         for worker in range(self._pool.size):
-            if worker not in self._playing and self._waiting:
-                self._playing[worker] = episode = self._waiting.popleft()
-                self._pool.send(worker, "play", *episode.agent, episode.seed)
+            if worker not in self._running and self._waiting:
+                episode = self._waiting.popleft()
+                call = self._pool.submit(worker, EpisodePlayer.play, *episode.agent, episode.seed)
+                self._running[worker] = episode, call
 
     def close(self) -> None:
         self._pool.close()

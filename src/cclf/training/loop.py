@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
@@ -30,295 +30,270 @@ from cclf.training.evaluation import (
 from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
-from cclf.types import Learner
+from cclf.types import Learner, StateDict
 
-# (env_steps, record) -> the evaluation of the agent as it is now
+# (env_steps, record) -> the evaluation of the current agent
 Evaluate = Callable[[int, bool], EvaluationSteps]
-PATIENCE_SECONDS = 0.01  # with workers, where a run has to wait for them
-STOP_GRACE_SECONDS = 5.0  # for evaluations under way when a stop is asked for
+POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
+STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When to do what. Budgets are environment steps."""
-
-    env_steps: int
+    env_steps: int  # the budget
     action_repeat: int
     eval_every_env_steps: int
     log_every_agent_steps: int
     video: bool
     evaluate_asynchronously: bool = False
-    keep_replay: bool = True  # on disk, when all is done
+    keep_replay: bool = True  # in the last checkpoint
+
+
+class StepCounters(NamedTuple):
+    env_steps: int
+    agent_steps: int
+    updates: int
 
 
 class PendingEvaluation(NamedTuple):
-    """An evaluation that has begun, and when."""
-
     steps: EvaluationSteps
-    clocks: dict[str, Any]
+    counters: StepCounters  # at its start
     wall_seconds: float
 
 
 class TrainingRun:
-    """One run: a learner, its evaluation, and everything the loop counts. All of it is in
-    `state_dict`."""
+    """One run: a learner, its evaluation, and the counters of the loop. `state_dict` holds everything
+    that changes."""
 
-    def __init__(self, plan: Schedule, learner: Learner, evaluate: Evaluate, folder: Path):
-        self.plan, self.learner, self.evaluate, self.folder = plan, learner, evaluate, folder
+    def __init__(self, schedule: Schedule, learner: Learner, evaluate: Evaluate, folder: Path):
+        self.schedule, self.learner = schedule, learner
+        self.evaluate, self.folder = evaluate, folder
         self.checkpoints = Checkpoints(folder / "checkpoint")
+        self.resumed = False
+        self.saved_env_steps = 0  # in the newest checkpoint of this process
+        self.table_records: dict[str, TableRecord] = {}  # in the checkpoint that was loaded
         self.agent_steps = 0
         self.episodes = 0
-        self.finished_returns: list[float] = []
+        self.finished_returns: list[float] = []  # since the last row of train.csv
         self.averages = MetricAccumulator()
         self._declared_metrics = frozenset(learner.metric_names)
-        self.wall_seconds = 0.0
-        # when this process began, less the seconds that earlier ones took
-        self._started: float | None = None
-        # True in a checkpoint when the evaluation of its moment was not over: whoever goes on from
-        # there makes it again.
+        # A checkpoint with `evaluation_due` was written before the evaluation at its step was
+        # complete: a resumed run evaluates again.
         self.evaluation_due = False
-        self.under_way: PendingEvaluation | None = None
-        self.saved_env_steps = 0
-        # for callbacks, since they were told last
+        self.pending_evaluation: PendingEvaluation | None = None
+        self._earlier_seconds = 0.0  # of the processes before this one
+        self._started: float | None = None
+        self._replay_lost = False  # the checkpoint was written without replay
+        # For callbacks, since the last call.
         self._has_stepped = False
         self._evaluations: list[EvaluationInfo] = []
-        self._replay_lost = False  # what is loaded of it stands for frames that were not kept
-        # of the tables, by the checkpoint that this run goes on from
-        self.known_rows: dict[str, TableRecord] = {}
 
     @property
     def env_steps(self) -> int:
-        return self.agent_steps * self.plan.action_repeat
+        return self.agent_steps * self.schedule.action_repeat
+
+    @property
+    def counters(self) -> StepCounters:
+        return StepCounters(self.env_steps, self.agent_steps, self.learner.updates)
+
+    @property
+    def wall_seconds(self) -> float:
+        now = time.monotonic()
+        return self._earlier_seconds + now - (now if self._started is None else self._started)
 
     @property
     def finished(self) -> bool:
-        return self.env_steps >= self.plan.env_steps and not self.evaluation_due
+        return self.env_steps >= self.schedule.env_steps and not self.evaluation_due
 
     def step(self, log: RunLog, progress: Progress, stop: StopSignal) -> None:
-        """One step of the learner, and the evaluation and checkpoint that are due after it."""
-        self._started = (
-            time.monotonic() - self.wall_seconds if self._started is None else self._started
-        )
+        """Train for one step of the learner; log, evaluate and save if it is due."""
+        if self._started is None:
+            self._started = time.monotonic()
         if not self.evaluation_due:
             self._step_learner(log, progress)
-        if self.under_way is not None:
-            result = poll(self.under_way.steps, PATIENCE_SECONDS if self.evaluation_due else 0.0)
+        if self.pending_evaluation is not None:
+            timeout_seconds = POLL_SECONDS if self.evaluation_due else 0.0
+            result = poll(self.pending_evaluation.steps, timeout_seconds)
             if result is not None:
-                self._write_eval_row(self.under_way, result, log, progress)
+                self._write_eval_row(self.pending_evaluation, result, log, progress)
                 if self.finished:
                     self._save(log)
-        if self.evaluation_due and self.under_way is None:
+        if self.evaluation_due and self.pending_evaluation is None:
             self._evaluate(log, progress, stop)
 
     def save_and_close(self, log: RunLog, progress: Progress, deadline: float) -> None:
-        """Save the run before it is stopped. An asynchronous evaluation may go on until
-        `deadline`."""
+        """Save the run before it is stopped. A pending evaluation may continue until `deadline`; if
+        that is not enough, the checkpoint of its start stays the newest."""
         if self._finish_evaluation(log, progress, lambda: time.monotonic() > deadline):
-            self._save(log)  # otherwise the checkpoint of the moment it began at stays the newest
+            self._save(log)
 
     def notify(self, callbacks: Callbacks) -> bool:
         """Call the callbacks with the steps and evaluations since the last call. Returns whether one
         of them requests a stop."""
-        step = (
-            StepInfo(**self._step_counters(), episodes=self.episodes) if self._has_stepped else None
-        )
-        self._has_stepped = False
-        evaluations, self._evaluations = self._evaluations, []
+        step = StepInfo(*self.counters, self.episodes) if self._has_stepped else None
+        evaluations, self._evaluations, self._has_stepped = self._evaluations, [], False
         return callbacks.notify(step, evaluations)
 
     def _step_learner(self, log: RunLog, progress: Progress) -> None:
-        before = self.agent_steps
-        self._collect_and_learn()
-        if _crossed_multiple(before, self.agent_steps, self.plan.log_every_agent_steps):
-            self._write_train_row(log, progress)
-        progress.step(self.env_steps, self.learner.updates)
-        self._has_stepped = True
-        evaluations_crossed = _crossed_multiple(
-            before * self.plan.action_repeat, self.env_steps, self.plan.eval_every_env_steps
-        )
-        self.evaluation_due = evaluations_crossed or self.env_steps >= self.plan.env_steps
-
-    def _save(self, log: RunLog) -> None:
-        self.wall_seconds = self._seconds()
-        self._check_finite()  # so that going on from the last checkpoint is always a way out
-        log.sync()  # a checkpoint must never be ahead of the rows that led to it
-        tables = {name: rows._asdict() for name, rows in log.known().items()}
-        wanted = self.plan.keep_replay or self.env_steps < self.plan.env_steps
-        kept = wanted and not self._replay_lost
-        facts = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
-        self.checkpoints.save(self.state_dict() | facts, kept)
-        self.saved_env_steps = self.env_steps
-
-    def _seconds(self) -> float:
-        return self.wall_seconds if self._started is None else time.monotonic() - self._started
-
-    def _collect_and_learn(self) -> None:
+        before, env_steps_before = self.agent_steps, self.env_steps
         agent_steps, metrics, finished_returns = self.learner.step(self.env_steps)
         self.agent_steps += agent_steps
         self.episodes += len(finished_returns)
         self.finished_returns += finished_returns
         if metrics is not None:
             undeclared = metrics.keys() - self._declared_metrics
-            if undeclared:  # they would be in no column of train.csv
+            if undeclared:  # train.csv has no columns for them
                 raise ConfigError(
-                    f"the updates of this algorithm give the metrics {sorted(undeclared)}, which "
+                    f"the updates of this algorithm return the metrics {sorted(undeclared)}, which "
                     "its metric_names does not declare"
                 )
             self.averages.add(metrics)
-
-    def _step_counters(self) -> dict[str, Any]:
-        return {
-            "env_steps": self.env_steps,
-            "agent_steps": self.agent_steps,
-            "updates": self.learner.updates,
-        }
+        if _crossed_multiple(before, self.agent_steps, self.schedule.log_every_agent_steps):
+            self._write_train_row(log, progress)
+        progress.step(self.env_steps, self.learner.updates)
+        self._has_stepped = True
+        self.evaluation_due = self.env_steps >= self.schedule.env_steps or _crossed_multiple(
+            env_steps_before, self.env_steps, self.schedule.eval_every_env_steps
+        )
 
     def _write_train_row(self, log: RunLog, progress: Progress) -> None:
-        row = self._step_counters() | {"episodes": self.episodes}
+        row: dict[str, float] = {**self.counters._asdict(), "episodes": self.episodes}
         if self.finished_returns:
             row["episode_return"] = sum(self.finished_returns) / len(self.finished_returns)
             progress.training_return(row["episode_return"])
             self.finished_returns.clear()
         row |= self.averages.mean_and_reset() | self.learner.replay_metrics()
         log.write("train", row)
-        # here, where the values are on the host anyway: per update it would stall a GPU
+        # Not after each update: here the values are on the host anyway.
         check_finite(self.folder, row)
 
-    def _check_finite(self) -> None:
-        """Of what was measured since the last row, then of all that was learned."""
-        averages = self.averages.state_dict()
-        losses_first = dict(
-            sorted(averages.items(), key=lambda item: not item[0].endswith("_loss"))
-        )
-        found = first_non_finite_of(losses_first) or first_non_finite_of(self.state_dict())
-        if found is not None:
-            check_finite(self.folder, self._step_counters() | dict([found]))
-
     def _evaluate(self, log: RunLog, progress: Progress, stop: StopSignal) -> None:
-        """Begin what is due. Beside training the checkpoint comes first and the row when it is
-        over, else the row at once."""
-        self.wall_seconds = self._seconds()
-        # before it is played: an environment may raise on an action that is no number
-        self._check_finite()
-        last = self.env_steps >= self.plan.env_steps
-        steps = self.evaluate(self.env_steps, self.plan.video and last)
-        self.under_way = PendingEvaluation(steps, self._step_counters(), self.wall_seconds)
-        if self.plan.evaluate_asynchronously:
+        """Start the due evaluation. If it runs asynchronously, save the checkpoint now, and write the
+        row when it has finished; otherwise finish it first."""
+        self._check_finite()  # an environment may raise on a non-finite action
+        last = self.env_steps >= self.schedule.env_steps
+        steps = self.evaluate(self.env_steps, self.schedule.video and last)
+        self.pending_evaluation = PendingEvaluation(steps, self.counters, self.wall_seconds)
+        if self.schedule.evaluate_asynchronously:
             self._save(log)
-            self.evaluation_due = last  # nothing is left to go on with
+            self.evaluation_due = last  # there are no further steps
         elif self._finish_evaluation(log, progress, lambda: stop.requested):
             self._save(log)
         else:
-            self.under_way = None  # it leaves no trace
+            self.pending_evaluation = None
 
     def _finish_evaluation(
         self, log: RunLog, progress: Progress, stopped: Callable[[], bool]
     ) -> bool:
-        """Whether none is under way any more."""
-        if self.under_way is not None:
+        """Wait for the pending evaluation. Returns False if it was stopped first."""
+        if self.pending_evaluation is not None:
             try:
-                self._write_eval_row(
-                    self.under_way,
-                    wait_for_evaluation(self.under_way.steps, stopped),
-                    log,
-                    progress,
-                )
+                result = wait_for_evaluation(self.pending_evaluation.steps, stopped)
             except EvaluationStoppedError:
                 return False
+            self._write_eval_row(self.pending_evaluation, result, log, progress)
         return True
 
     def _write_eval_row(
-        self, over: PendingEvaluation, result: Evaluation, log: RunLog, progress: Progress
+        self, pending: PendingEvaluation, result: Evaluation, log: RunLog, progress: Progress
     ) -> None:
-        self.under_way = None
-        if over.clocks["env_steps"] == self.env_steps:
+        counters, self.pending_evaluation = pending.counters, None
+        if counters.env_steps == self.env_steps:
             self.evaluation_due = False
-        row = {
+        row = counters._asdict() | {
             "return_mean": result.mean,
             "return_std": result.std,
             "episodes": len(result.returns),
-            "wall_seconds": round(over.wall_seconds, 3),
+            "wall_seconds": round(pending.wall_seconds, 3),
             "returns": " ".join(f"{value:.8g}" for value in result.returns),
         }
-        # first: the table holds returns that can be compared
-        check_finite(self.folder, over.clocks | row)
-        log.write("eval", over.clocks | row)
-        progress.evaluation(over.clocks["env_steps"], result.mean, result.std)
+        check_finite(self.folder, row)  # first, so that the table holds finite returns only
+        log.write("eval", row)
+        progress.evaluation(counters.env_steps, result.mean, result.std)
         self._evaluations.append(
-            EvaluationInfo(
-                **over.clocks,
-                return_mean=result.mean,
-                return_std=result.std,
-                returns=tuple(result.returns),
-            )
+            EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns))
         )
         if result.no_pictures:
-            progress.say(
-                f"cclf: warning: no video, no picture could be drawn: {result.no_pictures}"
-            )
+            progress.print(f"cclf: warning: no video, rendering failed: {result.no_pictures}")
         if result.pictures:
-            path = self.folder / f"episode-{over.clocks['env_steps']}.mp4"
-            if self._write_video(path, result, progress):
-                log.log_video(path, over.clocks["env_steps"])
+            path = self.folder / f"episode-{counters.env_steps}.mp4"
+            try:
+                write_video(str(path), result.pictures)
+            except Exception as error:  # whatever a library raises: a video must not end a run
+                path.unlink(missing_ok=True)
+                progress.print(f"cclf: warning: no video: {short_error(error)}")
+            else:
+                log.log_video(path, counters.env_steps)
 
-    def _write_video(self, path: Path, result: Evaluation, progress: Progress) -> bool:
-        """Whatever a library raises here: a run that is trained must not fail for want of a
-        picture."""
-        try:
-            write_video(str(path), result.pictures)
-        except Exception as error:
-            path.unlink(missing_ok=True)  # what was begun of it
-            progress.say(f"cclf: warning: no video: {short_error(error)}")
-            return False
-        return True
+    def _save(self, log: RunLog) -> None:
+        self._check_finite()  # so that a run can always resume from its newest checkpoint
+        log.sync()  # a checkpoint must not be newer than the rows before it
+        tables = {name: record._asdict() for name, record in log.known().items()}
+        wanted = self.schedule.keep_replay or self.env_steps < self.schedule.env_steps
+        kept = wanted and not self._replay_lost
+        extra = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
+        self.checkpoints.save(self.state_dict() | extra, kept)
+        self.saved_env_steps = self.env_steps
 
-    _COUNTERS = ("agent_steps", "episodes", "finished_returns", "wall_seconds", "evaluation_due")
+    def _check_finite(self) -> None:
+        """Check the metrics since the last row, losses first, and then the whole state."""
+        averages = self.averages.state_dict()
+        losses_first = sorted(averages.items(), key=lambda item: not item[0].endswith("_loss"))
+        found = first_non_finite_of(dict(losses_first)) or first_non_finite_of(self.state_dict())
+        if found is not None:
+            check_finite(self.folder, self.counters._asdict() | dict([found]))
 
-    def state_dict(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name).state_dict() for name in ("learner", "averages")}
-        return parts | {name: getattr(self, name) for name in self._COUNTERS}
+    def state_dict(self) -> StateDict:
+        return {
+            "learner": self.learner.state_dict(),
+            "averages": self.averages.state_dict(),
+            "agent_steps": self.agent_steps,
+            "episodes": self.episodes,
+            "finished_returns": self.finished_returns,
+            "wall_seconds": self.wall_seconds,
+            "evaluation_due": self.evaluation_due,
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         own = self.state_dict() | {"tables": {}, REPLAY_KEPT: True}
         state = with_added_fields(own, state)
         own |= {"learner": None, "averages": None, "finished_returns": [0.0]}
         check_same_structure(own, state, "the run")
-        for name in self._COUNTERS:
-            setattr(self, name, state[name])
-        self.known_rows = {name: TableRecord(**facts) for name, facts in state["tables"].items()}
+        self.agent_steps, self.episodes = state["agent_steps"], state["episodes"]
+        self.finished_returns = state["finished_returns"]
+        self._earlier_seconds, self._started = state["wall_seconds"], None
+        self.evaluation_due = state["evaluation_due"]
+        self.table_records = {name: TableRecord(**row) for name, row in state["tables"].items()}
         if self.finished:
-            # nothing is left to do, and a smaller budget than was run may have no room for the
-            # replay
-            return
+            return  # the budget may be smaller now, and the replay then too small for its state
         self._replay_lost = not state[REPLAY_KEPT]
-        if self._replay_lost and self.env_steps < self.plan.env_steps:
+        if self._replay_lost and self.env_steps < self.schedule.env_steps:
             raise ConfigError(
                 f"{self.folder} ended at {self.env_steps:,} env steps and kept no replay "
                 "(--no-keep-replay), so it cannot go on: use another --out"
             )
         load_state(self.learner, state["learner"], "learner")
         self.averages.load_state_dict(state["averages"])
-        learned_steps = state["learner"].get("agent_steps", self.agent_steps)
+        learner_steps = state["learner"].get("agent_steps", self.agent_steps)
         check_data(
-            learned_steps == self.agent_steps,
-            f"agent_steps is {self.agent_steps} and {learned_steps}",
+            learner_steps == self.agent_steps,
+            f"agent_steps is {self.agent_steps} and {learner_steps}",
         )
 
-    def resume(self, agent_steps: int | None = None) -> bool:
-        """Go on from the newest good checkpoint of the folder, or the one of `agent_steps`; whether
-        there is one."""
+    def resume(self, agent_steps: int | None = None) -> None:
+        """Load the newest valid checkpoint of the folder, or the one at `agent_steps`, if there is
+        one."""
         saved = self.checkpoints.load(agent_steps=agent_steps)
-        if saved is None:
-            return False
-        with data_error_context(
-            f"the checkpoint in {self.folder} does not fit this run", "use another --out"
-        ):
-            self.load_state_dict(saved)
-        return True
+        if saved is not None:
+            with data_error_context(
+                f"the checkpoint in {self.folder} does not fit this run", "use another --out"
+            ):
+                self.load_state_dict(saved)
+            self.resumed = True
 
 
 class ActiveRun(NamedTuple):
-    """A run in training, with its tables and its progress line."""
+    """A run in training, with its tables and its progress output."""
 
     training: TrainingRun
     log: RunLog
@@ -338,11 +313,7 @@ def train_loop(
     errors: dict[int, NonFiniteError | WorkerError] = {}
 
     def unfinished() -> list[int]:
-        return [
-            index
-            for index, run in enumerate(runs)
-            if not run.training.finished and index not in errors
-        ]
+        return [n for n, run in enumerate(runs) if not run.training.finished and n not in errors]
 
     def attempt(index: int, action: Callable[[ActiveRun], None]) -> None:
         try:
@@ -353,14 +324,11 @@ def train_loop(
             if runs[index].training.notify(callbacks):
                 stop.requested = True
 
-    def step(run: ActiveRun) -> None:
-        run.training.step(run.log, run.progress, stop)
-
     while not stop.requested and (active := unfinished()):
         # The next step of a batched run also updates the weights of the other runs of its batch, so
         # evaluations that are due come first.
-        for index in [i for i in active if runs[i].training.evaluation_due] or active:
-            attempt(index, step)
+        for index in [n for n in active if runs[n].training.evaluation_due] or active:
+            attempt(index, lambda run: run.training.step(run.log, run.progress, stop))
     deadline = time.monotonic() + STOP_GRACE_SECONDS
     for index in unfinished():
         attempt(index, lambda run: run.training.save_and_close(run.log, run.progress, deadline))
@@ -368,5 +336,5 @@ def train_loop(
 
 
 def _crossed_multiple(before: int, now: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (before, now]."""
+    """Whether (before, now] contains a multiple of `every`."""
     return now // every != before // every

@@ -5,10 +5,11 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
+
+from cclf.types import StateDict
 
 STREAMS = ("replay", "augment", "policy", "act")
 
@@ -51,9 +52,9 @@ class Generators:
     def __getitem__(self, name: str) -> torch.Generator:
         return self.streams[name]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {name: generator.get_state() for name, generator in self.streams.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         for name, generator in self.streams.items():
             generator.set_state(state[name].cpu())

@@ -27,9 +27,9 @@ def child_sys_path() -> list[str]:
     """`sys.path` without the working directory, unless the user added it."""
     python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     added = [_PACKAGE_PARENT, *(folder for folder in python_path if folder)]
-    main = sys.modules.get("__main__")
-    if getattr(main, "__spec__", None) is None and (script := getattr(main, "__file__", None)):
-        added.append(os.path.dirname(script) or os.curdir)  # a script, not -m or -c
+    main = vars(sys.modules["__main__"])
+    if main.get("__spec__") is None and (script := main.get("__file__")):  # not -m or -c
+        added.append(os.path.dirname(script) or os.curdir)
     here = os.path.realpath(os.curdir)
     keep_here = any(os.path.realpath(folder) == here for folder in added)
     return [

@@ -3,10 +3,11 @@ PyTorch's defaults and then restore the settings of the program that called them
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 import torch
 from torch import backends
@@ -16,42 +17,28 @@ _CPU = torch.device("cpu")
 
 class _Setting(NamedTuple):
     read: Callable[[], object]
-    write: Callable[[Any], object]
-    # PyTorch's default first, then equivalent values. Empty: saved and restored, but never reset.
+    write: Callable[..., object]
+    # PyTorch's default, then equivalent values. Empty: saved and restored, but never reset.
     defaults: tuple[object, ...] = ()
+
+    def value(self) -> object:
+        """None if PyTorch raises because an older and a newer precision setting conflict."""
+        try:
+            return self.read()
+        except RuntimeError:
+            return None
 
 
 def _attribute(owner: object, name: str, *defaults: object) -> _Setting:
     return _Setting(partial(getattr, owner, name), partial(setattr, owner, name), defaults)
 
 
-def _precision(module: object, operation: str, *defaults: object) -> _Setting:
-    return _attribute(getattr(module, operation, None), "fp32_precision", *defaults)
+def _set_deterministic(mode: int) -> None:
+    """1: warn about operations without a deterministic kernel. 2: raise."""
+    torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
 
 
-def _set_deterministic(mode: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
-
-
-def _value(setting: _Setting) -> object:
-    """The value; None if PyTorch raises because an older and a newer precision setting conflict."""
-    try:
-        return setting.read()
-    except RuntimeError:
-        return None
-
-
-def _available(*settings: _Setting) -> tuple[_Setting, ...]:
-    """The settings that this version of PyTorch has."""
-    available = []
-    for setting in settings:
-        with suppress(AttributeError):
-            _value(setting)
-            available.append(setting)
-    return tuple(available)
-
-
-_THREAD_SETTINGS = _available(
+_THREAD_SETTINGS = [
     _Setting(torch.is_grad_enabled, torch.set_grad_enabled, (True,)),
     *(
         _Setting(
@@ -61,37 +48,30 @@ _THREAD_SETTINGS = _available(
         )
         for device in ("cpu", "cuda")
     ),
-)
-_PROCESS_SETTINGS = _available(
+]
+_PROCESS_SETTINGS = [
     _Setting(torch.get_default_dtype, torch.set_default_dtype, (torch.float32,)),
-    _Setting(
-        lambda: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        _set_deterministic,
-        ((False, False),),
-    ),
+    _Setting(torch.get_deterministic_debug_mode, _set_deterministic, (0,)),
     _attribute(backends.mkldnn, "enabled", True),
     _attribute(backends.cudnn, "deterministic", False),
-    # Older precision settings come first: writing one changes newer ones.
+    # Before the newer precision settings, which change with this one.
     _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest",)),
-    _attribute(backends, "fp32_precision", "none", "ieee"),
-    _precision(backends.mkldnn, "matmul", "none", "ieee"),
-    _precision(backends.mkldnn, "conv", "none", "ieee"),
-    _precision(backends.mkldnn, "rnn", "none", "ieee"),
-)
-# Settings that a run writes according to its config: saved and restored, but not reset.
-_PRECISION_ON_GPU = _available(
-    _attribute(backends.cudnn, "allow_tf32"),
-    _precision(backends.cuda, "matmul"),
-    _precision(backends.cudnn, "conv"),
-    _precision(backends.cudnn, "rnn"),
-)
-_RUN_SETTINGS = (
+]
+# A run sets these according to its config.
+_RUN_SETTINGS = [
     _Setting(torch.get_num_threads, torch.set_num_threads),
     _attribute(backends.cudnn, "benchmark"),
-)
+]
+_GPU_PRECISION = [_attribute(backends.cudnn, "allow_tf32")]
+if torch.__version__ >= "2.9":
+    _PROCESS_SETTINGS += [
+        _attribute(attrgetter(owner)(torch), "fp32_precision", "none", "ieee")
+        for owner in ("backends", "backends.mkldnn.matmul", "backends.mkldnn.conv")
+    ]
+    _GPU_PRECISION += [
+        _attribute(attrgetter(owner)(torch), "fp32_precision")
+        for owner in ("backends.cuda.matmul", "backends.cudnn.conv")
+    ]
 
 
 @contextmanager
@@ -104,8 +84,8 @@ def default_settings() -> Iterator[None]:
         # Only if needed: an active device context makes every PyTorch call slower.
         if torch.get_default_device() != _CPU:
             stack.enter_context(_CPU)
-        stack.callback(_write, _values(_THREAD_SETTINGS))
-        _write_defaults(_THREAD_SETTINGS)
+        stack.callback(_restore, _save(_THREAD_SETTINGS))
+        _reset(_THREAD_SETTINGS)
         stack.enter_context(_default_process_settings())
         yield
 
@@ -114,21 +94,19 @@ def default_settings() -> Iterator[None]:
 def restored_settings() -> Iterator[None]:
     """Restore all settings on exit, except the environment variable CUBLAS_WORKSPACE_CONFIG that
     `deterministic` sets: cuBLAS reads it only once."""
-    before = _values((*_THREAD_SETTINGS, *_PROCESS_SETTINGS, *_PRECISION_ON_GPU, *_RUN_SETTINGS))
-    device = torch.get_default_device()
+    device = _Setting(torch.get_default_device, torch.set_default_device)
+    saved = _save([*_THREAD_SETTINGS, *_PROCESS_SETTINGS, *_GPU_PRECISION, *_RUN_SETTINGS, device])
     try:
         yield
     finally:
-        _write(before)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)
+        _restore(saved)
 
 
 # Runs and agents in several threads share the settings of the process: the first one resets them, and
 # the last one restores them.
 _lock = threading.RLock()
 _users = 0
-_saved_process_settings: list[tuple[_Setting, object]] = []
+_saved_by_first_user: list[tuple[_Setting, object]] = []
 # A process forked while another thread holds the lock could never acquire it.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
@@ -137,11 +115,11 @@ os.register_at_fork(
 
 @contextmanager
 def _default_process_settings() -> Iterator[None]:
-    global _users, _saved_process_settings
+    global _users, _saved_by_first_user
     with _lock:
         if _users == 0:
-            before = _values((*_PROCESS_SETTINGS, *_PRECISION_ON_GPU))
-            _saved_process_settings = before if _write_defaults(_PROCESS_SETTINGS) else []
+            _saved_by_first_user = _save([*_PROCESS_SETTINGS, *_GPU_PRECISION])
+            _reset(_PROCESS_SETTINGS)
         _users += 1
     try:
         yield
@@ -149,23 +127,20 @@ def _default_process_settings() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0:
-                _write(_saved_process_settings)
+                _restore(_saved_by_first_user)
 
 
-def _write_defaults(settings: Iterable[_Setting]) -> bool:
-    """Reset the settings that differ from their default. Returns whether any did."""
-    changed = [setting for setting in settings if _value(setting) not in setting.defaults]
-    for setting in changed:
-        if _value(setting) not in setting.defaults:  # writing an earlier one may have reset it
+def _save(settings: Sequence[_Setting]) -> list[tuple[_Setting, object]]:
+    return [(setting, setting.value()) for setting in settings]
+
+
+def _reset(settings: Sequence[_Setting]) -> None:
+    for setting in settings:
+        if setting.value() not in setting.defaults:
             setting.write(setting.defaults[0])
-    return bool(changed)
 
 
-def _values(settings: Iterable[_Setting]) -> list[tuple[_Setting, object]]:
-    return [(setting, _value(setting)) for setting in settings]
-
-
-def _write(values: Iterable[tuple[_Setting, object]]) -> None:
-    for setting, value in values:
-        if value is not None and _value(setting) != value:
+def _restore(saved: Sequence[tuple[_Setting, object]]) -> None:
+    for setting, value in saved:
+        if value is not None and setting.value() != value:
             setting.write(value)

@@ -1,11 +1,10 @@
-"""Environments in processes of their own, watched: one that dies or hangs is ended and replaced,
-never waited for without end.
+"""Pools of objects, such as environments, in worker processes. A worker that crashes or hangs is
+ended, its unanswered calls raise `WorkerLostError`, and the next call starts a new worker.
 
-A worker is a fresh interpreter (CUDA and GL contexts do not survive a fork) that does not import
-torch. It owns one or several environments, answers in the order it was asked, and leaves when its
-pipe closes, so nothing outlives the parent, however that ended. Frames travel through the pipe: 30
-us for 100x100 RGB, a hundredth of the time it takes to draw one. Where steps are shorter, an
-environment may share memory with whoever asks (`shared`), and be rung.
+A worker is a new interpreter, because CUDA and OpenGL contexts do not survive a fork. It does not
+import torch, and it exits when its pipe is closed, so that no worker outlives the parent process.
+Arguments and results are pickled: 30 us for a 100x100 RGB image, a hundredth of the time to render
+it. Objects with shorter steps can share memory with the parent and be called with `notify`.
 """
 
 import contextlib
@@ -16,129 +15,152 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cclf.errors import ConfigError, WorkerError
 from cclf.training import subprocesses
-from cclf.training.worker_process import GRACE_SECONDS, NOTIFY, RAISED, Reply, call, receive
+from cclf.training.worker_process import GRACE_SECONDS, NOTIFY, Closeable, Failure, call_method
 
-TIMEOUT_SECONDS = 60.0  # for one answer
-START_SECONDS = 60.0  # more, for the first: a worker imports its packages before
-MAX_RESTARTS = 3  # of one episode or one answer, by workers that died or hung
-WAIT_SECONDS = 0.1  # at a time, where there is nothing else to do
+TIMEOUT_SECONDS = 60.0  # for the result of one call
+START_SECONDS = 60.0  # in addition for the first call: a worker imports its packages first
+MAX_RESTARTS = 3  # of one episode whose worker crashed or hung
+WAIT_SECONDS = 0.1  # for one poll, if there is nothing else to do
 
-# an Env or what else is to live elsewhere; a function of a module or a `partial` of one, no closure
-Factory = Callable[[], Any]
+T = TypeVar("T", bound=Closeable)
+P = ParamSpec("P")
+R = TypeVar("R")
+Args = tuple[object, ...]
+Kwargs = Mapping[str, object]
 
-# the environment is gone with its worker; a new one, not yet reset, has taken its place
-WORKER_LOST = "lost"
+
+class WorkerLostError(WorkerError):
+    """The worker crashed or hung, and its object is lost."""
 
 
-class EnvPool(Protocol):
-    """Environments by number. What is sent is answered some time later, for each environment in the
-    order it was sent."""
+class Pending(Generic[R]):
+    """The result of a call, which may not have arrived yet."""
+
+    __slots__ = ("_values", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._values: tuple[R, ...] = ()
+        self.error: Exception | None = None
+
+    def result(self) -> R:
+        """The returned value, once `done`. Raises the error if the call failed."""
+        if self.error is not None:
+            raise self.error
+        (value,) = self._values
+        return value
+
+    def set_result(self, value: R) -> None:
+        self._values, self.done = (value,), True
+
+    def set_error(self, error: Exception) -> None:
+        self.error, self.done = error, True
+
+
+class Pool(Generic[T]):
+    """Numbered objects. Each one executes its calls in the order of submission."""
 
     size: int
 
-    def send(self, env: int, command: str, *arguments: Any) -> None: ...
-    # as `send(env, NOTIFY)`, but without a word: question and answer are in memory that both share
-    def ring(self, env: int) -> None: ...
-    # what is answered by now, or after that long each
-    def receive(self, patience_seconds: float = 0.0) -> list[Reply]: ...
-    def busy(self) -> list[Connection]: ...  # where more is awaited
-    def forget(self) -> None: ...  # answers to what was sent before are not wanted
-    def close(self) -> None: ...
+    def submit(
+        self,
+        index: int,
+        method: Callable[Concatenate[T, P], R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Pending[R]:
+        """Call the method of this name: `pool.submit(0, Env.step, action)`."""
+        call = Pending[R]()
+        self._send(index, call, method.__name__, args, kwargs)
+        return call
 
+    def notify(self, index: int) -> Pending[None]:
+        """Call `notify()` without pickling: arguments and results are in shared memory."""
+        call = Pending[None]()
+        self._send(index, call, *NOTIFY)
+        return call
 
-def anonymous_file() -> IO[bytes]:
-    """An empty file without a name, in memory where the system can: for `EnvWorkers.shared`."""
-    if hasattr(os, "memfd_create"):
-        return open(os.memfd_create("cclf"), "r+b")
-    return tempfile.TemporaryFile()
+    def wait(self, calls: Sequence[Pending[R]]) -> list[R]:
+        """The results of all calls, in their order. Raises the first error among them."""
+        while not all(call.done for call in calls):
+            self.poll(WAIT_SECONDS)
+        return [call.result() for call in calls]
 
+    def poll(self, timeout_seconds: float = 0.0) -> None:
+        """Receive the results that have arrived. Waits for each worker at most this long."""
 
-class LocalEnvs:
-    """The pool without processes: a command is carried out when it is sent."""
-
-    def __init__(self, envs: Sequence[Any]):
-        self.envs, self.size = envs, len(envs)
-        self._answers: deque[Reply] = deque()
-
-    def send(self, env: int, command: str, *arguments: Any) -> None:
-        self._answers.append(Reply(env, command, call(self.envs[env], command, arguments)))
-
-    def ring(self, env: int) -> None:
-        self.send(env, NOTIFY)
-
-    def receive(self, patience_seconds: float = 0.0) -> list[Reply]:  # noqa: ARG002
-        answers = list(self._answers)
-        self._answers.clear()
-        return answers
-
-    def busy(self) -> list[Connection]:
+    def connections(self) -> list[Connection]:
+        """The pipes on which results are awaited."""
         return []
 
-    def forget(self) -> None:
-        self._answers.clear()
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _send(self, index: int, call: Pending[R], name: str, args: Args, kwargs: Kwargs) -> None:
+        raise NotImplementedError
+
+
+class LocalPool(Pool[T]):
+    """A pool without processes: calls are executed when they are submitted."""
+
+    def __init__(self, objects: Sequence[T]):
+        self.objects, self.size = objects, len(objects)
+
+    def _send(self, index: int, call: Pending[R], name: str, args: Args, kwargs: Kwargs) -> None:
+        try:
+            call.set_result(call_method(self.objects[index], name, args, kwargs))
+        except Exception as error:
+            call.set_error(error)
 
     def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        for each in self.objects:
+            each.close()
 
 
-class EnvWorkers:
-    """The pool with processes: environment e lives in worker e modulo `workers`. `name` is what
-    errors call it, the task; `shared` are descriptors of files that workers have by the same
-    numbers."""
+class WorkerPool(Pool[T]):
+    """A pool with one process for each object."""
 
     def __init__(
         self,
-        makes: Sequence[Factory],
-        workers: int,
+        factories: Sequence[Callable[[], T]],
         name: str,
         timeout_seconds: float = TIMEOUT_SECONDS,
         shared: Sequence[int] = (),
     ):
-        self.size = len(makes)
-        shares = [dict(list(enumerate(makes))[number::workers]) for number in range(workers)]
+        """`factories` are functions of modules or `partial`s of such functions, so that they can be
+        pickled. `name` describes the pool in errors. `shared` are file descriptors that the workers
+        inherit under the same numbers."""
+        self.size = len(factories)
         self._workers = [
-            _Worker(f"worker {number} of {name}", share, timeout_seconds, shared)
-            for number, share in enumerate(shares)
+            _Worker(f"worker {index} of {name}", factory, timeout_seconds, shared)
+            for index, factory in enumerate(factories)
         ]
 
-    def send(self, env: int, command: str, *arguments: Any) -> None:
-        self._workers[env % len(self._workers)].send(env, command, *arguments)
+    def _send(self, index: int, call: Pending[R], name: str, args: Args, kwargs: Kwargs) -> None:
+        self._workers[index].send(call, name, args, kwargs)
 
-    def ring(self, env: int) -> None:
-        self._workers[env % len(self._workers)].ring()
-
-    def receive(self, patience_seconds: float = 0.0) -> list[Reply]:
-        """Raises the error of an environment that raised: it would do so again."""
-        answers = self.receive_all(patience_seconds)
-        for answer in answers:
-            if answer.command == RAISED:
-                raise answer.value
-        return answers
-
-    def receive_all(self, patience_seconds: float = 0.0) -> list[Reply]:
-        """The same with RAISED among the answers, for those that ask for several runs."""
-        return [answer for worker in self._workers for answer in worker.receive(patience_seconds)]
-
-    def busy(self) -> list[Connection]:
-        return [worker.pipe for worker in self._workers if worker.unanswered]
-
-    def forget(self) -> None:
+    def poll(self, timeout_seconds: float = 0.0) -> None:
         for worker in self._workers:
-            worker.unwanted = worker.unanswered
+            worker.poll(timeout_seconds)
+
+    def connections(self) -> list[Connection]:
+        return [worker.pipe for worker in self._workers if worker.calls]
 
     def close(self) -> None:
-        """Ask them to leave, and end those that do not."""
+        """Ask the workers to exit, and kill those that do not."""
         started = [worker for worker in self._workers if worker.process is not None]
         for worker in started:
             worker.pipe.close()
@@ -147,38 +169,45 @@ class EnvWorkers:
             worker.end(max(0.0, deadline - time.monotonic()))
 
 
+def anonymous_file() -> IO[bytes]:
+    """An empty file without a name, in memory if possible, for `WorkerPool(shared=...)`."""
+    if sys.platform == "linux":
+        return open(os.memfd_create("cclf"), "r+b")
+    return tempfile.TemporaryFile()
+
+
 class _Worker:
-    """One process and the environments it owns; it starts when first asked for something."""
+    """One process, started by the first call."""
 
     def __init__(
         self,
         name: str,
-        makes: Mapping[int, Factory],
+        factory: Callable[[], Closeable],
         timeout_seconds: float,
         shared: Sequence[int],
     ):
-        self.name, self.makes, self.timeout_seconds = name, makes, timeout_seconds
-        self.shared = shared
+        self.name, self.factory = name, factory
+        self.timeout_seconds, self.shared = timeout_seconds, shared
         self.process: subprocess.Popen[bytes] | None = None
-        self.unanswered = self.unwanted = 0
-        self.asked_at = 0.0
+        self.calls: deque[Pending[Any]] = deque()  # without a result yet
+        self.waiting_since = 0.0
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115 (open while the worker lives)
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115 (open until the worker ends)
         program = (
             "import sys; from cclf.training.worker_process import main; "
             "main(int(sys.argv[1]), float(sys.argv[2]))"
         )
         with theirs:
-            # Even half an answer is not waited for without end. A closed pipe must reach the
-            # worker: nobody else holds our end.
+            # A message that arrives only in part must not block forever either. Our end is not
+            # inherited by anyone, so that closing it reaches the worker.
             for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 ours.setsockopt(
                     socket.SOL_SOCKET, limit, struct.pack("ll", int(self.timeout_seconds + 1), 0)
                 )
             self.pipe = Connection(ours.detach())
-            self.poller = select.poll()  # kept: `pipe.poll` would make one each time
+            self.poller = select.poll()  # `pipe.poll` would create one for each call
             self.poller.register(self.pipe, select.POLLIN)
             try:
                 self.process = subprocess.Popen(
@@ -187,97 +216,87 @@ class _Worker:
                     ),
                     pass_fds=[theirs.fileno(), *self.shared],
                     stdin=subprocess.DEVNULL,
-                    stdout=self.said,
-                    stderr=self.said,
+                    stdout=self.output,
+                    stderr=self.output,
                     process_group=0,  # Ctrl-C is for the parent
                     env=subprocesses.child_environment() | {"OMP_NUM_THREADS": "1"},
                 )
             except OSError as error:
                 raise WorkerError(f"{self.name} cannot be started: {error}") from error
-        self.unanswered, self.allowed_seconds = 0, self.timeout_seconds + START_SECONDS
-        for env, make in self.makes.items():
-            self.send(env, "make", make)
-        self.unwanted = self.unanswered
-
-    def send(self, env: int, command: str, *arguments: Any) -> None:
-        self._begin()
-        with contextlib.suppress(OSError):  # it is gone, which shows when its answer is awaited
-            self.pipe.send((env, command, arguments))
-
-    def ring(self) -> None:
-        assert len(self.makes) == 1, "a ring names no environment"
-        self._begin()
+        self.allowed_seconds = self.timeout_seconds + START_SECONDS
         with contextlib.suppress(OSError):
-            self.pipe.send_bytes(b"")
+            self.pipe.send(self.factory)
 
-    def _begin(self) -> None:
+    def send(self, call: Pending[R], name: str, args: Args, kwargs: Kwargs) -> None:
         if self.process is None:
             self._start()
-        if not self.unanswered:
-            self.asked_at = time.monotonic()
-        self.unanswered += 1
+        if not self.calls:
+            self.waiting_since = time.monotonic()
+        self.calls.append(call)
+        with contextlib.suppress(OSError):  # the worker is gone, which the next poll reports
+            if name == NOTIFY[0]:
+                self.pipe.send_bytes(b"")
+            else:
+                self.pipe.send((name, args, kwargs))
 
-    def receive(self, patience_seconds: float) -> list[Reply]:
-        answers = []
+    def poll(self, timeout_seconds: float) -> None:
         try:
-            while self.unanswered and self.poller.poll(patience_seconds * 1000.0):
-                answer = Reply(*(receive(self.pipe) or (next(iter(self.makes)), NOTIFY, None)))
-                self.unanswered -= 1
-                self.asked_at, self.allowed_seconds = (
-                    time.monotonic(),
-                    self.timeout_seconds + GRACE_SECONDS,
-                )
-                if answer.command == RAISED:
-                    bad_input, line, details = answer.value
-                    error = (
-                        ConfigError(line)
-                        if bad_input
-                        else WorkerError(f"{self.name}: {line}", details)
-                    )
-                    answers.append(Reply(answer.env, RAISED, error))
-                    self.unwanted = max(0, self.unwanted - 1)
-                elif self.unwanted:
-                    self.unwanted -= 1
+            while self.calls and self.poller.poll(timeout_seconds * 1000.0):
+                message = self.pipe.recv_bytes()
+                self.waiting_since = time.monotonic()
+                self.allowed_seconds = self.timeout_seconds + GRACE_SECONDS
+                reply = ForkingPickler.loads(message) if message else None
+                call = self.calls.popleft()
+                if isinstance(reply, Failure):
+                    call.set_error(self._error_of(reply))
                 else:
-                    answers.append(answer)
+                    call.set_result(reply)
         except (EOFError, OSError):
-            return self._replaced(GRACE_SECONDS)  # it is on its way out
-        if self.unanswered and time.monotonic() - self.asked_at > self.allowed_seconds:
-            return self._replaced(0.0)
-        return answers
+            self._lose(GRACE_SECONDS)  # it is exiting
+        if self.calls and time.monotonic() - self.waiting_since > self.allowed_seconds:
+            self._lose(0.0)
 
-    def _replaced(self, grace_seconds: float) -> list[Reply]:
+    def _error_of(self, failure: Failure) -> Exception:
+        if failure.is_config_error:
+            return ConfigError(failure.message)
+        return WorkerError(f"{self.name}: {failure.message}", failure.details)
+
+    def _lose(self, grace_seconds: float) -> None:
+        """End the process and report it as the error of all calls without a result."""
         self.pipe.close()
-        code = self.end(grace_seconds)
-        line = f"{self.name} {_describe_exit(code, self._last_words(), self.timeout_seconds)}"
-        self.said.close()
-        self._start()
-        return [Reply(env, WORKER_LOST, line) for env in self.makes]
+        exit_code = self.end(grace_seconds)
+        size = os.fstat(self.output.fileno()).st_size
+        output = os.pread(self.output.fileno(), 10_000, max(0, size - 10_000)).decode(
+            errors="replace"
+        )
+        self.output.close()
+        self.process = None
+        line = f"{self.name} {_describe_exit(exit_code, output, self.timeout_seconds)}"
+        while self.calls:
+            self.calls.popleft().set_error(WorkerLostError(line))
 
     def end(self, grace_seconds: float) -> int | None:
-        """Kill it unless it ends by itself. Its exit code; None: it had to be killed."""
-        assert self.process is not None, "only what was started ends"
+        """Kill the process unless it exits by itself. Returns its exit code, or None if it was
+        killed here."""
+        assert self.process is not None, "the worker has not been started"
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(grace_seconds)
         self.process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in a driver: left behind
+        with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in a driver
             self.process.wait(GRACE_SECONDS)
         return None
 
-    def _last_words(self) -> str:
-        size = os.fstat(self.said.fileno()).st_size
-        return os.pread(self.said.fileno(), 10_000, max(0, size - 10_000)).decode(errors="replace")
 
-
-def _describe_exit(code: int | None, last_words: str, timeout_seconds: float) -> str:
-    if code in (None, -signal.SIGALRM):
-        frames = last_words.rpartition("Current thread")[2]
-        where = re.search(r'File "([^"]+)", line (\d+) in (\S+)', frames)  # the innermost
-        place = f" (in {where[3]}, {Path(where[1]).name}:{where[2]})" if where else ""
-        return f"did not answer within {timeout_seconds:g} seconds{place}"
-    if code < 0:
-        return f"was killed by signal {-code}" + (
-            " (is memory short?)" if code == -signal.SIGKILL else ""
+def _describe_exit(exit_code: int | None, output: str, timeout_seconds: float) -> str:
+    if exit_code in (None, -signal.SIGALRM):
+        frames = output.rpartition("Current thread")[2]
+        innermost = re.search(r'File "([^"]+)", line (\d+) in (\S+)', frames)
+        place = (
+            f" (in {innermost[3]}, {Path(innermost[1]).name}:{innermost[2]})" if innermost else ""
         )
-    last = last_words.strip().splitlines()[-1:]
-    return f"ended with exit code {code}" + (f": {last[0]}" if last else "")
+        return f"did not answer within {timeout_seconds:g} seconds{place}"
+    if exit_code < 0:
+        hint = " (is memory short?)" if exit_code == -signal.SIGKILL else ""
+        return f"was killed by signal {-exit_code}{hint}"
+    last_line = output.strip().splitlines()[-1:]
+    return f"ended with exit code {exit_code}" + (f": {last_line[0]}" if last_line else "")

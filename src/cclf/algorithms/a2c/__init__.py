@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.presets import DEFAULTS, METHODS, PROFILES, of_task, profile_label
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from cclf.algorithms.a2c.a2c import A2C
+    from cclf.algorithms.a2c.rollout import RolloutLearner
     from cclf.config import Config
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
+    from cclf.training.evaluation import EvaluationSteps
     from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import ExportedPolicy, MakeEnv, StateDict
 
 
-class A2cAlgorithm(BaseAlgorithm):
+class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
     name = "a2c"
     supported_tasks = ("grid",)
     settings_type = A2cConfig
@@ -32,31 +35,57 @@ class A2cAlgorithm(BaseAlgorithm):
     def task_defaults(self, task: str) -> Defaults:
         return of_task(task)
 
-    def profile_label(self, profile: str, settings: Mapping[str, Any]) -> str:
+    def profile_label(self, profile: str, settings: Mapping[str, object]) -> str:
         return profile_label(profile, settings)
 
-    def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
-        from cclf.algorithms.a2c.learner import make_learner
+    def make_learner(
+        self,
+        config: Config,
+        device: torch.device,  # noqa: ARG002 (networks of this size are faster on the CPU)
+        make_env: MakeEnv,
+    ) -> RolloutLearner:
+        import numpy as np
 
-        return make_learner(config, device, make_env)
+        from cclf.algorithms.a2c.a2c import A2C
+        from cclf.algorithms.a2c.rollout import RolloutLearner, make_vector_env
+        from cclf.training.seeding import derive
+
+        settings: A2cConfig = config.algorithm
+        seed = derive(config.seed, "env")
+        envs = make_vector_env(config, make_env, settings.num_envs, seed)
+        algorithm = A2C(config, envs.num_actions)
+        random = np.random.default_rng(derive(config.seed, "act"))
+        return RolloutLearner(envs, algorithm, random, settings.rollout_steps)
 
     def make_agent(
         self,
         config: Config,
-        device: torch.device,
+        device: torch.device,  # noqa: ARG002
         make_env: MakeEnv,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
-        from cclf.algorithms.a2c.learner import make_agent
+        from cclf.algorithms.a2c.a2c import A2C
+        from cclf.algorithms.a2c.rollout import make_vector_env
+        from cclf.training.agent import Agent
+        from cclf.training.evaluation import evaluate_vector
+        from cclf.training.seeding import derive
+        from cclf.types import EnvSpec
 
-        return make_agent(config, device, make_env)
+        envs = make_vector_env(config, make_env, config.run.eval_episodes, seed=0)
+        policy = A2C(config, envs.num_actions)
+
+        def evaluate(seeds: Sequence[int], record: bool) -> EvaluationSteps:
+            return evaluate_vector(envs, policy, seeds, derive(seeds[0], "act"), record)
+
+        spec = EnvSpec(envs.observation_shape, 1, 1, None, envs.num_actions)
+        return Agent(policy, evaluate, envs.close, spec)
 
     def export_policy(
-        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+        self, policy: A2C, config: Config, make_env: MakeEnv, seed: int, num_steps: int
     ) -> ExportedPolicy:
         from cclf.algorithms.a2c.export import export_policy
 
-        return export_policy(policy, config, make_env, seed, num_steps)
+        return export_policy(policy, make_env(config, 1, seed), seed, num_steps)
 
     def inspect(
         self,
@@ -68,8 +97,11 @@ class A2cAlgorithm(BaseAlgorithm):
         make_env: MakeEnv,
     ) -> Gallery:
         from cclf.algorithms.a2c.inspect import gallery
+        from cclf.storage.safe_loading import load_state
 
-        return gallery(about, config, learner, samples, env_steps, make_env)
+        restored = self.make_learner(config, env_steps.device, make_env)
+        load_state(restored, learner, "learner")
+        return gallery(about, config, restored, samples, env_steps.cpu())
 
 
 ALGORITHM = A2cAlgorithm()

@@ -18,6 +18,7 @@ from cclf.algorithms.common.optimizers import RMSprop
 from cclf.config import Config
 from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
+from cclf.training.seeding import seeded_weights
 from cclf.types import Metrics, Rollout, StateDict
 
 
@@ -55,22 +56,24 @@ class A2C:
     def __init__(self, config: Config, num_actions: int):
         settings: A2cConfig = config.algorithm
         self.settings, hidden = settings, settings.contrastive_hidden_dim
-        self.re3 = None
-        if settings.re3:
-            self.re3 = StateEntropyBonus(
-                settings.re3_window_observations,
-                settings.re3_running_mean_bug,
-                settings.num_envs * settings.rollout_steps,
-            )
-        self.framework = Framework(hidden, config.method) if config.method.contrastive else None
-        self.policy = GridPolicy(num_actions)
-        self.networks = nn.ModuleDict({"policy": self.policy})
-        if self.framework is not None:
-            self.head = ContrastiveHead(64, hidden)
-            self.key = nn.Sequential(
-                copy.deepcopy(self.policy.encoder), copy.deepcopy(self.head)
-            ).requires_grad_(False)
-            self.networks.update({"framework": self.framework, "head": self.head, "key": self.key})
+        self.re3 = self.framework = None
+        with seeded_weights(config.seed):
+            if settings.re3:
+                self.re3 = StateEntropyBonus(
+                    settings.re3_window_observations,
+                    settings.re3_running_mean_bug,
+                    settings.num_envs * settings.rollout_steps,
+                )
+            if config.method.contrastive:
+                self.framework = Framework(hidden, config.method)
+            self.policy = GridPolicy(num_actions)
+            self.networks = nn.ModuleDict({"policy": self.policy})
+            if self.framework is not None:
+                self.head = ContrastiveHead(64, hidden)
+                query = nn.Sequential(self.policy.encoder, self.head)
+                self.key = copy.deepcopy(query).requires_grad_(False)
+                modules = {"framework": self.framework, "head": self.head, "key": self.key}
+                self.networks.update(modules)
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
         self.optimizer = RMSprop(
             self.parameters,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cclf.algorithms.base import reject_eval_workers, validate_augmentation
-from cclf.config import Config
+from cclf.config import AlgorithmSettings, Config
 from cclf.errors import ConfigError
 from cclf.validation import (
     Fraction,
@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 
 @dataclass(frozen=True)
-class A2cConfig:
+class A2cConfig(AlgorithmSettings):
     """Settings of A2C on MiniGrid, with the defaults of the RE3 paper."""
 
     base: ClassVar[str] = "a2c"
@@ -103,7 +103,7 @@ class A2cConfig:
                 f"{batch_size} or more"
             )
 
-    def check(self, config: Config) -> None:
+    def validate(self, config: Config) -> None:
         """Raise ConfigError if a setting conflicts with the rest of the config."""
         if config.method.prioritisation:
             raise ConfigError(

@@ -1,13 +1,12 @@
-"""A2C's policy for other programs, and what it answers on a short rollout by the run's own code."""
+"""A2C's policy for other programs, and its logits on a short rollout."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.a2c.a2c import A2C
-from cclf.algorithms.a2c.networks import GRID_WINDOWS, grid_windows
-from cclf.config import Config
-from cclf.types import ExportedPolicy, MakeVectorEnv
+from cclf.algorithms.a2c.networks import GRID_WINDOWS, GridPolicy, grid_windows
+from cclf.types import ExportedPolicy, VectorEnv
 
 
 class PolicyLogits(nn.Module):
@@ -15,36 +14,26 @@ class PolicyLogits(nn.Module):
 
     windows: Tensor
 
-    def __init__(self, a2c: A2C):
+    def __init__(self, policy: GridPolicy):
         super().__init__()
-        self.encoder, self.actor = a2c.policy.encoder, a2c.policy.actor
+        self.encoder, self.actor = policy.encoder, policy.actor
         self.register_buffer("windows", torch.from_numpy(GRID_WINDOWS).flatten(), persistent=False)
 
     def forward(self, grids: Tensor) -> Tensor:
-        windows = (
-            grids.flatten(1)
-            .index_select(1, self.windows)
-            .to(torch.float32)
-            .view(-1, *GRID_WINDOWS.shape)
-        )
-        logits: Tensor = self.actor(self.encoder(windows))
+        windows = grids.flatten(1).index_select(1, self.windows).to(torch.float32)
+        logits: Tensor = self.actor(self.encoder(windows.view(-1, *GRID_WINDOWS.shape)))
         return logits
 
 
-def export_policy(
-    policy: A2C, config: Config, make_grids: MakeVectorEnv, seed: int, steps: int
-) -> ExportedPolicy:
-    random, worlds = np.random.default_rng(seed), make_grids(config, 1, seed)
-    observation, seen = worlds.reset([seed]), []
-    for _ in range(steps):
-        seen.append(observation[0].astype(np.uint8))
-        observation = worlds.step(
-            policy.act(observation, random.random((1, worlds.num_actions)))
-        ).observation
-    worlds.close()
-    observations = np.stack(seen)
+def export_policy(a2c: A2C, env: VectorEnv, seed: int, num_steps: int) -> ExportedPolicy:
+    random, grids = np.random.default_rng(seed), []
+    grid = env.reset([seed])  # (1, 7, 7, 3)
+    for _ in range(num_steps):
+        grids.append(grid.astype(np.uint8))
+        grid = env.step(a2c.act(grid, random.random((1, env.num_actions)))).observation
+    env.close()
+    observations, policy = np.concatenate(grids), a2c.policy
     with torch.inference_mode():
-        logits = policy.policy.actor(
-            policy.policy.encoder(torch.from_numpy(grid_windows(observations)))
-        ).numpy()
+        windows = torch.from_numpy(grid_windows(observations))
+        logits = policy.actor(policy.encoder(windows)).numpy()
     return ExportedPolicy(PolicyLogits(policy).eval(), observations, logits, "logits")

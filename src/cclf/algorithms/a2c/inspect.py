@@ -1,119 +1,112 @@
-"""The gallery of A2C on MiniGrid. It keeps no replay: the run goes on from its checkpoint, in
-memory and without learning, and the observations of its next rollouts are looked at, each
-rollout a batch as in training.
+"""What `cclf inspect` shows of A2C on MiniGrid. A2C keeps no replay, so the run is resumed from its
+checkpoint, in memory and without updates, and the samples are the observations of its next rollouts,
+one rollout per batch as in training.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalized_advantage
-from cclf.algorithms.a2c.learner import make_learner
-from cclf.config import Config
+from cclf.algorithms.a2c.rollout import GRID_SHAPE, RolloutLearner
+from cclf.config import Config, MethodConfig
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample
 from cclf.inspection.samples import ends, kept_maxima, rungs
-from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import derive
-from cclf.types import MakeVectorEnv, Rollout
+from cclf.types import Rollout
 
-Picture = Callable[[np.ndarray], np.ndarray]  # a grid observation for people
 ACTIONS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
+Picture = Callable[[np.ndarray], np.ndarray]  # a flat grid (147,) as an image (H, W, 3)
+Table = dict[str, np.ndarray]  # values of all samples, by column
 
 
 def gallery(
-    about: About,
-    config: Config,
-    state: dict[str, Any],
-    samples: int,
-    env_steps: Tensor,
-    make_grids: MakeVectorEnv,
+    about: About, config: Config, learner: RolloutLearner, samples: int, env_steps: Tensor
 ) -> Gallery:
-    # On the CPU as in training: such networks are too small for a GPU.
-    learner = make_learner(config, torch.device("cpu"), make_grids)
-    a2c, picture = learner.algorithm, learner.env.picture
-    load_state(learner, state, "learner")
-    batch = learner.rollout_steps * learner.env.num_envs
-    # since each episode began; unknown for those under way
-    steps = np.full(learner.env.num_envs, math.nan)
-    random = np.random.default_rng(derive(config.seed, "inspect"))
-    parts = []
-    for _ in range(math.ceil(samples / batch)):
-        rollout, _ = learner.collect()
-        # from a stream of its own: the same rollouts follow whatever the measure
-        order = torch.from_numpy(random.permutation(batch)) if a2c.needs_permutation else None
-        parts.append(columns(a2c, rollout, env_steps.cpu(), steps, order))
-    learner.close()
-    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    table = sample_rollouts(config, learner, samples, env_steps)
     identity = first_duplicate(table["observation"]).numpy()
-    sightings = np.bincount(identity, minlength=len(identity))[identity]
     curiosity, floor = table["curiosity"], 1.0 - 1.0 / table["copies"]
     most, least = ends(curiosity, identity)
-    distinct = config.method.negatives == "distinct"
-    measures = [
-        Measure(
-            "1 − 1/n", floor, "n is how often the same observation is in its batch", novelty=-1
-        ),
-        Measure(
-            "sightings",
-            sightings.astype(float),
-            "how often the same observation is in all samples",
-            novelty=-1,
-        ),
-        Measure(
-            "step in the episode",
-            table["step"],
-            "agent steps since its episode began; unknown for those under way",
-        ),
-        Measure("reward", table["reward"], "what the environment paid"),
-        Measure(
-            "TD error",
-            table["td_error"],
-            "the size of its advantage: TD errors from there on, added up by GAE, without a bonus",
-        ),
-        Measure(
-            "curiosity of what came next",
-            table["next_curiosity"],
-            "c′, which shares the bonus of Eq. (9) with c",
-        ),
-    ]
+    batch_size = learner.rollout_steps * learner.env.num_envs
+
+    def picture(observation: np.ndarray) -> np.ndarray:
+        return learner.env.picture(observation.reshape(GRID_SHAPE))
+
     return Gallery(
         about,
         drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
-        f"the next rollouts of the run, {batch} to a batch as in training, with nothing learned on the way.",
+        f"the next rollouts of the run, {batch_size} to a batch as in training, with nothing learned on the way.",
         curiosity_name="c",
         curiosity=curiosity,
-        measures=measures,
-        most=[_look(a2c, picture, table, row, batch, distinct) for row in most],
-        least=[_look(a2c, picture, table, row, batch, distinct) for row in least],
+        measures=_measures(table, floor, identity),
+        most=[_sample(config.method, table, row, picture, batch_size) for row in most],
+        least=[_sample(config.method, table, row, picture, batch_size) for row in least],
         ladder=[
-            (picture(table["observation"][row].reshape(7, 7, 3)), float(curiosity[row]))
-            for row in rungs(curiosity)
+            (picture(table["observation"][row]), float(curiosity[row])) for row in rungs(curiosity)
         ],
-        remarks=_remarks(curiosity, floor, distinct),
+        remarks=_remarks(curiosity, floor, config.method.negatives == "distinct"),
         priorities=None,
         ages=None,
     )
+
+
+def sample_rollouts(
+    config: Config, learner: RolloutLearner, samples: int, env_steps: Tensor
+) -> Table:
+    """`samples` observations or a few more, in whole rollouts."""
+    a2c, num_envs = learner.algorithm, learner.env.num_envs
+    batch_size = learner.rollout_steps * num_envs
+    # of each episode; unknown for those that had begun before
+    episode_steps = np.full(num_envs, math.nan)
+    # of its own, so that the rollouts do not depend on the curiosity measure
+    random = np.random.default_rng(derive(config.seed, "inspect"))
+    parts = []
+    for _ in range(math.ceil(samples / batch_size)):
+        rollout, _ = learner.collect()
+        permutation = None
+        if a2c.needs_permutation:
+            permutation = torch.from_numpy(random.permutation(batch_size))
+        parts.append(columns(a2c, rollout, env_steps, episode_steps, permutation))
+    learner.close()
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _measures(table: Table, floor: np.ndarray, identity: np.ndarray) -> list[Measure]:
+    sightings = np.bincount(identity, minlength=len(identity))[identity]
+    next_curiosity = "c′, which shares the bonus of Eq. (9) with c"
+    duplicates = "n is how often the same observation is in its batch"
+    all_samples = "how often the same observation is in all samples"
+    steps = "agent steps since its episode began; unknown for those under way"
+    errors = "the size of its advantage: TD errors from there on, added up by GAE, without a bonus"
+    return [
+        Measure("1 − 1/n", floor, duplicates, novelty=-1),
+        Measure("sightings", sightings.astype(float), all_samples, novelty=-1),
+        Measure("step in the episode", table["step"], steps),
+        Measure("reward", table["reward"], "what the environment paid"),
+        Measure("TD error", table["td_error"], errors),
+        Measure("curiosity of what came next", table["next_curiosity"], next_curiosity),
+    ]
 
 
 def columns(
     a2c: A2C,
     rollout: Rollout,
     env_steps: Tensor,
-    steps: np.ndarray,
-    order: Tensor | None = None,
-) -> dict[str, np.ndarray]:
-    """All numbers about a rollout, row after row. `steps` (N,) is where each episode stands, and is
-    moved on."""
-    assert a2c.framework is not None, "a method with curiosity has a framework"
+    episode_steps: np.ndarray,
+    permutation: Tensor | None = None,
+) -> Table:
+    """All values of a rollout, T N rows each. `episode_steps` (N,), the step of each episode, is
+    updated in place."""
+    framework = a2c.framework
+    assert framework is not None, "a method with curiosity has a framework"
     reward = torch.from_numpy(rollout.reward).flatten()
-    with torch.no_grad(), kept_maxima(a2c.framework):
+    with torch.no_grad(), kept_maxima(framework):
         features = a2c.features(rollout)
-        appraisal, _ = a2c.appraise(a2c.framework, features, rollout, reward, env_steps, order)
+        appraisal, _ = a2c.appraise(framework, features, rollout, reward, env_steps, permutation)
         values = a2c.policy.critic(features).view(len(rollout.action) + 1, -1)
     advantage = generalized_advantage(
         torch.from_numpy(rollout.reward),
@@ -122,10 +115,10 @@ def columns(
         a2c.settings.discount,
         a2c.settings.gae_lambda,
     )
-    where = np.empty(rollout.action.shape)
+    step = np.empty(rollout.action.shape)
     for t, ended in enumerate(rollout.ended):
-        where[t] = steps
-        steps[:] = np.where(ended, 0.0, steps + 1.0)
+        step[t] = episode_steps
+        episode_steps[:] = np.where(ended, 0.0, episode_steps + 1.0)
     flat = rollout.observation.reshape(-1, 147)
     observation = flat[: len(reward)]
     same = first_duplicate(observation).numpy()
@@ -139,38 +132,38 @@ def columns(
         "next_curiosity": appraisal.next_curiosity.numpy(),
         "bonus": appraisal.bonus.numpy(),
         "td_error": advantage.flatten().abs().numpy(),
-        "step": where.ravel(),
+        "step": step.ravel(),
         "copies": np.bincount(same, minlength=len(same))[same],
     }
 
 
-def _look(
-    a2c: A2C, picture: Picture, table: dict[str, np.ndarray], row: int, batch: int, distinct: bool
+def _sample(
+    method: MethodConfig, table: Table, row: int, picture: Picture, batch_size: int
 ) -> ShownSample:
-    assert a2c.framework is not None, "a method with curiosity has a framework"
+    values = {name: column[row] for name, column in table.items()}
 
-    def glance(observation: np.ndarray, curiosity: float) -> ShownObservation:
-        return ShownObservation(
-            [picture(observation.reshape(7, 7, 3))], [], 1, 1.0 - curiosity, curiosity
-        )
+    def observed(prefix: str) -> ShownObservation:
+        curiosity = float(values[f"{prefix}curiosity"])
+        frames = [picture(values[f"{prefix}observation"])]
+        return ShownObservation(frames, [], 1, 1.0 - curiosity, curiosity)
 
-    step = table["step"][row]
-    action = int(table["action"][row])
+    action, step = int(values["action"]), values["step"]
+    distinct = method.negatives == "distinct"
     return ShownSample(
-        glance(table["observation"][row], float(table["curiosity"][row])),
-        glance(table["next_observation"][row], float(table["next_curiosity"][row])),
-        curiosity=float(table["curiosity"][row]),
+        observed(""),
+        observed("next_"),
+        curiosity=float(values["curiosity"]),
         action=ACTIONS[action] if action < len(ACTIONS) else str(action),
-        reward=float(table["reward"][row]),
-        bonus=float(table["bonus"][row]) if a2c.framework.method.reward else None,
-        second_weight=None,  # its two views are the same, so that their weights change nothing
+        reward=float(values["reward"]),
+        bonus=float(values["bonus"]) if method.reward else None,
+        second_weight=None,  # both views are the same, so their weights have no effect
         next_second_weight=None,
         priority=None,
         draws=None,
         step=None if math.isnan(step) else int(step),
         age=None,
-        new_episode=bool(table["ended"][row]),
-        copies=None if distinct else (int(table["copies"][row]), batch),
+        new_episode=bool(values["ended"]),
+        copies=None if distinct else (int(values["copies"]), batch_size),
     )
 
 
@@ -178,14 +171,14 @@ def _remarks(curiosity: np.ndarray, floor: np.ndarray, distinct: bool) -> list[s
     linear = correlation.correlate(curiosity, floor).linear
     if math.isnan(linear):
         return []
-    told = f"The linear correlation of curiosity with 1 − 1/n is {linear:.2f}"
+    correlation_is = f"The linear correlation of curiosity with 1 − 1/n is {linear:.2f}"
     if distinct:
         return [
-            f"{told}: this method counts each distinct observation once, so that copies do not "
+            f"{correlation_is}: this method counts each distinct observation once, so that copies do not "
             "lower a belief."
         ]
     return [
-        f"{told}. With n copies in the batch no belief can pass 1/n, so that a perfect one still "
+        f"{correlation_is}. With n copies in the batch no belief can pass 1/n, so that a perfect one still "
         "leaves c = 1 − 1/n: "
         f"{floor.mean():.3f} on average, of the {curiosity.mean():.3f} seen here. Only what lies "
         "above is not known yet."

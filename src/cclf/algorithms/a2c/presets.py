@@ -1,7 +1,6 @@
 """A2C, RE3 and CCLF on both, their two profiles and what is set for a task."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from cclf.algorithms.base import (
     CONTROLS,
@@ -59,10 +58,7 @@ def of_task(task: str) -> Defaults:
     )
 
 
-def profile_label(profile: str, settings: Mapping[str, Any]) -> str:
-    """The profiles differ in the entropy coefficient alone, so that is what tables say."""
-    return (
-        f"entropy-{settings['entropy_coefficient']:g}"
-        if "entropy_coefficient" in settings
-        else profile
-    )
+def profile_label(profile: str, settings: Mapping[str, object]) -> str:
+    """The entropy coefficient, which is all that the profiles differ in."""
+    coefficient = settings.get("entropy_coefficient")
+    return profile if coefficient is None else f"entropy-{coefficient:g}"

@@ -1,13 +1,30 @@
-"""How data flows on-policy: a rollout in all environments, then one update on it."""
-
-from typing import Any
+"""The learner of A2C: a rollout in all environments, then one update on it."""
 
 import numpy as np
 import torch
 
 from cclf.algorithms.a2c.a2c import A2C
+from cclf.config import Config
+from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.types import Rollout, StepResult, VectorEnv
+from cclf.types import MakeVectorEnv, Rollout, StateDict, StepResult, VectorEnv
+
+GRID_SHAPE = (7, 7, 3)  # of an observation of MiniGrid
+
+
+def make_vector_env(
+    config: Config, make_grids: MakeVectorEnv, num_envs: int, seed: int
+) -> VectorEnv:
+    try:
+        envs: VectorEnv = make_grids(config, num_envs, seed)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(str(error)) from error
+    shape = tuple(envs.observation_shape)
+    if shape != GRID_SHAPE:
+        raise ConfigError(
+            f"{config.task} has observations of shape {shape}: A2C needs MiniGrid's {GRID_SHAPE}"
+        )
+    return envs
 
 
 class RolloutLearner:
@@ -16,12 +33,8 @@ class RolloutLearner:
     def __init__(
         self, env: VectorEnv, algorithm: A2C, random: np.random.Generator, rollout_steps: int
     ):
-        self.env, self.algorithm, self.random, self.rollout_steps = (
-            env,
-            algorithm,
-            random,
-            rollout_steps,
-        )
+        self.env, self.algorithm, self.random = env, algorithm, random
+        self.rollout_steps = rollout_steps
         self.metric_names = algorithm.metric_names
         self.updates = 0
         self.observation: np.ndarray | None = None
@@ -29,11 +42,11 @@ class RolloutLearner:
 
     def step(self, env_steps: int) -> StepResult:
         rollout, finished = self.collect()
-        moment = torch.tensor(float(env_steps), dtype=torch.float64)
-        order = None
+        permutation = None
         if self.algorithm.needs_permutation:
-            order = torch.from_numpy(self.random.permutation(rollout.action.size))
-        metrics = self.algorithm.update(rollout, moment, order)
+            permutation = torch.from_numpy(self.random.permutation(rollout.action.size))
+        clock = torch.tensor(float(env_steps), dtype=torch.float64)
+        metrics = self.algorithm.update(rollout, clock, permutation)
         self.updates += 1
         return StepResult(rollout.action.size, metrics, finished)
 
@@ -64,7 +77,7 @@ class RolloutLearner:
     def close(self) -> None:
         self.env.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return {
             "env": self.env.state_dict(),
             "algorithm": self.algorithm.state_dict(),
@@ -74,21 +87,17 @@ class RolloutLearner:
             "episode_returns": self.episode_returns,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        seen = state["observation"]
-        begun = state["env"]["started"]
+    def load_state_dict(self, state: StateDict) -> None:
+        observation, started = state["observation"], state["env"]["started"]
         check_data(
-            begun is (seen is not None),
+            started is (observation is not None),
             "observation and env disagree whether a first episode has begun",
         )
-        if seen is not None:
-            check_same_structure(
-                np.zeros((self.env.num_envs, *self.env.observation_shape), np.uint8),
-                seen,
-                "observation",
-            )
+        if observation is not None:
+            shape = (self.env.num_envs, *self.env.observation_shape)
+            check_same_structure(np.zeros(shape, np.uint8), observation, "observation")
         self.env.load_state_dict(state["env"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.random.bit_generator.state = state["random"]
         self.updates = state["updates"]
-        self.observation, self.episode_returns = state["observation"], state["episode_returns"]
+        self.observation, self.episode_returns = observation, state["episode_returns"]

@@ -1,5 +1,4 @@
-"""How data flows from an environment through replay to an off-policy algorithm, whichever that
-is."""
+"""The learner of off-policy algorithms: one environment, a replay, and one update per step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,11 +8,66 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cclf.algorithms.base import ReplaySize
+from cclf.config import Config
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
+from cclf.training.devices import choose_replay_device
 from cclf.training.seeding import Generators
-from cclf.types import Batch, Env, EnvStep, Metrics, OffPolicyAlgorithm, StepResult
+from cclf.types import (
+    Batch,
+    Env,
+    EnvSpec,
+    EnvStep,
+    Metrics,
+    OffPolicyAlgorithm,
+    StateDict,
+    StepResult,
+)
+
+
+def replay_size(config: Config, spec: EnvSpec, n_steps: int = 1) -> ReplaySize:
+    """The transitions that this run can ever hold, and their bytes. A short run never allocates the
+    whole capacity."""
+    capacity, planned = config.algorithm.replay_capacity_transitions, config.planned_agent_steps
+    transitions = min(capacity, max(1, planned))
+    num_bytes = Replay.bytes_needed(
+        transitions,
+        spec.frame_shape,
+        spec.action_dim,
+        config.env.frame_stack,
+        spec.max_episode_agent_steps,
+        n_steps,
+        _frame_dtype(spec),
+    )
+    return ReplaySize(transitions, num_bytes)
+
+
+def make_replay(config: Config, spec: EnvSpec, device: torch.device, n_steps: int = 1) -> Replay:
+    """An empty replay, on the GPU of the updates where it fits."""
+    size = replay_size(config, spec, n_steps)
+    return Replay(
+        size.transitions,
+        spec.frame_shape,
+        spec.action_dim,
+        config.env.frame_stack,
+        spec.max_episode_agent_steps,
+        choose_replay_device(config.algorithm.replay_device, device, size.num_bytes),
+        n_steps,
+        config.algorithm.discount,
+        _frame_dtype(spec),
+    )
+
+
+def uses_cuda_graphs(config: Config, replay_device: torch.device) -> bool:
+    """Whether updates run in CUDA graphs. A custom augmentation may do what a graph cannot repeat."""
+    graphs = replay_device.type == "cuda" and config.run.cuda_graphs
+    return graphs and not config.method.has_custom_augmentation
+
+
+def _frame_dtype(spec: EnvSpec) -> torch.dtype:
+    return torch.float32 if spec.state_dim else torch.uint8
 
 
 class OffPolicyLearner:
@@ -36,7 +90,8 @@ class OffPolicyLearner:
         graph_cycle: int | None = None,
         update_every_agent_steps: int = 1,
     ):
-        """With `graph_cycle` an update runs in that many CUDA graphs."""
+        """With `graph_cycle` updates run in CUDA graphs: every `graph_cycle`-th update launches the
+        same kernels."""
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
         self.device = generators["policy"].device
         self._moment = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -51,9 +106,7 @@ class OffPolicyLearner:
         if graph_cycle is not None:
             self._collect = GraphedPolicy(self._collect, [acting])
             streams = [generators[name] for name in ("replay", "augment", "policy")]
-            self._run_update = GraphedUpdate(
-                self._draw_and_update, graph_cycle, algorithm.count_updates, streams
-            )
+            self._run_update = GraphedUpdate(self._draw_and_update, graph_cycle, algorithm, streams)
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
         self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
         self.update_every_agent_steps = update_every_agent_steps
@@ -67,7 +120,7 @@ class OffPolicyLearner:
             self.replay.begin_episode(self.env.reset())
             self.in_episode, self.episode_return = True, 0.0
         chosen = self.act(env_steps)
-        # Before the action is waited for: a GPU computes the update while the environment steps.
+        # before waiting for the action: a GPU computes the update while the environment steps
         updates_now = self.agent_steps % self.update_every_agent_steps == 0
         metrics = self.update(env_steps) if updates_now else None
         action = chosen.numpy()
@@ -80,7 +133,7 @@ class OffPolicyLearner:
         return self.agent_steps < self.warmup_agent_steps
 
     def act(self, env_steps: int) -> AsyncHostCopy:
-        # time reaches a graph as a tensor: a number would be frozen in it
+        # a tensor, because a CUDA graph would keep the value of a Python number
         self._moment.fill_(env_steps)
         generator = self.generators["act"]
         if self.warming_up:
@@ -100,7 +153,7 @@ class OffPolicyLearner:
         return metrics
 
     def draw(self) -> tuple[Batch, Any]:
-        """What an update learns from: a batch where replay keeps it, and every random number."""
+        """The inputs of an update: a batch, on the device of the replay, and its random numbers."""
         generators = self.generators
         batch = self.replay.sample(self.batch_size, generators["replay"])
         return batch, self.algorithm.draw_noise(
@@ -127,19 +180,25 @@ class OffPolicyLearner:
     def close(self) -> None:
         self.env.close()
 
-    _PARTS = ("env", "algorithm", "replay", "generators")
-    _COUNTERS = ("agent_steps", "updates", "in_episode", "episode_return")
+    def state_dict(self) -> StateDict:
+        return {
+            "env": self.env.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "replay": self.replay.state_dict(),
+            "generators": self.generators.state_dict(),
+            "agent_steps": self.agent_steps,
+            "updates": self.updates,
+            "in_episode": self.in_episode,
+            "episode_return": self.episode_return,
+        }
 
-    def state_dict(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name).state_dict() for name in self._PARTS}
-        return parts | {name: getattr(self, name) for name in self._COUNTERS}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in self._COUNTERS:
-            setattr(self, name, state[name])
-        for name in self._PARTS[1:]:
-            getattr(self, name).load_state_dict(state[name])
-        # an environment that cannot be saved or brought back: the cut-off episode is left as it is,
-        # a new one begins
+    def load_state_dict(self, state: StateDict) -> None:
+        self.agent_steps, self.updates = state["agent_steps"], state["updates"]
+        self.in_episode, self.episode_return = state["in_episode"], state["episode_return"]
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.replay.load_state_dict(state["replay"])
+        self.generators.load_state_dict(state["generators"])
+        # If the environment cannot be saved or restored, its episode is cut off without an end, and
+        # the next step begins a new one.
         if not state["env"] or self.env.load_state_dict(state["env"]) is False:
             self.in_episode = False

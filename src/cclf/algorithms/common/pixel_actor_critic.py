@@ -8,9 +8,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from cclf.algorithms.common.custom_augmentation import Augmentation, make_custom_augmentation
 from cclf.algorithms.common.optimizers import Adam, Optimizer, OptimizerFactory
 from cclf.config import Config
-from cclf.data.augmentations import ViewIndex, Views
+from cclf.data.augmentations import LazyCrops, ViewIndex, Views, full_frame_crops
 from cclf.framework import Appraisal, Framework
 from cclf.types import Batch, Metrics, StateDict, UpdateResult
 
@@ -23,6 +24,7 @@ class UpdateNoise(NamedTuple):
     target: Tensor  # (V, B, A) policy noise in the target, standard normal
     actor: Tensor  # (B, A) policy noise in the actor loss, standard normal
     permutation: Tensor | None = None  # (B,) where the curiosity measure needs one
+    generator: torch.Generator | None = None  # of a custom augmentation
 
 
 class PixelActorCritic(ABC):
@@ -43,9 +45,21 @@ class PixelActorCritic(ABC):
         self.settings, self.method, self.env = config.algorithm, config.method, config.env
         self.action_dim = action_dim
         self.updates = 0
+        self.augment: Augmentation | None = None
+        if self.method.has_custom_augmentation:
+            shape = (3 * self.env.frame_stack, self.env.crop_pixels)
+            self.augment = make_custom_augmentation(self.method.augmentation, *shape)
 
     @abstractmethod
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult: ...
+
+    @abstractmethod
+    def evaluation_action(self, observation: Tensor) -> Tensor:
+        """The mean action (B, A) for stacks of frames (B, C, H, W) or of states (B, D)."""
+
+    @abstractmethod
+    def greedy_policy(self) -> nn.Module:
+        """`evaluation_action` as a module that other programs can run."""
 
     @abstractmethod
     def sample_augmentation(self, batch_size: int, generator: torch.Generator) -> Tensor:
@@ -59,25 +73,27 @@ class PixelActorCritic(ABC):
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
     ) -> UpdateNoise:
+        num_views = self.framework.num_loss_views
         return UpdateNoise(
             self.sample_augmentation(batch_size, augment_generator),
             self.sample_augmentation(batch_size, augment_generator),
-            self.policy_noise(
-                self.framework.num_loss_views, batch_size, generator=policy_generator
-            ),
+            self.policy_noise(num_views, batch_size, generator=policy_generator),
             self.policy_noise(batch_size, generator=policy_generator),
             self.framework.sample_permutation(batch_size, augment_generator),
+            augment_generator if self.augment else None,
         )
+
+    def augment_crops(self, crops: LazyCrops, noise: UpdateNoise) -> LazyCrops:
+        """The crops, cut out of their frames and put through the custom augmentation, as crops of
+        whole images. Rows stay as they are."""
+        assert self.augment is not None, "there is a custom augmentation"
+        assert noise.generator is not None, "a custom augmentation needs a generator"
+        return full_frame_crops(self.augment(crops.materialize(), noise.generator))
 
     def policy_noise(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Standard normal numbers (*shape, A)."""
         size = (*shape, self.action_dim)
         return torch.randn(size, generator=generator, device=generator.device)
-
-    def count_updates(self, value: int | None = None) -> int:
-        if value is not None:
-            self.updates = value
-        return self.updates
 
     def state_dict(self) -> StateDict:
         return {

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +20,13 @@ SplitConvFn = Callable[[LazyCrops, Layers, int], tuple[Tensor, Tensor]]
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    layers = [
+    return nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.ReLU(),
         nn.Linear(hidden, hidden),
         nn.ReLU(),
         nn.Linear(hidden, outputs),
-    ]
-    return nn.Sequential(*layers)
+    )
 
 
 class ConvEncoder(nn.Module):
@@ -112,12 +110,12 @@ def select_kernels(precision: Precision, compiler: Compiler) -> tuple[ConvFn, Sp
     """The functions that compute convolutions in this precision, with their parts compiled."""
     if precision != "bf16":
         return compiler(reference_convolutions), compiler(reference_split)
-    parts: dict[str, Any] = {
-        "prepare": compiler(prepare),
-        "backward": compiler(backward),
-        "prepare_fused": compiler(fused_encoder.prepare),
-    }
-    return partial(paired_convolutions, **parts), partial(paired_split, **parts)
+    weights, gradients = compiler(prepare), compiler(backward)
+    fused = compiler(fused_encoder.prepare)
+    return (
+        partial(paired_convolutions, prepare=weights, backward=gradients, prepare_fused=fused),
+        partial(paired_split, prepare=weights, backward=gradients, prepare_fused=fused),
+    )
 
 
 class EncoderHead(nn.Module):

@@ -3,93 +3,72 @@ frames."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cclf.algorithms.base import BaseAlgorithm, Defaults, ReplaySize
+from cclf.algorithms.base import Defaults
+from cclf.algorithms.common.off_policy_base import OffPolicyBase
 from cclf.algorithms.drqv2.config import Drqv2Config
 from cclf.algorithms.drqv2.presets import DEFAULTS, METHODS, SIZES, of_task
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
+    from cclf.algorithms.common.inspection import InspectionAdapter
+    from cclf.algorithms.drqv2.drqv2 import DrQv2
     from cclf.config import Config
-    from cclf.inspection.records import About, Gallery
-    from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvSpec, Learner, MakeEnv
 
 
-class DrQv2Algorithm(BaseAlgorithm):
+class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
     name = "drqv2"
-    supported_tasks = ("continuous",)
     settings_type = Drqv2Config
     methods = METHODS
     defaults = DEFAULTS
     sizes = SIZES
-    uses_gpu = True
-    uses_replay = True
-    supports_inspection = True
 
     def task_defaults(self, task: str) -> Defaults:
         return of_task(task)
 
+    def n_steps(self, config: Config) -> int:
+        settings: Drqv2Config = config.algorithm
+        return settings.n_steps
+
     def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
-        from cclf.algorithms.drqv2.learner import make_learner
+        from cclf.algorithms.common.off_policy import (
+            OffPolicyLearner,
+            make_replay,
+            uses_cuda_graphs,
+        )
+        from cclf.training.seeding import Generators, derive
 
-        return make_learner(config, device, make_env)
+        settings: Drqv2Config = config.algorithm
+        env = make_env(config, derive(config.seed, "env"))
+        replay = make_replay(config, env.spec, device, settings.n_steps)
+        algorithm = self.make_algorithm(config, env.spec, device)
+        generators = Generators(config.seed, device, replay.device)
+        return OffPolicyLearner(
+            env,
+            algorithm,
+            replay,
+            generators,
+            settings.batch_size,
+            settings.warmup_agent_steps,
+            graph_cycle=1 if uses_cuda_graphs(config, replay.device) else None,
+            update_every_agent_steps=settings.update_every_agent_steps,
+        )
 
-    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> Any:
-        from cclf.algorithms.drqv2.learner import make_algorithm
+    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> DrQv2:
+        from cclf.algorithms.drqv2.drqv2 import DrQv2, make_kernels
+        from cclf.training.cuda_graphs import compiled
 
-        return make_algorithm(config, spec, device)
+        compiler = compiled if device.type == "cuda" and config.run.compile else None
+        kernels = make_kernels(config.algorithm.precision, compiler)
+        return DrQv2(config, spec.action_dim, device, kernels)
 
-    def make_agent(
-        self,
-        config: Config,
-        device: torch.device,
-        make_env: MakeEnv,
-        evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
-    ) -> Agent:
-        """The policy acts in this process; its environments may have workers of their own."""
-        from cclf.algorithms.drqv2.learner import make_agent
+    def inspection_adapter(self, algorithm: DrQv2) -> InspectionAdapter:
+        from cclf.algorithms.drqv2.inspect import inspection_adapter
 
-        return make_agent(config, device, make_env)
-
-    def evaluates_asynchronously(
-        self,
-        config: Config,
-        device: torch.device,
-        evaluation_workers: EvaluationWorkers | None,  # noqa: ARG002
-    ) -> bool:
-        from cclf.algorithms.common.pixel_learner import evaluates_asynchronously
-
-        return evaluates_asynchronously(config, device)
-
-    def replay_size(self, config: Config, spec: EnvSpec) -> ReplaySize:
-        from cclf.algorithms.drqv2.learner import replay_size
-
-        return ReplaySize(*replay_size(config, spec))
-
-    def export_policy(
-        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
-    ) -> ExportedPolicy:
-        from cclf.algorithms.drqv2.export import export_policy
-
-        return export_policy(policy, config, make_env, seed, num_steps)
-
-    def inspect(
-        self,
-        about: About,
-        config: Config,
-        learner: StateDict,
-        samples: int,
-        env_steps: Tensor,
-        make_env: MakeEnv,
-    ) -> Gallery:
-        from cclf.algorithms.drqv2.inspect import gallery
-
-        return gallery(about, config, learner, samples, env_steps, make_env)
+        return inspection_adapter(algorithm)
 
 
 ALGORITHM = DrQv2Algorithm()

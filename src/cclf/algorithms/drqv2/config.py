@@ -9,7 +9,7 @@ from cclf.algorithms.base import (
     validate_augmentation,
     validate_bf16,
 )
-from cclf.config import Config, Precision
+from cclf.config import AlgorithmSettings, Config, Precision
 from cclf.errors import ConfigError
 from cclf.plugins import validate_import_name
 from cclf.validation import (
@@ -32,13 +32,12 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "negatives": GRID_ONLY,
     "crop_pixels": always_inactive("DrQ-v2, which sees whole frames: set frame_pixels alone"),
     "contrastive_coefficient": requires("contrastive"),
-    "shift_pixels": requires_value("augmentation", "shift"),
     **dict.fromkeys(("conv_layers", "conv_filters"), requires_value("encoder", "")),
 }
 
 
 @dataclass(frozen=True)
-class Drqv2Config:
+class Drqv2Config(AlgorithmSettings):
     """DrQ-v2."""
 
     base: ClassVar[str] = "drqv2"
@@ -100,9 +99,9 @@ class Drqv2Config:
     def __post_init__(self) -> None:
         validate_fields(self)
 
-    def check(self, config: Config) -> None:
-        """Refuse what does not go together with the rest of a run."""
-        validate_augmentation(config.method, "DrQ-v2", augmentations=("shift",))
+    def validate(self, config: Config) -> None:
+        """Raise ConfigError if the settings conflict with the rest of a run."""
+        validate_augmentation(config.method, "DrQ-v2", augmentations=("shift",), custom=True)
         if self.encoder:
             validate_import_name("encoder", self.encoder, "my_encoders:my_encoder")
         validate_bf16(config)

@@ -16,6 +16,7 @@ from torch.nn.utils import get_total_norm
 
 from cclf import equations
 from cclf.algorithms.common.custom_encoder import CustomEncoder, make_custom_encoder
+from cclf.algorithms.common.export import GreedyPolicy
 from cclf.algorithms.common.optimizers import (
     backward_and_step,
     polyak_update,
@@ -41,6 +42,7 @@ from cclf.data.augmentations import (
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
 from cclf.training.cuda_graphs import Compiler, concurrent_streams, uncompiled
+from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, UpdateResult
 
 PIXEL_OFFSET = 0.5  # pixels enter the encoder as x / 255 - 0.5
@@ -206,10 +208,11 @@ class DrQv2(PixelActorCritic):
         settings = self.settings
         self.kernels = kernels or make_kernels(settings.precision)
 
-        self.framework = Framework(settings.feature_dim, config.method)
-        self.encoder = self._make_encoder()
-        sizes = (self.encoder.out_dim, settings.feature_dim, action_dim, settings.hidden_dim)
-        self.actor, self.critic = DrQv2Actor(*sizes), DrQv2Critic(*sizes)
+        with seeded_weights(config.seed):
+            self.framework = Framework(settings.feature_dim, config.method)
+            self.encoder = self._make_encoder()
+            sizes = (self.encoder.out_dim, settings.feature_dim, action_dim, settings.hidden_dim)
+            self.actor, self.critic = DrQv2Actor(*sizes), DrQv2Critic(*sizes)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.networks = nn.ModuleDict(
             {
@@ -299,11 +302,17 @@ class DrQv2(PixelActorCritic):
         return noise_std(agent_steps, *bounds, settings.noise_agent_steps)
 
     def make_views(self, batch: Batch, noise: UpdateNoise) -> LazyCrops:
-        """All views of the batch as rows (2 K B), not yet cut out of their frames."""
+        """All views of the batch as rows (2 K B), not yet cut out of their frames, unless a custom
+        augmentation needs them."""
         observations = (batch.observation, batch.next_observation)
-        frames = self.kernels.pad_and_concatenate(self.settings.shift_pixels, *observations)
         corners = (noise.augmentation, noise.next_augmentation)
-        return lazy_crop_pairs(frames, *corners, self.env.frame_pixels)
+        shift, pixels = self.settings.shift_pixels, self.env.frame_pixels
+        if self.augment is None:
+            frames = self.kernels.pad_and_concatenate(shift, *observations)
+            return lazy_crop_pairs(frames, *corners, pixels)
+        frames = pad_and_concatenate(shift, *observations)
+        crops = self.augment_crops(lazy_crop_pairs(frames, *corners, pixels), noise)
+        return crops._replace(images=self.kernels.pad_and_concatenate(0, crops.images))
 
     def encode(self, views: LazyCrops, batch_size: int) -> DrQv2Features:
         """Encode the views that are needed whichever view is selected, in one pass: large batches
@@ -366,3 +375,6 @@ class DrQv2(PixelActorCritic):
         """The mean action (B, A)."""
         action: Tensor = self.actor(self.encoder(observation))
         return action
+
+    def greedy_policy(self) -> GreedyPolicy:
+        return GreedyPolicy(self.encoder, self.actor)

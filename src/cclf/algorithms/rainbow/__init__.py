@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
 
 
-class RainbowAlgorithm(BaseAlgorithm):
+class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     name = "rainbow"
     supported_tasks = ("discrete",)
     settings_type = RainbowConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from cclf.algorithms.base import validate_augmentation
-from cclf.config import Config, Precision
+from cclf.config import AlgorithmSettings, Config, Precision
 from cclf.errors import ConfigError
 from cclf.validation import (
     GRID_ONLY,
@@ -95,7 +95,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 
 @dataclass(frozen=True)
-class RainbowConfig:
+class RainbowConfig(AlgorithmSettings):
     """Data-efficient Rainbow on Atari (van Hasselt et al., 2019) as in CURL's code; see
     docs/atari.md."""
 
@@ -217,7 +217,7 @@ class RainbowConfig:
                 "no transition has its n steps yet; increase learn_start_agent_steps"
             )
 
-    def check(self, config: Config) -> None:
+    def validate(self, config: Config) -> None:
         """Raise ConfigError if the settings conflict with the rest of a run."""
         validate_augmentation(
             config.method,

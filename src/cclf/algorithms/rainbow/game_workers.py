@@ -7,27 +7,20 @@ time than sending its frames through a pipe, so actions and results are in share
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from cclf.errors import WorkerError
 from cclf.storage.safe_loading import check_same_structure
-from cclf.training.workers import (
-    WAIT_SECONDS,
-    WORKER_LOST,
-    EnvPool,
-    EnvWorkers,
-    LocalEnvs,
-    anonymous_file,
-)
+from cclf.training.workers import LocalPool, Pending, Pool, WorkerPool, anonymous_file
 from cclf.types import EnvSpec, Game, StateDict
 
 GameFactory = Callable[[], Game]
+R = TypeVar("R")
 
 
 class GameStep(NamedTuple):
@@ -145,8 +138,6 @@ class GameGroup:
             buffer.finished_returns[index] = result.finished_return or 0.0
         self.observe()
 
-    ring = notify  # the name by which `EnvPool.ring` calls it
-
     def close(self) -> None:
         for game in self.games:
             game.close()
@@ -173,10 +164,10 @@ class GameWorkers:
         makers = [partial(GameGroup, factories[first:last]) for first, last in groups]
         self._memory = anonymous_file()
         descriptor = self._memory.fileno()
-        self.pool: EnvPool = (
-            EnvWorkers(makers, workers, name, shared=[descriptor])
+        self.pool: Pool[GameGroup] = (
+            WorkerPool(makers, name, shared=[descriptor])
             if workers
-            else LocalEnvs([make_group() for make_group in makers])
+            else LocalPool([make_group() for make_group in makers])
         )
         self._failure: WorkerError | None = None
         self._location = [
@@ -184,62 +175,43 @@ class GameWorkers:
             for group, (first, last) in enumerate(groups)
             for game in range(first, last)
         ]
-        self._groups = range(len(groups))
-        specs = self._call(dict.fromkeys(self._groups, ("specs",)))
-        self.specs: list[EnvSpec] = [spec for group in self._groups for spec in specs[group]]
-        shape = (frame_stack, *self.specs[0].frame_shape[1:])
-        self.buffer = SharedBuffer.in_file(descriptor, len(self.specs), shape)
-        size = descriptor, len(self.specs), shape
-        self._call({group: ("attach", *size, *part) for group, part in enumerate(groups)})
+        submit, self._groups = self.pool.submit, range(len(groups))
+        specs = self._results(lambda: [submit(n, GameGroup.specs) for n in self._groups])
+        self.specs: list[EnvSpec] = [spec for each in specs for spec in each]
+        size = descriptor, len(self.specs), (frame_stack, *self.specs[0].frame_shape[1:])
+        self.buffer = SharedBuffer.in_file(*size)
+        self._results(
+            lambda: [submit(n, GameGroup.attach, *size, *part) for n, part in enumerate(groups)]
+        )
 
     def observations(self) -> np.ndarray:
         """The frames to act on now, (S, F, H, W)."""
-        self._call(dict.fromkeys(self._groups, ("observe",)))
+        self._results(lambda: [self.pool.submit(n, GameGroup.observe) for n in self._groups])
         return self.buffer.observations
 
     def step(self, actions: np.ndarray) -> SharedBuffer:
         """Step every game with one action (S,). The results stay in the buffer until the next
         call."""
         self.buffer.actions[:] = actions
-        with self._recorded_failure():
-            for group in self._groups:
-                self.pool.ring(group)
-            self._receive(len(self._groups))
+        self._results(lambda: [self.pool.notify(n) for n in self._groups])
         return self.buffer
 
     def game_state(self, game: int) -> StateDict:
         group, index = self._location[game]
-        state: StateDict = self._call({group: ("game_state", index)})[group]
-        return state
+        return self._results(lambda: [self.pool.submit(group, GameGroup.game_state, index)])[0]
 
     def load_game_state(self, game: int, state: StateDict) -> bool:
         group, index = self._location[game]
-        restored: bool = self._call({group: ("load_game_state", index, state)})[group]
-        return restored
+        return self._results(
+            lambda: [self.pool.submit(group, GameGroup.load_game_state, index, state)]
+        )[0]
 
-    def _call(self, calls: dict[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Call a method of some groups; the results by group."""
-        with self._recorded_failure():
-            for group, (method, *arguments) in calls.items():
-                self.pool.send(group, method, *arguments)
-            return self._receive(len(calls))
-
-    def _receive(self, count: int) -> dict[int, Any]:
-        """The results of `count` groups."""
-        results: dict[int, Any] = {}
-        while len(results) < count:
-            for group, command, value in self.pool.receive(WAIT_SECONDS):
-                if command == WORKER_LOST:
-                    raise WorkerError(value)
-                results[group] = value
-        return results
-
-    @contextmanager
-    def _recorded_failure(self) -> Iterator[None]:
+    def _results(self, submit: Callable[[], list[Pending[R]]]) -> list[R]:
+        """The results of the calls that `submit` makes."""
         if self._failure is not None:
             raise self._failure
         try:
-            yield
+            return self.pool.wait(submit())
         except WorkerError as error:
             self._failure = error
             raise

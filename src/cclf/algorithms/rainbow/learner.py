@@ -160,7 +160,7 @@ class BatchedLearner:
         self._learn: Callable[[], Metrics] = self._update
         if cuda_graphs:
             self._act = GraphedPolicy(self._select_actions)
-            self._learn = GraphedUpdate(self._update, 1, lambda _: 0, [])
+            self._learn = GraphedUpdate(self._update, 1, None, [])
         sums = torch.zeros(len(rainbow.metric_names), runs, dtype=torch.float64, device=device)
         self.sums = MetricSums(rainbow.metric_names, sums)
         self._reported_names: list[str] = []  # the metrics that this method has

@@ -2,94 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
-from cclf.algorithms.base import BaseAlgorithm, Defaults, ReplaySize
+from cclf.algorithms.base import Defaults
+from cclf.algorithms.common.off_policy_base import OffPolicyBase
 from cclf.algorithms.sac.config import SacConfig
 from cclf.algorithms.sac.presets import METHODS, OBSERVING, PROFILES, SIZES, of_task
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
+    from cclf.algorithms.common.inspection import InspectionAdapter
+    from cclf.algorithms.sac.sac import SAC
     from cclf.config import Config
-    from cclf.inspection.records import About, Gallery
-    from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
-    from cclf.types import EnvSpec, ExportedPolicy, Learner, MakeEnv, StateDict
+    from cclf.types import EnvSpec, Learner, MakeEnv
 
 
-class SacAlgorithm(BaseAlgorithm):
+class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
     name = "sac"
-    supported_tasks = ("continuous",)
     settings_type = SacConfig
     methods = METHODS
     profiles = PROFILES
     sizes = SIZES
     observation_defaults = OBSERVING
-    uses_gpu = True
-    uses_replay = True
-    supports_inspection = True
 
     def task_defaults(self, task: str) -> Defaults:
         return of_task(task)
 
     def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
-        from cclf.algorithms.sac.learner import make_learner
+        from cclf.algorithms.common.off_policy import (
+            OffPolicyLearner,
+            make_replay,
+            uses_cuda_graphs,
+        )
+        from cclf.training.seeding import Generators, derive
 
-        return make_learner(config, device, make_env)
+        settings: SacConfig = config.algorithm
+        env = make_env(config, derive(config.seed, "env"))
+        replay = make_replay(config, env.spec, device)
+        algorithm = self.make_algorithm(config, env.spec, device)
+        generators = Generators(config.seed, device, replay.device)
+        # Updates differ in whether they update the actor and the target networks.
+        cycle = math.lcm(settings.actor_every_updates, settings.target_every_updates)
+        return OffPolicyLearner(
+            env,
+            algorithm,
+            replay,
+            generators,
+            settings.batch_size,
+            settings.warmup_agent_steps,
+            graph_cycle=cycle if uses_cuda_graphs(config, replay.device) else None,
+        )
 
-    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> Any:
-        from cclf.algorithms.sac.learner import make_algorithm
+    def make_algorithm(self, config: Config, spec: EnvSpec, device: torch.device) -> SAC:
+        from cclf.algorithms.sac.sac import SAC, make_kernels
+        from cclf.training.cuda_graphs import compiled
 
-        return make_algorithm(config, spec, device)
+        compiler = compiled if device.type == "cuda" and config.run.compile else None
+        kernels = make_kernels(config.algorithm.precision, compiler)
+        return SAC(config, spec.action_dim, device, kernels, spec.state_dim)
 
-    def make_agent(
-        self,
-        config: Config,
-        device: torch.device,
-        make_env: MakeEnv,
-        evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
-    ) -> Agent:
-        """The policy acts in this process; its environments may have workers of their own."""
-        from cclf.algorithms.sac.learner import make_agent
+    def inspection_adapter(self, algorithm: SAC) -> InspectionAdapter:
+        from cclf.algorithms.sac.inspect import inspection_adapter
 
-        return make_agent(config, device, make_env)
-
-    def evaluates_asynchronously(
-        self,
-        config: Config,
-        device: torch.device,
-        evaluation_workers: EvaluationWorkers | None,  # noqa: ARG002
-    ) -> bool:
-        from cclf.algorithms.common.pixel_learner import evaluates_asynchronously
-
-        return evaluates_asynchronously(config, device)
-
-    def replay_size(self, config: Config, spec: EnvSpec) -> ReplaySize:
-        from cclf.algorithms.sac.learner import replay_size
-
-        return ReplaySize(*replay_size(config, spec))
-
-    def export_policy(
-        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
-    ) -> ExportedPolicy:
-        from cclf.algorithms.sac.export import export_policy
-
-        return export_policy(policy, config, make_env, seed, num_steps)
-
-    def inspect(
-        self,
-        about: About,
-        config: Config,
-        learner: StateDict,
-        samples: int,
-        env_steps: Tensor,
-        make_env: MakeEnv,
-    ) -> Gallery:
-        from cclf.algorithms.sac.inspect import gallery
-
-        return gallery(about, config, learner, samples, env_steps, make_env)
+        return inspection_adapter(algorithm)
 
 
 ALGORITHM = SacAlgorithm()

@@ -3,14 +3,14 @@ field says so."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from cclf.algorithms.base import (
     default_precision,
     validate_augmentation,
     validate_bf16,
 )
-from cclf.config import Config, ObservationType, Precision
+from cclf.config import AlgorithmSettings, Config, ObservationType, Precision
 from cclf.errors import ConfigError
 from cclf.plugins import validate_import_name
 from cclf.validation import (
@@ -43,7 +43,7 @@ def _crops_differ(values: Values) -> str:
 
 _of_pixels = excludes_value("observe", "state")
 _random_crops = any_of(
-    requires_value("augmentation", "random-crop"), requires_value("collection_view", "random-crop")
+    excludes_value("augmentation", "centre-crop"), requires_value("collection_view", "random-crop")
 )
 RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "negatives": GRID_ONLY,
@@ -60,11 +60,11 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 
 
 @dataclass(frozen=True)
-class SacConfig:
+class SacConfig(AlgorithmSettings):
     """Soft actor-critic from pixels or state."""
 
     base: ClassVar[str] = "sac"
-    observes: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
+    supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
     rules: ClassVar[Mapping[str, Rule]] = RULES
     always_hashed: ClassVar[frozenset[str]] = names(
         """
@@ -146,13 +146,14 @@ class SacConfig:
                 "must be below it"
             )
 
-    def check(self, config: Config) -> None:
-        """Refuse what does not go together with the rest of a run."""
+    def validate(self, config: Config) -> None:
+        """Raise ConfigError if the settings conflict with the rest of a run."""
         observe, method = config.env.observe, config.method
-        known: dict[str, Any] = {"augmentations": ("random-crop", "centre-crop")}
+        learner = f"SAC on observe={observe}"
         if observe == "state":
-            known = {"augmentations": ("noise", "none"), "selections": ("all", "curiosity")}
-        validate_augmentation(method, f"SAC on observe={observe}", **known)
+            validate_augmentation(method, learner, ("noise", "none"), ("all", "curiosity"))
+        else:
+            validate_augmentation(method, learner, ("random-crop", "centre-crop"), custom=True)
         if method.augmentation == "none" and method.contrastive:
             raise ConfigError(
                 "augmentation=none conflicts with contrastive=True: both of its views would be the "

@@ -64,6 +64,13 @@ class PolicySample(NamedTuple):
     entropy: Tensor  # (B,)  of the Gaussian before the tanh
 
 
+class MeanAction(nn.Module):
+    """The action (B, A) of largest density, of the numbers (B, 2 A) of the actor's trunk."""
+
+    def forward(self, gaussian: Tensor) -> Tensor:
+        return torch.tanh(gaussian.chunk(2, dim=1)[0])
+
+
 class SacActor(nn.Module):
     """Tanh-Gaussian policy with an encoder head of its own, on the convolutions of the critic, which
     get no gradient from it."""

@@ -27,6 +27,7 @@ class ObservationPipeline(Protocol):
         self, kind: str, num_views: int, batch: int, generator: torch.Generator
     ) -> Tensor: ...
     def deterministic_view(self, batch: int, device: torch.device) -> Tensor: ...  # K = 1
+    def center_slice(self) -> slice | None: ...  # rows and columns of the centre crop
     def views(self, observations: Tensor, augmentation: Tensor) -> LazyViews: ...
 
     # of o_t and o_(t+1), (2 B, ...): rows (2 K B), see `cclf.data.augmentations.lazy_crop_pairs`
@@ -64,6 +65,11 @@ class PixelObservations:
     def deterministic_view(self, batch: int, device: torch.device) -> Tensor:
         return augmentations.center_crop_corners(1, batch, *self.pixels, device)
 
+    def center_slice(self) -> slice:
+        frame_pixels, crop_pixels = self.pixels
+        first = (frame_pixels - crop_pixels) // 2
+        return slice(first, first + crop_pixels)
+
     def views(self, observations: Tensor, augmentation: Tensor) -> LazyCrops:
         return augmentations.lazy_crops(observations, augmentation, self.env.crop_pixels)
 
@@ -92,6 +98,9 @@ class StateObservations:
 
     def deterministic_view(self, batch: int, device: torch.device) -> Tensor:
         return torch.zeros(1, batch, self.stacked_dim, device=device)
+
+    def center_slice(self) -> None:
+        return None
 
     def views(self, observations: Tensor, augmentation: Tensor) -> LazyNoise:
         return augmentations.lazy_noise(observations, augmentation, self.scale)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
+from cclf.algorithms.common.export import GreedyPolicy
 from cclf.algorithms.common.optimizers import (
     Optimizer,
     backward_and_step,
@@ -27,13 +28,14 @@ from cclf.algorithms.common.pixel_actor_critic import (
     appraise_encoded,
 )
 from cclf.algorithms.common.pixel_encoder import ConvFn, EncoderHead, select_kernels
-from cclf.algorithms.sac.networks import Encoder, PolicySample, SacActor, SacCritic
+from cclf.algorithms.sac.networks import Encoder, MeanAction, PolicySample, SacActor, SacCritic
 from cclf.algorithms.sac.observations import LazyViews, make_observation_pipeline
 from cclf.config import Config, Precision
-from cclf.data.augmentations import V, ViewIndex
+from cclf.data.augmentations import LazyCrops, V, ViewIndex
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.first_convolution import pack
 from cclf.training.cuda_graphs import Compiler, concurrent_streams, uncompiled
+from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, StateDict, UpdateResult
 
 
@@ -122,7 +124,7 @@ class SacKernels(NamedTuple):
     """The functions of an update, plain or compiled for a GPU."""
 
     convolutions: ConvFn
-    concatenate: Callable[[Tensor, Tensor], Tensor]  # batches of observations as one
+    concatenate: Callable[..., Tensor]  # batches of observations as one
     appraise: Callable[..., tuple[Appraisal[ViewIndex], Tensor | None, Metrics]]
     q_target: Callable[..., Tensor]
     critic_loss: Callable[..., tuple[Tensor, Metrics]]
@@ -180,13 +182,14 @@ class SAC(PixelActorCritic):
         self.kernels = kernels or make_kernels(settings.precision)
         self.observations = make_observation_pipeline(config, state_dim)
 
-        self.framework = Framework(settings.feature_dim, config.method)
-        convolutions = self.observations.make_encoder(self.kernels.convolutions)
-        encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
-        sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
-        self.critic = SacCritic(encoder, *sizes)
-        head = EncoderHead(convolutions.out_dim, settings.feature_dim, settings.encoder_tanh)
-        self.actor = SacActor(head, *sizes, settings.log_std_min, settings.log_std_max)
+        with seeded_weights(config.seed):
+            self.framework = Framework(settings.feature_dim, config.method)
+            convolutions = self.observations.make_encoder(self.kernels.convolutions)
+            encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
+            sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
+            self.critic = SacCritic(encoder, *sizes)
+            head = EncoderHead(convolutions.out_dim, settings.feature_dim, settings.encoder_tanh)
+            self.actor = SacActor(head, *sizes, settings.log_std_min, settings.log_std_max)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.networks = nn.ModuleDict(
             {
@@ -254,9 +257,17 @@ class SAC(PixelActorCritic):
         return UpdateResult(metrics, priority)
 
     def make_views(self, batch: Batch, noise: UpdateNoise) -> LazyViews:
-        """All views of the batch as rows (2 K B), not yet cut out of their frames."""
-        joined = self.kernels.concatenate(batch.observation, batch.next_observation)
-        return self.observations.view_pairs(joined, noise.augmentation, noise.next_augmentation)
+        """All views of the batch as rows (2 K B). Crops are not yet cut out of their frames, unless
+        a custom augmentation needs them."""
+        observations = (batch.observation, batch.next_observation)
+        augmentations = (noise.augmentation, noise.next_augmentation)
+        if self.augment is None:
+            joined = self.kernels.concatenate(*observations)
+            return self.observations.view_pairs(joined, *augmentations)
+        crops = self.observations.view_pairs(torch.cat(observations), *augmentations)
+        assert isinstance(crops, LazyCrops), "a custom augmentation needs pixels"
+        crops = self.augment_crops(crops, noise)
+        return crops._replace(images=self.kernels.concatenate(crops.images))
 
     def encode(self, views: LazyViews, batch_size: int) -> SacFeatures:
         """Encode the views that are needed whichever view is selected."""
@@ -334,22 +345,24 @@ class SAC(PixelActorCritic):
         with concurrent_streams() as (encoder_stream, actor_stream):
             with encoder_stream:
                 if contrastive:
-                    key = self._key_features(views, appraisal, target_updated)
-                    loss = self.kernels.contrastive_loss(
-                        self.framework, query, key, appraisal.curiosity
-                    )
-                    names = [name for name in ("encoder", "contrastive") if name in self.optimizers]
-                    backward_and_step(loss, *(self.optimizers[name] for name in names))
-                    contrastive_metrics = {"contrastive_loss": loss.detach()}
+                    key = self._key_features(views, appraisal, target_updated)  # (B, D)
+                    contrastive_metrics = self._update_encoder(query, key, appraisal.curiosity)
             with actor_stream:
                 if updates_actor:
                     detached = (conv_features.detach(), query.detach())
-                    loss, actor_metrics = self.kernels.actor_loss(self, *detached, noise)
-                    backward_and_step(
-                        loss, self.optimizers["actor"], self.optimizers["temperature"]
-                    )
-                    actor_metrics |= {"temperature": self.temperature.detach()}
+                    actor_metrics = self._update_actor(*detached, noise)
         return actor_metrics | contrastive_metrics
+
+    def _update_encoder(self, query: Tensor, key: Tensor, curiosity: Tensor) -> Metrics:
+        loss = self.kernels.contrastive_loss(self.framework, query, key, curiosity)
+        steps = [name for name in ("encoder", "contrastive") if name in self.optimizers]
+        backward_and_step(loss, *(self.optimizers[name] for name in steps))
+        return {"contrastive_loss": loss.detach()}
+
+    def _update_actor(self, conv_features: Tensor, features: Tensor, noise: Tensor) -> Metrics:
+        loss, metrics = self.kernels.actor_loss(self, conv_features, features, noise)
+        backward_and_step(loss, self.optimizers["actor"], self.optimizers["temperature"])
+        return metrics | {"temperature": self.temperature.detach()}
 
     @torch.no_grad()
     def _key_features(
@@ -393,6 +406,11 @@ class SAC(PixelActorCritic):
         views = self.observations.views(observation, augmentation)
         sample: PolicySample = self.actor(self.critic.encoder.convolutions(views), noise)
         return sample
+
+    def greedy_policy(self) -> GreedyPolicy:
+        actor = nn.Sequential(self.actor.head, self.actor.trunk, MeanAction())
+        crop = self.observations.center_slice()
+        return GreedyPolicy(self.critic.encoder.convolutions, actor, crop)
 
     def state_dict(self) -> StateDict:
         return super().state_dict() | {"log_temperature": self.log_temperature.detach()}

@@ -1,21 +1,22 @@
-"""The gallery of base algorithms on pixels with continuous actions: transitions drawn from replay
-as training draws them, with views cut as it cuts them."""
+"""What `cclf inspect` shows of SAC and DrQ-v2 on pixels: transitions sampled from the replay as in
+training, with views that are made as in training."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cclf import equations
+from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic, UpdateNoise
 from cclf.config import Config
-from cclf.data.augmentations import crop
+from cclf.data.augmentations import PixelViews, crop
 from cclf.data.replay import Replay
 from cclf.errors import ConfigError
-from cclf.framework import Appraisal, Encode, Framework
+from cclf.framework import Appraisal, Encode
 from cclf.inspection.records import About, Gallery, Measure
 from cclf.inspection.samples import (
     SIDES,
@@ -33,35 +34,28 @@ from cclf.inspection.samples import (
 )
 from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import Generators, derive
-from cclf.types import Batch
+from cclf.types import Batch, StateDict
 
 
-class WithNetworks(Protocol):
-    @property
-    def networks(self) -> torch.nn.Module: ...
+@dataclass(frozen=True)
+class InspectionAdapter:
+    """How an algorithm makes views, features and TD errors."""
 
-
-Algorithm = TypeVar("Algorithm", bound=WithNetworks)
-
-
-class InspectionAdapter(NamedTuple):
-    """How an algorithm looks at observations."""
-
-    framework: Framework
-    draw_noise: Callable[..., Any]  # (batch size, generators of crops and of the policy)
-    frames: Callable[[Tensor], Tensor]  # observations as views are cut out of them
-    view_pixels: int
+    algorithm: PixelActorCritic
+    frames: Callable[[Tensor], Tensor]
+    """The frames that views are cut out of, from observations of the replay."""
     encode_query: Encode[Tensor]
     encode_key: Encode[Tensor]
-    views_name: str  # crops, shifts
-    # |target - Q| (B,) of a batch, standard normal noise (B, A) of actions, and the clock
+    views_name: str
+    """crops or shifts."""
     td_error: Callable[[Batch, Tensor, Tensor], Tensor]
+    """|target - Q| (B,) of a batch, standard normal noise (B, A) of actions, and env_steps."""
 
 
 def gallery(
     about: About,
     config: Config,
-    looks: InspectionAdapter,
+    adapter: InspectionAdapter,
     replay: Replay,
     samples: int,
     env_steps: Tensor,
@@ -73,13 +67,15 @@ def gallery(
 
     def read(number: int) -> dict[str, Tensor]:  # noqa: ARG001 (streams know where they are)
         batch = replay.sample(batch_size, generators["replay"]).to(device)
-        views, appraisal = appraise(looks, batch, generators, env_steps)
-        _, again = appraise(looks, batch, generators, env_steps)
+        views, appraisal = appraise(adapter, batch, generators, env_steps)
+        _, again = appraise(adapter, batch, generators, env_steps)
         noise = torch.randn(batch.action.shape, generator=actions, device=device)
         with torch.no_grad():
-            error = {"td_error": looks.td_error(batch, noise, env_steps)}
+            error = {"td_error": adapter.td_error(batch, noise, env_steps)}
         return (
-            columns(looks, batch, views, appraisal) | {"again": transition_curiosity(again)} | error
+            columns(adapter, batch, views, appraisal)
+            | {"again": transition_curiosity(again)}
+            | error
         )
 
     table = table_of(samples, batch_size, read)
@@ -87,37 +83,22 @@ def gallery(
     overlaps = "share of the anchor that the chosen view shows too, mean of both observations"
     return of_transitions(
         about,
-        looks.framework,
+        adapter.algorithm.framework,
         table,
-        _memory(looks, replay),
-        pictures=partial(_cut, looks.view_pixels),
+        _memory(adapter, replay),
+        pictures=partial(_cut, adapter.algorithm.env.crop_pixels),
         facts=_facts,
         rewards="what the environment paid",
         td_errors="how far Q lies from its target, |y − Q| on whole views, without the bonus",
         measures=[Measure("overlap", overlap, overlaps)],
         drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training draws them, in batches of "
         f"{batch_size}.",
-        remarks=_remarks(looks, table),
+        remarks=_remarks(adapter, table),
     )
 
 
-def load(
-    config: Config,
-    learner: dict[str, Any],
-    make: Callable[[Config, int], Algorithm],
-    n_steps: int = 1,
-) -> tuple[Algorithm, Replay]:
-    """Networks and replay of a checkpoint, without its environment; in float32, whatever the run
-    trained with. `make` takes a config and the number of actions."""
-    replay = _load_replay(config, learner, n_steps)
-    config = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
-    algorithm = make(config, replay.actions.shape[1])
-    load_state(algorithm.networks, learner["algorithm"]["networks"], "learner/algorithm/networks")
-    return algorithm, replay
-
-
-def _load_replay(config: Config, learner: dict[str, Any], n_steps: int) -> Replay:
-    state = learner["replay"]
+def load_replay(config: Config, state: StateDict, n_steps: int) -> Replay:
+    """The replay of a checkpoint, in main memory."""
     slots, action_dim = state["actions"].shape
     if not state["live"].any():
         raise ConfigError("the replay of this run is still empty: train it first")
@@ -129,72 +110,87 @@ def _load_replay(config: Config, learner: dict[str, Any], n_steps: int) -> Repla
 
 
 def appraise(
-    looks: InspectionAdapter, batch: Batch, generators: Generators, env_steps: Tensor
+    adapter: InspectionAdapter, batch: Batch, generators: Generators, env_steps: Tensor
 ) -> tuple[Pair, Appraisal[Tensor]]:
-    """Views of o_t and o_(t+1) drawn as an update draws them, and what it would make of them."""
-    noise = looks.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
-    now = crop(looks.frames(batch.observation), noise.augmentation, looks.view_pixels)
-    following = crop(
-        looks.frames(batch.next_observation), noise.next_augmentation, looks.view_pixels
-    )
-    with kept_maxima(looks.framework):
-        encoders = (looks.encode_query, looks.encode_key)
-        return (now, following), looks.framework.appraise(
-            now, following, batch.reward, env_steps, *encoders, noise.permutation
+    """Views of o_t and o_(t+1) drawn as an update draws them, and their appraisal."""
+    algorithm = adapter.algorithm
+    noise = algorithm.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
+    views = _views(adapter, batch.observation, noise.augmentation, noise)
+    next_views = _views(adapter, batch.next_observation, noise.next_augmentation, noise)
+    with kept_maxima(algorithm.framework):
+        appraisal = algorithm.framework.appraise(
+            views,
+            next_views,
+            batch.reward,
+            env_steps,
+            adapter.encode_query,
+            adapter.encode_key,
+            noise.permutation,
         )
+    return (views, next_views), appraisal
 
 
-def distance_to(target: Tensor, values: tuple[Tensor, Tensor]) -> Tensor:
+def _views(
+    adapter: InspectionAdapter, observation: Tensor, corners: Tensor, noise: UpdateNoise
+) -> PixelViews:
+    views = crop(adapter.frames(observation), corners, adapter.algorithm.env.crop_pixels)
+    if adapter.algorithm.augment is None or noise.generator is None:
+        return views
+    images = adapter.algorithm.augment(views.inputs.flatten(0, 1), noise.generator)
+    return views._replace(inputs=images.view_as(views.inputs))
+
+
+def mean_distance(target: Tensor, values: tuple[Tensor, Tensor]) -> Tensor:
     """|target - Q|, mean of both critics: (B,).
 
-    >>> distance_to(torch.tensor([1.0]), (torch.tensor([0.0]), torch.tensor([4.0])))
+    >>> mean_distance(torch.tensor([1.0]), (torch.tensor([0.0]), torch.tensor([4.0])))
     tensor([2.])
     """
     return torch.stack([(q - target).abs() for q in values]).mean(0)
 
 
 def columns(
-    looks: InspectionAdapter, batch: Batch, pair: Pair, appraisal: Appraisal[Tensor]
+    adapter: InspectionAdapter, batch: Batch, pair: Pair, appraisal: Appraisal[Tensor]
 ) -> dict[str, Tensor]:
     """All numbers about a batch, samples first. Pictures are cut later, for the few that are
     shown."""
-    encoders = (looks.encode_query, looks.encode_key)
-    found = common_columns(looks.framework, batch, pair, appraisal, *encoders)
+    encoders = (adapter.encode_query, adapter.encode_key)
+    found = common_columns(adapter.algorithm.framework, batch, pair, appraisal, *encoders)
     for side, views in zip(SIDES, pair, strict=True):
         assert views.crop_corners is not None, "views have corners"
         # (K-1, B)
         overlaps = equations.overlap(
-            views.crop_corners[:1], views.crop_corners[1:], looks.view_pixels
+            views.crop_corners[:1], views.crop_corners[1:], adapter.algorithm.env.crop_pixels
         )
         overlap = of_chosen(overlaps, found[f"{side}chosen"])
         found |= {
             f"{side}origins": views.crop_corners.transpose(0, 1),
-            f"{side}overlap": overlap / looks.view_pixels**2,
+            f"{side}overlap": overlap / adapter.algorithm.env.crop_pixels**2,
             f"{side}overlaps_least": overlap == overlaps.min(0).values,
         }
     return found
 
 
-def _remarks(looks: InspectionAdapter, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, looks.views_name)
-    if looks.framework.selection == "curiosity":
+def _remarks(adapter: InspectionAdapter, table: dict[str, np.ndarray]) -> list[str]:
+    remarks = again_remark(table, adapter.views_name)
+    if adapter.algorithm.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
             f"The chosen view overlaps least with its anchor in {100 * least:.0f} % of cases; a "
             "blind choice would do so in "
-            f"about {100 / (looks.framework.method.num_augmented_views - 1):.0f} %."
+            f"about {100 / (adapter.algorithm.framework.method.num_augmented_views - 1):.0f} %."
         )
     return remarks
 
 
-def _memory(looks: InspectionAdapter, replay: Replay) -> Memory:
+def _memory(adapter: InspectionAdapter, replay: Replay) -> Memory:
     live = np.flatnonzero(replay.live)
     return Memory(
         live,
         replay.priorities.numpy()[live],
         lambda slots: np.asarray((replay.head - slots) % replay.slots),
         replay.ages.numpy(),
-        partial(_stacks, looks, replay),
+        partial(_stacks, adapter, replay),
     )
 
 
@@ -210,7 +206,7 @@ def _cut(
     return [(frames[-1][y : y + pixels, x : x + pixels], (y, x)) for y, x in corners]
 
 
-def _stacks(looks: InspectionAdapter, replay: Replay, slot: int) -> tuple[Frames, Frames]:
+def _stacks(adapter: InspectionAdapter, replay: Replay, slot: int) -> tuple[Frames, Frames]:
     """The frames of o_t and of o_(t+1) as pictures (H, W, 3), the newest last."""
     batch = replay.gather(torch.tensor([int(slot)]))
     now, following = (
@@ -220,6 +216,6 @@ def _stacks(looks: InspectionAdapter, replay: Replay, slot: int) -> tuple[Frames
             .contiguous()
             .numpy()
         )
-        for stack in map(looks.frames, (batch.observation, batch.next_observation))
+        for stack in map(adapter.frames, (batch.observation, batch.next_observation))
     )
     return now, following

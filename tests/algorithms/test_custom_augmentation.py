@@ -1,0 +1,235 @@
+"""An augmentation of the user's own, in SAC and DrQ-v2: a function of views that are already cut."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import cclf
+from cclf import cli, presets
+from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
+from cclf.algorithms.registry import make_learner
+from cclf.config import Config
+from cclf.errors import ConfigError
+from cclf.storage.run_folder import read_checkpoint
+from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options
+
+MODULE = '''
+import torch
+
+def brightness(images, generator):
+    """Each view with its own brightness, from a half to one and a half."""
+    factor = 0.5 + torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device)
+    return (images.float() * factor).clamp(0, 255).to(images.dtype)
+
+def unchanged(images, generator):
+    return images
+
+def in_place(images, generator):
+    return images.fill_(7)
+
+def smaller(images, generator):
+    return images[:, :, 1:, 1:]
+
+def scaled(images, generator):
+    return images / 255
+
+def without_generator(images, generator):
+    return torch.rand(images.shape).mul(255).to(images.dtype)
+
+def failing(images, generator):
+    raise RuntimeError("no such filter")
+
+def nothing(images, generator):
+    pass
+
+number = 3
+'''
+METHODS = {"sac": "cclf", "drqv2": "drq-v2+cclf"}
+both = pytest.mark.parametrize("base", list(METHODS))
+
+
+@pytest.fixture(autouse=True)
+def user_module(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "my_views.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "my_views", raising=False)
+
+
+def config_with(augmentation: str, base: str = "sac", **more: object) -> Config:
+    config = tiny_config(method=METHODS[base], base=base, **more)
+    name = augmentation and f"my_views:{augmentation}"
+    method = replace(config.method, augmentation=name or config.method.augmentation)
+    return replace(config, method=method)
+
+
+@both
+def test_views_are_those_of_the_function(base: str) -> None:
+    learners = [make_learner(config_with(name, base), CPU) for name in ("", "in_place")]
+    for env_steps in range(12):
+        for learner in learners:
+            learner.step(env_steps)
+    plain, filled = (learner.algorithm for learner in learners)
+    assert isinstance(filled, PixelActorCritic)
+    batch, noise = learners[1].draw()
+    before = batch.observation.clone()
+    views = filled.make_views(batch, noise).materialize()
+    assert views.shape == plain.make_views(batch, noise).materialize().shape
+    assert (views == 7).all()
+    assert torch.equal(batch.observation, before), "the replay's frames stay as they are"
+
+
+@both
+def test_unchanged_views_learn_as_the_built_in_augmentation(base: str) -> None:
+    """The function sees the same crops or shifts, and rows keep their order."""
+    learners = [make_learner(config_with(name, base), CPU) for name in ("", "unchanged")]
+    for env_steps in range(40):
+        for learner in learners:
+            learner.step(env_steps)
+    states = [learner.algorithm.state_dict() for learner in learners]
+    assert learners[0].updates > 5
+    assert differing(*states) == []
+
+
+@both
+def test_run_changes_and_resumes_exactly(base: str, tmp_path: Path) -> None:
+    plain, own = config_with("", base), config_with("brightness", base)
+    assert plain.run_name() != own.run_name()
+    assert run(plain, tmp_path / "plain")[1]
+    assert run(own, tmp_path / "whole")[1]
+    assert not run(own, tmp_path / "parts", stop_at=35)[1]
+    assert run(own, tmp_path / "parts")[1]
+    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+    assert tables(tmp_path / "whole") != tables(tmp_path / "plain")
+    states = [read_checkpoint(tmp_path / name)["learner"] for name in ("whole", "parts")]
+    assert differing(*states) == []
+
+
+@both
+def test_bfloat16_kernels_see_the_augmented_views(base: str) -> None:
+    from cclf.algorithms.drqv2 import drqv2
+    from cclf.algorithms.sac import sac
+
+    make, kernels = (
+        (sac.SAC, sac.make_kernels) if base == "sac" else (drqv2.DrQv2, drqv2.make_kernels)
+    )
+    config = config_with("brightness", base)
+    learner = make_learner(config, CPU)
+    for env_steps in range(12):
+        learner.step(env_steps)
+    batch, noise = learner.draw()
+    assert noise.generator is not None
+    state, features = noise.generator.get_state(), list[Tensor]()
+    for precision in ("fp32", "bf16"):
+        noise.generator.set_state(state)
+        algorithm = make(config, batch.action.shape[1], CPU, kernels(precision))
+        views = algorithm.make_views(batch, noise)
+        if isinstance(algorithm, sac.SAC):
+            features.append(algorithm.critic.encoder(views))
+        else:
+            features.append(algorithm.critic.trunk(algorithm.encoder(views)))
+    plain, fast = features
+    torch.testing.assert_close(fast, plain, rtol=0.0, atol=0.05)
+
+
+def train(augmentation: str, out: Path, *words: str, base: str = "sac") -> int:
+    options = tiny_options(tiny_config("toy/reach-1d", METHODS[base], base=base))
+    return cli.main(["train", *options, "--augmentation", augmentation, "--out", str(out), *words])
+
+
+def only_run(out: Path) -> Path:
+    (folder,) = (path.parent for path in out.rglob("config.json"))
+    return folder
+
+
+def test_command_line_records_it_and_asks_for_trust(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("my_views:brightness", tmp_path) == 0
+    assert "my_views:brightness imports the Python module my_views" in capsys.readouterr().err
+    folder = only_run(tmp_path)
+    recorded = json.loads((folder / "config.json").read_text())
+    assert recorded["method"]["augmentation"] == "my_views:brightness"
+    page = str(tmp_path / "page.html")
+    for words in (
+        ["evaluate", str(folder), "--episodes", "1", "--device", "cpu"],
+        ["inspect", str(folder), "--samples", "8", "--device", "cpu", "--out", page],
+        ["train", "--from", str(folder), "--dry-run"],
+    ):
+        assert cli.main(words) == 2
+        assert "--trust-imports" in capsys.readouterr().err
+        assert cli.main([*words, "--trust-imports"]) == 0
+
+
+def test_python_takes_the_function_itself(tmp_path: Path) -> None:
+    import my_views
+
+    config = tiny_config("toy/reach-1d", "cclf")
+    settings = ("batch_size", "hidden_dim", "feature_dim", "conv_layers", "conv_filters")
+    changes = {name: getattr(config.algorithm, name) for name in settings}
+    changes |= {name: value for name, value in vars(config.run).items() if value is not None}
+    run = cclf.train(config.task, "cclf", augmentation=my_views.brightness, out=tmp_path, **changes)
+    assert run.config.method.augmentation == "my_views:brightness"
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "line"),
+    [
+        ("brightnes", "augmentation=brightnes is unknown: use one of random-crop, centre-crop"),
+        ("random-crob", "did you mean random-crop?"),
+        ("my_views.py:brightness", "not the path of a file: e.g. my_views:brightness"),
+        ("no_such_module:f", "finds no module 'no_such_module'"),
+        ("my_views:bright", "has no bright; did you mean brightness?"),
+        ("my_views:number", "is no function but int"),
+        ("my_views:nothing", "returns no torch.Tensor but NoneType"),
+        ("my_views:smaller", "it must return the same type and shape"),
+        ("my_views:scaled", "returns torch.float32 of shape"),
+        ("my_views:without_generator", "draw all its random numbers from the generator"),
+        ("my_views:failing", "failed: RuntimeError: no such filter"),
+    ],
+)
+def test_what_cannot_be_an_augmentation_is_refused_in_one_line(
+    augmentation: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(augmentation, tmp_path) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert line in said[-1]
+    assert said[-1].startswith("cclf: ")
+    assert not list(tmp_path.rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (
+            ("minigrid/DoorKey-6x6", "--method", "a2c"),
+            "my_views:brightness conflicts with A2C on grids",
+        ),
+        (("toy/catch",), "my_views:brightness conflicts with Rainbow"),
+        (("gym/Pendulum-v1", "--observe", "state"), "conflicts with SAC on observe=state"),
+    ],
+)
+def test_algorithms_without_image_views_of_their_own_refuse_it(
+    names: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gymnasium")
+    words = ["train", *names, "--augmentation", "my_views:brightness", "--out", str(tmp_path)]
+    assert cli.main(words) == 2
+    assert line in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_options_of_crops_still_act() -> None:
+    for base, option in (("sac", "last_crop_offset"), ("drqv2", "shift_pixels")):
+        assert config_with("brightness", base).why_inactive(option) == ""
+
+
+def test_names_of_other_runs_stay() -> None:
+    config = presets.resolve("dmc/cartpole-swingup", "drq-v2", base_name="drqv2")
+    assert config.run_name() == "dmc/cartpole-swingup/drq-v2/seed-1-3cf7d9a8"
+    with pytest.raises(ConfigError, match="augmentation=crop is unknown"):
+        replace(config.method, augmentation="crop")
