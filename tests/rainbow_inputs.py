@@ -1,5 +1,5 @@
-"""Rainbow runs small enough for a test: games of a few pixels, networks of a few neurons, batches
-made by hand."""
+"""Rainbow runs small enough for a test: frames of a few pixels, networks of a few neurons, random
+batches."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,12 +8,8 @@ import numpy as np
 import torch
 
 from cclf import presets
-from cclf.algorithms.rainbow.learner import (
-    make_game_stack,
-    make_learner,
-    make_rainbow_stack,
-    num_game_workers,
-)
+from cclf.algorithms.rainbow.batched import BatchedRainbow
+from cclf.algorithms.rainbow.learner import make_batched_learner
 from cclf.envs.make import make_env
 from cclf.training.seeding import derive
 from cclf.types import GameBatch
@@ -45,7 +41,7 @@ RUN |= {"device": "cpu", "threads": 1, "video": False, "tensorboard": False}
 
 
 def tiny(method="cclf", seed=1, task="toy/catch", env=None, **algorithm):
-    """The preset, its sizes cut down; a nature network needs more pixels."""
+    """The preset with small sizes; a nature network needs more pixels."""
     config = presets.resolve(task, method, seed=seed)
     pixels = (
         {"frame_pixels": 36, "crop_pixels": 36} if config.algorithm.convolutions == "nature" else {}
@@ -58,26 +54,36 @@ def tiny(method="cclf", seed=1, task="toy/catch", env=None, **algorithm):
     )
 
 
-def game_stack(configs, device=CPU, games=None):
-    """Learners of these runs, in this process; on their own games unless others are given."""
-    own = [partial(make_env, config, derive(config.seed, "env")) for config in configs]
-    workers = 0 if games else num_game_workers(len(configs), device)
-    return make_game_stack(configs, device, games or own, workers)
+def game_of(config):
+    """A factory of the training game of a run."""
+    return partial(make_env, config, derive(config.seed, "env"))
 
 
-def plain(config, game=None):
-    """The learner of one run by itself, on its own game unless another is given."""
-    return make_learner(config, CPU, game or partial(make_env, config, derive(config.seed, "env")))
+def batched_learner(configs, device=CPU, workers=0):
+    """One learner of these runs, on their own games."""
+    return make_batched_learner(configs, device, [game_of(config) for config in configs], workers)
 
 
-def stack_of_one(config, game=None):
-    """The same run as the only one of a stack."""
-    return game_stack([config], CPU, [game] if game else None).runs[0]
+def learner_of(config, make_game=None):
+    """The learner of one run, on its own game unless another is given."""
+    return make_batched_learner([config], CPU, [make_game or game_of(config)]).runs[0]
+
+
+def games_in(learner):
+    """The `EpisodicGame`s of a batch in this process."""
+    return learner.games.pool.objects[0].games
+
+
+def step_all(learner, steps, start=0):
+    """Step every run of a batch."""
+    for step in range(start, start + steps):
+        for run in learner.runs:
+            run.step(step)
 
 
 def batch_of(config, runs=1, seed=0, num_actions=3, dtype=torch.float32, batch_size=None):
-    """Random transitions for each of `runs` runs, of a shape that fits the config; run r's are the
-    same in any stack."""
+    """Random transitions for each of `runs` runs, of a shape that fits the config. Those of run r do
+    not depend on `runs`."""
     size, env = batch_size or config.algorithm.batch_size, config.env
     rows = []
     for run in range(runs):
@@ -100,25 +106,19 @@ def batch_of(config, runs=1, seed=0, num_actions=3, dtype=torch.float32, batch_s
     return GameBatch(*(torch.stack(parts) for parts in zip(*rows, strict=True)))
 
 
-def stack_of(configs, num_actions=(3,), dtype=torch.float32):
-    return make_rainbow_stack(configs, list(num_actions), CPU, dtype)
+def rainbow_of(configs, num_actions=(3,), dtype=torch.float32):
+    return BatchedRainbow(configs, list(num_actions), CPU, dtype)
 
 
-def update(stack, batch, moment=7, env_steps=100.0, beta=0.6):
-    """One update of a stack with the numbers of `moment`."""
-    clock = torch.tensor(moment)
-    noise = stack.draw(clock)[1]
-    return stack.update(
-        batch,
-        noise,
-        torch.tensor(env_steps, dtype=torch.float64),
-        torch.tensor(beta, dtype=torch.float64),
-    )
+def update(rainbow, batch, update_index=7, env_steps=100.0, beta=0.6):
+    """One update of a batch of runs with the random numbers of this index."""
+    noise = rainbow.noise.sample(torch.tensor(update_index))[1]
+    clocks = (torch.tensor(value, dtype=torch.float64) for value in (env_steps, beta))
+    return rainbow.update(batch, noise, *clocks)
 
 
 def tiny_cclf(task="toy/catch", seed=1, **run):
-    """CCLF as a command line may ask for it: no option that would do nothing in this method;
-    keywords go to `run`."""
+    """CCLF without options that have no effect in it; keywords go to `run`."""
     idle = presets.resolve(task, "cclf").algorithm.importance_beta_agent_steps
     env = {"frame_stack": 4} if task.startswith("atari") else None
     config = tiny("cclf", seed, task, env, importance_beta_agent_steps=idle)

@@ -29,12 +29,7 @@ LIGHT = {
         for name in ALGORITHMS
         for part in ("__init__", "config", "presets")
     ),
-    *(
-        "algorithms/common/off_policy_base",
-        "algorithms/rainbow/coefficients",
-        "analysis/__init__",
-        "analysis/experiments",
-    ),
+    *("algorithms/common/off_policy_base", "analysis/__init__", "analysis/experiments"),
 }
 # Each layer and those that it may import, apart from itself and the light modules.
 MAY_IMPORT = {

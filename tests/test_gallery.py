@@ -17,7 +17,7 @@ from cclf import cli
 from cclf.algorithms.a2c.networks import grid_windows
 from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.common import inspection
-from cclf.algorithms.rainbow.learner import make_rainbow, make_rainbow_stack
+from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac import SacAlgorithm
 from cclf.algorithms.sac.inspect import inspection_adapter
@@ -29,7 +29,7 @@ from cclf.inspection.load import curate
 from cclf.inspection.samples import rarity
 from cclf.storage import checkpoint, run_folder
 from cclf.training.seeding import Generators, derive
-from rainbow_inputs import tiny, tiny_cclf
+from rainbow_inputs import rainbow_of, tiny, tiny_cclf
 from tiny_runs import CPU, run, tiny_config
 
 SAC = tiny_config("toy/reach-1d", env={"frame_stack": 2}, algorithm={"batch_size": 8})
@@ -310,10 +310,10 @@ def rainbow_by_hand(learner, env_steps):
         float(state["algorithm"]["maxima"][f"framework.{name}"])
         for name in ("reward_max", "bonus_max")
     )
-    stream = make_rainbow_stack([replace(RAINBOW, seed=derive(RAINBOW.seed, "inspect"))], [3], CPU)
+    stream = rainbow_of([replace(RAINBOW, seed=derive(RAINBOW.seed, "inspect"))]).noise
     rows = []
     for number in range(SAMPLES // size):
-        uniform, _ = stream.draw(torch.tensor(2 * number))
+        uniform, _ = stream.sample(torch.tensor(2 * number))
         batch = replay.sample(uniform["replay"])
         sides = []
         for frames, shifts in (

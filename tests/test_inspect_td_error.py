@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cclf.algorithms.rainbow import inspect as gallery_rainbow
-from cclf.algorithms.rainbow.learner import make_rainbow
+from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.algorithms.registry import make_learner
 from cclf.config import Config
 from cclf.inspection.load import curate
@@ -105,7 +105,7 @@ def test_td_error_of_rainbow_is_the_loss_of_plain_rainbow(runs: dict[str, Path])
     plain = make_rainbow(replace(plain_config, algorithm=settings), 3)
     shared = {name: rainbow.state_dict()[name] for name in plain.state_dict()}
     plain.load_state_dict(shared)
-    batch, noise = gallery_rainbow.draw(draws, replay, 0)
+    batch, noise = gallery_rainbow.sample(draws, replay, 0)
     error = gallery_rainbow.td_error(rainbow, batch, noise)
     step = plain(batch, noise, torch.tensor(60.0), torch.tensor(0.4), torch.ones(3))
     assert float(error.mean()) == pytest.approx(float(step.metrics["q_loss"]), rel=1e-5)

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.algorithms.rainbow.learner import RunHandle
 from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.config import EnvConfig
 from cclf.envs.toy import CATCH_BALLS, STEP_LENGTH, make
+from rainbow_inputs import games_in
 from tiny_runs import CPU, rows, run
 
 NINE = ("sac-pixel", "rad", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
@@ -60,8 +61,9 @@ class ShuffledReward:
 
 
 def shuffle(learner):
-    if isinstance(learner, RainbowLearner):
-        learner.env.game = ShuffledReward(learner.env.game)
+    if isinstance(learner, RunHandle):
+        (game,) = games_in(learner.batch)
+        game.game = ShuffledReward(game.game)
     else:
         learner.env = ShuffledReward(learner.env)
 

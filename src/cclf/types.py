@@ -244,10 +244,11 @@ class Learner(HasState, Protocol):
     """
 
     metric_names: tuple[str, ...]  # columns of train.csv, including those of `replay_metrics`
-    updates: int
 
     @property
     def algorithm(self) -> HasState: ...  # evaluation copies it, or its networks (`HasNetworks`)
+    @property
+    def updates(self) -> int: ...  # made so far
     def step(self, env_steps: int) -> StepResult: ...  # `env_steps` before this step
     def replay_metrics(self) -> dict[str, float]: ...  # called once for each row of train.csv
     def close(self) -> None: ...

@@ -1,5 +1,5 @@
-"""Rainbow: its loss against a slow textbook of its own, the pieces of CCLF in it, and many runs in
-a stack against each alone."""
+"""The loss of Rainbow against a slow textbook version, the pieces of CCLF in it, and batched runs
+against each run alone."""
 
 import math
 
@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from cclf import presets
 from cclf.algorithms.rainbow import equations as rainbow_equations
-from cclf.algorithms.rainbow.learner import make_rainbow
 from cclf.algorithms.rainbow.networks import (
     DuelingHead,
     GameEncoder,
@@ -19,9 +18,11 @@ from cclf.algorithms.rainbow.networks import (
     Projection,
 )
 from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
+from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.data import augmentations
 from cclf.envs.make import make_env
-from rainbow_inputs import batch_of, stack_of, tiny, update
+from rainbow_inputs import batch_of, rainbow_of, tiny, update
+from tiny_runs import differing
 
 METHODS = tuple(RAINBOW_METHODS)
 F64 = torch.float64
@@ -31,19 +32,19 @@ def one_run(config, num_actions=3, dtype=F64):
     return make_rainbow(config, num_actions).to(dtype)
 
 
-def noise_of(stack, moment=7):
-    """The noise of the first run of a stack, as one run takes it."""
-    return stack.draws.of_first(moment)[1]
+def noise_of(rainbow, index=7):
+    """The noise of the first run, without the axis of runs."""
+    return rainbow.noise.sample_single(index)[1]
 
 
 def loss_of(config, batch, dtype=F64, beta=0.6, prepare=lambda _: None):
     """The step of one run with its own noise, and the module."""
-    stack, module = stack_of([config], dtype=dtype), one_run(config, dtype=dtype)
+    rainbow, module = rainbow_of([config], dtype=dtype), one_run(config, dtype=dtype)
     prepare(module)
     one = type(batch)(*(part[0] for part in batch))
     valid = torch.ones(3, dtype=dtype)
     return module(
-        one, noise_of(stack), torch.tensor(100.0, dtype=F64), torch.tensor(beta, dtype=F64), valid
+        one, noise_of(rainbow), torch.tensor(100.0, dtype=F64), torch.tensor(beta, dtype=F64), valid
     ), module
 
 
@@ -202,7 +203,7 @@ def textbook_losses(module, batch, noise, discount, double):
 def test_with_every_piece_off_it_is_the_textbook_rainbow(double):
     config = tiny("rainbow", batch_size=16, double_q=double)
     batch = batch_of(config, dtype=F64)
-    stack, module = stack_of([config], dtype=F64), one_run(config)
+    rainbow, module = rainbow_of([config], dtype=F64), one_run(config)
     # A target network unlike the online one: equal ones would hide which of the two is asked.
     torch.manual_seed(5)
     for parameter in (*module.target_encoder.parameters(), *module.target_head.parameters()):
@@ -211,7 +212,7 @@ def test_with_every_piece_off_it_is_the_textbook_rainbow(double):
     module.target_head.layers[1].bias_mean.data[4] += 5.0
     module.online.head.layers[1].bias_mean.data[14] += 5.0
     one = type(batch)(*(part[0] for part in batch))
-    noise = noise_of(stack)
+    noise = noise_of(rainbow)
     step = module(
         one, noise, torch.tensor(0.0), torch.tensor(0.6, dtype=F64), torch.ones(3, dtype=F64)
     )
@@ -264,7 +265,7 @@ def view_losses(config, batch):
     """Cross-entropies (V, V', B) of each view of o with the target from each view of o', one of
     each at a time."""
     _, module = loss_of(config, batch)
-    noise = noise_of(stack_of([config], dtype=F64))
+    noise = noise_of(rainbow_of([config], dtype=F64))
     one = type(batch)(*(part[0] for part in batch))
     views = module.views(one.observation, noise.shifts, noise.intensity)
     next_views = module.views(one.next_observation, noise.next_shifts, noise.next_intensity)
@@ -324,7 +325,7 @@ def test_beliefs_and_contrastive_loss_by_hand(method):
     config = tiny(method, batch_size=6)
     batch = batch_of(config, dtype=F64)
     step, module = loss_of(config, batch, prepare=unlike)
-    noise = noise_of(stack_of([config], dtype=F64))
+    noise = noise_of(rainbow_of([config], dtype=F64))
     w = module.framework.bilinear.detach().numpy()
 
     def beliefs(images, shifts):
@@ -385,7 +386,7 @@ def test_curiosity_at_the_start_is_near_chance_and_the_contrastive_loss_above_it
     batch = batch_of(config)
     images = torch.from_numpy(np.stack(frames))
     batch = batch._replace(observation=images[None, :32], next_observation=images[None, 32:])
-    metrics, _ = update(stack_of([config]), batch)
+    metrics, _ = update(rainbow_of([config]), batch)
     assert metrics["contrastive_loss"].item() > math.log(32)
     assert 0.96 < metrics["curiosity_mean"].item() < 0.9999
     assert 0.96 < metrics["next_curiosity_mean"].item() < 0.9999
@@ -408,7 +409,7 @@ def test_the_bonus_is_small_and_enters_the_return_once():
 
     def spy(module):
         inner = module._target
-        module._target = lambda learned, *rest: seen.append(learned.bonus) or inner(learned, *rest)
+        module._target = lambda each, *rest: seen.append(each.bonus) or inner(each, *rest)
 
     step, module = loss_of(config, batch, prepare=spy)
     assert seen[0].max() <= 2e-4
@@ -455,17 +456,17 @@ def test_every_method_makes_updates(method):
     """Everything that should learn moves; all numbers are finite; replay's weights are what the
     method says."""
     config = tiny(method)
-    stack = stack_of([config])
-    before = {group: row.detach().clone() for group, row in stack.rows.items()}
+    rainbow = rainbow_of([config])
+    before = {group: row.detach().clone() for group, row in rainbow.rows.items()}
     for moment in range(3):
-        metrics, priority = update(stack, batch_of(config, seed=moment), moment)
-        assert set(metrics) <= {*stack.metric_names, "gradient_norm"}
+        metrics, priority = update(rainbow, batch_of(config, seed=moment), moment)
+        assert set(metrics) <= {*rainbow.metric_names}
         assert all(torch.isfinite(value).all() for value in metrics.values())
-    assert torch.equal(before["target"], stack.rows["target"])
-    assert torch.equal(before["momentum"], stack.rows["momentum"]) != config.method.contrastive
+    assert torch.equal(before["target"], rainbow.rows["target"])
+    assert torch.equal(before["momentum"], rainbow.rows["momentum"]) != config.method.contrastive
     named, old = (
-        stack.layouts["online"].named(stack.rows["online"][0]),
-        stack.layouts["online"].named(before["online"][0]),
+        rainbow.layouts["online"].unflatten(rainbow.rows["online"][0]),
+        rainbow.layouts["online"].unflatten(before["online"][0]),
     )
     still = {name for name in named if torch.equal(named[name], old[name])}
     expected = set() if config.method.contrastive else {"framework.bilinear"}
@@ -479,45 +480,45 @@ def test_every_method_makes_updates(method):
 # Random numbers
 
 
-def test_noise_is_the_moments_and_the_runs_own_and_not_the_stacks():
+def test_noise_depends_on_run_and_index_but_not_on_the_batch():
     configs = [tiny("cclf", seed=seed) for seed in (1, 2, 3)]
-    together, alone = stack_of(configs, (3, 18, 6)), stack_of([configs[2]], (6,))
-    uniform, noise = together.draw(torch.tensor(5))
-    uniform_alone, noise_alone = alone.draw(torch.tensor(5))
+    together, alone = rainbow_of(configs, (3, 18, 6)), rainbow_of([configs[2]], (6,))
+    uniform, noise = together.noise.sample(torch.tensor(5))
+    uniform_alone, noise_alone = alone.noise.sample(torch.tensor(5))
     for name, numbers in uniform_alone.items():
         mine = uniform[name][2]
         assert torch.equal(mine[tuple(slice(size) for size in numbers[0].shape)], numbers[0]), name
     assert torch.equal(noise.shifts[2], noise_alone.shifts[0])
     assert not torch.equal(noise.shifts[0], noise.shifts[1])
-    assert not torch.equal(together.draw(torch.tensor(6))[1].shifts, noise.shifts)
+    assert not torch.equal(together.noise.sample(torch.tensor(6))[1].shifts, noise.shifts)
 
 
 def test_the_online_noise_of_an_update_is_the_one_acted_with():
     """An action at moment t is the best under the noise that the update of moment t learns with."""
     config = tiny("rainbow")
-    stack = stack_of([config])
+    rainbow = rainbow_of([config])
     images = batch_of(config).observation[:, 0]
     for moment in range(20):
-        action = stack.act(images, torch.tensor(moment), torch.tensor(0.0))
-        noise = noise_of(stack, moment)
-        values = stack.values(stack.rows["online"][0], images, noise.online, torch.ones(3))
+        action = rainbow.act(images, torch.tensor(moment), torch.tensor(0.0))
+        noise = noise_of(rainbow, moment)
+        values = rainbow.q_values(rainbow.rows["online"][0], images, noise.online, torch.ones(3))
         assert action.tolist() == values.argmax(1).tolist()
 
 
 def test_epsilon_greedy_explores_valid_actions_alone():
     configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
-    stack = stack_of(configs, (3, 6))
+    rainbow = rainbow_of(configs, (3, 6))
     images = batch_of(configs[0], runs=2).observation[:, 0]
     random = torch.stack(
-        [stack.act(images, torch.tensor(moment), torch.tensor(1.0)) for moment in range(100)]
+        [rainbow.act(images, torch.tensor(moment), torch.tensor(1.0)) for moment in range(100)]
     )
     assert set(random[:, 0].tolist()) == {0, 1, 2}
     assert set(random[:, 1].tolist()) == set(range(6))
     greedy = torch.stack(
-        [stack.act(images, torch.tensor(moment), torch.tensor(0.0)) for moment in range(100)]
+        [rainbow.act(images, torch.tensor(moment), torch.tensor(0.0)) for moment in range(100)]
     )
     mixed = torch.stack(
-        [stack.act(images, torch.tensor(moment), torch.tensor(0.5)) for moment in range(100)]
+        [rainbow.act(images, torch.tensor(moment), torch.tensor(0.5)) for moment in range(100)]
     )
     assert greedy[:, 0].max() < 3
     assert 0.3 < (mixed == greedy).float().mean() < 0.9
@@ -526,24 +527,24 @@ def test_epsilon_greedy_explores_valid_actions_alone():
 # Many runs as one
 
 
-STACKED = ("rainbow", "curl", "cclf", "drq", "otrainbow")
+BATCHED = ("rainbow", "curl", "cclf", "drq", "otrainbow")
 
 
 def trained(configs, actions, which, dtype, updates=8):
     """Parameters of each run after some updates; `which` are their numbers, by which their batches
     are made."""
-    stack = stack_of(configs, actions, dtype)
+    rainbow = rainbow_of(configs, actions, dtype)
     for number in range(updates):
         parts = [batch_of(configs[0], runs=max(which) + 1, seed=number, dtype=dtype)]
         batch = type(parts[0])(*(part[list(which)] for part in parts[0]))
-        update(stack, batch, moment=number, env_steps=4.0 * number)
+        update(rainbow, batch, update_index=number, env_steps=4.0 * number)
         if number == 4:
-            stack.copy_target()
-    return [run.state_dict() for run in stack.runs]
+            rainbow.update_target()
+    return [run.state_dict() for run in rainbow.runs]
 
 
-@pytest.mark.parametrize("method", STACKED)
-def test_a_stack_gives_what_separate_runs_give(method):
+@pytest.mark.parametrize("method", BATCHED)
+def test_batched_updates_equal_those_of_each_run_alone(method):
     """Eight updates in float64, games of 3, 18 and 6 actions: all parameters, moments and maxima to
     1e-9."""
     configs = [tiny(method, seed=seed) for seed in (1, 2, 3)]
@@ -567,7 +568,7 @@ def test_a_stack_gives_what_separate_runs_give(method):
                 )
 
 
-def test_a_stack_in_float32_stays_close():
+def test_batched_updates_in_float32_stay_close():
     configs = [tiny("cclf", seed=seed) for seed in (1, 2)]
     together = trained(configs, (3, 6), (0, 1), torch.float32)
     alone = trained([configs[1]], (6,), (1,), torch.float32)[0]
@@ -578,8 +579,8 @@ def test_a_stack_in_float32_stays_close():
 
 
 def test_gradients_are_clipped_run_by_run():
-    """One run with a huge loss must not shorten the step of its neighbour; Adam's first moment
-    shows the clipped gradient."""
+    """A run with a huge loss must not shorten the step of another one. Adam's first moment shows the
+    clipped gradient."""
     configs = [
         tiny("rainbow", seed=seed, max_gradient_norm=0.5, distributional=False) for seed in (1, 2)
     ]
@@ -587,48 +588,64 @@ def test_gradients_are_clipped_run_by_run():
     batch = batch._replace(
         n_step_return=batch.n_step_return * torch.tensor([[1e4], [1e-4]], dtype=F64)
     )
-    stack = stack_of(configs, (3, 3), F64)
-    metrics, _ = update(stack, batch)
-    first = stack.moments["mean"] / 0.1
+    rainbow = rainbow_of(configs, (3, 3), F64)
+    metrics, _ = update(rainbow, batch)
+    first = rainbow.adam_moments["mean"] / 0.1
     norms = first.norm(dim=1)
     assert metrics["gradient_norm"][0] > 0.5 > metrics["gradient_norm"][1] > 0
     assert norms[0].item() == pytest.approx(0.5, rel=1e-4)
     assert norms[1].item() == pytest.approx(metrics["gradient_norm"][1].item(), rel=1e-6)
 
 
-def test_the_network_that_plays_learns_with_the_stack():
+def test_the_module_of_a_run_is_a_view_of_its_rows():
     configs = [tiny("curl", seed=seed) for seed in (1, 2)]
-    stack = stack_of(configs, (3, 6), F64)
-    run, images = stack.runs[1], batch_of(configs[0], runs=1, dtype=F64).observation[0]
-    before = run.evaluation_values(images)
-    update(stack, batch_of(configs[0], runs=2, dtype=F64))
-    after = run.evaluation_values(images)
-    assert not torch.equal(before, after)
-    torch.testing.assert_close(
-        after, stack.values(stack.rows["online"][1], images, (), stack.valid[1])
+    rainbow = rainbow_of(configs, (3, 6), F64)
+    images = batch_of(configs[0], dtype=F64).observation[0]
+    for run, actions in zip(rainbow.runs, (3, 6), strict=True):
+        row, mask = rainbow.rows["online"][run.index], rainbow.action_mask[run.index]
+        network, own_mask = run.module.online, torch.ones(actions, dtype=F64)
+        before = network(images, (), own_mask)
+        update(rainbow, batch_of(configs[0], runs=2, dtype=F64))
+        after = network(images, (), own_mask)
+        assert after.shape[1] == actions
+        assert not torch.equal(before, after)
+        expected = rainbow.q_values(row, images, (), mask)[:, :actions]
+        torch.testing.assert_close(after, expected.detach())
+
+
+def test_parameters_written_to_a_run_reach_its_rows_alone():
+    rainbow = rainbow_of([tiny("cclf", seed=seed) for seed in (1, 2)], (3, 6))
+    before = {network: row.detach().clone() for network, row in rainbow.rows.items()}
+    weights = rainbow.runs[0].networks.state_dict()
+    rainbow.runs[0].networks.load_state_dict(
+        {n: torch.full_like(w, 0.5) for n, w in weights.items()}
     )
-    assert [each.evaluation_values(images).shape[1] for each in stack.runs] == [3, 6]
+    for network, rows in rainbow.rows.items():
+        assert torch.equal(rows[1], before[network][1])
+        assert set(rows[0].unique().tolist()) == {0.0, 0.5}, "the padding stays zero"
 
 
-def test_what_fills_up_a_game_with_few_actions_stays_zero():
+def test_the_padding_of_a_game_with_fewer_actions_stays_zero():
     configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
-    stack = stack_of(configs, (3, 6))
+    rainbow = rainbow_of(configs, (3, 6))
     for moment in range(4):
-        update(stack, batch_of(configs[0], runs=2, seed=moment), moment)
-    filled = stack.layouts["online"].named(stack.rows["online"][0])[
+        update(rainbow, batch_of(configs[0], runs=2, seed=moment), moment)
+    filled = rainbow.layouts["online"].unflatten(rainbow.rows["online"][0])[
         "online.head.layers.1.weight_mean"
     ]
     assert not filled[3 * 5 :].any()
     assert filled[: 3 * 5].all(1).any()
 
 
-def test_every_parameter_of_every_run_begins_at_a_whole_place():
-    """256 bytes in float32: matrix products read 16 at once, if they may."""
-    stack = stack_of([tiny("cclf", seed=seed) for seed in (1, 2)], (3, 6))
-    for group, layout in stack.layouts.items():
-        rows = stack.rows[group]
+def test_every_parameter_of_every_run_is_aligned():
+    """To 256 bytes in float32, because aligned matrix products read 16 bytes at once."""
+    rainbow = rainbow_of([tiny("cclf", seed=seed) for seed in (1, 2)], (3, 6))
+    for group, layout in rainbow.layouts.items():
+        rows = rainbow.rows[group]
         parts = {
-            (run, name): part for run in range(2) for name, part in layout.named(rows[run]).items()
+            (run, name): part
+            for run in range(2)
+            for name, part in layout.unflatten(rows[run]).items()
         }
         assert not {
             name
@@ -637,19 +654,13 @@ def test_every_parameter_of_every_run_begins_at_a_whole_place():
         }
 
 
-def test_a_run_moves_between_stacks_of_any_size():
+def test_the_state_of_a_run_fits_a_batch_of_any_size():
     configs = [tiny("cclf", seed=seed) for seed in (1, 2)]
-    stack, alone = stack_of(configs, (18, 3)), stack_of([configs[1]], (3,))
-    for moment in range(3):
-        update(stack, batch_of(configs[0], runs=2, seed=moment), moment)
-    alone.runs[0].load_state_dict(stack.runs[1].state_dict())
-    one, two = stack.runs[1].state_dict(), alone.runs[0].state_dict()
-    for group in ("networks", "maxima"):
-        assert all(torch.equal(one[group][name], two[group][name]) for name in one[group])
-    images = batch_of(configs[0]).observation[0]
-    assert torch.equal(
-        stack.runs[1].evaluation_action(images), alone.runs[0].evaluation_action(images)
-    )
+    rainbow, alone = rainbow_of(configs, (18, 3)), rainbow_of([configs[1]], (3,))
+    for index in range(3):
+        update(rainbow, batch_of(configs[0], runs=2, seed=index), index)
+    alone.runs[0].load_state_dict(rainbow.runs[1].state_dict())
+    assert differing(rainbow.runs[1].state_dict(), alone.runs[0].state_dict()) == []
 
 
 # Augmentation
@@ -688,14 +699,14 @@ def test_drqs_augmentation_is_pad_crop():
 def test_views_beyond_what_the_network_sees_are_not_made():
     config = tiny("cclf", env={"frame_pixels": 30, "crop_pixels": 30})
     module = one_run(config)
-    noise = noise_of(stack_of([config], dtype=F64))
+    noise = noise_of(rainbow_of([config], dtype=F64))
     images = batch_of(config).observation[0]
     assert module.views(images, noise.shifts, noise.intensity).inputs.shape == (5, 4, 2, 25, 25)
     assert tiny("drq").algorithm.intensity_scale == 0.05
 
 
 @pytest.mark.parametrize("method", ["cclf", "curl", "rainbow-shift-2", "drq"])
-def test_views_as_words_change_nothing(monkeypatch, method):
+def test_packed_views_change_nothing(monkeypatch, method):
     """As on a GPU: four frames of a pixel in one word, through selection, losses and gradients."""
     configs = [tiny(method, seed=seed, env={"frame_stack": 4}) for seed in (1, 2)]
     moved = []
@@ -703,7 +714,7 @@ def test_views_as_words_change_nothing(monkeypatch, method):
         monkeypatch.setattr(
             GameEncoder, "accepts_packed", lambda self, _, w=words: w and self._tiled
         )
-        stack = stack_of(configs, (3, 3), dtype=F64)
-        update(stack, batch_of(configs[0], runs=2, dtype=F64))
-        moved.append(stack.rows["online"].detach())
+        rainbow = rainbow_of(configs, (3, 3), dtype=F64)
+        update(rainbow, batch_of(configs[0], runs=2, dtype=F64))
+        moved.append(rainbow.rows["online"].detach())
     torch.testing.assert_close(*moved, rtol=0.0, atol=1e-12)

@@ -14,7 +14,6 @@ from torch import Tensor
 from cclf import presets
 from cclf.algorithms.rainbow import equations as rainbow_equations
 from cclf.algorithms.rainbow.batched import BatchedRainbow
-from cclf.algorithms.rainbow.learner import make_rainbow_stack
 from cclf.algorithms.rainbow.networks import LayerNoise
 from cclf.algorithms.rainbow.rainbow import RainbowNoise
 from cclf.algorithms.rainbow.replay import NStepReplay
@@ -44,10 +43,10 @@ def initial(network: str, name: str, shape: tuple[int, ...]) -> Tensor:
     return fixed(full, shape, (2.0 if "convs" in name else 1.0) / math.sqrt(math.prod(shape[1:])))
 
 
-def originals(stack: BatchedRainbow, network: str) -> dict[str, Tensor]:
+def originals(rainbow: BatchedRainbow, network: str) -> dict[str, Tensor]:
     """Views of our parameters under the original's names, their entries in its order: channels
     before pixels."""
-    ours = stack.runs[0].parameters(network)
+    ours = rainbow.runs[0].networks.state_dict()
     prefix = "online." if network == "online" else f"{network}_"
     found = {}
     for number, (filters, channels) in enumerate(((32, 4), (64, 32))):
@@ -83,14 +82,15 @@ def make(task: str) -> BatchedRainbow:
     config = presets.resolve(task, "curl")
     sizes = {"hidden_dim": HIDDEN, "contrastive_hidden_dim": HIDDEN, "batch_size": BATCH}
     config = replace(config, algorithm=replace(config.algorithm, **sizes))
-    stack = make_rainbow_stack([config], [ACTIONS], torch.device("cpu"), torch.float64)
-    support = stack.template.online.support
-    # it was made in float32, like everything
-    support.copy_(torch.linspace(-10.0, 10.0, ATOMS, dtype=torch.float64))
+    rainbow = BatchedRainbow([config], [ACTIONS], torch.device("cpu"), torch.float64)
+    for module in (rainbow.module, rainbow.runs[0].module):
+        # the atoms are computed in float32
+        support = torch.linspace(-10.0, 10.0, ATOMS, dtype=torch.float64)
+        module.online.support.copy_(support)
     for network in ("online", "target", "momentum"):
-        for name, view in originals(stack, network).items():
+        for name, view in originals(rainbow, network).items():
             view.copy_(initial(network, name, tuple(view.shape)))
-    return stack
+    return rainbow
 
 
 def head_noise(network: str, update: int) -> tuple[LayerNoise, ...]:
@@ -144,10 +144,10 @@ def batch_of(update: int) -> GameBatch:
 def test_three_updates_in_a_row_are_those_of_the_original(task: str, game: str) -> None:
     """The two games have different contrastive coefficients; in the second update the gradient is
     clipped."""
-    stack, golden = make(task), GOLDEN[game]
+    rainbow, golden = make(task), GOLDEN[game]
     beta, clock = torch.tensor(BETA, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for update, theirs in enumerate(golden["updates"]):
-        metrics, priority = stack.update(batch_of(update), noise_of(update), clock, beta)
+        metrics, priority = rainbow.update(batch_of(update), noise_of(update), clock, beta)
         assert largest_error(metrics["contrastive_loss"][0], theirs["contrastive_loss"]) < 1e-9
         assert largest_error(metrics["gradient_norm"][0], theirs["gradient_norm"]) < 1e-6, (
             "it clips the same norm"
@@ -157,7 +157,7 @@ def test_three_updates_in_a_row_are_those_of_the_original(task: str, game: str) 
         ours = {
             f"{network}.{name}": part
             for network in networks
-            for name, part in originals(stack, network).items()
+            for name, part in originals(rainbow, network).items()
         }
         assert ours.keys() == theirs["parameters"].keys()
         for name, part in ours.items():
@@ -167,22 +167,32 @@ def test_three_updates_in_a_row_are_those_of_the_original(task: str, game: str) 
 
 
 def test_values_with_and_without_noise_are_those_of_the_original() -> None:
-    stack, golden = make("atari/Freeway"), GOLDEN["freeway"]
+    rainbow, golden = make("atari/Freeway"), GOLDEN["freeway"]
     beta, clock = torch.tensor(BETA, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for update in range(UPDATES):
-        stack.update(batch_of(update), noise_of(update), clock, beta)
-    seen, network = images(f"observation.{UPDATES - 1}"), stack.network(0)
+        rainbow.update(batch_of(update), noise_of(update), clock, beta)
+    observation, network = images(f"observation.{UPDATES - 1}"), rainbow.runs[0].module.online
     noise = tuple(
         LayerNoise(layer.inputs[0], layer.outputs[0]) for layer in head_noise("online", UPDATES)
     )
     with torch.no_grad():
-        assert largest_error(network(seen, noise, stack.valid[0]), golden["q_with_noise"]) < 1e-9
-        assert largest_error(network(seen, (), stack.valid[0]), golden["q_without_noise"]) < 1e-9
+        assert (
+            largest_error(
+                network(observation, noise, rainbow.action_mask[0]), golden["q_with_noise"]
+            )
+            < 1e-9
+        )
+        assert (
+            largest_error(
+                network(observation, (), rainbow.action_mask[0]), golden["q_without_noise"]
+            )
+            < 1e-9
+        )
 
 
 @pytest.mark.parametrize("moment", GOLDEN["replay"], ids=["young", "full"])
 def test_what_replay_gives_is_what_the_original_gives(moment: dict[str, Any]) -> None:
-    """With the original's slip; without it only `continuation` may differ, as
+    """With the original's bug; without it only `continuation` may differ, as
     tests/algorithms/test_replay_nstep.py says where."""
     steps = 150
     ended = fixed_uniform("replay.ended", (steps,)) < 0.12
@@ -199,10 +209,10 @@ def test_what_replay_gives_is_what_the_original_gives(moment: dict[str, Any]) ->
             action[step : step + 1],
             torch.tensor([age]),
         )
-        replay.add_outcome(reward[step : step + 1].float(), ended[step : step + 1])
+        replay.add_reward(reward[step : step + 1].float(), ended[step : step + 1])
         age = 0 if ended[step] else age + 1
     slots = torch.tensor([row[0] for row in moment["transitions"]])
-    assert torch.nonzero(replay.drawable()[0]).flatten().tolist() == slots.tolist()
+    assert torch.nonzero(replay.sampling_weights()[0]).flatten().tolist() == slots.tolist()
     ours = replay.gather(slots[None])
     for number, (_, stack, taken, returned, next_stack, nonterminal) in enumerate(
         moment["transitions"]

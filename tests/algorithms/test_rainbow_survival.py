@@ -1,5 +1,5 @@
-"""What ends runs of Rainbow before their time, alone and in a stack: kills between checkpoints,
-signals, losses gone wrong."""
+"""Interrupted runs of Rainbow, alone and in a batch: kills between checkpoints, signals, non-finite
+losses, full disks."""
 
 import contextlib
 import json
@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cclf.algorithms.rainbow.games import BatchedLearner
-from cclf.algorithms.rainbow.turn import RainbowLearner
+from cclf.algorithms.rainbow.learner import BatchedLearner
 from cclf.storage import atomic_files, checkpoint
 from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
@@ -79,7 +78,7 @@ def undisturbed(tmp_path_factory):
     return out
 
 
-# --- a stack is killed between the checkpoints of its runs
+# --- a batch is killed between the checkpoints of its runs
 # ---------------------------------------------------------------
 
 # number of the save that a kill comes before -> where the two runs stand then, and from where they
@@ -88,7 +87,7 @@ BETWEEN = {2: (12, 0, 0), 4: (24, 12, 12), 6: (36, 24, 24)}
 
 
 @pytest.mark.parametrize("save", BETWEEN)
-def test_a_kill_between_the_checkpoints_of_two_runs_changes_nothing(
+def test_resume_after_a_kill_between_two_checkpoints_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, save
 ):
     first, second, resumed = BETWEEN[save]
@@ -106,7 +105,7 @@ def test_a_kill_between_the_checkpoints_of_two_runs_changes_nothing(
     assert_same_end(tmp_path, undisturbed)
 
 
-def test_a_damaged_checkpoint_takes_the_whole_stack_to_the_one_before(tmp_path, undisturbed):
+def test_corrupt_checkpoint_rewinds_all_runs_of_the_batch(tmp_path, undisturbed):
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     path = max((folder(tmp_path, 2) / "checkpoint").glob("frames/*-00000003-*"))
     path.write_bytes(path.read_bytes()[:-1] + b"!")
@@ -121,7 +120,7 @@ def test_a_damaged_checkpoint_takes_the_whole_stack_to_the_one_before(tmp_path, 
     assert_same_end(tmp_path, undisturbed)
 
 
-def test_runs_without_a_common_checkpoint_go_on_apart(tmp_path, undisturbed):
+def test_runs_without_a_common_checkpoint_resume_separately(tmp_path, undisturbed):
     """A seed that is added later, and runs that are done."""
     shutil.copytree(folder(undisturbed, 1), folder(tmp_path, 1))
     before = (folder(tmp_path, 1) / "train.csv").stat().st_mtime_ns
@@ -133,7 +132,7 @@ def test_runs_without_a_common_checkpoint_go_on_apart(tmp_path, undisturbed):
     assert len(rows(folder(tmp_path, 2) / "final.csv")) == 1
 
 
-def test_files_of_forgotten_checkpoints_are_removed_and_never_written_again(tmp_path, undisturbed):
+def test_files_of_discarded_checkpoints_are_removed(tmp_path, undisturbed):
     """They may have second names in a bundle, which must stay what they are."""
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     own = checkpoint.Checkpoints(folder(tmp_path) / "checkpoint")
@@ -171,7 +170,9 @@ LIKE_ANOTHER = (
     "phase",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in PHASES],
 )
-def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, monkeypatch, phase):
+def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
+    tmp_path, undisturbed, monkeypatch, phase
+):
     owner, name, number, *saved = PHASES[phase]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, signalled(getattr(owner, name), number))
@@ -186,9 +187,7 @@ def test_a_signal_in_any_phase_saves_and_changes_nothing(tmp_path, undisturbed, 
     assert_same_end(tmp_path, undisturbed)
 
 
-def test_a_run_whose_evaluation_outlasts_the_stop_does_not_part_from_the_others(
-    tmp_path, undisturbed, monkeypatch
-):
+def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbed, monkeypatch):
     """Beside training it stays at the checkpoint of the moment it began at, while others are saved
     where they are."""
     save_and_close = loop.TrainingRun.save_and_close
@@ -234,21 +233,15 @@ def test_a_signal_in_the_final_evaluation_beside_workers(tmp_path, undisturbed, 
 
 
 def poisoned(patch, updates, run=0):
-    """The weights of one run, alone or in a stack, are no numbers from this update on."""
-    stacked, alone = BatchedLearner.learn, RainbowLearner.learn
-
-    def learn_together(self, *rest):
-        if self.runs[run].updates == updates:
-            self.algorithm.rows["online"].data[run] = float("nan")
-        return stacked(self, *rest)
+    """The weights of one run become NaN before this update."""
+    inner = BatchedLearner.learn
 
     def learn(self, *rest):
-        if self.updates == updates:
-            self.algorithm.online.fill_(float("nan"))
-        return alone(self, *rest)
+        if self.runs[run].updates == updates:
+            self.algorithm.rows["online"].data[run] = float("nan")
+        return inner(self, *rest)
 
-    patch.setattr(BatchedLearner, "learn", learn_together)
-    patch.setattr(RainbowLearner, "learn", learn)
+    patch.setattr(BatchedLearner, "learn", learn)
 
 
 def test_a_non_finite_loss_leaves_a_bundle_that_replays_it(tmp_path, undisturbed, monkeypatch):
@@ -274,9 +267,7 @@ def test_a_non_finite_loss_leaves_a_bundle_that_replays_it(tmp_path, undisturbed
     assert_same_end(out, undisturbed, (1,))
 
 
-def test_a_run_that_fails_in_a_stack_leaves_the_others_alone_and_can_go_on_later(
-    tmp_path, undisturbed, monkeypatch
-):
+def test_a_failed_run_leaves_the_batch_and_can_resume_later(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         poisoned(patch, 5)
         code, stdout, err = train(tmp_path)
@@ -295,9 +286,7 @@ def test_a_run_that_fails_in_a_stack_leaves_the_others_alone_and_can_go_on_later
     assert_same_end(tmp_path, undisturbed)
 
 
-def test_only_the_run_whose_numbers_go_wrong_after_its_last_row_leaves_the_stack(
-    tmp_path, undisturbed, monkeypatch
-):
+def test_a_run_that_fails_after_its_last_row_leaves_the_batch(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         # at step 32: after the row of step 30, before the checkpoint of step 36
         poisoned(patch, 20, run=1)
@@ -352,9 +341,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_stack_that_is_refused_for_one_run_changes_nothing_of_the_others(
-    tmp_path, undisturbed, monkeypatch, why
-):
+def test_a_batch_refused_for_one_run_changes_no_files(tmp_path, undisturbed, monkeypatch, why):
     """Seed 1 stands a checkpoint ahead, so it would go back beside seed 2; seed 3 is new."""
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)

@@ -11,8 +11,8 @@ CPU = torch.device("cpu")
 STACK, N, DISCOUNT = 4, 3, 0.5
 
 
-def make(runs=1, capacity=50, n=N, slip=False):
-    return NStepReplay(runs, capacity, (2, 2), STACK, n, DISCOUNT, slip, CPU)
+def make(runs=1, capacity=50, n=N, bug=False):
+    return NStepReplay(runs, capacity, (2, 2), STACK, n, DISCOUNT, bug, CPU)
 
 
 def step(replay, number, reward=0.0, ended=False, age=0, action=0):
@@ -20,7 +20,7 @@ def step(replay, number, reward=0.0, ended=False, age=0, action=0):
     runs = len(replay.max_priority)
     frame = torch.full((runs, 2, 2), (number + 1) % 256, dtype=torch.uint8)
     replay.add(frame, torch.full((runs,), action), torch.full((runs,), age))
-    replay.add_outcome(torch.full((runs,), reward), torch.full((runs,), ended))
+    replay.add_reward(torch.full((runs,), reward), torch.full((runs,), ended))
 
 
 def play(replay, lengths, reward=lambda number: float(number)):
@@ -66,14 +66,14 @@ def test_history_before_the_episode_is_blank():
     assert frames_of(at(replay, 0).observation) == [0, 0, 0, 1]
 
 
-@pytest.mark.parametrize("slip", [False, True])
-def test_what_follows_the_end_is_blank_and_pays_nothing(slip):
-    """An episode of six steps: slots 3, 4, 5 see its end within three; the slip takes the bootstrap
+@pytest.mark.parametrize("bug", [False, True])
+def test_what_follows_the_end_is_blank_and_pays_nothing(bug):
+    """An episode of six steps: slots 3, 4, 5 see its end within three; the bug takes the bootstrap
     of slot 2 as well."""
-    replay = make(slip=slip)
+    replay = make(bug=bug)
     play(replay, [6, 10])
     found = [at(replay, slot) for slot in range(6)]
-    assert [one.continuation.item() for one in found] == [1, 1, 0 if slip else 1, 0, 0, 0]
+    assert [one.continuation.item() for one in found] == [1, 1, 0 if bug else 1, 0, 0, 0]
     assert found[2].n_step_return.item() == 2 + 1.5 + 1.0
     assert found[3].n_step_return.item() == 3 + 2 + 1.25
     assert found[4].n_step_return.item() == 4 + 2.5
@@ -200,7 +200,7 @@ def test_draws_over_many_blocks_are_those_of_one_running_sum():
     weights[0, 256:512] = 0.0
     replay.priorities[:, : replay.slots] = weights * (weights > 0.3)
     uniform = torch.rand(2, 5_000, dtype=torch.float64, generator=random)
-    ends = replay.drawable().cumsum(1)
+    ends = replay.sampling_weights().cumsum(1)
     draws = (torch.arange(5_000) + uniform) / 5_000 * ends[:, -1:]
     expected = torch.searchsorted(ends, draws, right=True)
     assert (expected // 256).unique().tolist() == [0, 1, 2, 3]
@@ -247,7 +247,7 @@ def test_runs_keep_to_themselves():
             torch.tensor([number, 2 * number]),
             torch.tensor([number, number % 5]),
         )
-        replay.add_outcome(torch.tensor([1.0, 2.0]), torch.tensor([False, number == 4]))
+        replay.add_reward(torch.tensor([1.0, 2.0]), torch.tensor([False, number == 4]))
     batch = replay.gather(torch.tensor([[5, 2], [5, 2]]))
     assert frames_of(batch.observation[0, 0]) == [2, 3, 4, 5]
     assert frames_of(batch.observation[1, 0]) == [0, 0, 0, 105]
@@ -256,17 +256,17 @@ def test_runs_keep_to_themselves():
     assert batch.action.tolist() == [[5, 2], [10, 4]]
 
 
-@pytest.mark.parametrize("slip", [False, True])
-def test_what_can_be_drawn_does_not_look_at_how_the_newest_step_ended(slip):
-    """So that an update may begin before the games have answered; the slip does look, at the step
+@pytest.mark.parametrize("bug", [False, True])
+def test_what_can_be_drawn_does_not_look_at_how_the_newest_step_ended(bug):
+    """So that an update may begin before the games have answered; the bug does look, at the step
     after the n-th."""
-    replay = make(capacity=20, slip=slip)
+    replay = make(capacity=20, bug=bug)
     play(replay, [6, 40])  # the ring has wrapped
     replay.add(torch.full((1, 2, 2), 9, dtype=torch.uint8), torch.tensor([1]), torch.tensor([40]))
-    slots = replay.drawable()[0].nonzero().T
+    slots = replay.sampling_weights()[0].nonzero().T
     answers = []
     for reward, ended in ((3.0, False), (-7.0, True)):
-        replay.add_outcome(torch.tensor([reward]), torch.tensor([ended]))
+        replay.add_reward(torch.tensor([reward]), torch.tensor([ended]))
         answers.append(replay.gather(slots))
     assert 15 < slots.numel() <= 20
     differing = [
@@ -274,7 +274,7 @@ def test_what_can_be_drawn_does_not_look_at_how_the_newest_step_ended(slip):
         for name, one, two in zip(answers[0]._fields, *answers, strict=True)
         if not torch.equal(one, two)
     ]
-    assert differing == (["continuation"] if slip else [])
+    assert differing == (["continuation"] if bug else [])
 
 
 @pytest.mark.parametrize("steps", [15, 67])
@@ -299,7 +299,7 @@ def test_a_run_is_saved_and_loaded_by_itself(steps, larger):
 
     def drawable(replay, run):
         found = {}
-        for slot in replay.drawable()[run].nonzero().flatten().tolist():
+        for slot in replay.sampling_weights()[run].nonzero().flatten().tolist():
             one = replay.gather(torch.full((len(replay.max_priority), 1), slot))
             parts = (part[run, 0] for part in one[:-1])
             found[int(one.observation[run, 0, -1, 0, 0])] = [part.tolist() for part in parts]

@@ -10,7 +10,7 @@ import torch
 from cclf.algorithms.registry import make_learner
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
-from rainbow_inputs import game_stack, tiny
+from rainbow_inputs import batched_learner, tiny
 from tiny_runs import CPU, tiny_config
 
 CUDA = torch.device("cuda")
@@ -87,9 +87,9 @@ def test_a_turn_of_a_stack_waits_for_its_actions_alone():
         replace(config, seed=seed, run=replace(config.run, compile=False, env_steps=200))
         for seed in (1, 2)
     ]
-    stack = game_stack(configs, CUDA)
+    learner = batched_learner(configs, CUDA, workers=2)
     for turn in range(30):
-        stack.step(turn)
+        learner.step(turn)
     with nothing_waits():
-        stack.step(30)
-    stack.tables.close()
+        learner.step(30)
+    learner.games.close()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from ale_py import roms
 
-from cclf.algorithms.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
+from cclf.algorithms.rainbow.presets import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
 from cclf.envs.atari import AreaResize, AtariGame
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.errors import ConfigError

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from cclf.algorithms.rainbow.evaluation_worker import EvaluationWorker
+from cclf.algorithms.rainbow.evaluation import EvaluationWorker
 from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
 from cclf.errors import WorkerError
@@ -90,7 +90,7 @@ def test_workers_play_what_this_process_would_play(make):
     here = make_agent(config, CPU)
     evaluators = make(partial(EvaluationWorker, make_env), 2)
     elsewhere = make_agent(config, CPU, evaluation_workers=evaluators)
-    for value in here.policy.parameters().values():
+    for value in here.policy.networks.state_dict().values():
         value.add_(0.05)
     elsewhere.policy.networks.load_state_dict(here.policy.networks.state_dict())
     assert elsewhere.evaluate(seeds).returns == here.evaluate(seeds).returns

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cclf.algorithms.base import BaseAlgorithm, Benchmark, Defaults, ReplaySize
 from cclf.algorithms.rainbow.config import RainbowConfig
-from cclf.algorithms.rainbow.presets import DEFAULTS, METHODS, PROFILES, SIZES, of_task
+from cclf.algorithms.rainbow.presets import DEFAULTS, METHODS, PROFILES, SIZES, task_defaults
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from cclf.algorithms.rainbow.evaluation import RainbowPolicy
     from cclf.config import Config
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
@@ -35,7 +36,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     supports_inspection = True
 
     def task_defaults(self, task: str) -> Defaults:
-        return of_task(task)
+        return task_defaults(task)
 
     def make_learner(self, config: Config, device: torch.device, make_env: MakeEnv) -> Learner:
         return self.make_learners([config], device, make_env, [None])[0]
@@ -54,28 +55,33 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     def make_agent(
         self,
         config: Config,
-        device: torch.device,
+        device: torch.device,  # noqa: ARG002 (it runs on the CPU)
         make_env: MakeEnv,
         evaluation_workers: EvaluationWorkers | None = None,
     ) -> Agent:
-        from cclf.algorithms.rainbow.learner import make_agent
+        from cclf.algorithms.rainbow.evaluation import make_agent
 
-        return make_agent(config, device, make_env, evaluation_workers)
+        return make_agent(config, make_env, evaluation_workers)
 
     def make_evaluation_workers(
         self, config: Config, device: torch.device, make_env: MakeEnv, num_runs: int
     ) -> EvaluationWorkers | None:
-        from cclf.algorithms.rainbow.learner import make_evaluators
+        from cclf.algorithms.rainbow.evaluation import make_evaluation_workers
 
-        return make_evaluators(config, device, make_env, num_runs)
+        return make_evaluation_workers(config, device, make_env, num_runs)
 
     def replay_size(self, config: Config, spec: EnvSpec) -> ReplaySize:
         from cclf.algorithms.rainbow.learner import replay_size
 
-        return ReplaySize(*replay_size(config, spec))
+        return replay_size(config, spec)
 
     def export_policy(
-        self, policy: Any, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+        self,
+        policy: RainbowPolicy,
+        config: Config,
+        make_env: MakeEnv,
+        seed: int,
+        num_steps: int,
     ) -> ExportedPolicy:
         from cclf.algorithms.rainbow.export import export_policy
 
@@ -88,11 +94,11 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         learner: StateDict,
         samples: int,
         env_steps: Tensor,
-        make_env: MakeEnv,
+        make_env: MakeEnv,  # noqa: ARG002 (replay holds the observations)
     ) -> Gallery:
-        from cclf.algorithms.rainbow.inspect import gallery
+        from cclf.algorithms.rainbow.inspect import inspect
 
-        return gallery(about, config, learner, samples, env_steps, make_env)
+        return inspect(about, config, learner, samples, env_steps)
 
     def benchmark(self) -> Benchmark:
         from cclf.algorithms.rainbow import bench

@@ -1,15 +1,14 @@
-"""Many Rainbow runs as one: each is a row of parameters, over which the loss of one is mapped.
+"""S Rainbow runs with one update: each run is a row of parameters, and `torch.func.vmap` maps the loss
+of one run over the rows.
 
-One update of one run keeps a GPU busy for microseconds, so launching it costs more than computing
-it. Here S runs (games x seeds) share every kernel. What one run does is in `turn.py`, and each run
-of a stack does the same: losses are summed, so each gradient is its own; the gradient norm is
-clipped row by row; Adam works on each number by itself. Runs move in step, and differ in game and
-seed. On a GPU one run is a stack of one.
+One update of one run occupies a GPU for microseconds, so launching its kernels takes longer than
+computing them; S runs share every kernel. The runs do not influence each other: losses are summed,
+so each run has its own gradient; gradient norms are clipped row by row; Adam is elementwise. All
+runs are at the same step. They may differ in task and seed, and S may be 1.
 """
 
-import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,299 +16,265 @@ from torch.func import functional_call, vmap
 
 from cclf.algorithms.rainbow import equations
 from cclf.algorithms.rainbow.networks import HeadNoise
-from cclf.algorithms.rainbow.noise import NoiseSampler, UniformNumbers
+from cclf.algorithms.rainbow.noise import NoiseSampler, noise_key
 from cclf.algorithms.rainbow.parameter_rows import NETWORKS, FlatParameters
-from cclf.algorithms.rainbow.rainbow import LossOutput, RainbowLoss, RainbowNet, RainbowNoise
+from cclf.algorithms.rainbow.rainbow import (
+    LossOutput,
+    RainbowLoss,
+    RainbowNoise,
+    RunParameters,
+    make_rainbow,
+)
 from cclf.algorithms.rainbow.replay import NStepReplay
-from cclf.types import GameBatch, Metrics
-
-Compiler = Callable[[Any], Any]
+from cclf.config import Config
+from cclf.training.cuda_graphs import Compiler, uncompiled
+from cclf.types import GameBatch, Metrics, StateDict
 
 
 class RainbowKernels(NamedTuple):
-    """How the parts of a turn are computed: as written below, or compiled (`make_kernels`)."""
+    """The functions of a training step, plain or compiled (`make_kernels`)."""
 
     act: "Callable[[BatchedRainbow, Tensor, Tensor, Tensor], Tensor]"
     losses: "Callable[[BatchedRainbow, GameBatch, RainbowNoise, Tensor, Tensor], LossOutput]"
-    descend: "Callable[[BatchedRainbow, Tensor], Tensor]"
-    prepare: "Callable[[BatchedRainbow, NStepReplay, Tensor], tuple[GameBatch, RainbowNoise]]"
-    conclude: Callable[[NStepReplay, Tensor, Tensor, "MetricSums", Metrics], None]
+    optimizer_step: "Callable[[BatchedRainbow, Tensor], Tensor]"
+    sample_batch: "Callable[[BatchedRainbow, NStepReplay, Tensor], tuple[GameBatch, RainbowNoise]]"
+    write_back: Callable[[NStepReplay, Tensor, Tensor, "MetricSums", Metrics], None]
 
 
-def uncompiled(function: Any) -> Any:
-    return function
-
-
-def make_kernels(wrap: Compiler = uncompiled, wrap_replay: Compiler = uncompiled) -> RainbowKernels:
-    """Each part wrapped, by a compiler for example.
-
-    Those that touch replay have a wrapper of their own: replay may be on another device.
-    """
+def make_kernels(
+    compiler: Compiler = uncompiled, replay_compiler: Compiler = uncompiled
+) -> RainbowKernels:
+    """`replay_compiler` is for the functions that use replay, which may be on another device."""
     return RainbowKernels(
-        *map(wrap, (act, compute_losses, descend)), *map(wrap_replay, (sample_batch, write_back))
+        compiler(act),
+        compiler(compute_losses),
+        compiler(optimizer_step),
+        replay_compiler(sample_batch),
+        replay_compiler(write_back),
     )
 
 
 class MetricSums(NamedTuple):
-    """Metrics of each run summed up until they are reported."""
+    """Sums of each run's metrics since the last report."""
 
     names: tuple[str, ...]
     values: Tensor  # (names, S)
 
 
 class BatchedRainbow:
-    """S runs of one method. They may differ in their number of actions and in weights."""
+    """Networks, optimizer state and updates of S runs of one method."""
 
     def __init__(
         self,
-        modules: Sequence[RainbowLoss],
-        template: RainbowLoss,
-        keys: Sequence[int],
+        configs: Sequence[Config],
+        num_actions: Sequence[int],
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        compute: RainbowKernels | None = None,
+        kernels: RainbowKernels | None = None,
     ):
-        """`modules` are the runs as they begin; `keys` seed their random numbers.
-
-        `template` is a run with as many actions as any of them; its weights do not matter.
-        """
-        self.template = template.to(device, dtype)
-        self.layouts = {group: FlatParameters(template, group) for group in NETWORKS}
-        self.num_actions = [module.online.head.num_actions for module in modules]
-        places = torch.arange(template.online.head.num_actions)
-        self.valid = torch.stack([(places < count).to(dtype) for count in self.num_actions]).to(
-            device
-        )  # (S, A)
-        self.device, self.settings, self.metric_names = (
-            device,
-            template.settings,
-            template.metric_names,
+        """`configs` differ in task and seed alone. `num_actions` of each game."""
+        modules = [
+            make_rainbow(config, count) for config, count in zip(configs, num_actions, strict=True)
+        ]
+        # The architecture with the largest number of actions. Its own weights are not used.
+        self.module = make_rainbow(configs[0], max(num_actions)).to(device, dtype)
+        self.layouts = {network: FlatParameters(self.module, network) for network in NETWORKS}
+        actions = torch.arange(max(num_actions))
+        masks = [(actions < count).to(dtype) for count in num_actions]
+        self.action_mask = torch.stack(masks).to(device)  # (S, A)
+        self.device, self.settings = device, self.module.settings
+        self.metric_names = (*self.module.metric_names, "gradient_norm")
+        self.noise = NoiseSampler(
+            self.module, [noise_key(config) for config in configs], device, dtype
         )
-        self.draws = NoiseSampler(template, keys, device, dtype)
-        self.compute = compute or make_kernels()
+        self.kernels = kernels or make_kernels()
 
-        rows = {
-            group: [layout.row(dict(module.named_parameters())) for module in modules]
-            for group, layout in self.layouts.items()
-        }
-        self.rows = {group: torch.stack(row).to(device, dtype) for group, row in rows.items()}
-        self.rows["online"].requires_grad_(True)
-        self.maxima = {
-            f"framework.{name}": torch.stack(
-                [getattr(module.framework, name) for module in modules]
+        self.rows = {
+            network: torch.stack(
+                [layout.flatten(dict(module.named_parameters())) for module in modules]
             ).to(device, dtype)
-            for name in ("reward_max", "bonus_max")
+            for network, layout in self.layouts.items()
+        }
+        self.rows["online"].requires_grad_(True)
+        frameworks = [module.framework for module in modules]
+        self.running_maxima = {
+            "framework.reward_max": _stacked([each.reward_max for each in frameworks], self.module),
+            "framework.bonus_max": _stacked([each.bonus_max for each in frameworks], self.module),
         }
         coefficients = [module.contrastive_coefficient for module in modules]
-        # in which games differ
-        self.differing = {"contrastive_coefficient": torch.stack(coefficients).to(device, dtype)}
-        self.sources = {
-            group: self.layouts[group].source(self.layouts["online"])
-            for group in ("target", "momentum")
+        self.per_run_constants = {"contrastive_coefficient": _stacked(coefficients, self.module)}
+        self.copied_slices = {
+            network: self.layouts[network].slice_in_online(self.layouts["online"])
+            for network in ("target", "momentum")
         }
-        self.moments = {
+        self.adam_moments = {
             name: torch.zeros_like(self.rows["online"], requires_grad=False)
             for name in ("mean", "square")
         }
-        # a tensor: a CUDA graph would freeze a number
+        # A tensor, because a CUDA graph would keep the value of a number.
         self.adam_steps = torch.zeros((), dtype=torch.float64, device=device)
-        self.runs = [RunView(self, index) for index in range(len(modules))]
+        self.runs = [RunView(self, index, module) for index, module in enumerate(modules)]
 
-    def draw(self, moment: Tensor) -> tuple[UniformNumbers, RainbowNoise]:
-        """All random numbers of a moment: uniform ones by name (S, ...), and an update's noise."""
-        return self.draws.at(moment)
-
-    def act(self, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor:
-        """Actions (S,) for frames (S, F, H, W): the best under this moment's noise.
-
-        With probability `epsilon` it is a random one.
-        """
-        return self.compute.act(self, observation, moment, epsilon)
+    def act(self, observation: Tensor, update_index: Tensor, epsilon: Tensor) -> Tensor:
+        """Actions (S,) for frames (S, F, H, W): the best ones under the noise of this update, or
+        random ones with probability `epsilon`."""
+        return self.kernels.act(self, observation, update_index, epsilon)
 
     def update(
         self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor
     ) -> tuple[Metrics, Tensor]:
         """One update of every run: metrics (S,) each, and new priorities (S, B)."""
-        step = self.compute.losses(self, batch, noise, env_steps, beta)
-        (gradient,) = torch.autograd.grad(step.loss.sum(), self.rows["online"])
-        norm = self.compute.descend(self, gradient)
-        return step.metrics | {"gradient_norm": norm}, step.priority.detach()
+        output = self.kernels.losses(self, batch, noise, env_steps, beta)
+        (gradient,) = torch.autograd.grad(output.loss.sum(), self.rows["online"])
+        norm = self.kernels.optimizer_step(self, gradient)
+        return output.metrics | {"gradient_norm": norm}, output.priority.detach()
 
-    def values(self, row: Tensor, images: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
-        """Q values (n, A) of one run, whose parameters are `row`."""
-        named = self.layouts["online"].named(row)
-        own = {
+    def q_values(self, row: Tensor, images: Tensor, noise: HeadNoise, mask: Tensor) -> Tensor:
+        """Q values (n, A) of one run with the parameters `row` (P,)."""
+        named = self.layouts["online"].unflatten(row)
+        parameters = {
             name.removeprefix("online."): p
             for name, p in named.items()
             if name.startswith("online.")
         }
-        values: Tensor = functional_call(self.template.online, own, (images, noise, valid))
+        values: Tensor = functional_call(self.module.online, parameters, (images, noise, mask))
         return values
 
     @torch.no_grad()
-    def copy_target(self) -> None:
-        self.rows["target"].copy_(self.rows["online"][:, self.sources["target"]])
+    def update_target(self) -> None:
+        self.rows["target"].copy_(self.rows["online"][:, self.copied_slices["target"]])
 
-    def network(self, run: int) -> RainbowNet:
-        """The online network of one run by itself.
 
-        Its parameters are views of the run's row, so it learns with the stack.
-        """
-        network = copy.deepcopy(self.template.online).requires_grad_(False)
-        for name, value in self.layouts["online"].named(self.rows["online"].detach()[run]).items():
-            if name.startswith("online."):
-                network.get_parameter(name.removeprefix("online.")).data = value
-        return network
+def _stacked(values: Sequence[Tensor], module: RainbowLoss) -> Tensor:
+    """(S,), with the device and dtype of the module."""
+    return torch.stack(list(values)).to(module.contrastive_coefficient)
 
 
 @torch.no_grad()
-def act(stack: BatchedRainbow, observation: Tensor, moment: Tensor, epsilon: Tensor) -> Tensor:
-    uniform, noise = stack.draw(moment)
-    values = vmap(stack.values)(
-        stack.rows["online"], observation[:, None], noise.online, stack.valid
+def act(
+    rainbow: BatchedRainbow, observation: Tensor, update_index: Tensor, epsilon: Tensor
+) -> Tensor:
+    uniform, noise = rainbow.noise.sample(update_index)
+    values = vmap(rainbow.q_values)(
+        rainbow.rows["online"], observation[:, None], noise.online, rainbow.action_mask
     )
-    best = vmap(equations.best_action)(values, stack.valid).squeeze(1)
-    chance, which = uniform["explore"].unbind(1)
-    return torch.where(chance < epsilon, (which * stack.valid.sum(1)).long(), best)
+    best = vmap(equations.best_action)(values, rainbow.action_mask).squeeze(1)
+    chance, choice = uniform["explore"].unbind(1)
+    random = (choice * rainbow.action_mask.sum(1)).long()
+    return torch.where(chance < epsilon, random, best)
 
 
 def compute_losses(
-    stack: BatchedRainbow, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor
+    rainbow: BatchedRainbow,
+    batch: GameBatch,
+    noise: RainbowNoise,
+    env_steps: Tensor,
+    beta: Tensor,
 ) -> LossOutput:
-    """The loss of one run, mapped over all: each field of the step has S in front."""
+    """The loss of every run: each field of the output has S in front."""
 
-    def one(
+    def loss_of_run(
         rows: dict[str, Tensor],
-        rest: dict[str, Tensor],
+        buffers: dict[str, Tensor],
         batch: GameBatch,
         noise: RainbowNoise,
-        valid: Tensor,
+        action_mask: Tensor,
     ) -> LossOutput:
-        named = {
+        parameters = {
             name: p
-            for group, row in rows.items()
-            for name, p in stack.layouts[group].named(row).items()
+            for network, row in rows.items()
+            for name, p in rainbow.layouts[network].unflatten(row).items()
         }
-        step: LossOutput = functional_call(
-            stack.template, named | rest, (batch, noise, env_steps, beta, valid)
+        output: LossOutput = functional_call(
+            rainbow.module, parameters | buffers, (batch, noise, env_steps, beta, action_mask)
         )
-        return step
+        return output
 
-    step: LossOutput = vmap(one)(
-        stack.rows, stack.maxima | stack.differing, batch, noise, stack.valid
-    )
-    return step
+    buffers = rainbow.running_maxima | rainbow.per_run_constants
+    output: LossOutput = vmap(loss_of_run)(rainbow.rows, buffers, batch, noise, rainbow.action_mask)
+    return output
 
 
 @torch.no_grad()
-def descend(stack: BatchedRainbow, gradient: Tensor) -> Tensor:
-    """Clip each run's gradient, take a step of Adam, let the momentum networks follow.
-
-    Returned are the norms (S,) before clipping.
-    """
-    settings, online = stack.settings, stack.rows["online"].detach()
+def optimizer_step(rainbow: BatchedRainbow, gradient: Tensor) -> Tensor:
+    """Clip each run's gradient, take a step of Adam and update the momentum networks. Returns the
+    norms (S,) before clipping."""
+    settings, online = rainbow.settings, rainbow.rows["online"].detach()
     norm: Tensor = gradient.norm(dim=1)
     gradient = gradient * (settings.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0)[:, None]
-    stack.adam_steps += 1.0
+    rainbow.adam_steps += 1.0
     equations.adam_step(
         online,
         gradient,
-        stack.moments["mean"],
-        stack.moments["square"],
-        stack.adam_steps,
+        rainbow.adam_moments["mean"],
+        rainbow.adam_moments["square"],
+        rainbow.adam_steps,
         learning_rate=settings.learning_rate,
         epsilon=settings.adam_epsilon,
     )
-    if stack.template.method.contrastive:
-        stack.rows["momentum"].lerp_(online[:, stack.sources["momentum"]], settings.key_ema_rate)
+    if rainbow.module.method.contrastive:
+        rainbow.rows["momentum"].lerp_(
+            online[:, rainbow.copied_slices["momentum"]], settings.key_ema_rate
+        )
     return norm
 
 
 def sample_batch(
-    stack: BatchedRainbow, replay: NStepReplay, moment: Tensor
+    rainbow: BatchedRainbow, replay: NStepReplay, update_index: Tensor
 ) -> tuple[GameBatch, RainbowNoise]:
-    """What is learned from: a batch out of replay and all random numbers of the update."""
-    uniform, noise = stack.draw(moment)
+    """A batch from replay, and all random numbers of the update."""
+    uniform, noise = rainbow.noise.sample(update_index)
     return replay.sample(uniform["replay"].to(replay.device)), noise
 
 
 def write_back(
     replay: NStepReplay, slot: Tensor, priority: Tensor, sums: MetricSums, metrics: Metrics
 ) -> None:
-    """What replay and the log keep of an update."""
+    """Set the priorities of the batch and add up the metrics."""
     replay.set_priorities(slot, priority.to(replay.device))
-    none = torch.zeros_like(priority[:, 0])
-    sums.values.add_(torch.stack([metrics.get(name, none) for name in sums.names]))
+    zero = torch.zeros_like(priority[:, 0])
+    sums.values.add_(torch.stack([metrics.get(name, zero) for name in sums.names]))
 
 
 class RunView:
-    """One run of a stack, to be saved and loaded by itself: into another stack, or as a run
-    alone."""
+    """One run of a batch. Its state is that of a run by itself, so it can be loaded into a batch of
+    any size."""
 
-    def __init__(self, stack: BatchedRainbow, index: int):
-        self.stack, self.index = stack, index
-        self.num_actions, self.network = stack.num_actions[index], stack.network(index)
+    def __init__(self, batch: BatchedRainbow, index: int, module: RainbowLoss):
+        """The parameters of `module` become views of the run's rows, without the padding."""
+        self.batch, self.index = batch, index
+        self.module = module.to(batch.adam_moments["mean"]).requires_grad_(False)
+        self.networks = RunParameters(module)
+        for network, layout in batch.layouts.items():
+            for name, view in self._unpadded(layout, batch.rows[network].detach()).items():
+                module.get_parameter(name).data = view
 
-    def evaluation_action(self, observation: Tensor) -> Tensor:
-        """The best actions (n,) without noise."""
-        return self.evaluation_values(observation).argmax(1)
-
-    @torch.no_grad()
-    def evaluation_values(self, observation: Tensor) -> Tensor:
-        """Q values (n, A) without noise, for stacks (n, F, H, W)."""
-        values: Tensor = self.network(observation, (), self.stack.valid[self.index])
-        return values[:, : self.num_actions]
-
-    def parameters(self, group: str = "online") -> dict[str, Tensor]:
-        """Its own parameters by name, without what fills them up; a view of the stack's."""
-        return self._unfilled(group, self.stack.rows[group].detach())
-
-    def _unfilled(self, group: str, rows: Tensor) -> dict[str, Tensor]:
+    def _unpadded(self, layout: FlatParameters, rows: Tensor) -> dict[str, Tensor]:
+        """Parameters of this run by name, without the actions that only other games have."""
         return {
-            name: self._own(name, value)
-            for name, value in self.stack.layouts[group].named(rows[self.index]).items()
+            name: value[: len(self.module.get_parameter(name))]
+            for name, value in layout.unflatten(rows[self.index]).items()
         }
 
-    def _own(self, name: str, value: Tensor) -> Tensor:
-        """Without the actions of other games, which the last layer of the advantages has."""
-        head = self.stack.template.online.head
-        return value[: self.num_actions * head.atoms] if "head.layers.1." in name else value
-
-    @property
-    def networks(self) -> "RunNetworks":
-        return RunNetworks(self)
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
+        batch = self.batch
+        online = batch.layouts["online"]
         return {
             "networks": self.networks.state_dict(),
-            "maxima": {name: value[self.index] for name, value in self.stack.maxima.items()},
+            "maxima": {name: value[self.index] for name, value in batch.running_maxima.items()},
             "moments": {
-                name: self._unfilled("online", rows) for name, rows in self.stack.moments.items()
+                name: self._unpadded(online, rows) for name, rows in batch.adam_moments.items()
             },
-            "adam_steps": int(self.stack.adam_steps),
+            "adam_steps": int(batch.adam_steps),
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        stack = self.stack
+    def load_state_dict(self, state: StateDict) -> None:
+        batch = self.batch
         self.networks.load_state_dict(state["networks"])
-        for name, value in stack.maxima.items():
-            value[self.index] = state["maxima"][name].to(stack.device)
-        for name, rows in stack.moments.items():
-            rows[self.index] = stack.layouts["online"].row(state["moments"][name]).to(stack.device)
-        stack.adam_steps.fill_(state["adam_steps"])
-
-
-class RunNetworks(NamedTuple):
-    """The weights of one run, of all its networks."""
-
-    run: RunView
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: p for group in NETWORKS for name, p in self.run.parameters(group).items()}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        stack = self.run.stack
-        for group in NETWORKS:
-            stack.rows[group][self.run.index] = stack.layouts[group].row(state).to(stack.device)
+        for name, value in batch.running_maxima.items():
+            value[self.index] = state["maxima"][name].to(batch.device)
+        for name, rows in batch.adam_moments.items():
+            row = batch.layouts["online"].flatten(state["moments"][name])
+            rows[self.index] = row.to(batch.device)
+        batch.adam_steps.fill_(state["adam_steps"])

@@ -1,80 +1,42 @@
-"""Speed of Rainbow: one run in a CUDA graph, many runs as a stack, the games on all cores, and what
-a schedule of 26 games x 4 seeds takes.
-
-No speed without parity: the same call holds a stack against its runs one by one, and the fast way
-against the plain one.
+"""Speed of Rainbow's updates, for one run and for batches of runs. Parity is measured first: a batch
+against its runs one by one, and the compiled update in CUDA graphs against the plain one.
 """
 
-import math
 import os
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cclf import presets
-from cclf.algorithms.rainbow.coefficients import GAMES
 from cclf.config import Config
 from cclf.console import say
-from cclf.errors import ConfigError
 from cclf.validation import Range
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
-    from cclf.algorithms.rainbow.games import BatchedLearner
-    from cclf.types import MakeEnv
+    from cclf.algorithms.rainbow.learner import BatchedLearner
+    from cclf.types import EnvStep, MakeEnv, StateDict
 
-ACTIONS = 18  # the most a game has
+ACTIONS = 18  # the most that an Atari game has
 PARITY_RUNS, PARITY_UPDATES = 3, 8
-SCHEDULE_GAMES, SCHEDULE_SEEDS = 26, 4
-GAME_TURNS = 200
-
-
-class NullGame:
-    """A game that takes no time: an Atari game's shapes and nothing behind them."""
-
-    def __init__(self, pixels: int, frame_stack: int):
-        import numpy as np
-
-        from cclf.types import EnvSpec, EnvStep
-
-        self.spec = EnvSpec((1, pixels, pixels), 1, 4, None, num_actions=ACTIONS)
-        self.stack = np.zeros((frame_stack, pixels, pixels), np.uint8)
-        self.raw_reward, self.game_over = 0.0, False
-        self._outcome = EnvStep(self.stack[-1:], 0.0, terminated=False, truncated=False)
-
-    def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002
-        return self.stack[-1:]
-
-    def step(self, action: int) -> Any:  # noqa: ARG002
-        return self._outcome
-
-    def picture(self) -> Any:
-        return self.stack[-1]
-
-    def close(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+UPDATE_MEASUREMENTS, STEP_MEASUREMENTS = 5, 3
+FIGURE, UNIT = "median_ms", "ms per update of one run"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Updates per second of Rainbow methods, one run alone and many as a stack, after a check of
-    their parity; and what 26 games with 4 seeds each would take."""
+    """Updates per second of Rainbow methods, for one run and for batches of runs, after a check of
+    their parity."""
 
     methods: tuple[str, ...] = ("rainbow", "curl", "cclf")
     """Methods to measure, one after another."""
     stacks: tuple[Annotated[int, Range(1, 10_000)], ...] = (26, 104)
-    """Runs in a stack."""
+    """Numbers of runs in a batch."""
     precision: Literal["fp32", "tf32"] = "fp32"
     """Of matrix products."""
     device: str = "auto"
@@ -91,124 +53,143 @@ class Options:
     """One JSON document on standard output."""
 
 
-FIGURE, UNIT = "median_ms", "ms per update of one run"
-
-
-def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:
-    """Updates per second of each method, alone and in stacks of these sizes."""
+def bench(options: Options, make_env: "MakeEnv") -> dict[str, Any]:  # noqa: ARG001 (null games)
+    """A report with the figures of each method under its name."""
     from cclf.storage.provenance import origin
     from cclf.training import devices
 
-    device, precision, tiny = devices.choose_device(options.device), options.precision, options.tiny
-    configs = [
-        _config(method, precision, options.replay_transitions, tiny) for method in options.methods
-    ]
-    if options.deterministic:
-        configs = [
-            replace(config, run=replace(config.run, deterministic=True)) for config in configs
-        ]
-    for config in configs:  # what cannot be is refused before anything is measured
+    device = devices.choose_device(options.device)
+    configs = [_config(method, options) for method in options.methods]
+    for config in configs:  # invalid settings are refused before anything is measured
         devices.configure_torch(config, device)
     report: dict[str, Any] = {
         **origin(device),
-        "precision": precision,
+        "precision": options.precision,
         "processors": os.cpu_count(),
         "replay_transitions": options.replay_transitions,
-        "game_steps_per_second": _game_speed(make_env, GAMES[:2] if tiny else GAMES),
     }
     for method, config in zip(options.methods, configs, strict=True):
-        figures: dict[str, Any] = {"parity": _parity(config, device)}
+        figures: dict[str, Any] = {"parity": parity(config, device)}
         say(f"{method}: parity {figures['parity']}")
         for runs in (1, *options.stacks):
-            figures[f"stack_{runs}"] = timed = _time_stack(config, runs, device, options.rounds)
+            figures[f"stack_{runs}"] = timed = _time_batch(config, runs, device, options.rounds)
             rate = f"{timed['run_updates_per_second']:,.0f} run-updates/s"
             say(f"{method}: {runs} runs, {rate}")
         figures["median_ms"] = figures["stack_1"]["median_ms"]
-        games = report["game_steps_per_second"]
-        figures["schedule"] = _schedule(config, figures, options.stacks, games)
         report[method] = figures
     return report
 
 
-def _config(
-    method: str, precision: Literal["fp32", "tf32"], replay_transitions: int, tiny: bool
-) -> Config:
+def _config(method: str, options: Options) -> Config:
     config = presets.resolve("atari/Pong", method)
+    changes: dict[str, Any] = {
+        "replay_capacity_transitions": options.replay_transitions,
+        "precision": options.precision,
+    }
     env = config.env
-    algorithm = replace(
-        config.algorithm, replay_capacity_transitions=replay_transitions, precision=precision
-    )
-    if tiny:
-        algorithm = replace(
-            algorithm,
-            batch_size=4,
-            hidden_dim=8,
-            atoms=5,
-            contrastive_hidden_dim=8,
-            contrastive_dim=8,
-        )
+    if options.tiny:
+        changes |= {"batch_size": 4, "hidden_dim": 8, "atoms": 5}
+        changes |= {"contrastive_hidden_dim": 8, "contrastive_dim": 8}
         env = replace(env, frame_pixels=36, crop_pixels=36)
-    return replace(config, algorithm=algorithm, env=env)
+    return replace(
+        config,
+        env=env,
+        algorithm=replace(config.algorithm, **changes),
+        run=replace(config.run, deterministic=options.deterministic),
+    )
 
 
-def _stack(
-    configs: Sequence[Config], device: "torch.device", plain: bool = False
-) -> "BatchedLearner":
-    """A learner of these runs on games that take no time, its replay filled."""
+class NullGame:
+    """A game of zeros whose steps take no time, with the shapes of Atari."""
+
+    def __init__(self, pixels: int, frame_stack: int):
+        import numpy as np
+
+        from cclf.types import EnvSpec, EnvStep
+
+        self.spec = EnvSpec((1, pixels, pixels), 1, 4, None, num_actions=ACTIONS)
+        self.stack = np.zeros((frame_stack, pixels, pixels), np.uint8)
+        self.raw_reward, self.game_over = 0.0, False
+        self._step = EnvStep(self.stack[-1:], 0.0, terminated=False, truncated=False)
+
+    def reset(self, seed: int | None = None) -> "np.ndarray":  # noqa: ARG002
+        return self.stack[-1:]
+
+    def step(self, action: int) -> "EnvStep":  # noqa: ARG002
+        return self._step
+
+    def picture(self) -> "np.ndarray":
+        return self.stack[-1:]
+
+    def close(self) -> None:
+        pass
+
+    def state_dict(self) -> "StateDict":
+        return {}
+
+    def load_state_dict(self, state: "StateDict") -> None:
+        pass
+
+
+def make_learner(configs: Sequence[Config], device: "torch.device") -> "BatchedLearner":
+    """A learner on null games, with the same random replay for each run."""
     import torch
 
-    from cclf.algorithms.rainbow.learner import make_game_stack
+    from cclf.algorithms.rainbow.learner import make_batched_learner
 
-    if plain:
-        configs = [
-            replace(config, run=replace(config.run, cuda_graphs=False, compile=False))
-            for config in configs
-        ]
     games = [
         partial(NullGame, config.env.frame_pixels, config.env.frame_stack) for config in configs
     ]
-    stack = make_game_stack(configs, device, games=games)
-    replay = stack.replay
+    learner = make_batched_learner(configs, device, games)
+    replay = learner.replay
     random = torch.Generator(replay.device).manual_seed(0)
-    for name, low, high in (("frames", 0, 256), ("actions", 0, ACTIONS), ("rewards", -1, 2)):
-        # the same for each run: then it does not depend on their number
-        one = getattr(replay, name)[0]
-        getattr(replay, name)[:] = torch.randint(
-            low, high, one.shape, generator=random, device=replay.device, dtype=one.dtype
+    for tensor, low, high in (
+        (replay.frames, 0, 256),
+        (replay.actions, 0, ACTIONS),
+        (replay.rewards, -1, 2),
+    ):
+        tensor[:] = torch.randint(
+            low,
+            high,
+            tensor[0].shape,
+            generator=random,
+            device=replay.device,
+            dtype=tensor.dtype,
         )
     replay.ages[:] = torch.arange(replay.slots, device=replay.device)
     priorities = torch.rand(replay.slots, generator=random, device=replay.device)
     replay.priorities[:, : replay.slots] = priorities.double() + 0.1
     replay.set_written(replay.slots)
-    return stack
+    return learner
 
 
-def _parity(config: Config, device: "torch.device") -> dict[str, float]:
-    """After some updates from the same replay, how far a stack is from its runs one by one,
-    relative to how far all have moved.
-
-    `stack` compares a stack of three with each alone, both plain and in float32; `fast` compares
-    the compiled update in CUDA graphs, in the precision that was asked for, with the plain one in
-    float32.
-    """
+def parity(config: Config, device: "torch.device") -> dict[str, float]:
+    """Differences of the parameters after some updates from the same replay, relative to the length
+    of their change: of a batch of three from its runs one by one, both plain and in float32; and of
+    the compiled update in CUDA graphs, in the configured precision, from the plain one."""
     import torch
 
     from cclf.training import devices
 
-    exact = replace(config, algorithm=replace(config.algorithm, precision="fp32"))
-    configs = [replace(config, seed=seed) for seed in range(PARITY_RUNS)]
+    plain = replace(
+        config,
+        algorithm=replace(config.algorithm, precision="fp32"),
+        run=replace(config.run, cuda_graphs=False, compile=False),
+    )
 
-    def moved(group: Sequence[Config], plain: bool) -> torch.Tensor:
-        devices.set_precision(exact if plain else config, device)
-        stack = _stack(group, device, plain)
-        before = stack.algorithm.rows["online"].detach().clone()
-        for number in range(PARITY_UPDATES):
-            stack.learn(config.algorithm.learn_start_agent_steps + number, 4 * number)
-        return stack.algorithm.rows["online"].detach() - before
+    def change(config: Config, seeds: Sequence[int]) -> torch.Tensor:
+        devices.set_precision(config, device)
+        learner = make_learner([replace(config, seed=seed) for seed in seeds], device)
+        rows = learner.algorithm.rows["online"]
+        before = rows.detach().clone()
+        for update in range(PARITY_UPDATES):
+            learner.learn(config.algorithm.learn_start_agent_steps + update, 4 * update)
+        return rows.detach() - before
 
-    together = moved(configs, plain=True)
-    alone = torch.cat([moved([each], plain=True) for each in configs])
-    fast = moved(configs, plain=False)
+    seeds = range(PARITY_RUNS)
+    together = change(plain, seeds)
+    alone = torch.cat([change(plain, [seed]) for seed in seeds])
+    fast = change(config, seeds)
     length = together.norm()
     return {
         "stack_relative_difference": float((together - alone).norm() / length),
@@ -216,36 +197,41 @@ def _parity(config: Config, device: "torch.device") -> dict[str, float]:
     }
 
 
-def _time_stack(config: Config, runs: int, device: "torch.device", rounds: int) -> dict[str, float]:
-    """Milliseconds of one update of every run (replay, random numbers and priorities included), and
-    of a whole turn."""
+def _time_batch(config: Config, runs: int, device: "torch.device", rounds: int) -> dict[str, float]:
+    """Milliseconds of one update of every run (with replay, random numbers and priorities), and of
+    one agent step."""
     from cclf.storage.provenance import finish
 
-    stack = _stack([replace(config, seed=seed) for seed in range(runs)], device)
+    learner = make_learner([replace(config, seed=seed) for seed in range(runs)], device)
     step = config.algorithm.learn_start_agent_steps
     started = time.perf_counter()
     for _ in range(max(8, rounds // 10)):
-        stack.learn(step, 0)
+        learner.learn(step, 0)
     finish(device)
-    ready = time.perf_counter() - started
-    updates = [_milliseconds(lambda: stack.learn(step, 0), rounds, device) for _ in range(5)]
-    for run in stack.runs:
-        run.agent_steps = step
-    turns = [_milliseconds(lambda: stack.step(0), rounds, device) for _ in range(3)]
+    warmup_seconds = time.perf_counter() - started
+    updates = [
+        _milliseconds(lambda: learner.learn(step, 0), rounds, device)
+        for _ in range(UPDATE_MEASUREMENTS)
+    ]
+    for run in learner.runs:
+        run.counters.agent_steps = step
+    steps = [
+        _milliseconds(lambda: learner.step(0), rounds, device) for _ in range(STEP_MEASUREMENTS)
+    ]
     median = statistics.median(updates)
     return {
         "median_ms": median,
         "least_ms": min(updates),
         "most_ms": max(updates),
         "run_updates_per_second": 1e3 * runs / median,
-        # acting, storing and target copies besides; the game takes no time
-        "turn_median_ms": statistics.median(turns),
-        "seconds_to_get_ready": ready,
+        # with acting, storing and target updates; the games take no time
+        "turn_median_ms": statistics.median(steps),
+        "seconds_to_get_ready": warmup_seconds,
     }
 
 
-def _milliseconds(call: Any, rounds: int, device: "torch.device") -> float:
-    """Per call, over `rounds` of them, from the first start to the last end."""
+def _milliseconds(call: Callable[[], object], rounds: int, device: "torch.device") -> float:
+    """The mean of `rounds` calls."""
     from cclf.storage.provenance import finish
 
     started = time.perf_counter()
@@ -253,61 +239,3 @@ def _milliseconds(call: Any, rounds: int, device: "torch.device") -> float:
         call()
     finish(device)
     return (time.perf_counter() - started) * 1e3 / rounds
-
-
-def _game_speed(make_env: "MakeEnv", names: Sequence[str]) -> float | None:
-    """Agent steps per second of this machine under random actions, these games in a process per
-    core; None without ale-py.
-
-    A core alone with one game is no measure: it makes twice as many, or more.
-    """
-    import numpy as np
-
-    from cclf.algorithms.rainbow.learner import make_game_workers
-
-    configs = [presets.resolve(f"atari/{name}") for name in names]
-    try:
-        make_env(configs[0], 0).close()
-    except ConfigError:
-        return None
-    games = [partial(make_env, config, 0) for config in configs]
-    workers = min(len(games), len(os.sched_getaffinity(0)))
-    with closing(make_game_workers(configs[0], games, workers)) as tables:
-        random = np.random.default_rng(0)
-        counts = np.array([spec.num_actions for spec in tables.specs])
-        tables.look()
-        started = time.perf_counter()
-        for _ in range(GAME_TURNS):
-            tables.play(random.integers(counts))
-        return GAME_TURNS * len(games) / (time.perf_counter() - started)
-
-
-def _schedule(
-    config: Config, figures: dict[str, Any], stacks: Sequence[int], game_speed: float | None
-) -> dict[str, Any]:
-    """Minutes for 26 games x 4 seeds, from the turns of the largest stack that was measured and the
-    speed of the games.
-
-    Turns before learning are counted as the others. Evaluation is left out. `overlapped`: half the
-    runs play while half learn.
-    """
-    runs = SCHEDULE_GAMES * SCHEDULE_SEEDS
-    size = max((1, *stacks))
-    passes = math.ceil(runs / size)
-    learning = (
-        passes * config.planned_agent_steps * figures[f"stack_{size}"]["turn_median_ms"] / 60e3
-    )
-    answer: dict[str, Any] = {
-        "runs": runs,
-        "stack": size,
-        "agent_steps_of_each": config.planned_agent_steps,
-    }
-    answer["learning_minutes"] = learning
-    if game_speed is not None:
-        playing = runs * config.planned_agent_steps / game_speed / 60.0
-        answer |= {
-            "playing_minutes": playing,
-            "minutes_one_after_the_other": learning + playing,
-            "minutes_overlapped": max(learning, playing),
-        }
-    return answer

@@ -1,45 +1,24 @@
-"""Rainbow's values for other programs, and what they are on a short rollout by the run's own
-code."""
+"""Rainbow's Q-network as a module for other programs, with its outputs on a short rollout."""
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from cclf.algorithms.rainbow.learner import make_rainbow
-from cclf.algorithms.rainbow.turn import RainbowRun
+from cclf.algorithms.rainbow.evaluation import RainbowPolicy
 from cclf.config import Config
 from cclf.types import ExportedPolicy, MakeEnv
 
 
-class QNetwork(nn.Module):
-    """Rainbow's Q values (B, A) for stacks of uint8 frames (B, F, H, W), without noise."""
-
-    def __init__(self, run: RainbowRun, config: Config):
-        super().__init__()
-        self.online = make_rainbow(config, run.num_actions).online
-        self.online.load_state_dict(
-            {name.removeprefix("online."): p for name, p in run.parameters().items()}, strict=False
-        )
-        self.register_buffer("valid", torch.ones(run.num_actions), persistent=False)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        values: Tensor = self.online.q_values(
-            self.online.head(self.online.encoder(frames), (), self.valid)
-        )
-        return values
-
-
 def export_policy(
-    policy: RainbowRun, config: Config, make_env: MakeEnv, seed: int, steps: int
+    policy: RainbowPolicy, config: Config, make_env: MakeEnv, seed: int, num_steps: int
 ) -> ExportedPolicy:
-    random, game, seen = np.random.default_rng(seed), make_env(config, seed, True), []
+    random, game, observations = np.random.default_rng(seed), make_env(config, seed, True), []
     game.reset(seed)
-    for _ in range(steps):
-        seen.append(game.stack.copy())
+    for _ in range(num_steps):
+        observations.append(game.stack.copy())
         step = game.step(int(random.integers(policy.num_actions)))
         if step.terminated or step.truncated:
             game.reset()
     game.close()
-    stacks = np.stack(seen)
+    stacks = np.stack(observations)
     values = policy.evaluation_values(torch.from_numpy(stacks)).numpy()
-    return ExportedPolicy(QNetwork(policy, config).eval(), stacks, values, "q_values")
+    return ExportedPolicy(policy.q_network.eval(), stacks, values, "q_values")

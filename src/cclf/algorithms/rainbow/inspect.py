@@ -1,20 +1,18 @@
-"""The gallery of Rainbow on games: transitions drawn from replay as training draws them, with views
-shifted as it shifts them.
+"""What `cclf inspect` shows of Rainbow: transitions sampled from replay and augmented as in training.
 
-What came next is what came n steps later, and blank from the end of the episode on.
+The next observation of a transition is n steps later, and zero from the end of the episode on.
 """
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cclf.algorithms.rainbow.learner import make_game_replay, make_rainbow, noise_seed
-from cclf.algorithms.rainbow.noise import NoiseSampler
-from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise
+from cclf.algorithms.rainbow.learner import make_replay
+from cclf.algorithms.rainbow.noise import NoiseSampler, noise_key
+from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise, make_rainbow
 from cclf.algorithms.rainbow.replay import NStepReplay
 from cclf.config import Config
 from cclf.errors import ConfigError
@@ -37,29 +35,27 @@ from cclf.inspection.samples import (
 )
 from cclf.storage.safe_loading import check_same_structure, load_state
 from cclf.training.seeding import derive
-from cclf.types import GameBatch, MakeEnv
+from cclf.types import GameBatch, StateDict
 
 
-def gallery(
-    about: About,
-    config: Config,
-    learner: dict[str, Any],
-    samples: int,
-    env_steps: Tensor,
-    make_env: MakeEnv,  # noqa: ARG001 (replay holds what is looked at)
+def inspect(
+    about: About, config: Config, learner: StateDict, samples: int, env_steps: Tensor
 ) -> Gallery:
-    draws, rainbow, replay = load(config, learner, env_steps.device)
+    sampler, rainbow, replay = load(config, learner, env_steps.device)
 
-    def read(number: int) -> dict[str, Tensor]:
-        batch, noise = draw(draws, replay, 2 * number)
+    def read(batch_index: int) -> dict[str, Tensor]:
+        """The columns of one batch, appraised twice with different augmentations."""
+        batch, noise = sample(sampler, replay, 2 * batch_index)
+        other_noise = sampler.sample_single(2 * batch_index + 1)[1]
         pair, appraisal = appraise(rainbow, batch, noise, env_steps)
-        _, again = appraise(rainbow, batch, draws.of_first(2 * number + 1)[1], env_steps)
-        found = columns(rainbow, batch, noise, pair, appraisal) | {
-            "again": transition_curiosity(again)
+        _, other_appraisal = appraise(rainbow, batch, other_noise, env_steps)
+        return columns(rainbow, batch, noise, pair, appraisal) | {
+            "again": transition_curiosity(other_appraisal),
+            "td_error": td_error(rainbow, batch, noise),
         }
-        return found | {"td_error": td_error(rainbow, batch, noise)}
 
-    table = table_of(samples, rainbow.settings.batch_size, read)
+    batch_size = rainbow.settings.batch_size
+    table = table_of(samples, batch_size, read)
     return of_transitions(
         about,
         rainbow.framework,
@@ -70,53 +66,54 @@ def gallery(
         rewards="what the game paid in its first step, clipped as in training",
         td_errors="its loss on whole frames, without the bonus",
         measures=_measures(table, replay.n_steps),
-        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, drawn from replay as training draws them, in "
-        f"batches of {rainbow.settings.batch_size}.",
+        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, drawn from replay as "
+        f"training draws them, in batches of {batch_size}.",
         remarks=_remarks(rainbow, replay, table),
     )
 
 
 def load(
-    config: Config, learner: dict[str, Any], device: torch.device
+    config: Config, learner: StateDict, device: torch.device
 ) -> tuple[NoiseSampler, RainbowLoss, NStepReplay]:
-    """Random numbers, the networks, and the replay of a checkpoint; without its game."""
-    rainbow = config.algorithm
+    """Random numbers, networks and replay of a checkpoint, without its game."""
+    settings = config.algorithm
     networks, maxima = learner["algorithm"]["networks"], learner["algorithm"]["maxima"]
-    num_actions = len(networks["online.head.layers.1.bias_mean"]) // (
-        rainbow.atoms if rainbow.distributional else 1
-    )
+    outputs = len(networks["online.head.layers.1.bias_mean"])
+    num_actions = outputs // (settings.atoms if settings.distributional else 1)
     module = make_rainbow(config, num_actions).to(device)
     load_state(module, module.state_dict() | networks | maxima, "networks")
-    # A stream of numbers of its own, which the run's seed decides.
-    key = noise_seed(replace(config, seed=derive(config.seed, "inspect")))
-    draws = NoiseSampler(module, [key], device, torch.float32)
+    # A stream of random numbers of its own, which depends on the seed of the run.
+    key = noise_key(replace(config, seed=derive(config.seed, "inspect")))
+    sampler = NoiseSampler(module, [key], device, torch.float32)
     pixels = config.env.frame_pixels
-    replay = make_game_replay(config, 1, (pixels, pixels), torch.device("cpu"))
+    replay = make_replay(config, (pixels, pixels), 1, torch.device("cpu"))
     check_same_structure(replay.run_state(0), learner["replay"], "replay")
     replay.load_run_state(0, learner["replay"])
-    if not replay.drawable().any():
+    if not replay.sampling_weights().any():
         raise ConfigError("the replay of this run holds nothing to draw yet: train it first")
-    return draws, module, replay
+    return sampler, module, replay
 
 
-def draw(draws: NoiseSampler, replay: NStepReplay, moment: int) -> tuple[GameBatch, RainbowNoise]:
-    """A batch and the noise of its update, of a moment of this stream."""
-    uniform, noise = draws.of_first(moment)
+def sample(
+    sampler: NoiseSampler, replay: NStepReplay, update_index: int
+) -> tuple[GameBatch, RainbowNoise]:
+    """The batch and the noise of one update."""
+    uniform, noise = sampler.sample_single(update_index)
     batch = replay.sample(uniform["replay"][None].cpu())
-    return GameBatch(*(tensor[0].to(draws.device) for tensor in batch)), noise
+    return GameBatch(*(tensor[0].to(sampler.device) for tensor in batch)), noise
 
 
 def appraise(
     rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor
 ) -> tuple[Pair, Appraisal[Tensor]]:
-    """Views of o_t and o_(t+n) as an update shifts them, and what it would make of them."""
+    """The views of o_t and o_(t+n), augmented as in an update, and their appraisal."""
     pair = (
         rainbow.views(batch.observation, noise.shifts, noise.intensity),
         rainbow.views(batch.next_observation, noise.next_shifts, noise.next_intensity),
     )
     with torch.no_grad(), kept_maxima(rainbow.framework):
         return pair, rainbow.framework.appraise(
-            *pair, batch.reward, env_steps, rainbow.query, rainbow.key, noise.order
+            *pair, batch.reward, env_steps, rainbow.query, rainbow.key, noise.permutation
         )
 
 
@@ -127,11 +124,12 @@ def columns(
     pair: Pair,
     appraisal: Appraisal[Tensor],
 ) -> dict[str, Tensor]:
-    """All numbers about a batch, samples first, and the newest frame of each view."""
+    """All columns of a batch, (B, ...) each, with the newest frame of each view."""
     found = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)
     found |= {"n_step_return": batch.n_step_return, "ended": batch.continuation == 0}
-    for side, views in zip(SIDES, pair, strict=True):
-        aparts = shift_apart(rainbow, getattr(noise, f"{side}shifts"))  # (K-1, B)
+    shifts = (noise.shifts, noise.next_shifts)
+    for side, views, own_shifts in zip(SIDES, pair, shifts, strict=True):
+        aparts = shift_apart(rainbow, own_shifts)  # (K-1, B)
         apart = of_chosen(aparts, found[f"{side}chosen"])
         found |= {
             f"{side}pictures": views.inputs[:, :, -1].clamp(0, 255).byte().transpose(0, 1),
@@ -142,21 +140,21 @@ def columns(
 
 
 def shift_apart(rainbow: RainbowLoss, shifts: Tensor) -> Tensor:
-    """How far the middle of each view lies from the anchor's, in pixels along both axes: (K-1,
-    B)."""
-    # (2, K, B)
-    middles = torch.stack([place[..., place.shape[-1] // 2] for place in rainbow.places(shifts)])
-    return (middles[:, 1:] - middles[:, :1]).abs().sum(0).float()
+    """Distances (K-1, B) between the center of each view and that of the anchor, in pixels along both
+    axes."""
+    centers = [index[..., index.shape[-1] // 2] for index in rainbow.pixel_indices(shifts)]
+    center = torch.stack(centers)  # (2, K, B)
+    return (center[:, 1:] - center[:, :1]).abs().sum(0).float()
 
 
 @torch.no_grad()
 def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Tensor:
-    """The loss of each transition, (B,), as Rainbow alone has it: one view, no bonus."""
-    seen = (batch.observation, batch.next_observation)
-    first, next_first = map(rainbow.online.encoder, seen)
-    valid = torch.ones(rainbow.online.head.num_actions, device=batch.reward.device)
-    alone = without_curiosity(*seen, batch.reward)
-    return rainbow.td_losses(alone, batch, noise, valid, first, next_first).losses
+    """The loss of each transition, (B,), in plain Rainbow: one view, no bonus."""
+    observations = (batch.observation, batch.next_observation)
+    features, next_features = map(rainbow.online.encoder, observations)
+    action_mask = torch.ones(rainbow.online.head.num_actions, device=batch.reward.device)
+    plain = without_curiosity(*observations, batch.reward)
+    return rainbow.td_losses(plain, batch, noise, action_mask, features, next_features).losses
 
 
 def _measures(table: dict[str, np.ndarray], n_steps: int) -> list[Measure]:
@@ -197,18 +195,18 @@ def _remarks(rainbow: RainbowLoss, replay: NStepReplay, table: dict[str, np.ndar
 
 
 def _memory(replay: NStepReplay) -> Memory:
-    drawable = replay.drawable()[0].numpy()
-    live = np.flatnonzero(drawable)
+    weights = replay.sampling_weights()[0].numpy()
+    live = np.flatnonzero(weights)
     return Memory(
         live,
-        drawable[live],
+        weights[live],
         lambda slots: np.asarray((replay.written - slots) % replay.slots),
         replay.ages[0].numpy(),
         partial(_stacks, replay),
     )
 
 
-def _facts(n_steps: int, found: Row) -> dict[str, Any]:
+def _facts(n_steps: int, found: Row) -> StateDict:
     return {
         "action": str(found["action"]),
         "steps_between": n_steps,

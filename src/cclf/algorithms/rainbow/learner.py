@@ -1,145 +1,82 @@
-"""Rainbow as the rest of the package asks for it: learners, agents, and what its replay takes."""
+"""Training a batch of runs: each run has its own game, and all share one update."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import partial
-from itertools import pairwise
-from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from cclf.algorithms.rainbow.batched import BatchedRainbow, RainbowKernels, make_kernels, uncompiled
+from cclf.algorithms.base import ReplaySize
+from cclf.algorithms.rainbow.batched import BatchedRainbow, MetricSums, make_kernels
 from cclf.algorithms.rainbow.config import RainbowConfig
-from cclf.algorithms.rainbow.games import BatchedLearner, GameWorkers, RunHandle
-from cclf.algorithms.rainbow.players import EpisodicGame, GameGroup
-from cclf.algorithms.rainbow.rainbow import RainbowLoss
+from cclf.algorithms.rainbow.game_workers import (
+    GameFactory,
+    GameHandle,
+    GameWorkers,
+    SharedBuffer,
+)
 from cclf.algorithms.rainbow.replay import NStepReplay
-from cclf.algorithms.rainbow.turn import RainbowLearner, RainbowRun
+from cclf.algorithms.rainbow.schedule import TrainingSchedule
 from cclf.config import Config
+from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.errors import ConfigError
-from cclf.training.agent import Agent
-from cclf.training.cuda_graphs import compiled
+from cclf.storage.safe_loading import check_data
+from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate, compiled, uncompiled
 from cclf.training.devices import choose_replay_device
-from cclf.training.evaluation import EvaluationSteps, evaluate_games
-from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.training.seeding import derive, seeded_weights
-from cclf.training.workers import LocalPool, Pool, WorkerPool, anonymous_file
-from cclf.types import EnvSpec, Game, MakeEnv
+from cclf.training.seeding import derive
+from cclf.types import EnvSpec, GameBatch, MakeEnv, Metrics, StateDict, StepResult
 
 
 def make_learners(
     configs: Sequence[Config],
     device: torch.device,
     make_env: MakeEnv,
-    resume_points: Sequence[int | None],
-) -> list[RainbowLearner | RunHandle]:
-    """Runs that go on from the same step are stacked: they learn as one.
-
-    A run alone is a plain one on a CPU, and a stack of one on a GPU.
-    """
-    learners: dict[int, RainbowLearner | RunHandle] = {}
-    for point in dict.fromkeys(resume_points):
-        places = [place for place, own in enumerate(resume_points) if own == point]
-        runs = [configs[place] for place in places]
-        games = [partial(make_env, config, derive(config.seed, "env")) for config in runs]
-        if len(runs) == 1 and device.type == "cpu":
-            learners[places[0]] = make_learner(runs[0], device, games[0])
-        else:
-            stack = make_game_stack(runs, device, games, num_game_workers(len(runs), device))
-            learners |= dict(zip(places, stack.runs, strict=True))
-    return [learners[place] for place in range(len(configs))]
+    resume_steps: Sequence[int | None],
+) -> list["RunHandle"]:
+    """The learners of several runs. Those that resume from the same step are one batch."""
+    learners: dict[int, RunHandle] = {}
+    for step in dict.fromkeys(resume_steps):
+        indices = [index for index, own in enumerate(resume_steps) if own == step]
+        batch = [configs[index] for index in indices]
+        games = [partial(make_env, config, derive(config.seed, "env")) for config in batch]
+        workers = num_game_workers(len(batch), device)
+        learner = make_batched_learner(batch, device, games, workers)
+        learners |= dict(zip(indices, learner.runs, strict=True))
+    return [learners[index] for index in range(len(configs))]
 
 
-def make_learner(
-    config: Config, device: torch.device, make_game: Callable[[], Game]
-) -> RainbowLearner:
-    """One run by itself."""
-    player = EpisodicGame(make_game())
-    algorithm = make_rainbow_run(config, num_actions(player.spec), device)
-    replay = make_replay_of_runs([config], player.spec, device)
-    return RainbowLearner(player, algorithm, replay, config.run.log_every_agent_steps)
-
-
-def make_rainbow(config: Config, num_actions: int) -> RainbowLoss:
-    with seeded_weights(config.seed):
-        return RainbowLoss(config, num_actions)
-
-
-def noise_seed(config: Config) -> int:
-    return derive(config.seed, "rainbow", config.task)
-
-
-def make_rainbow_run(
-    config: Config, num_actions: int, device: torch.device, dtype: torch.dtype = torch.float32
-) -> RainbowRun:
-    return RainbowRun(make_rainbow(config, num_actions), noise_seed(config), device, dtype)
-
-
-def make_rainbow_stack(
-    configs: Sequence[Config],
-    num_actions: Sequence[int],
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    compute: RainbowKernels | None = None,
-) -> BatchedRainbow:
-    """Runs that differ in task and seed alone, as one."""
-    return BatchedRainbow(
-        [make_rainbow(config, count) for config, count in zip(configs, num_actions, strict=True)],
-        make_rainbow(configs[0], max(num_actions)),
-        [noise_seed(config) for config in configs],
-        device,
-        dtype,
-        compute,
-    )
-
-
-def make_game_stack(
-    configs: Sequence[Config],
-    device: torch.device,
-    games: Sequence[Callable[[], Game]],
-    workers: int = 0,
-) -> BatchedLearner:
-    """Runs that differ in task and seed alone and move in step; each plays one of `games`."""
+def make_batched_learner(
+    configs: Sequence[Config], device: torch.device, games: Sequence[GameFactory], workers: int = 0
+) -> "BatchedLearner":
+    """The learner of runs that differ in task and seed alone. `games` make one game for each run, in
+    `workers` processes or in this one."""
     config = configs[0]
-    seats = make_game_workers(config, games, workers)
-    replay = make_replay_of_runs(configs, seats.specs[0], device)
-    on_gpu, replay_beside = device.type == "cuda", replay.device == device
-    wrap = compiled if on_gpu and config.run.compile else uncompiled
-    compute = make_kernels(wrap, wrap if replay_beside else uncompiled)
-    algorithm = make_rainbow_stack(
-        configs, [num_actions(spec) for spec in seats.specs], device, compute=compute
-    )
-    graphs = on_gpu and replay_beside and config.run.cuda_graphs
-    return BatchedLearner(seats, algorithm, replay, config.run.log_every_agent_steps, graphs)
+    settings: RainbowConfig = config.algorithm
+    on_gpu = device.type == "cuda"
+
+    game_workers = GameWorkers(games, config.env.frame_stack, workers, config.task)
+    spec = game_workers.specs[0]
+
+    num_bytes = replay_size(config, spec).num_bytes * len(configs)
+    replay_device = choose_replay_device(settings.replay_device, device, num_bytes)
+    replay = make_replay(config, spec.frame_shape[1:], len(configs), replay_device)
+
+    compiler = compiled if on_gpu and config.run.compile else uncompiled
+    kernels = make_kernels(compiler, compiler if replay.device == device else uncompiled)
+    actions = [num_actions(spec) for spec in game_workers.specs]
+    rainbow = BatchedRainbow(configs, actions, device, kernels=kernels)
+
+    cuda_graphs = on_gpu and replay.device == device and config.run.cuda_graphs
+    log_every = config.run.log_every_agent_steps
+    return BatchedLearner(game_workers, rainbow, replay, log_every, cuda_graphs)
 
 
-def make_game_workers(
-    config: Config, games: Sequence[Callable[[], Game]], workers: int
-) -> GameWorkers:
-    """In as many processes; with none, here."""
-    shares = _split_evenly(games, workers or 1)
-    tables = [partial(GameGroup, share) for share in shares]
-    memory = anonymous_file()
-    pool: Pool[GameGroup] = (
-        WorkerPool(tables, config.task, shared=[memory.fileno()])
-        if workers
-        else LocalPool([make() for make in tables])
-    )
-    return GameWorkers(pool, [len(share) for share in shares], memory, config.env.frame_stack)
-
-
-def make_replay_of_runs(
-    configs: Sequence[Config], spec: EnvSpec, device: torch.device
-) -> NStepReplay:
-    """Beside the algorithm where it fits; refuses what fits nowhere."""
-    _, size = replay_size(configs[0], spec)
-    wanted = configs[0].algorithm.replay_device
-    there = choose_replay_device(wanted, device, size * len(configs))
-    return make_game_replay(configs[0], len(configs), spec.frame_shape[1:], there)
-
-
-def make_game_replay(
-    config: Config, runs: int, frame_shape: tuple[int, ...], device: torch.device
+def make_replay(
+    config: Config, frame_shape: tuple[int, ...], runs: int, device: torch.device
 ) -> NStepReplay:
     settings: RainbowConfig = config.algorithm
     return NStepReplay(
@@ -154,17 +91,22 @@ def make_game_replay(
     )
 
 
+def replay_transitions(config: Config) -> int:
+    """The most transitions that the replay of one run holds. A short run does not allocate the whole
+    capacity."""
+    settings: RainbowConfig = config.algorithm
+    return min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
+
+
+def replay_size(config: Config, spec: EnvSpec) -> ReplaySize:
+    transitions, stack = replay_transitions(config), config.env.frame_stack
+    frame_shape = spec.frame_shape[1:]
+    return ReplaySize(transitions, NStepReplay.bytes_needed(transitions, frame_shape, stack))
+
+
 def num_game_workers(runs: int, device: torch.device) -> int:
-    """Processes that play the games of a stack: none for one run or on a CPU."""
+    """Processes that step the games: none for one run, or if the CPU also computes the updates."""
     return 0 if runs == 1 or device.type == "cpu" else min(runs, len(os.sched_getaffinity(0)))
-
-
-def _split_evenly(
-    makes: Sequence[Callable[[], Game]], shares: int
-) -> list[Sequence[Callable[[], Game]]]:
-    """Cut into `shares` runs of neighbours, as even as can be."""
-    bounds = [len(makes) * share // shares for share in range(shares + 1)]
-    return [makes[first:last] for first, last in pairwise(bounds)]
 
 
 def num_actions(spec: EnvSpec) -> int:
@@ -176,62 +118,205 @@ def num_actions(spec: EnvSpec) -> int:
     return spec.num_actions
 
 
-def replay_transitions(config: Config) -> int:
-    """Those this run can ever hold. A short run never allocates the whole capacity."""
-    settings: RainbowConfig = config.algorithm
-    return min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
+@dataclass
+class Counters:
+    """What a run counts, as in its checkpoint."""
+
+    agent_steps: int = 0
+    updates: int = 0
+    reported_updates: int = 0  # since the last report of metrics
+    age: int = 0  # agent steps since the episode began
 
 
-def replay_size(config: Config, spec: EnvSpec) -> tuple[int, int]:
-    """Transitions this run can ever hold, and their bytes."""
-    transitions = replay_transitions(config)
-    return transitions, NStepReplay.bytes_needed(
-        transitions, spec.frame_shape[1:], config.env.frame_stack
-    )
+class BatchedLearner:
+    """S games, and the algorithm and replay of all of them. The training loop uses its `runs`."""
+
+    def __init__(
+        self,
+        games: GameWorkers,
+        rainbow: BatchedRainbow,
+        replay: NStepReplay,
+        log_every_agent_steps: int,
+        cuda_graphs: bool = False,
+    ):
+        """Metrics are returned every `log_every_agent_steps`, as means over the updates since the
+        last time. With `cuda_graphs`, acting and learning run in CUDA graphs."""
+        self.games, self.algorithm, self.replay = games, rainbow, replay
+        self.schedule = TrainingSchedule(rainbow.settings)
+        self.log_every_agent_steps = log_every_agent_steps
+        device, runs = rainbow.device, len(games.specs)
+        shape = (runs, replay.frame_stack, *replay.frames.shape[2:])
+        self._next_observation = torch.empty(
+            shape, dtype=torch.uint8, pin_memory=device.type == "cuda"
+        )
+        self.observations_valid = False  # whether it is what the games return now
+        self._observation = torch.empty(shape, dtype=torch.uint8, device=device)
+        # Tensors, because a CUDA graph would keep the values of numbers.
+        self._update_index = torch.zeros((), dtype=torch.int64, device=device)
+        self._env_steps, self._beta, self._epsilon = (
+            torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
+        )
+        self._act: Callable[[Tensor], Tensor] = self._select_actions
+        self._learn: Callable[[], Metrics] = self._update
+        if cuda_graphs:
+            self._act = GraphedPolicy(self._select_actions)
+            self._learn = GraphedUpdate(self._update, 1, None, [])
+        sums = torch.zeros(len(rainbow.metric_names), runs, dtype=torch.float64, device=device)
+        self.sums = MetricSums(rainbow.metric_names, sums)
+        self._reported_names: list[str] = []  # the metrics that this method has
+        self.runs = [RunHandle(self, index) for index in range(runs)]
+
+    def step(self, env_steps: int) -> list[StepResult]:
+        """One agent step of every run; `env_steps` is the number before it."""
+        step = self._next_step()
+        actions = self.act(step)
+        actions_on_host = AsyncHostCopy(actions)
+        self._store_actions(actions)
+        # A transition can be sampled n steps after it was collected at the earliest, so the update
+        # can run before the games return, and on a GPU while they run. Only the bug of CURL's code
+        # reads how the newest step ended.
+        learn_first = not self.replay.n_step_bug
+        if learn_first:
+            self.learn(step, env_steps)
+        results = self.games.step(actions_on_host.numpy())
+        self._store_results(results)
+        if not learn_first:
+            self.learn(step, env_steps)
+        if self.schedule.updates_target_at(step):
+            self.algorithm.update_target()
+        metrics: list[Metrics | None] = [None] * len(self.runs)
+        if step % self.log_every_agent_steps == 0 and self.schedule.updates_at(step):
+            metrics = [*self._report()]
+        finished = zip(results.game_over.tolist(), results.finished_returns.tolist(), strict=True)
+        returns = [[value] if game_over else [] for game_over, value in finished]
+        return [StepResult(1, *result) for result in zip(metrics, returns, strict=True)]
+
+    def _next_step(self) -> int:
+        steps = {run.agent_steps for run in self.runs}
+        if len(steps) > 1:
+            raise ConfigError(
+                "runs of a batch must be at the same step, but these are at agent steps "
+                f"{sorted(steps)}: train them separately"
+            )
+        return steps.pop() + 1
+
+    def act(self, step: int) -> Tensor:
+        """Actions (S,) for the current observations of the games."""
+        if not self.observations_valid:
+            self._next_observation.copy_(torch.from_numpy(self.games.observations()))
+            self.observations_valid = True
+        self._observation.copy_(self._next_observation, non_blocking=True)
+        self._update_index.fill_(self.schedule.update_index(step))
+        self._epsilon.fill_(self.schedule.epsilon_at(step))
+        return self._act(self._observation)
+
+    def _select_actions(self, observation: Tensor) -> Tensor:
+        return self.algorithm.act(observation, self._update_index, self._epsilon)
+
+    def _store_actions(self, actions: Tensor) -> None:
+        device = self.replay.device
+        ages = to_device(torch.tensor([run.counters.age for run in self.runs]), device)
+        self.replay.add(self._observation[:, -1].to(device), actions.to(device), ages)
+
+    def _store_results(self, results: SharedBuffer) -> None:
+        reward, ended = to_device(
+            torch.from_numpy(np.stack([results.rewards, results.ended])), self.replay.device
+        )
+        self.replay.add_reward(reward, ended.bool())
+        self._next_observation.numpy()[:] = results.observations
+        for run, has_ended in zip(self.runs, results.ended.tolist(), strict=True):
+            run.counters.agent_steps += 1
+            run.counters.age = 0 if has_ended else run.counters.age + 1
+
+    def learn(self, step: int, env_steps: int) -> None:
+        """The updates of this agent step."""
+        for update in range(self.schedule.updates_at(step)):
+            self._update_index.fill_(self.schedule.update_index(step, update))
+            self._env_steps.fill_(env_steps)
+            self._beta.fill_(self.schedule.beta_at(step))
+            self._learn()
+            for run in self.runs:
+                run.counters.updates += 1
+                run.counters.reported_updates += 1
+
+    def _update(self) -> Metrics:
+        """One update. Metrics are added up on the device; one is returned because a CUDA graph needs
+        an output."""
+        rainbow, kernels = self.algorithm, self.algorithm.kernels
+        sampled, noise = kernels.sample_batch(rainbow, self.replay, self._update_index)
+        batch = GameBatch(*(tensor.to(rainbow.device) for tensor in sampled))
+        metrics, priority = rainbow.update(batch, noise, self._env_steps, self._beta)
+        self._reported_names = list(metrics)
+        kernels.write_back(self.replay, sampled.slot, priority, self.sums, metrics)
+        return {"q_loss": metrics["q_loss"]}
+
+    def _report(self) -> list[Metrics]:
+        """The means of each run since the last report."""
+        means = (self.sums.values / self.runs[0].counters.reported_updates).unbind(1)
+        self.sums.values.zero_()
+        rows = [dict(zip(self.sums.names, mean.unbind(), strict=True)) for mean in means]
+        for run in self.runs:
+            run.counters.reported_updates = 0
+        return [{name: row[name] for name in self._reported_names} for row in rows]
 
 
-def make_agent(
-    config: Config,
-    device: torch.device,  # noqa: ARG001
-    make_env: MakeEnv,
-    evaluators: EvaluationWorkers | None = None,
-) -> Agent:
-    """On the CPU whatever the training runs on: the network is small, and scores are the same."""
-    settings: RainbowConfig = config.algorithm
-    game = make_env(config, 0, True)
-    player = make_rainbow_run(config, num_actions(game.spec), torch.device("cpu"))
+class RunHandle:
+    """One run of a batch, as a learner.
 
-    def rounds(seeds: Sequence[int], record: bool) -> EvaluationSteps:
-        if evaluators is None:
-            return evaluate_games(game, player, seeds, settings.epsilon_eval, record)
-        weights = {
-            name: value.numpy().copy() for name, value in player.network.state_dict().items()
+    The first call of `step` in a round steps all runs; the other runs return their cached results.
+    The training loop must therefore step all runs before it steps the first one again.
+    """
+
+    def __init__(self, batch: BatchedLearner, index: int):
+        self.batch, self.index = batch, index
+        self.env = GameHandle(batch.games, index)
+        self.algorithm = batch.algorithm.runs[index]
+        self.replay = batch.replay
+        self.metric_names = (*batch.sums.names, "priority_entropy_share")
+        self.counters = Counters()
+        self._results: deque[StepResult] = deque()
+
+    @property
+    def agent_steps(self) -> int:
+        return self.counters.agent_steps
+
+    @property
+    def updates(self) -> int:
+        return self.counters.updates
+
+    def step(self, env_steps: int) -> StepResult:
+        if not self._results:
+            for run, result in zip(self.batch.runs, self.batch.step(env_steps), strict=True):
+                run._results.append(result)
+        return self._results.popleft()
+
+    def replay_metrics(self) -> dict[str, float]:
+        return {"priority_entropy_share": self.replay.priority_entropy_share(self.index)}
+
+    def close(self) -> None:
+        self.env.close()
+
+    def state_dict(self) -> StateDict:
+        assert not self._results, "a run is saved between its steps"
+        return {
+            "env": self.env.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "replay": self.replay.run_state(self.index),
+            "metric_sums": self.batch.sums.values[:, self.index],
+            **asdict(self.counters),
         }
-        return elsewhere(evaluators, (config.to_dict(), weights), seeds, record)
 
-    def elsewhere(
-        evaluators: EvaluationWorkers, agent: tuple[Any, ...], seeds: Sequence[int], record: bool
-    ) -> EvaluationSteps:
-        result = yield from evaluators.evaluate_async(agent, seeds)
-        if not record:
-            return result
-        # The first again, for its pictures.
-        seen = yield from evaluate_games(game, player, seeds[:1], settings.epsilon_eval, record)
-        return result._replace(pictures=seen.pictures)
-
-    return Agent(player, rounds, game.close, game.spec)
-
-
-def make_evaluators(
-    config: Config, device: torch.device, make_env: MakeEnv, runs: int
-) -> EvaluationWorkers | None:
-    """Processes that play the evaluation episodes of all `runs`; None where this one plays them."""
-    from cclf.algorithms.rainbow.evaluation_worker import EvaluationWorker
-
-    episodes = runs * max(config.run.eval_episodes, config.run.final_eval_episodes)
-    told = config.run.eval_workers
-    workers = min(
-        episodes,
-        (0 if device.type == "cpu" else len(os.sched_getaffinity(0))) if told is None else told,
-    )
-    return EvaluationWorkers(partial(EvaluationWorker, make_env), workers) if workers else None
+    def load_state_dict(self, state: StateDict) -> None:
+        # An action indexes the outputs of the network, so it is checked before it is used.
+        actions, count = state["replay"]["actions"], num_actions(self.env.spec)
+        known = ((actions >= 0) & (actions < count)).all()
+        check_data(known, f"replay holds actions that are none of {count}")
+        self.counters = Counters(**{field.name: state[field.name] for field in fields(Counters)})
+        if not self.env.load_state_dict(state["env"]):
+            self.counters.age = 0
+        self.batch.observations_valid = False
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.replay.load_run_state(self.index, state["replay"])
+        sums = self.batch.sums.values
+        sums[:, self.index] = state["metric_sums"].to(sums.device)
+        self._results.clear()

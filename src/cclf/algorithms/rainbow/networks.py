@@ -1,9 +1,9 @@
-"""Networks of Rainbow on Atari: convolutions, noisy dueling streams, and CURL's projection for
+"""Networks of Rainbow on Atari: convolutions, noisy dueling heads, and CURL's projection for
 contrastive learning.
 
-Each is written for one run. `cclf.algorithms.rainbow.batched` maps them over many runs, so a convolution
-here is patches times a matrix: many runs then make one batched product, where convolutions would
-become a slow grouped one.
+Each is written for one run. `batched.py` maps them over many runs with `torch.func.vmap`, so a
+convolution is a product of patches and a matrix: over many runs it becomes one batched product,
+where `conv2d` would become a slow grouped convolution.
 """
 
 import math
@@ -17,7 +17,7 @@ from cclf.algorithms.rainbow import equations
 from cclf.kernels.gather_packed import FRAMES
 from cclf.kernels.tiled_convolution import first_layer, patches
 
-# (filters, side of the patch, stride) of each layer
+# (filters, kernel size, stride) of each layer
 CONVOLUTIONS = {
     "data-efficient": ((32, 5, 5), (64, 5, 5)),
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
@@ -29,8 +29,11 @@ def _uniform(*shape: int, bound: float) -> nn.Parameter:
 
 
 class GameEncoder(nn.Module):
-    """Stacks of uint8 frames (n, F, H, W) to flat features (n, D). Weights start as PyTorch's
-    convolutions do. Where it `accepts_packed`, four frames may also come as words (n, H, W)."""
+    """Stacks of uint8 frames (n, F, H, W) to flat features (n, D).
+
+    Weights are initialized as in PyTorch's convolutions. If it `accepts_packed`, four frames may
+    also be packed into int32 words (n, H, W).
+    """
 
     def __init__(self, frame_stack: int, pixels: int, kind: str):
         super().__init__()
@@ -46,17 +49,17 @@ class GameEncoder(nn.Module):
         for _, patch, stride in reversed(self.layers):
             side = (side - 1) * stride + patch
         self.visible_pixels = side
-        """Rows and columns that reach a feature at all: 75 of 84 in the data-efficient network,
-        whose strides leave a border."""
+        """Rows and columns that reach any feature: 75 of 84 in the data-efficient network, whose
+        strides leave a border."""
 
     def accepts_packed(self, images: Tensor) -> bool:
-        """Whether words (`cclf.kernels.gather_packed`) are the fastest way to give it views of these
+        """Whether packed frames (`cclf.kernels.gather_packed`) are the fastest input of views of these
         frames (n, F, H, W)."""
         return self._tiled and images.is_cuda and images.shape[1] == FRAMES
 
     @property
     def _tiled(self) -> bool:
-        """Whether patches lie side by side in the first two layers."""
+        """Whether the patches of the first two layers do not overlap."""
         return all(side == stride for _, side, stride in self.layers[:2])
 
     def forward(self, images: Tensor) -> Tensor:
@@ -69,15 +72,15 @@ class GameEncoder(nn.Module):
         return x.flatten(1)
 
     def _first(self, images: Tensor) -> Tensor:
-        """The first layer: patches of the second, (n, h, w, side * side * C)."""
+        """The first layer, as patches of the second: (n, h, w, side * side * C)."""
         weight, bias = self.weights[0], self.biases[0]
         (_, side, stride), (_, next_side, next_stride) = self.layers[:2]
-        words = images.dtype == torch.int32
-        if words or (self._tiled and images.is_cuda and images.dtype == torch.uint8):
+        packed = images.dtype == torch.int32
+        if packed or (self._tiled and images.is_cuda and images.dtype == torch.uint8):
             made: Tensor = first_layer(images[None], weight[None], bias[None], side, next_side)
             return made.squeeze(0)
         x = patches(images.permute(0, 2, 3, 1), side, stride)
-        # cheaper than scaling the pixels
+        # Scaling the weights is cheaper than scaling the pixels.
         x = torch.relu(x.to(weight.dtype) @ (weight / 255.0).T + bias)
         return patches(x, next_side, next_stride)
 
@@ -89,7 +92,7 @@ class LayerNoise(NamedTuple):
     outputs: Tensor
 
 
-HeadNoise = tuple[LayerNoise, ...]  # of each layer in `DuelingHead.layers`; empty for none
+HeadNoise = tuple[LayerNoise, ...]  # of each layer in `DuelingHead.layers`; empty for no noise
 
 
 class NoisyLinear(nn.Module):
@@ -99,10 +102,8 @@ class NoisyLinear(nn.Module):
     def __init__(self, inputs: int, outputs: int, sigma: float):
         super().__init__()
         bound = 1.0 / math.sqrt(inputs)
-        self.weight_mean, self.bias_mean = (
-            _uniform(outputs, inputs, bound=bound),
-            _uniform(outputs, bound=bound),
-        )
+        self.weight_mean = _uniform(outputs, inputs, bound=bound)
+        self.bias_mean = _uniform(outputs, bound=bound)
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma / math.sqrt(inputs)))
         self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma / math.sqrt(outputs)))
 
@@ -116,54 +117,92 @@ class NoisyLinear(nn.Module):
 
 
 class DuelingHead(nn.Module):
-    """Features (n, D) to (n, A, N): logits of N atoms for each action, or with N = 1 its Q
-    value."""
+    """Features (n, D) to (n, A, N): logits of N atoms for each action, or Q values if N = 1."""
 
     def __init__(
         self, inputs: int, hidden: int, num_actions: int, atoms: int, sigma: float, dueling: bool
     ):
         super().__init__()
         self.num_actions, self.atoms = num_actions, atoms
-        self.layers = nn.ModuleList(
-            [NoisyLinear(inputs, hidden, sigma), NoisyLinear(hidden, num_actions * atoms, sigma)]
-        )
+        sizes = [(inputs, hidden), (hidden, num_actions * atoms)]
         if dueling:
-            self.layers.extend(
-                [NoisyLinear(inputs, hidden, sigma), NoisyLinear(hidden, atoms, sigma)]
-            )
+            sizes += [(inputs, hidden), (hidden, atoms)]
+        self.layers = nn.ModuleList([NoisyLinear(*size, sigma) for size in sizes])
+        self.layer_sizes = sizes  # (inputs, outputs) of each
 
-    def noise_shapes(self) -> list[tuple[int, int]]:
-        return [layer.weight_mean.shape[::-1] for layer in self.layers]  # type: ignore[union-attr, index, misc]
-
-    def forward(self, features: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
-        """`valid` (A,) is 1 for the game's own actions and 0 for those that other games of the
-        stack have."""
+    def forward(self, features: Tensor, noise: HeadNoise, action_mask: Tensor) -> Tensor:
+        """`action_mask` (A,) is 1 for the actions of the run's own game and 0 for those that only
+        other games of the batch have."""
         noises = noise or (None,) * len(self.layers)
         hidden = torch.relu(self.layers[0](features, noises[0]))
         advantage: Tensor = self.layers[1](hidden, noises[1]).view(-1, self.num_actions, self.atoms)
         if len(self.layers) == 2:
             return advantage
         value = self.layers[3](torch.relu(self.layers[2](features, noises[2])), noises[3])
-        return equations.dueling(value, advantage, valid)
+        return equations.dueling(value, advantage, action_mask)
 
 
 class Projection(nn.Module):
-    """CURL's head on Atari: two layers, each followed by a LayerNorm that learns nothing; weights
+    """CURL's head on Atari: two layers, each followed by a LayerNorm without parameters. Weights
     start uniform in [0, 1)."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int):
         super().__init__()
-        self.hidden_weight, self.hidden_bias = (
-            nn.Parameter(torch.rand(hidden, inputs)),
-            nn.Parameter(torch.zeros(hidden)),
-        )
-        self.weight, self.bias = (
-            nn.Parameter(torch.rand(outputs, hidden)),
-            nn.Parameter(torch.zeros(outputs)),
-        )
+        self.hidden_weight = nn.Parameter(torch.rand(hidden, inputs))
+        self.hidden_bias = nn.Parameter(torch.zeros(hidden))
+        self.weight = nn.Parameter(torch.rand(outputs, hidden))
+        self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, features: Tensor) -> Tensor:
         hidden = torch.relu(
             F.layer_norm(features @ self.hidden_weight.T + self.hidden_bias, self.hidden_bias.shape)
         )
         return F.layer_norm(hidden @ self.weight.T + self.bias, self.bias.shape)
+
+
+class RainbowNet(nn.Module):
+    """The online network: encoder, head of Q values, and the projection of queries if there is a
+    contrastive loss."""
+
+    def __init__(
+        self,
+        projection: Projection | None,
+        encoder: GameEncoder,
+        head: DuelingHead,
+        support: Tensor,
+    ):
+        """`support` (N,) holds the atoms of the return distribution; a single one for plain Q
+        values."""
+        super().__init__()
+        # The order of these three matters to `FlatParameters.slice_in_online`: the momentum network
+        # is a copy of the first two, the target network of the last two.
+        self.projection, self.encoder, self.head = projection, encoder, head
+        self.support: Tensor
+        self.register_buffer("support", support, persistent=False)
+
+    def forward(self, images: Tensor, noise: HeadNoise, action_mask: Tensor) -> Tensor:
+        """Q(s, a) (n, A) of stacks of frames (n, F, H, W)."""
+        return self.q_values(self.head(self.encoder(images), noise, action_mask))
+
+    def q_values(self, outputs: Tensor) -> Tensor:
+        """From outputs (n, A, N) of the head to (n, A): the mean of each distribution."""
+        return (
+            (outputs.softmax(2) * self.support).sum(2)
+            if self.support.shape[0] > 1
+            else outputs[..., 0]
+        )
+
+
+class QNetwork(nn.Module):
+    """Q values (n, A) of stacks of uint8 frames (n, F, H, W), without noise: the part of the networks
+    that evaluation and exported policies need."""
+
+    def __init__(self, online: RainbowNet):
+        super().__init__()
+        self.online = online
+        mask = torch.ones(online.head.num_actions).to(online.support)
+        self.register_buffer("action_mask", mask, persistent=False)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        values: Tensor = self.online(frames, (), self.action_mask)
+        return values

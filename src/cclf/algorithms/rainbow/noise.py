@@ -1,85 +1,160 @@
-"""All random numbers of a turn: which transitions to replay, exploration, noisy layers, views."""
+"""Random numbers of a training step: replay sampling, exploration, noisy layers, augmentations.
 
-from collections.abc import Sequence
+They are counter-based: a number depends only on the key of its run, the index of the update, its
+name and its position. There is no generator state to save, and the numbers do not depend on the
+other runs of a batch or on the device. With `torch.Generator`, 104 runs would need hundreds of
+generators, each with a kernel of its own and registered with every CUDA graph.
+
+The hash function is SplitMix64 (Steele, Lea and Flood, 2014): a Weyl sequence followed by shifts and
+products.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
 from cclf.algorithms.rainbow import equations
-from cclf.algorithms.rainbow.counter_random import CounterBasedRNG, normal
 from cclf.algorithms.rainbow.networks import HeadNoise, LayerNoise
 from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise
+from cclf.config import Config
+from cclf.training.seeding import derive
 
 UniformNumbers = dict[str, Tensor]
 
+_WEYL, _FACTOR_1, _FACTOR_2 = (
+    value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_MAX_POSITIONS = 1 << 24  # numbers of one name
+_MAX_NAMES = 1 << 8
+
+
+def mix(state: Tensor) -> Tensor:
+    """The output function of SplitMix64 on int64. Products wrap around; the right shift of torch
+    copies the sign bit, so the copies are masked.
+
+    >>> [value % 2**64 for value in mix(torch.tensor([0, _WEYL])).tolist()]
+    [0, 16294208416658607535]
+    """
+    state = (state ^ ((state >> 30) & 0x3FFFFFFFF)) * _FACTOR_1
+    state = (state ^ ((state >> 27) & 0x1FFFFFFFFF)) * _FACTOR_2
+    return state ^ ((state >> 31) & 0x1FFFFFFFF)
+
+
+def normal(uniform: Tensor) -> Tensor:
+    """Standard normal numbers, by the inverse of the distribution function.
+
+    >>> normal(torch.tensor([0.5, 0.975], dtype=torch.float64))
+    tensor([0.0000, 1.9600], dtype=torch.float64)
+    """
+    numbers: Tensor = torch.special.ndtri(uniform)
+    return numbers
+
+
+class CounterBasedRNG:
+    """Named uniform numbers in (0, 1) for S runs at a time.
+
+    The positions of each name start at an offset of its own. So a run whose game has more actions
+    has more numbers of a name and shares the first ones with other runs.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device):
+        """`shapes`: the shape of the numbers of each name, for one run."""
+        assert len(shapes) < _MAX_NAMES, "too many names"
+        self.shapes = dict(shapes)
+        self.sizes = [prod(shape) for shape in self.shapes.values()]
+        assert max(self.sizes) < _MAX_POSITIONS, "too many numbers of one name"
+        positions = [
+            torch.arange(size) + index * _MAX_POSITIONS for index, size in enumerate(self.sizes)
+        ]
+        self._positions = torch.cat(positions).to(device)
+
+    def uniform(self, keys: Tensor, update_index: Tensor) -> Tensor:
+        """From keys (S,) and the index (), both int64, to float64 numbers (S, n) of 32 bits, never 0
+        or 1; n counts all names."""
+        counter = update_index * (_MAX_POSITIONS * _MAX_NAMES) + self._positions
+        bits = mix(keys[:, None] + (counter + 1) * _WEYL)
+        return (((bits >> 32) & 0xFFFFFFFF).double() + 0.5) * 2.0**-32
+
+    def split(self, numbers: Tensor) -> dict[str, Tensor]:
+        """Views (S, *shape), by name, of numbers (S, n)."""
+        parts = torch.split(numbers, self.sizes, dim=1)
+        return {
+            name: part.view(-1, *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+
+def noise_key(config: Config) -> int:
+    """The key of a run's random numbers."""
+    return derive(config.seed, "rainbow", config.task)
+
 
 class NoiseSampler:
-    """The numbers of S runs, each with a key of its own; `module` says how many a run needs."""
+    """The random numbers of S runs, each with a key of its own."""
 
     def __init__(
         self, module: RainbowLoss, keys: Sequence[int], device: torch.device, dtype: torch.dtype
     ):
+        """`module` determines the names and shapes."""
         self.dtype, self.device = dtype, device
         self.noisy_layers = len(module.online.head.layers) if module.settings.noisy else 0
         self.keys = torch.tensor(keys, dtype=torch.int64, device=device)
         self.random = CounterBasedRNG(_shapes(module), device)
 
-    def at(self, moment: Tensor) -> tuple[UniformNumbers, RainbowNoise]:
-        """Of a moment: uniform numbers by name (S, ...), and what an update needs."""
-        numbers = self.random.uniform(self.keys, moment)
-        gauss = normal(numbers)  # of all at once: a kernel for each of them would cost more
-        factors = self.random.named(equations.noise_factor(gauss).to(self.dtype))
-        uniform, normals = self.random.named(numbers), self.random.named(gauss.to(self.dtype))
-        none = numbers[:, :1]  # where a method needs none
+    def sample(self, update_index: Tensor) -> tuple[UniformNumbers, RainbowNoise]:
+        """Uniform numbers (S, ...) by name, and the noise of one update of each run."""
+        numbers = self.random.uniform(self.keys, update_index)
+        gauss = normal(numbers)  # of all names in one kernel
+        factors = self.random.split(equations.noise_factor(gauss).to(self.dtype))
+        uniform, normals = self.random.split(numbers), self.random.split(gauss.to(self.dtype))
+        unused = numbers[:, :1]  # where a method needs none
         return uniform, RainbowNoise(
             online=self._head_noise("online", factors),
             target=self._head_noise("target", factors),
-            shifts=uniform.get("shifts", none),
-            next_shifts=uniform.get("next_shifts", none),
-            intensity=normals.get("intensity", none),
-            next_intensity=normals.get("next_intensity", none),
-            order=uniform["order"].argsort() if "order" in uniform else none,
+            shifts=uniform.get("shifts", unused),
+            next_shifts=uniform.get("next_shifts", unused),
+            intensity=normals.get("intensity", unused),
+            next_intensity=normals.get("next_intensity", unused),
+            permutation=uniform["permutation"].argsort() if "permutation" in uniform else unused,
         )
 
-    def of_first(self, moment: int) -> tuple[UniformNumbers, RainbowNoise]:
-        """The same of the first run alone, without the axis of runs."""
-        uniform, noise = self.at(torch.tensor(moment, device=self.device))
+    def sample_single(self, update_index: int) -> tuple[UniformNumbers, RainbowNoise]:
+        """The numbers of the first run, without the axis of runs."""
+        uniform, noise = self.sample(torch.tensor(update_index, device=self.device))
 
         def first(head: HeadNoise) -> HeadNoise:
             return tuple(LayerNoise(layer.inputs[0], layer.outputs[0]) for layer in head)
 
-        own = RainbowNoise(
+        single = RainbowNoise(
             first(noise.online), first(noise.target), *(numbers[0] for numbers in noise[2:])
         )
-        return {name: numbers[0] for name, numbers in uniform.items()}, own
+        return {name: numbers[0] for name, numbers in uniform.items()}, single
 
     def _head_noise(self, network: str, factors: dict[str, Tensor]) -> HeadNoise:
-        names = [f"{network}_{number}" for number in range(self.noisy_layers)]
-        return tuple(LayerNoise(factors[f"{n}_inputs"], factors[f"{n}_outputs"]) for n in names)
+        names = [f"{network}_{layer}" for layer in range(self.noisy_layers)]
+        return tuple(
+            LayerNoise(factors[f"{name}_inputs"], factors[f"{name}_outputs"]) for name in names
+        )
 
 
 def _shapes(module: RainbowLoss) -> dict[str, tuple[int, ...]]:
-    """Uniform numbers of one turn of one run, by name.
-
-    Those of the views, and after them an order, come last: methods share the others.
-    """
+    """Shapes of the uniform numbers of one run, by name. A name's index determines its numbers, so
+    names that only some methods have come last."""
     settings, method, batch = module.settings, module.method, module.settings.batch_size
     shapes: dict[str, tuple[int, ...]] = {"replay": (batch,), "explore": (2,)}
     if settings.noisy:
         for network in ("online", "target"):
-            for number, (inputs, outputs) in enumerate(module.online.head.noise_shapes()):
-                name = f"{network}_{number}"
-                shapes |= {f"{name}_inputs": (inputs,), f"{name}_outputs": (outputs,)}
+            for layer, (inputs, outputs) in enumerate(module.online.head.layer_sizes):
+                shapes[f"{network}_{layer}_inputs"] = (inputs,)
+                shapes[f"{network}_{layer}_outputs"] = (outputs,)
     if method.augmentation != "none":
-        axes = (
-            method.num_augmented_views,
-            batch,
-            2,
-            2 if method.augmentation == "crop-pad-crop" else 1,
-        )
-        shapes |= {"shifts": axes, "next_shifts": axes}
+        per_axis = 2 if method.augmentation == "crop-pad-crop" else 1
+        views = (method.num_augmented_views, batch)
+        shapes |= dict.fromkeys(("shifts", "next_shifts"), (*views, 2, per_axis))
         if settings.intensity_scale:
-            shapes |= {"intensity": axes[:2], "next_intensity": axes[:2]}
+            shapes |= {"intensity": views, "next_intensity": views}
     if module.framework.needs_permutation:
-        shapes |= {"order": (batch,)}
+        shapes["permutation"] = (batch,)
     return shapes

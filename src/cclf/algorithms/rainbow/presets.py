@@ -1,4 +1,4 @@
-"""The methods of the paper on Rainbow, its two profiles and what it sets for a task."""
+"""The methods of the paper on Rainbow, its two profiles, and its defaults for each task."""
 
 from dataclasses import replace
 
@@ -12,7 +12,20 @@ from cclf.algorithms.base import (
     index_by_name,
     methods_with_measure,
 )
-from cclf.algorithms.rainbow.coefficients import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
+
+_ATARI_100K = """
+    Alien Amidar Assault Asterix BankHeist BattleZone Boxing Breakout ChopperCommand CrazyClimber
+    DemonAttack Freeway Frostbite Gopher Hero Jamesbond Kangaroo Krull KungFuMaster MsPacman Pong
+    PrivateEye Qbert RoadRunner Seaquest UpNDown
+"""
+# The weight of the contrastive loss in each game, where CURL's Rainbow code (curl_rainbow at 40bf738)
+# and the CCLF paper's table of settings disagree.
+CURL_COEFFICIENTS = dict.fromkeys(_ATARI_100K.split(), 1.0) | dict.fromkeys(
+    ("Pong", "Boxing", "PrivateEye", "Freeway"), 0.01
+)
+CCLF_COEFFICIENTS = dict.fromkeys(_ATARI_100K.split(), 1e-4) | dict.fromkeys(
+    ("Alien", "BankHeist", "BattleZone", "Kangaroo", "KungFuMaster", "MsPacman"), 1.0
+)
 
 DEFAULTS = Defaults(
     env={"frame_pixels": 84, "crop_pixels": 84, "frame_stack": 4, "action_repeat": 4},
@@ -25,14 +38,14 @@ DEFAULTS = Defaults(
 
 _PLAIN = cclf_with_pieces()
 _CCLF = Method("cclf", "all four pieces", {})
-# On Rainbow the contrastive loss may stand beside a Q loss that never sees an augmented frame:
-# CURL's does.
+# On Rainbow the Q loss may use the original frames while the contrastive loss uses augmented views,
+# as in CURL.
 _NOTHING = _PLAIN | {"augmentation": "none", "views": 1, "contrastive": False}
 _ONE_VIEW = _PLAIN | {"views": 1, "contrastive": False}
 _WEIGHED: Overrides = {"importance_sampling": True}
 _ORIGINAL: Overrides = _WEIGHED | {"q_observations": "original"}
 _CURL: Overrides = _ORIGINAL | {"contrastive_list": "curl", "contrastive_joins_td": True}
-# DrQ's Atari agent and the "Efficient DQN" under it (Kostrikov et al., 2020; values of Dopamine's
+# DrQ's Atari agent and its base, "Efficient DQN" (Kostrikov et al., 2020; values of Dopamine's
 # DrQ.gin).
 _EFFICIENT_DQN: Overrides = {
     "n_steps": 10,
@@ -69,8 +82,8 @@ _OTRAINBOW: Overrides = _ORIGINAL | {
 
 
 def _on_rainbow(method: Method) -> Method:
-    """Curiosity's priorities carry no importance weights; without that piece replay is Rainbow's
-    own, with them."""
+    """Priorities by curiosity have no importance weights. Without that piece replay is Rainbow's own,
+    which has them."""
     return replace(
         method, settings={} if method.overrides.get("prioritisation", True) else _WEIGHED
     )
@@ -121,21 +134,19 @@ _CATCH: Overrides = {
     "cclf_coefficient": 1.0,
 }
 
-# Pictures of 84 pixels would hide their last nine rows and columns from the data-efficient network
-# (`GameEncoder.visible_pixels`), and a Gymnasium environment may show what counts there. 100 is the
-# least side of which both networks see all. Rewards are not clipped: up to 1 a step fit the
-# support.
+# In frames of 84 pixels the data-efficient network ignores the last nine rows and columns
+# (`GameEncoder.visible_pixels`), which may matter in a Gymnasium environment. 100 is the smallest side
+# at which both networks use all pixels. Rewards are not clipped; the support fits up to 1 per step.
 _GYM = Defaults(env={"frame_pixels": 100, "crop_pixels": 100}, settings={"value_max": 100.0})
 
-# Half the frame and half the width; measured in docs/performance.md.
+# Half the frame size and half the width; measured in docs/performance.md.
 SIZES = {
     "small": Defaults(env={"frame_pixels": 50, "crop_pixels": 50}, settings={"hidden_dim": 128})
 }
 
 
-def of_task(task: str) -> Defaults:
-    """CURL's code and the CCLF paper have tables of contrastive coefficients that disagree; a
-    method names the one it uses."""
+def task_defaults(task: str) -> Defaults:
+    """Both contrastive coefficients of a game; a method selects one (`contrastive_list`)."""
     if task == "toy/catch":
         return Defaults(settings=_CATCH)
     if task.startswith("gym/"):

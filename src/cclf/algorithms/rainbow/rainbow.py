@@ -1,9 +1,8 @@
-"""Rainbow for ONE run, learning from an appraisal: the loss of one update, from pixels to one
-number, in the order of the sheet.
+"""The loss of one update of one Rainbow run, from frames to one number, in the order of computation.
 
-The update never asks which method is running: Rainbow, CURL, DrQ and CCLF differ in what the
-appraisal holds. It is a module that draws nothing and moves nothing, so that
-`cclf.algorithms.rainbow.batched` can map it over the parameters of many runs.
+The loss does not depend on the name of the method: Rainbow, CURL, DrQ and CCLF differ in the
+settings and in what the appraisal contains. `RainbowLoss` samples no random numbers and updates no
+weights, so that `torch.func.vmap` can map it over many runs (`batched.py`).
 """
 
 import copy
@@ -15,57 +14,32 @@ from torch.nn import functional as F
 
 from cclf.algorithms.rainbow import equations
 from cclf.algorithms.rainbow.config import RainbowConfig
-from cclf.algorithms.rainbow.networks import DuelingHead, GameEncoder, HeadNoise, Projection
+from cclf.algorithms.rainbow.networks import (
+    DuelingHead,
+    GameEncoder,
+    HeadNoise,
+    Projection,
+    RainbowNet,
+)
 from cclf.config import Config
 from cclf.data import augmentations
 from cclf.data.augmentations import PixelViews, Views
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.gather_packed import gather_packed
+from cclf.training.seeding import seeded_weights
 from cclf.types import GameBatch, Metrics
 
 
 class RainbowNoise(NamedTuple):
-    """Every random number of one update of one run. K views are drawn."""
+    """All random numbers of one update of one run; K views are augmented."""
 
-    online: HeadNoise  # the noise with which the agent has just acted
+    online: HeadNoise  # also the noise of the last action
     target: HeadNoise
-    shifts: Tensor  # (K, B, 2, 1 or 2) uniform  of both axes
+    shifts: Tensor  # (K, B, 2, 1 or 2) uniform  for both axes
     next_shifts: Tensor
     intensity: Tensor  # (K, B) standard normal
     next_intensity: Tensor
-    order: Tensor  # (B,)  a permutation, where the framework needs one
-
-
-class RainbowNet(nn.Module):
-    """Pixels to logits of the return of each action, or to its Q value where there is one atom; and
-    to what beliefs compare."""
-
-    def __init__(
-        self,
-        projection: Projection | None,
-        encoder: GameEncoder,
-        head: DuelingHead,
-        support: Tensor,
-    ):
-        super().__init__()
-        # In this order: the momentum network is a copy of the first two, the target network of the
-        # last two.
-        self.projection, self.encoder, self.head = projection, encoder, head
-        self.support: Tensor
-        # (N,)  the atoms; one zero for plain Q values
-        self.register_buffer("support", support, persistent=False)
-
-    def forward(self, images: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
-        """Q(s, a) (n, A) of stacks of frames (n, F, H, W)."""
-        return self.q_values(self.head(self.encoder(images), noise, valid))
-
-    def q_values(self, outputs: Tensor) -> Tensor:
-        """From logits (n, A, N) to (n, A): the mean of each distribution."""
-        return (
-            (outputs.softmax(2) * self.support).sum(2)
-            if self.support.shape[0] > 1
-            else outputs[..., 0]
-        )
+    permutation: Tensor  # (B,)  if the framework needs one
 
 
 class LossOutput(NamedTuple):
@@ -80,48 +54,27 @@ class TdLosses(NamedTuple):
     target: Tensor  # (B, N)
 
 
-class RainbowLoss(nn.Module):
-    """Networks of one run, and the loss that its next update descends."""
+METRICS = """
+    q_loss q_mean target_mean contrastive_loss reward_mean n_step_return_mean ended_share
+    importance_weight_mean bonus_mean bonus_max reward_running_max bonus_running_max
+    curiosity_mean curiosity_std next_curiosity_mean second_view_weight priority_mean
+    chosen_view_1 chosen_view_2 chosen_view_3 chosen_view_4
+"""
 
-    metric_names: tuple[str, ...] = (
-        *(
-            "q_loss",
-            "q_mean",
-            "target_mean",
-            "contrastive_loss",
-            "reward_mean",
-            "n_step_return_mean",
-            "ended_share",
-        ),
-        *(
-            "importance_weight_mean",
-            "bonus_mean",
-            "bonus_max",
-            "reward_running_max",
-            "bonus_running_max",
-        ),
-        *(
-            "curiosity_mean",
-            "curiosity_std",
-            "next_curiosity_mean",
-            "second_view_weight",
-            "priority_mean",
-        ),
-        *("chosen_view_1", "chosen_view_2", "chosen_view_3", "chosen_view_4"),
-    )
+
+class RainbowLoss(nn.Module):
+    """The networks of one run, and the loss of its next update."""
+
+    metric_names: tuple[str, ...] = tuple(METRICS.split())
 
     def __init__(self, config: Config, num_actions: int):
         super().__init__()
         settings: RainbowConfig = config.algorithm
-        self.settings, self.method, self.frame_pixels = (
-            settings,
-            config.method,
-            config.env.frame_pixels,
-        )
+        env = config.env
+        self.settings, self.method = settings, config.method
+        self.frame_pixels = env.frame_pixels
         self.framework = Framework(settings.contrastive_dim, config.method, settings.logit_scale)
-        encoder = GameEncoder(
-            config.env.frame_stack, config.env.frame_pixels, settings.convolutions
-        )
+        encoder = GameEncoder(env.frame_stack, env.frame_pixels, settings.convolutions)
         projection = None
         if config.method.contrastive:
             projection = Projection(
@@ -143,47 +96,50 @@ class RainbowLoss(nn.Module):
         )
         self.online = RainbowNet(projection, encoder, head, support)
         self.target_encoder, self.target_head = copy.deepcopy(encoder), copy.deepcopy(head)
-        self.momentum_projection, self.momentum_encoder = (
-            copy.deepcopy(projection),
-            copy.deepcopy(encoder),
-        )
-        self.contrastive_coefficient: Tensor  # games of one stack differ in it
+        self.momentum_projection = copy.deepcopy(projection)
+        self.momentum_encoder = copy.deepcopy(encoder)
+        self.contrastive_coefficient: Tensor  # a buffer, because it depends on the game
         coefficient = torch.tensor(settings.contrastive_coefficient)
         self.register_buffer("contrastive_coefficient", coefficient, persistent=False)
         self.n_step_discount = settings.discount**settings.n_steps
 
     def forward(
-        self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor, valid: Tensor
+        self,
+        batch: GameBatch,
+        noise: RainbowNoise,
+        env_steps: Tensor,
+        beta: Tensor,
+        action_mask: Tensor,
     ) -> LossOutput:
-        """`beta` is the exponent of the importance weights, `valid` (A,) marks the actions of the
-        game.
+        """`beta` is the exponent of the importance weights; `action_mask` (A,) is 1 for the actions
+        of the game.
 
-        No pair of weights and image is encoded twice: the features of the anchor serve belief, Q
-        loss and contrastive loss.
+        Each view is encoded once per network: the features of the anchor serve the belief, the Q
+        loss and the contrastive loss.
         """
         views = self.views(batch.observation, noise.shifts, noise.intensity)
         next_views = self.views(batch.next_observation, noise.next_shifts, noise.next_intensity)
         original = self.settings.q_observations == "original"
-        if original:  # beliefs and their loss keep the augmented views of o_t
+        if original:  # beliefs and the contrastive loss keep the augmented views of o_t
             next_views = Views(batch.next_observation[None])
         # (B, D), with gradient
-        first = self.online.encoder(batch.observation if original else views.inputs[0])
+        features = self.online.encoder(batch.observation if original else views.inputs[0])
         with torch.no_grad():
-            next_first = self.online.encoder(next_views.inputs[0])
-        query = first
+            next_features = self.online.encoder(next_views.inputs[0])
+        query = features
         if self.method.contrastive:
-            query = self._project(self.online.encoder(views.inputs[0]) if original else first)
+            query = self._project(self.online.encoder(views.inputs[0]) if original else features)
         if self.framework.needs_curiosity:
             views, next_views = (
                 views._replace(query=query.detach()),
-                next_views._replace(query=self._project(next_first)),
+                next_views._replace(query=self._project(next_features)),
             )
         appraisal = self.framework.appraise(
-            views, next_views, batch.reward, env_steps, self.query, self.key, noise.order
+            views, next_views, batch.reward, env_steps, self.query, self.key, noise.permutation
         )
-        learned = self._original(appraisal, batch) if original else appraisal
+        loss_appraisal = self._without_augmentation(appraisal, batch) if original else appraisal
 
-        td = self.td_losses(learned, batch, noise, valid, first, next_first)
+        td = self.td_losses(loss_appraisal, batch, noise, action_mask, features, next_features)
         losses = td.losses
         weights = torch.ones_like(losses)
         if self.settings.importance_sampling:
@@ -195,59 +151,54 @@ class RainbowLoss(nn.Module):
             key = self.key(appraisal.key_view) if appraisal.key is None else appraisal.key
             contrastive = self.framework.contrastive_loss(query, key, appraisal.curiosity)
             metrics["contrastive_loss"] = contrastive.detach()
-            share = self.contrastive_coefficient * contrastive
+            contrastive = self.contrastive_coefficient * contrastive
             if self.settings.contrastive_joins_td:
-                losses, share = losses + share, share * weights.mean()
-            loss = loss + share
+                losses, contrastive = losses + contrastive, contrastive * weights.mean()
+            loss = loss + contrastive
         priority = self._priority(batch, appraisal, losses.detach())
         metrics["priority_mean"] = priority.mean()
         return LossOutput(loss, priority, metrics)
 
     def td_losses(
         self,
-        learned: Appraisal[Tensor],
+        appraisal: Appraisal[Tensor],
         batch: GameBatch,
         noise: RainbowNoise,
-        valid: Tensor,
-        first: Tensor,
-        next_first: Tensor,
+        action_mask: Tensor,
+        features: Tensor,
+        next_features: Tensor,
     ) -> TdLosses:
-        """Of each transition, over the learned views, of which the first is encoded already."""
+        """The TD loss of each transition over all views; `features` and `next_features` are those
+        of the first views."""
         with torch.no_grad():
-            target = self._target(learned, batch, noise, valid, next_first)
-        outputs = self._outputs(first, learned.views, noise.online, valid)
-        losses = (learned.weights * self._view_losses(outputs, batch.action, target)).sum(0)
+            target = self._target(appraisal, batch, noise, action_mask, next_features)
+        outputs = self._outputs(features, appraisal.views, noise.online, action_mask)
+        losses = (appraisal.weights * self._view_losses(outputs, batch.action, target)).sum(0)
         return TdLosses(losses, outputs, target)
 
     def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> PixelViews:
-        """K views (K, B, F, h, w) of stacks (B, F, H, W), as far as the encoder sees them; words
-        (K, B, h, w) where it reads those."""
+        """K views (K, B, F, h, w) of stacks (B, F, H, W), cut to the pixels that the encoder can
+        see; packed (K, B, h, w) if the encoder reads packed frames."""
         if self.method.augmentation == "none":
-            shown = self.online.encoder.visible_pixels
-            return Views(images[None, :, :, :shown, :shown])
-        words = self.online.encoder.accepts_packed(images) and not self.settings.intensity_scale
-        take = gather_packed if words else augmentations.gather_pixels
-        views = take(images, *self.places(shifts))
-        if self.settings.intensity_scale:
-            views = (
-                views
-                * (1.0 + self.settings.intensity_scale * intensity.clamp(-2.0, 2.0))[
-                    ..., None, None, None
-                ]
-            )
+            pixels = self.online.encoder.visible_pixels
+            return Views(images[None, :, :, :pixels, :pixels])
+        scale = self.settings.intensity_scale
+        packed = self.online.encoder.accepts_packed(images) and not scale
+        gather = gather_packed if packed else augmentations.gather_pixels
+        views = gather(images, *self.pixel_indices(shifts))
+        if scale:
+            views = views * (1.0 + scale * intensity.clamp(-2.0, 2.0))[..., None, None, None]
         return Views(views)
 
-    def places(self, shifts: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows (K, B, h) and columns (K, B, w) of the frame that each view shows."""
-        pixels = (
+    def pixel_indices(self, shifts: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows (K, B, h) and columns (K, B, w) of the frame that each view consists of."""
+        indices = (
             augmentations.crop_pad_crop_pixels
             if self.method.augmentation == "crop-pad-crop"
             else augmentations.shift_pixels
         )
-        shown = self.online.encoder.visible_pixels
-        return pixels(shifts[:, :, 0], self.frame_pixels, shown), pixels(
-            shifts[:, :, 1], self.frame_pixels, shown
-        )
+        size = self.frame_pixels, self.online.encoder.visible_pixels
+        return indices(shifts[:, :, 0], *size), indices(shifts[:, :, 1], *size)
 
     def _project(self, features: Tensor) -> Tensor:
         assert self.online.projection is not None, "curiosity needs the contrastive head"
@@ -263,9 +214,10 @@ class RainbowLoss(nn.Module):
         z: Tensor = self.momentum_projection(self.momentum_encoder(images))
         return z
 
-    def _original(self, appraisal: Appraisal[Tensor], batch: GameBatch) -> Appraisal[Tensor]:
-        """Learn Q from the frames as they are: one view of weight 1. Beliefs and their loss keep
-        the augmented ones."""
+    def _without_augmentation(
+        self, appraisal: Appraisal[Tensor], batch: GameBatch
+    ) -> Appraisal[Tensor]:
+        """The appraisal for a Q loss on the frames themselves: one view of weight 1."""
         one = torch.ones_like(appraisal.weights[:1])
         return appraisal._replace(
             views=batch.observation[None],
@@ -274,84 +226,76 @@ class RainbowLoss(nn.Module):
             next_weights=one,
         )
 
-    def _outputs(self, first: Tensor, views: Tensor, noise: HeadNoise, valid: Tensor) -> Tensor:
-        """What the online network says of views (V, B, ...), of which the first is encoded already:
-        (V, B, A, N)."""
-        features = (
-            torch.cat([first, self.online.encoder(views[1:].flatten(0, 1))])
-            if len(views) > 1
-            else first
-        )
-        outputs: Tensor = self.online.head(features, noise, valid)
+    def _outputs(
+        self, features: Tensor, views: Tensor, noise: HeadNoise, action_mask: Tensor
+    ) -> Tensor:
+        """Outputs (V, B, A, N) of the online network for views (V, B, ...), of which the first is
+        already encoded."""
+        if len(views) > 1:
+            features = torch.cat([features, self.online.encoder(views[1:].flatten(0, 1))])
+        outputs: Tensor = self.online.head(features, noise, action_mask)
         return outputs.view(*views.shape[:2], *outputs.shape[1:])
 
     def _target(
         self,
-        learned: Appraisal[Tensor],
+        appraisal: Appraisal[Tensor],
         batch: GameBatch,
         noise: RainbowNoise,
-        valid: Tensor,
-        next_first: Tensor,
+        action_mask: Tensor,
+        next_features: Tensor,
     ) -> Tensor:
-        """What the return of each sample should be: a distribution (B, N), or its mean (B, 1) where
-        Q is plain.
+        """The target of each return: a distribution (B, N), or its mean (B, 1) for plain Q values.
 
-        Double Q: the online network chooses the action on each next view, the target network says
-        what it is worth. Views are mixed before the projection; since that is linear and the same
-        for all of them, mixing after it is no different.
+        Double Q: the online network selects the action of each next view, and the target network
+        evaluates it. Views are mixed before the projection; the projection is linear and the same
+        for all views, so mixing after it would give the same result.
         """
+        next_views = appraisal.next_views
         outputs: Tensor = self.target_head(
-            self.target_encoder(learned.next_views.flatten(0, 1)), noise.target, valid
+            self.target_encoder(next_views.flatten(0, 1)), noise.target, action_mask
         )
-        chooser = outputs  # (V B, A, N)
+        selecting = outputs  # (V B, A, N)
         if self.settings.double_q:
-            chooser = self._outputs(next_first, learned.next_views, noise.online, valid).flatten(
+            selecting = self._outputs(next_features, next_views, noise.online, action_mask).flatten(
                 0, 1
             )
-        action = equations.best_action(self.online.q_values(chooser), valid)
-        outputs = _gather_action(outputs, action).view(*learned.next_weights.shape, -1)
-        mixed = learned.next_weights[..., None]
+        action = equations.best_action(self.online.q_values(selecting), action_mask)
+        outputs = gather_action(outputs, action).view(*appraisal.next_weights.shape, -1)
+        weights = appraisal.next_weights[..., None]
         bootstrap = self.n_step_discount * batch.continuation[:, None]
-        base = (batch.n_step_return + learned.bonus)[:, None]
+        base = (batch.n_step_return + appraisal.bonus)[:, None]
         support = self.online.support
         if support.shape[0] == 1:
-            return base + bootstrap * (mixed * outputs).sum(0)
-        probabilities = (mixed * outputs.softmax(2)).sum(0)
+            return base + bootstrap * (weights * outputs).sum(0)
+        probabilities = (weights * outputs.softmax(2)).sum(0)
         return equations.project_categorical(probabilities, base + bootstrap * support, support)
 
     def _view_losses(self, outputs: Tensor, action: Tensor, target: Tensor) -> Tensor:
-        """(V, B): cross-entropy of C51, Huber loss of a plain Q value."""
+        """(V, B): the cross-entropy of C51, or the Huber loss of plain Q values."""
         views, batch = outputs.shape[:2]
-        taken = _gather_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
+        taken = gather_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
         if target.shape[1] == 1:
             return F.huber_loss(taken, target.expand_as(taken), reduction="none").squeeze(2)
         return equations.cross_entropy(target, taken.log_softmax(2))
 
     def _priority(self, batch: GameBatch, appraisal: Appraisal[Tensor], losses: Tensor) -> Tensor:
-        curious = self.framework.priority(batch.priority, appraisal)
-        if curious is not None:
-            return curious
-        return (
-            losses**self.settings.priority_exponent
-            if self.settings.base_replay == "td-error"
-            else torch.ones_like(losses)
-        )
+        by_curiosity = self.framework.priority(batch.priority, appraisal)
+        if by_curiosity is not None:
+            return by_curiosity
+        if self.settings.base_replay == "td-error":
+            return losses**self.settings.priority_exponent
+        return torch.ones_like(losses)
 
     def _metrics(
-        self,
-        appraisal: Appraisal[Tensor],
-        batch: GameBatch,
-        weights: Tensor,
-        td: TdLosses,
+        self, appraisal: Appraisal[Tensor], batch: GameBatch, weights: Tensor, td: TdLosses
     ) -> Metrics:
         losses, outputs, target = td
         support = self.online.support
         target_value = (target * support).sum(1) if support.shape[0] > 1 else target[:, 0]
+        q = self.online.q_values(outputs[0].detach())[..., None]
         metrics = {
             "q_loss": losses.detach().mean(),
-            "q_mean": _gather_action(
-                self.online.q_values(outputs[0].detach())[..., None], batch.action
-            ).mean(),
+            "q_mean": gather_action(q, batch.action).mean(),
             "target_mean": target_value.mean(),
             "reward_mean": batch.reward.mean(),
             "n_step_return_mean": batch.n_step_return.mean(),
@@ -361,6 +305,26 @@ class RainbowLoss(nn.Module):
         return metrics | self.framework.metrics(appraisal, self.method.num_augmented_views)
 
 
-def _gather_action(outputs: Tensor, action: Tensor) -> Tensor:
-    """The row of each sample's action: (n, A, N) and (n,) to (n, N)."""
+class RunParameters(NamedTuple):
+    """All parameters of a run, by their names in checkpoints and in exported agents."""
+
+    module: RainbowLoss
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self.module.named_parameters()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, parameter in self.module.named_parameters():
+            parameter.copy_(state[name])
+
+
+def make_rainbow(config: Config, num_actions: int) -> RainbowLoss:
+    """The networks of a run with the initial weights of its seed."""
+    with seeded_weights(config.seed):
+        return RainbowLoss(config, num_actions)
+
+
+def gather_action(outputs: Tensor, action: Tensor) -> Tensor:
+    """The outputs (n, N) of each sample's action, from (n, A, N) and (n,)."""
     return outputs.gather(1, action[:, None, None].expand(-1, 1, outputs.shape[2])).squeeze(1)

@@ -1,30 +1,29 @@
-"""Replay of n-step transitions for S runs at once. Every frame is stored once; stacks and returns
-are put together by index.
+"""Replay of n-step transitions for S runs. Each frame is stored once; frame stacks and returns are
+assembled by index when a batch is sampled.
 
-A slot is one agent step: the newest frame it acted on, the action, the reward, whether the episode
-ended there, and its age, the steps since the episode began. Two slots belong to one episode exactly
-where their ages differ as much as their places do: that single rule gives all borders. What lies
-beyond one is blank: a frame of zeros, a reward of zero. Losing a life ends an episode.
+A slot of the ring buffer is one agent step: the newest frame of the observation, the action, the
+reward, whether the episode ended there, and its age (the steps since the episode began). Two slots
+belong to the same episode if and only if the difference of their ages equals the difference of
+their indices. Frames and rewards beyond an episode's first or last step are zero. A lost life ends an
+episode.
 
-All runs write in step, so the ring's position is one number. It reaches the GPU as a tensor:
-sampling can live in a CUDA graph.
+All runs write at the same step, so the position in the ring buffer is one number. The GPU has it as a
+tensor, so that sampling can be part of a CUDA graph.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cclf.algorithms.rainbow import equations
 from cclf.storage.safe_loading import check_data, check_lengths
-from cclf.types import GameBatch
+from cclf.types import GameBatch, StateDict
 
-BLOCK_SIZE = 256  # whose priorities are summed up first
+BLOCK_SIZE = 256  # slots whose priorities are summed first
 
 
 class NStepReplay:
-    """Draws one transition from each of B equal parts of the priorities' sum; new ones enter with
-    the largest priority so far."""
+    """Prioritized replay: the sum of the priorities is divided into B equal intervals, and one
+    transition is sampled from each. A new transition has the largest priority so far."""
 
     def __init__(
         self,
@@ -38,50 +37,45 @@ class NStepReplay:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ):
-        self.frame_stack, self.n_steps, self.n_step_bug, self.device = (
-            frame_stack,
-            n_steps,
-            n_step_bug,
-            device,
-        )
+        self.frame_stack, self.n_steps = frame_stack, n_steps
+        self.n_step_bug, self.device = n_step_bug, device
         self.slots = self.slots_needed(capacity_transitions, frame_stack)
         shape = (runs, self.slots)
         self.frames = torch.zeros(*shape, *frame_shape, dtype=torch.uint8, device=device)
-        # the same memory, to copy faster
+        # The same memory as wider integers, which copies faster.
         self._words = self.frames.flatten(2).view(_widest_dtype(frame_shape[0] * frame_shape[1]))
         self.actions = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rewards = torch.zeros(shape, dtype=dtype, device=device)
         self.ended = torch.zeros(shape, dtype=torch.bool, device=device)
         self.ages = torch.zeros(shape, dtype=torch.int64, device=device)
-        # float64: in float32 a sum near 1e5 has steps of 0.008, so single priorities would be off
-        # by up to a percent.
-        self.priorities = torch.zeros(
-            runs, _whole_blocks(self.slots), dtype=torch.float64, device=device
-        )
+        # float64: a float32 sum near 1e5 is rounded to multiples of 0.008, an error of up to one
+        # percent of a priority.
+        padded = _whole_blocks(self.slots)
+        self.priorities = torch.zeros(runs, padded, dtype=torch.float64, device=device)
         self.max_priority = torch.ones(runs, dtype=torch.float64, device=device)
-        self.written = 0  # steps ever stored; beyond `slots` the ring has wrapped
+        self.written = 0  # steps ever stored; the buffer has wrapped if it exceeds `slots`
         self._written = torch.zeros((), dtype=torch.int64, device=device)
-        self._slot = torch.arange(_whole_blocks(self.slots), device=device)
+        self._slot = torch.arange(padded, device=device)
         self._run = torch.arange(runs, device=device)[:, None, None]
-        self._discounts = (
-            discount ** torch.arange(n_steps, dtype=torch.float64, device=device)
-        ).to(dtype)
+        powers = torch.arange(n_steps, dtype=torch.float64, device=device)
+        self._discounts = (discount**powers).to(dtype)
 
     @staticmethod
     def slots_needed(capacity_transitions: int, frame_stack: int) -> int:
-        """A stack's width more than can be drawn: the oldest slots lose their history to the
-        newest."""
+        """More slots than can be sampled, because the newest steps overwrite the history of the
+        oldest."""
         return capacity_transitions + frame_stack
 
     @staticmethod
     def bytes_needed(
         capacity_transitions: int, frame_shape: tuple[int, ...], frame_stack: int
     ) -> int:
+        """Bytes for one run."""
         slots = NStepReplay.slots_needed(capacity_transitions, frame_stack)
         return slots * (frame_shape[0] * frame_shape[1] + 8 + 4 + 1 + 8) + 8 * _whole_blocks(slots)
 
     def add(self, frame: Tensor, action: Tensor, age: Tensor) -> None:
-        """One agent step of each run: the frame (S, H, W) it saw, its action (S,) and age (S,)."""
+        """Store one agent step of each run: the newest frame (S, H, W), action (S,) and age (S,)."""
         head = self.written % self.slots
         self.frames[:, head] = frame
         self.actions[:, head] = action
@@ -89,9 +83,9 @@ class NStepReplay:
         self.priorities[:, head] = self.max_priority
         self.set_written(self.written + 1)
 
-    def add_outcome(self, reward: Tensor, ended: Tensor) -> None:
-        """What came of the newest step, (S,) each. Without the bug no transition that can be drawn
-        looks at it yet."""
+    def add_reward(self, reward: Tensor, ended: Tensor) -> None:
+        """Store the result of the newest step, (S,) each. Without the bug no transition that can be
+        sampled reads it yet."""
         head = (self.written - 1) % self.slots
         self.rewards[:, head] = reward
         self.ended[:, head] = ended
@@ -100,30 +94,29 @@ class NStepReplay:
         self.written = written
         self._written.fill_(written)
 
-    def drawable(self) -> Tensor:
-        """Priorities (S, whole blocks), zero for slots whose n steps are not known yet or whose
+    def sampling_weights(self) -> Tensor:
+        """Priorities (S, whole blocks), zero for slots whose n steps are not complete or whose frame
         stack is being overwritten."""
-        steps_later = (self._written - 1 - self._slot) % self.slots  # newer slots
-        kept = (steps_later >= self.n_steps) & (steps_later < self.slots - self.frame_stack)
-        return self.priorities * kept
+        newer = (self._written - 1 - self._slot) % self.slots  # slots written since
+        complete = (newer >= self.n_steps) & (newer < self.slots - self.frame_stack)
+        return self.priorities * complete
 
     def sample(self, uniform: Tensor) -> GameBatch:
-        """Uniform numbers (S, B) in (0, 1) choose B transitions of each run, one from each B-th of
-        the priorities' sum.
+        """B transitions of each run from uniform numbers (S, B) in (0, 1).
 
-        First a block of slots by the blocks' sums, then a slot in it: a running sum over all slots
-        is slow on a GPU. The original draws again what may not be drawn; leaving its priority out
-        of the sum needs no loop.
+        A cumulative sum over all slots is slow on a GPU, so a block of slots is sampled by the sums
+        of the blocks, and then a slot within it. The original samples again what cannot be sampled
+        yet; a weight of zero needs no loop.
         """
         runs, batch = uniform.shape
-        blocks = self.drawable().view(runs, -1, BLOCK_SIZE)
+        blocks = self.sampling_weights().view(runs, -1, BLOCK_SIZE)
         sums = blocks.sum(2)
         ends = sums.cumsum(1)
         draws = (torch.arange(batch, device=self.device) + uniform) / batch * ends[:, -1:]
         block = _bucket_index(ends, draws)
-        into = (draws - (ends - sums).gather(1, block))[..., None]
+        rest = (draws - (ends - sums).gather(1, block))[..., None]
         within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SIZE)).cumsum(2)
-        slot = block * BLOCK_SIZE + _bucket_index(within, into).squeeze(2)
+        slot = block * BLOCK_SIZE + _bucket_index(within, rest).squeeze(2)
         return self.gather(slot.clamp_max(self.slots - 1))
 
     def gather(self, slot: Tensor) -> GameBatch:
@@ -147,75 +140,85 @@ class NStepReplay:
             slot=slot,
         )
 
-    def _stack(self, slot: Tensor, shown: Tensor) -> Tensor:
-        """Frames (S, B, F, H, W) in `slot` (S, B, F), blank where not `shown`."""
-        words = self._words[self._run, slot] * shown[..., None]
+    def _stack(self, slot: Tensor, valid: Tensor) -> Tensor:
+        """Frames (S, B, F, H, W) in `slot` (S, B, F), zero where not `valid`."""
+        words = self._words[self._run, slot] * valid[..., None]
         return words.view(torch.uint8).view(*slot.shape, *self.frames.shape[2:])
 
     def set_priorities(self, slot: Tensor, priority: Tensor) -> None:
-        """Of `slot` (S, B). Where a transition stands in the batch more than once its last place
-        wins."""
-        places = torch.arange(slot.shape[1], device=self.device)
-        last = ((slot[:, :, None] == slot[:, None, :]) * places).amax(2, keepdim=True)
-        # Not gathered by `last`: compiled for a GPU that asks of threads beyond the last one, too,
-        # whether their index is valid.
-        newest = torch.where(last == places, priority[:, None], 0.0).sum(2)
+        """Set the priorities of `slot` (S, B). If a slot occurs more than once, its last value
+        counts."""
+        positions = torch.arange(slot.shape[1], device=self.device)
+        last = ((slot[:, :, None] == slot[:, None, :]) * positions).amax(2, keepdim=True)
+        # Not a gather by `last`: compiled for a GPU, its bounds check would also apply to threads
+        # beyond the last element.
+        newest = torch.where(last == positions, priority[:, None], 0.0).sum(2)
         self.priorities.scatter_(1, slot, newest.double())
         self.max_priority.copy_(torch.maximum(self.max_priority, priority.double().amax(1)))
 
     def priority_entropy_share(self, run: int) -> float:
-        """Entropy of the drawing distribution over its largest value: 1 is uniform replay, 0 a
-        single transition."""
-        p = self.drawable()[run]
-        count = int((p > 0.0).sum())
-        return (
-            1.0
-            if count < 2
-            else float(torch.special.entr(p / p.sum()).sum() / torch.tensor(float(count)).log())
-        )
+        """Entropy of the sampling distribution relative to its maximum: 1 for uniform replay, 0 if
+        only one transition is ever sampled."""
+        weights = self.sampling_weights()[run]
+        count = int((weights > 0.0).sum())
+        if count < 2:
+            return 1.0
+        entropy = torch.special.entr(weights / weights.sum()).sum()
+        return float(entropy / torch.tensor(float(count)).log())
 
-    _TENSORS = ("frames", "actions", "rewards", "ended", "ages", "priorities")
+    def _tensors(self) -> dict[str, Tensor]:
+        """The tensors of a checkpoint with one entry per slot, (S, slots, ...)."""
+        return {
+            "frames": self.frames,
+            "actions": self.actions,
+            "rewards": self.rewards,
+            "ended": self.ended,
+            "ages": self.ages,
+            "priorities": self.priorities,
+        }
 
-    def run_state(self, run: int) -> dict[str, Any]:
-        """One run's part, only the slots that were ever written: a young replay costs little to
-        save."""
+    def run_state(self, run: int) -> StateDict:
+        """The state of one run: only the slots that have been written."""
         written = min(self.written, self.slots)
-        state: dict[str, Any] = {name: getattr(self, name)[run, :written] for name in self._TENSORS}
+        state: StateDict = {name: each[run, :written] for name, each in self._tensors().items()}
         return state | {"max_priority": self.max_priority[run], "written": self.written}
 
-    def load_run_state(self, run: int, state: dict[str, Any]) -> None:
-        """Also takes the state of a smaller replay: a run may go on with a larger budget."""
+    def load_run_state(self, run: int, state: StateDict) -> None:
+        """Load the state of one run. It may come from a smaller replay, because a run can be resumed
+        with a larger budget."""
         saved_slots, written = len(state["frames"]), int(state["written"])
         if saved_slots > self.slots:
             raise ValueError(
                 f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least "
                 "as large"
             )
-        check_lengths(state, self._TENSORS, saved_slots, "replay")
+        tensors = self._tensors()
+        check_lengths(state, tensors, saved_slots, "replay")
         check_data(
             written >= saved_slots,
             f"replay: written {written} is less than its {saved_slots} slots",
         )
         weights = torch.cat([state["priorities"].flatten(), state["max_priority"].flatten()])
         check_data(
-            (weights >= 0.0).all() and weights.isfinite().all(), "replay: priorities are no weights"
+            (weights >= 0.0).all() and weights.isfinite().all(),
+            "replay: priorities are negative or not finite",
         )
-        cut = 0
-        # a wrapped ring is cut open behind its newest slot to fit a larger one
+        oldest = 0
+        # A wrapped ring buffer is rotated, oldest slot first, to fit into a larger one.
         if saved_slots < min(self.slots, written):
-            cut, written = written % saved_slots, saved_slots
-        for name in self._TENSORS:
-            getattr(self, name)[run, :saved_slots] = state[name].roll(-cut, 0).to(self.device)
+            oldest, written = written % saved_slots, saved_slots
+        for name, each in tensors.items():
+            each[run, :saved_slots] = state[name].roll(-oldest, 0).to(self.device)
         self.max_priority[run] = state["max_priority"].to(self.device)
         self.set_written(written)
 
 
-def _widest_dtype(pixels: int) -> torch.dtype:
-    """The widest integer of which a frame of so many bytes is made."""
+def _widest_dtype(num_bytes: int) -> torch.dtype:
+    """The widest integer type whose size divides `num_bytes`."""
     return next(
         dtype
         for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
-        if pixels % dtype.itemsize == 0
+        if num_bytes % dtype.itemsize == 0
     )
 
 
@@ -224,8 +227,8 @@ def _whole_blocks(slots: int) -> int:
 
 
 def _bucket_index(ends: Tensor, draws: Tensor) -> Tensor:
-    """Of each draw (..., B) the part it falls into, whose ends are (..., n); never past the last,
-    where rounding might lead.
+    """The interval of each draw (..., B), by the ends (..., n) of the intervals. Rounding cannot lead
+    beyond the last one.
 
     >>> _bucket_index(torch.tensor([[1.0, 3.0, 3.0, 4.0]]), torch.tensor([[0.5, 1.0, 3.0, 4.0]]))
     tensor([[0, 1, 3, 3]])

@@ -1,4 +1,4 @@
-"""When a run of Rainbow learns, explores, and copies its target."""
+"""When a run of Rainbow learns, explores and updates its target network."""
 
 from typing import NamedTuple
 
@@ -6,44 +6,38 @@ from cclf.algorithms.rainbow.config import RainbowConfig
 
 
 class TrainingSchedule(NamedTuple):
-    """When to do what, in agent steps; step 1 is the first."""
+    """What happens at each agent step; the first is step 1."""
 
-    learn_start: int
-    uniform_warmup: bool
-    updates_per_step: int
-    target_every: int
-    beta: float
-    beta_steps: int
-    epsilon: float
-    epsilon_steps: int
-
-    @staticmethod
-    def of(settings: RainbowConfig) -> "TrainingSchedule":
-        return TrainingSchedule(
-            learn_start=settings.learn_start_agent_steps,
-            uniform_warmup=settings.warmup_policy == "uniform",
-            updates_per_step=settings.updates_per_agent_step,
-            target_every=settings.target_every_agent_steps,
-            beta=settings.importance_beta,
-            beta_steps=settings.importance_beta_agent_steps,
-            epsilon=settings.epsilon_train,
-            epsilon_steps=settings.epsilon_decay_agent_steps,
-        )
+    settings: RainbowConfig
 
     def updates_at(self, step: int) -> int:
-        return self.updates_per_step if step >= self.learn_start else 0
+        """The number of updates."""
+        learns = step >= self.settings.learn_start_agent_steps
+        return self.settings.updates_per_agent_step if learns else 0
+
+    def update_index(self, step: int, update: int = 0) -> int:
+        """The index of an update, which determines its random numbers. The agent acts with the noise
+        of the first update of the step."""
+        return step * self.settings.updates_per_agent_step + update
 
     def updates_target_at(self, step: int) -> bool:
-        return step >= self.learn_start and step % self.target_every == 0
+        learns = step >= self.settings.learn_start_agent_steps
+        return learns and step % self.settings.target_every_agent_steps == 0
 
     def beta_at(self, step: int) -> float:
-        """Exponent of the importance weights: rises to 1, a first step before the first update."""
-        risen = (step - self.learn_start + 1) / self.beta_steps
-        return min(1.0, self.beta + (1.0 - self.beta) * risen)
+        """The exponent of the importance weights, which increases to 1. The first update is already
+        one step above the initial value."""
+        steps = step - self.settings.learn_start_agent_steps + 1
+        done = steps / self.settings.importance_beta_agent_steps
+        beta = self.settings.importance_beta
+        return min(1.0, beta + (1.0 - beta) * done)
 
     def epsilon_at(self, step: int) -> float:
-        if self.uniform_warmup and step < self.learn_start:
+        """The probability of a random action."""
+        settings = self.settings
+        if settings.warmup_policy == "uniform" and step < settings.learn_start_agent_steps:
             return 1.0
-        steps_left = self.learn_start + self.epsilon_steps - step
-        left = steps_left / self.epsilon_steps if self.epsilon_steps else 0.0
-        return self.epsilon + (1.0 - self.epsilon) * min(1.0, max(0.0, left))
+        decay = settings.epsilon_decay_agent_steps
+        steps_left = settings.learn_start_agent_steps + decay - step
+        left = min(1.0, max(0.0, steps_left / decay)) if decay else 0.0
+        return settings.epsilon_train + (1.0 - settings.epsilon_train) * left

@@ -1,5 +1,5 @@
-"""Stacked runs under the loop: each ends as if it were alone, whatever was saved of its neighbours
-when the process died."""
+"""Batched runs in the training loop, resumed from different checkpoints; and games in worker
+processes."""
 
 import os
 import shutil
@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-import rainbow_inputs
 from cclf.errors import WorkerError
 from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
 from cclf.training.loop import ActiveRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
-from rainbow_inputs import CPU, game_stack, tiny
+from rainbow_inputs import CPU, batched_learner, tiny
 from tiny_runs import differing, make_learners, make_training, rows, tables
 
 CONFIGS = [tiny("cclf", seed=seed) for seed in (1, 2)]
@@ -68,9 +67,8 @@ def evaluated(folder, env_steps):
     )
 
 
-def test_a_stop_between_two_evaluations_of_a_stack_changes_nothing(tmp_path, straight):
-    """The first run has made its evaluation of step 12, the second has it before itself: its
-    weights must wait for it."""
+def test_stop_between_two_evaluations_of_a_batch_is_bitwise_equal(tmp_path, straight):
+    """The first run has made its evaluation of step 12, the second has not."""
     folders = [tmp_path / "1", tmp_path / "2"]
     run_both(folders, lambda: evaluated(folders[0], 12))
     assert not evaluated(folders[1], 12)
@@ -80,44 +78,41 @@ def test_a_stop_between_two_evaluations_of_a_stack_changes_nothing(tmp_path, str
         assert tables(folder) == tables(expected)
 
 
-def test_runs_that_have_no_step_in_common_go_on_apart(tmp_path, straight):
+def test_runs_without_a_common_step_resume_separately(tmp_path, straight):
     folders = [tmp_path / "1", tmp_path / "2"]
     run_both(folders, lambda: evaluated(folders[1], 12))
     shutil.rmtree(folders[1])  # as if it had never saved
     learners = run_both(folders)
-    assert learners[0].replay is not learners[1].replay
+    assert learners[0].batch is not learners[1].batch
     for folder, learner, expected, state in zip(folders, learners, *straight, strict=True):
         assert differing(state, learner.state_dict()) == []
         assert tables(folder) == tables(expected)
 
 
-def test_a_finished_run_does_not_hold_up_one_that_begins(tmp_path, straight):
+def test_a_finished_run_does_not_delay_a_new_one(tmp_path, straight):
     """They have no step in common: the first saved twice, so that its beginning is gone."""
     folders = [tmp_path / "1", tmp_path / "2"]
     shutil.copytree(straight[0][0], folders[0])
     learners = run_both(folders)
-    assert learners[0].replay is not learners[1].replay
+    assert learners[0].batch is not learners[1].batch
     assert learners[1].agent_steps == 24
     assert tables(folders[1]) == tables(straight[0][1])
 
 
-def test_a_larger_budget_stacks_what_was_finished(tmp_path, straight):
+def test_a_larger_budget_continues_finished_runs_as_a_batch(tmp_path, straight):
     folders = [tmp_path / "1", tmp_path / "2"]
     for folder, source in zip(folders, straight[0], strict=True):
         shutil.copytree(source, folder)
     longer = [replace(config, run=replace(config.run, env_steps=30)) for config in CONFIGS]
     learners = run_both(folders, configs=longer)
-    assert learners[0].stack is learners[1].stack
+    assert learners[0].batch is learners[1].batch
     assert [learner.agent_steps for learner in learners] == [30, 30]
 
 
-def test_games_in_other_processes_are_played_as_here(monkeypatch):
-    """Three games at two tables, each in a process; saved, loaded and played as if they were
-    here."""
+def test_games_in_workers_equal_games_in_this_process():
+    """Three games in two workers, which are also saved and loaded."""
     configs = [tiny("rainbow", seed=seed) for seed in (1, 2, 3)]
-    here = game_stack(configs, CPU)
-    monkeypatch.setattr(rainbow_inputs, "num_game_workers", lambda *_: 2)
-    there = game_stack(configs, CPU)
+    here, there = batched_learner(configs), batched_learner(configs, workers=2)
     try:
         for t in range(15):
             for one, two in zip(here.runs, there.runs, strict=True):
@@ -128,24 +123,24 @@ def test_games_in_other_processes_are_played_as_here(monkeypatch):
         for one, two in zip(here.runs, there.runs, strict=True):
             assert differing(one.state_dict(), two.state_dict()) == []
     finally:
-        there.tables.close()
+        there.games.close()
 
 
-def test_a_lost_table_ends_all_runs_of_its_stack(monkeypatch):
-    """Its games cannot be brought back, and a new one must not be played in their place."""
-    monkeypatch.setattr(rainbow_inputs, "num_game_workers", lambda *_: 2)
-    stack = game_stack([tiny("rainbow", seed=seed) for seed in (1, 2)], CPU)
+def test_a_lost_worker_ends_all_runs_of_the_batch():
+    """Its games cannot be restored, so no run may continue."""
+    learner = batched_learner([tiny("rainbow", seed=seed) for seed in (1, 2)], workers=2)
     try:
-        for run in stack.runs:
+        for run in learner.runs:
             run.step(0)
-        os.kill(stack.tables.pool._workers[1].process.pid, signal.SIGKILL)
-        for run in stack.runs:
+        os.kill(learner.games.pool._workers[1].process.pid, signal.SIGKILL)
+        for run in learner.runs:
             with pytest.raises(WorkerError, match="killed by signal 9"):
                 run.step(1)
     finally:
-        stack.tables.close()
+        learner.games.close()
 
 
-def test_a_table_needs_no_torch():
-    program = "import sys, cclf.algorithms.rainbow.players, cclf.envs.make; sys.exit('torch' in sys.modules)"
+def test_workers_do_not_import_torch():
+    modules = "cclf.algorithms.rainbow.game_workers, cclf.envs.make"
+    program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program]) == 0

@@ -1,0 +1,331 @@
+"""Batched runs against each run alone, moving runs between batches, exact resume, the schedule, and
+evaluation. One agent step: test_rainbow_step.py."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cclf import presets
+from cclf.algorithms.rainbow.batched import BatchedRainbow, make_kernels
+from cclf.algorithms.rainbow.config import RainbowConfig
+from cclf.algorithms.rainbow.schedule import TrainingSchedule
+from cclf.algorithms.registry import make_agent, make_learner
+from cclf.envs.make import make_env
+from cclf.storage.checkpoint import Checkpoints
+from cclf.storage.safe_loading import load_state
+from cclf.training.evaluation import EvaluationStoppedError, evaluate_games, wait_for_evaluation
+from rainbow_inputs import CPU, batched_learner, games_in, learner_of, step_all, tiny
+from tiny_runs import differing, make_learners, run, tables
+
+
+def schedule(**settings):
+    return TrainingSchedule(replace(RainbowConfig(), **settings))
+
+
+def test_a_run_of_100k_steps_makes_98401_updates_and_updates_the_target_every_2000():
+    steps = range(1, 100_001)
+    assert sum(schedule().updates_at(step) for step in steps) == 98_401
+    assert presets.resolve("atari/Pong").planned_updates == 98_401
+    targets = [step for step in steps if schedule().updates_target_at(step)]
+    assert targets == list(range(2000, 100_001, 2000))
+    late = schedule(learn_start_agent_steps=2500)
+    assert next(step for step in steps if late.updates_target_at(step)) == 4000, (
+        "not before the first update"
+    )
+
+
+def test_update_index_counts_all_updates_of_earlier_steps():
+    assert schedule().update_index(7) == 7
+    several = schedule(updates_per_agent_step=8)
+    assert [several.update_index(7), several.update_index(7, 3)] == [56, 59]
+
+
+def test_beta_increases_from_above_its_start_to_one():
+    assert schedule().beta_at(1600) == pytest.approx(0.4 + 0.6 / 98_400)
+    assert schedule().beta_at(99_999) == pytest.approx(1.0)
+    assert schedule().beta_at(100_000) == 1.0
+
+
+def test_epsilon():
+    assert schedule().epsilon_at(1) == schedule().epsilon_at(5000) == 0.0
+    assert schedule(warmup_policy="uniform").epsilon_at(1599) == 1.0
+    assert schedule(warmup_policy="uniform").epsilon_at(1600) == 0.0
+    drq = schedule(epsilon_train=0.1, epsilon_decay_agent_steps=5000)
+    assert [drq.epsilon_at(step) for step in (1, 1600, 4100, 6600, 9000)] == pytest.approx(
+        [1.0, 1.0, 0.55, 0.1, 0.1]
+    )
+
+
+def longer(method, env_steps=48):
+    return replace(tiny(method), run=replace(tiny(method).run, env_steps=env_steps))
+
+
+def close(one, two):
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(("task", "steps"), [("toy/catch", 60), ("atari/Breakout", 250)])
+def test_the_next_observation_is_that_of_the_games(task, steps):
+    """Also where an episode ended, as with a life in Breakout."""
+    configs = [
+        tiny("rainbow", seed=seed, task=task, learn_start_agent_steps=1000, epsilon_train=1.0)
+        for seed in (1, 2)
+    ]
+    learner = batched_learner(configs)
+    games, ends = [each.game for each in games_in(learner)], 0
+    for t in range(steps):
+        learner.step(t)
+        ends += sum(one.counters.age == 0 for one in learner.runs)
+        assert np.array_equal(learner._next_observation.numpy(), [game.stack for game in games])
+    assert ends > 4
+
+
+@pytest.mark.parametrize("method", ["rainbow", "cclf"])
+def test_batched_runs_equal_each_run_alone(method):
+    configs = [tiny(method, seed=seed) for seed in (1, 2, 3)]
+    together = batched_learner(configs)
+    step_all(together, 20)
+    for run_of_batch, config in zip(together.runs, configs, strict=True):
+        alone = batched_learner([config])
+        step_all(alone, 20)
+        one, two = run_of_batch.state_dict(), alone.runs[0].state_dict()
+        for name in ("frames", "actions", "rewards", "ended", "ages"):
+            assert torch.equal(one["replay"][name], two["replay"][name]), name
+        assert not differing(one["env"], two["env"])
+        close(one["algorithm"]["networks"], two["algorithm"]["networks"])
+        torch.testing.assert_close(
+            one["replay"]["priorities"], two["replay"]["priorities"], rtol=1e-4, atol=1e-5
+        )
+    assert not torch.equal(together.replay.frames[0], together.replay.frames[1])
+
+
+def test_games_with_other_actions_and_coefficients_equal_each_run_alone():
+    configs = [
+        tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4}) for game in ("Freeway", "Alien")
+    ]
+    assert len({config.algorithm.contrastive_coefficient for config in configs}) == 2
+    together, alone = batched_learner(configs), [learner_of(config) for config in configs]
+    for t in range(25):
+        for one, other in zip(together.runs, alone, strict=True):
+            one.step(4 * t)
+            other.step(4 * t)
+    assert alone[0].updates > 5
+    for one, other in zip(together.runs, alone, strict=True):
+        ours, theirs = (each.algorithm.networks.state_dict() for each in (one, other))
+        assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-5
+
+
+def test_a_run_moves_between_batches_of_any_size():
+    """Sixteen steps in a batch of three, four alone, four in a batch of two: as if always alone."""
+    configs = [tiny("cclf", seed=seed) for seed in (1, 2, 3)]
+    three = batched_learner(configs)
+    step_all(three, 16)
+    one = learner_of(configs[1])
+    one.load_state_dict(copy.deepcopy(three.runs[1].state_dict()))
+    for t in range(16, 20):
+        one.step(t)
+    two = batched_learner([configs[0], configs[1]])
+    step_all(three, 4, start=16)
+    two.runs[1].load_state_dict(copy.deepcopy(one.state_dict()))
+    two.runs[0].load_state_dict(copy.deepcopy(three.runs[0].state_dict()))
+    step_all(two, 4, start=20)
+    alone = batched_learner([configs[1]])
+    step_all(alone, 24)
+    found, expected = two.runs[1].state_dict(), alone.runs[0].state_dict()
+    assert torch.equal(found["replay"]["frames"], expected["replay"]["frames"])
+    close(found["algorithm"]["networks"], expected["algorithm"]["networks"])
+    assert (found["agent_steps"], found["updates"]) == (24, 13)
+
+
+def test_kernels_are_given_by_value():
+    """A compiler wraps these functions; no method is replaced."""
+    called = []
+
+    def counted(function):
+        def call(*arguments):
+            called.append(function.__name__)
+            return function(*arguments)
+
+        return call
+
+    config, learner = tiny("cclf"), batched_learner([tiny("cclf")])
+    learner.algorithm = BatchedRainbow([config], [3], CPU, kernels=make_kernels(counted, counted))
+    expected = batched_learner([config])
+    for t in range(14):
+        learner.step(t)
+        expected.step(t)
+    updates = ["sample_batch", "compute_losses", "optimizer_step", "write_back"]
+    assert called == ["act"] * 11 + ["act", *updates] * 3
+    assert torch.equal(learner.algorithm.rows["online"], expected.algorithm.rows["online"])
+
+
+def test_runs_that_resume_from_the_same_step_are_one_batch():
+    configs = [tiny("rainbow", seed=seed) for seed in (1, 2, 3)]
+    first, second, third = make_learners(configs, CPU, [5, 3, 5])
+    assert first.batch is third.batch
+    assert [len(each.batch.runs) for each in (first, second)] == [2, 1]
+
+
+def test_runs_at_different_steps_are_refused():
+    configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
+    ahead = batched_learner([configs[0]])
+    step_all(ahead, 3)
+    learner = batched_learner(configs)
+    learner.runs[0].load_state_dict(ahead.runs[0].state_dict())
+    with pytest.raises(ValueError, match=r"agent steps \[0, 3\]"):
+        learner.runs[0].step(0)
+
+
+def test_a_run_is_not_saved_while_other_runs_wait_for_their_step():
+    learner = batched_learner([tiny("rainbow", seed=seed) for seed in (1, 2)])
+    learner.runs[0].step(0)
+    learner.runs[0].state_dict()
+    with pytest.raises(AssertionError, match="between its steps"):
+        learner.runs[1].state_dict()
+    learner.runs[1].step(0)
+    learner.runs[1].state_dict()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["rainbow", "curl", "cclf", "cclf-shuffled", "drq"])
+def test_on_a_gpu_graphs_and_the_compiler_change_only_the_last_bits(method):
+    device, ends = torch.device("cuda"), []
+    for fast in (False, True):
+        configs = [longer(method, 60), replace(longer(method, 60), seed=2)]
+        configs = [
+            replace(each, run=replace(each.run, cuda_graphs=fast, compile=fast)) for each in configs
+        ]
+        learner = batched_learner(configs, device, workers=2)
+        step_all(learner, 60)
+        ends.append(learner.runs[1].state_dict())
+        learner.games.close()
+    assert torch.equal(ends[0]["replay"]["actions"], ends[1]["replay"]["actions"])
+    close(ends[0]["algorithm"]["networks"], ends[1]["algorithm"]["networks"])
+
+
+# Resume
+
+
+@pytest.mark.parametrize("method", ["rainbow", "cclf", "cclf-shuffled", "drq"])
+def test_resume_is_bitwise_equal(tmp_path, method):
+    config = tiny(method)
+    straight, finished = run(config, tmp_path / "straight")
+    assert finished
+    _, finished = run(config, tmp_path / "stopped", stop_at=17)
+    assert not finished
+    resumed, finished = run(config, tmp_path / "stopped")
+    assert finished
+    assert differing(straight.state_dict(), resumed.state_dict()) == []
+    assert tables(tmp_path / "straight") == tables(tmp_path / "stopped")
+    assert straight.updates == 24 - 12 + 1
+
+
+def test_resume_with_a_larger_budget_is_bitwise_equal(tmp_path):
+    small, large = tiny("cclf"), longer("cclf", 36)
+    run(small, tmp_path / "grown")
+    grown, _ = run(large, tmp_path / "grown")
+    straight, _ = run(large, tmp_path / "straight")
+    assert differing(straight.state_dict(), grown.state_dict()) == []
+
+
+@pytest.mark.parametrize("game", ["Qbert", "Breakout"])
+def test_resume_of_atari_in_mid_game_is_bitwise_equal(tmp_path, game):
+    config = tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4})
+    config = replace(
+        config, run=replace(config.run, env_steps=96, eval_every_env_steps=10**6, eval_episodes=1)
+    )
+    ends = []
+    for name, stop_at in (("straight", None), ("stopped", 72)):
+        learner = make_learner(config, CPU)
+        for t in range(24):
+            if stop_at == 4 * t:
+                saved = Checkpoints(tmp_path / name)
+                saved.save({"learner": learner.state_dict()})
+                learner = make_learner(config, CPU)
+                learner.load_state_dict(saved.load()["learner"])
+            learner.step(4 * t)
+        ends.append(learner.state_dict())
+    assert differing(*ends) == []
+    assert ends[0]["updates"] == 13
+
+
+# Evaluation
+
+
+class Scripted:
+    """Its action depends on the observation alone. Keeps the sizes of the batches."""
+
+    num_actions = 3
+
+    def __init__(self):
+        self.sizes = []
+
+    def evaluation_action(self, observation):
+        self.sizes.append(len(observation))
+        return observation.flatten(1).long().sum(1) % 3
+
+
+def game():
+    return make_env(tiny("rainbow"), 0, evaluation=True)
+
+
+def test_the_return_of_an_episode_depends_on_its_seed_alone():
+    seeds, policy = [11, 12, 13, 14, 15], Scripted()
+    returns = wait_for_evaluation(evaluate_games(game(), policy, seeds, 0.2)).returns
+    assert len(set(returns)) > 1
+    assert [
+        wait_for_evaluation(evaluate_games(game(), policy, [seed], 0.2)).returns[0]
+        for seed in seeds
+    ] == returns
+    assert set(policy.sizes) == {1}, "sums over a batch may depend on its size"
+
+
+def test_epsilon_of_one_is_random_and_the_first_episode_is_recorded():
+    result = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 1.0, record=True))
+    assert len(result.pictures) == 12
+    assert result.pictures[0].shape == (100, 100, 3)
+    greedy = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 0.0))
+    assert result.returns != greedy.returns
+
+
+def test_an_evaluation_can_be_stopped():
+    with pytest.raises(EvaluationStoppedError):
+        wait_for_evaluation(evaluate_games(game(), Scripted(), [1], 0.0), lambda: True)
+
+
+def test_evaluation_has_no_noise_and_does_not_change_training():
+    config = tiny("rainbow")
+    learner = learner_of(config)
+    for t in range(20):
+        learner.step(t)
+    before = copy.deepcopy(learner.state_dict())
+    agent = make_agent(config, CPU)
+    agent.policy.networks.load_state_dict(learner.algorithm.networks.state_dict())
+    first, second = (agent.evaluate([5, 6], False).returns for _ in range(2))
+    assert first == second
+    assert differing(before, learner.state_dict()) == []
+    images = torch.randint(0, 256, (3, 2, 25, 25), dtype=torch.uint8)
+    values = agent.policy.evaluation_values(images)
+    for name, value in agent.policy.networks.state_dict().items():
+        if name.endswith("sigma"):
+            value.fill_(100.0)
+    assert torch.equal(agent.policy.evaluation_values(images), values)
+
+
+def test_a_policy_loads_the_state_of_a_run():
+    config = tiny("cclf")
+    learner, policy = learner_of(config), make_agent(config, CPU).policy
+    for t in range(14):
+        learner.step(t)
+    load_state(policy, copy.deepcopy(learner.algorithm.state_dict()), "learner/algorithm")
+    weights = learner.algorithm.networks.state_dict()
+    assert differing(weights, policy.networks.state_dict()) == []
+    images = torch.randint(0, 256, (3, 2, 25, 25), dtype=torch.uint8)
+    batch = learner.batch.algorithm
+    values = batch.q_values(batch.rows["online"][0], images, (), batch.action_mask[0])
+    torch.testing.assert_close(policy.evaluation_values(images), values.detach())
