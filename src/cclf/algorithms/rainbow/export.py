@@ -3,13 +3,18 @@
 import numpy as np
 import torch
 
+from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.evaluation import RainbowPolicy
 from cclf.config import Config
 from cclf.types import ExportedPolicy, MakeEnv
 
 
 def export_policy(
-    policy: RainbowPolicy, config: Config, make_env: MakeEnv, seed: int, num_steps: int
+    policy: RainbowPolicy,
+    config: Config[RainbowConfig],
+    make_env: MakeEnv,
+    seed: int,
+    num_steps: int,
 ) -> ExportedPolicy:
     random, game, observations = np.random.default_rng(seed), make_env(config, seed, True), []
     game.reset(seed)
