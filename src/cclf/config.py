@@ -319,7 +319,7 @@ class AlgorithmSettings(ABC):
 
 # A plain `Config` is that of any algorithm: only what `AlgorithmSettings` declares can be read.
 if TYPE_CHECKING:
-    S = TypeVar("S", bound=AlgorithmSettings, default=Any, covariant=True)
+    S = TypeVar("S", bound=AlgorithmSettings, default=AlgorithmSettings, covariant=True)
 else:
     S = TypeVar("S", bound=AlgorithmSettings)
 

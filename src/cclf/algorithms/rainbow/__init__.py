@@ -38,12 +38,14 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     def task_defaults(self, task: str) -> Defaults:
         return task_defaults(task)
 
-    def make_learner(self, config: Config, device: torch.device, make_env: EnvFactory) -> Learner:
+    def make_learner(
+        self, config: Config[RainbowConfig], device: torch.device, make_env: EnvFactory
+    ) -> Learner:
         return self.make_learners([config], device, make_env, [None])[0]
 
     def make_learners(
         self,
-        configs: Sequence[Config],
+        configs: Sequence[Config[RainbowConfig]],
         device: torch.device,
         make_env: EnvFactory,
         resume_steps: Sequence[int | None],
@@ -54,7 +56,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
 
     def make_agent(
         self,
-        config: Config,
+        config: Config[RainbowConfig],
         device: torch.device,  # noqa: ARG002 (it runs on the CPU)
         make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,
@@ -64,13 +66,17 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         return make_agent(config, make_env, evaluation_workers)
 
     def make_evaluation_workers(
-        self, config: Config, device: torch.device, make_env: EnvFactory, num_runs: int
+        self,
+        config: Config[RainbowConfig],
+        device: torch.device,
+        make_env: EnvFactory,
+        num_runs: int,
     ) -> EvaluationWorkers | None:
         from cclf.algorithms.rainbow.evaluation import make_evaluation_workers
 
         return make_evaluation_workers(config, device, make_env, num_runs)
 
-    def replay_size(self, config: Config, spec: EnvSpec) -> ReplaySize:
+    def replay_size(self, config: Config[RainbowConfig], spec: EnvSpec) -> ReplaySize:
         from cclf.algorithms.rainbow.learner import replay_size
 
         return replay_size(config, spec)
@@ -78,7 +84,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     def export_policy(
         self,
         policy: RainbowPolicy,
-        config: Config,
+        config: Config[RainbowConfig],
         make_env: EnvFactory,
         seed: int,
         num_steps: int,
@@ -90,7 +96,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     def inspect(
         self,
         about: About,
-        config: Config,
+        config: Config[RainbowConfig],
         learner: StateDict,
         samples: int,
         env_steps: Tensor,

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from cclf.algorithms.rainbow import equations
+from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.networks import HeadNoise
 from cclf.algorithms.rainbow.noise import NoiseSampler, noise_key
 from cclf.algorithms.rainbow.parameter_rows import NETWORKS, FlatParameters
@@ -66,7 +67,7 @@ class BatchedRainbow:
 
     def __init__(
         self,
-        configs: Sequence[Config],
+        configs: Sequence[Config[RainbowConfig]],
         num_actions: Sequence[int],
         device: torch.device,
         dtype: torch.dtype = torch.float32,

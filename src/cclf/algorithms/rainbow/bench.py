@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cclf import presets
+from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.config import Config
 from cclf.console import say
 from cclf.validation import Range
@@ -80,7 +81,7 @@ def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:  # noqa: 
     return report
 
 
-def _config(method: str, options: Options) -> Config:
+def _config(method: str, options: Options) -> Config[RainbowConfig]:
     config = presets.resolve("atari/Pong", method)
     changes: dict[str, Any] = {
         "replay_capacity_transitions": options.replay_transitions,
@@ -131,7 +132,9 @@ class NullGame:
         return False
 
 
-def make_learner(configs: Sequence[Config], device: "torch.device") -> "BatchedLearner":
+def make_learner(
+    configs: Sequence[Config[RainbowConfig]], device: "torch.device"
+) -> "BatchedLearner":
     """A learner on null games, with the same random replay for each run."""
     import torch
 
@@ -161,7 +164,7 @@ def make_learner(configs: Sequence[Config], device: "torch.device") -> "BatchedL
     return learner
 
 
-def parity(config: Config, device: "torch.device") -> dict[str, float]:
+def parity(config: Config[RainbowConfig], device: "torch.device") -> dict[str, float]:
     """Differences of the parameters after some updates from the same replay, relative to the length
     of their change: of a batch of three from its runs one by one, both plain and in float32; and of
     the compiled update in CUDA graphs, in the configured precision, from the plain one."""
@@ -175,7 +178,7 @@ def parity(config: Config, device: "torch.device") -> dict[str, float]:
         run=replace(config.run, cuda_graphs=False, compile=False),
     )
 
-    def change(config: Config, seeds: Sequence[int]) -> torch.Tensor:
+    def change(config: Config[RainbowConfig], seeds: Sequence[int]) -> torch.Tensor:
         devices.set_precision(config, device)
         learner = make_learner([replace(config, seed=seed) for seed in seeds], device)
         rows = learner.algorithm.rows["online"]
@@ -195,7 +198,9 @@ def parity(config: Config, device: "torch.device") -> dict[str, float]:
     }
 
 
-def _time_batch(config: Config, runs: int, device: "torch.device", rounds: int) -> dict[str, float]:
+def _time_batch(
+    config: Config[RainbowConfig], runs: int, device: "torch.device", rounds: int
+) -> dict[str, float]:
     """Milliseconds of one update of every run (with replay, random numbers and priorities), and of
     one agent step."""
     from cclf.training.devices import synchronize

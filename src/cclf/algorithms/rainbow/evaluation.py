@@ -25,7 +25,7 @@ class RainbowPolicy:
     """The greedy policy of a run. Only its `q_network` is used; `networks` hold the other parameters
     of the run too, because they are part of an exported agent."""
 
-    def __init__(self, config: Config, num_actions: int):
+    def __init__(self, config: Config[RainbowConfig], num_actions: int):
         module = make_rainbow(config, num_actions).requires_grad_(False)
         self.num_actions = num_actions
         self.networks = RunParameters(module)
@@ -50,10 +50,12 @@ class RainbowPolicy:
         self.networks.load_state_dict(state["networks"])
 
 
-def make_agent(config: Config, make_env: EnvFactory, workers: EvaluationWorkers | None) -> Agent:
+def make_agent(
+    config: Config[RainbowConfig], make_env: EnvFactory, workers: EvaluationWorkers | None
+) -> Agent:
     """The policy of a run and its evaluation. It runs on the CPU whatever device trains: the network
     is small, and returns do not depend on the device."""
-    settings: RainbowConfig = config.algorithm
+    settings = config.algorithm
     game, stack = make_env(config, 0, True), config.env.frame_stack
     policy = RainbowPolicy(config, num_actions(game.spec))
 
@@ -85,7 +87,7 @@ def make_agent(config: Config, make_env: EnvFactory, workers: EvaluationWorkers 
 
 
 def make_evaluation_workers(
-    config: Config, device: torch.device, make_env: EnvFactory, num_runs: int
+    config: Config[RainbowConfig], device: torch.device, make_env: EnvFactory, num_runs: int
 ) -> EvaluationWorkers | None:
     """Processes for the evaluation episodes of all runs; None if this process evaluates."""
     episodes = num_runs * max(config.run.eval_episodes, config.run.final_eval_episodes)

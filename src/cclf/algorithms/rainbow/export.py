@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.evaluation import RainbowPolicy
 from cclf.config import Config
 from cclf.envs.frame_stack import StackedEnv
@@ -10,7 +11,11 @@ from cclf.types import EnvFactory, ExportedPolicy
 
 
 def export_policy(
-    policy: RainbowPolicy, config: Config, make_env: EnvFactory, seed: int, num_steps: int
+    policy: RainbowPolicy,
+    config: Config[RainbowConfig],
+    make_env: EnvFactory,
+    seed: int,
+    num_steps: int,
 ) -> ExportedPolicy:
     random, observations = np.random.default_rng(seed), []
     game = StackedEnv(make_env(config, seed, True), config.env.frame_stack)

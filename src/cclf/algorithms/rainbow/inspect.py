@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.learner import make_replay
 from cclf.algorithms.rainbow.noise import NoiseSampler, noise_key
 from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise, make_rainbow
@@ -39,7 +40,7 @@ from cclf.types import GameBatch, StateDict
 
 
 def inspect(
-    about: About, config: Config, learner: StateDict, samples: int, env_steps: Tensor
+    about: About, config: Config[RainbowConfig], learner: StateDict, samples: int, env_steps: Tensor
 ) -> Gallery:
     sampler, rainbow, replay = load(config, learner, env_steps.device)
 
@@ -73,7 +74,7 @@ def inspect(
 
 
 def load(
-    config: Config, learner: StateDict, device: torch.device
+    config: Config[RainbowConfig], learner: StateDict, device: torch.device
 ) -> tuple[NoiseSampler, RainbowLoss, NStepReplay]:
     """Random numbers, networks and replay of a checkpoint, without its game."""
     settings = config.algorithm

@@ -32,7 +32,7 @@ from cclf.types import EnvFactory, EnvSpec, GameBatch, Metrics, StateDict, StepR
 
 
 def make_learners(
-    configs: Sequence[Config],
+    configs: Sequence[Config[RainbowConfig]],
     device: torch.device,
     make_env: EnvFactory,
     resume_steps: Sequence[int | None],
@@ -50,12 +50,15 @@ def make_learners(
 
 
 def make_batched_learner(
-    configs: Sequence[Config], device: torch.device, games: Sequence[GameFactory], workers: int = 0
+    configs: Sequence[Config[RainbowConfig]],
+    device: torch.device,
+    games: Sequence[GameFactory],
+    workers: int = 0,
 ) -> "BatchedLearner":
     """The learner of runs that differ in task and seed alone. `games` make one game for each run, in
     `workers` processes or in this one."""
     config = configs[0]
-    settings: RainbowConfig = config.algorithm
+    settings = config.algorithm
     on_gpu = device.type == "cuda"
 
     game_workers = GameWorkers(games, config.env.frame_stack, workers, config.task)
@@ -76,9 +79,9 @@ def make_batched_learner(
 
 
 def make_replay(
-    config: Config, frame_shape: tuple[int, ...], runs: int, device: torch.device
+    config: Config[RainbowConfig], frame_shape: tuple[int, ...], runs: int, device: torch.device
 ) -> NStepReplay:
-    settings: RainbowConfig = config.algorithm
+    settings = config.algorithm
     return NStepReplay(
         runs,
         replay_transitions(config),
@@ -91,14 +94,14 @@ def make_replay(
     )
 
 
-def replay_transitions(config: Config) -> int:
+def replay_transitions(config: Config[RainbowConfig]) -> int:
     """The most transitions that the replay of one run holds. A short run does not allocate the whole
     capacity."""
-    settings: RainbowConfig = config.algorithm
+    settings = config.algorithm
     return min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
 
 
-def replay_size(config: Config, spec: EnvSpec) -> ReplaySize:
+def replay_size(config: Config[RainbowConfig], spec: EnvSpec) -> ReplaySize:
     transitions, stack = replay_transitions(config), config.env.frame_stack
     frame_shape = spec.frame_shape[1:]
     return ReplaySize(transitions, NStepReplay.bytes_needed(transitions, frame_shape, stack))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.rainbow import equations
+from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.networks import HeadNoise, LayerNoise
 from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise
 from cclf.config import Config
@@ -86,7 +87,7 @@ class CounterBasedRNG:
         }
 
 
-def noise_key(config: Config) -> int:
+def noise_key(config: Config[RainbowConfig]) -> int:
     """The key of a run's random numbers."""
     return derive(config.seed, "rainbow", config.task)
 

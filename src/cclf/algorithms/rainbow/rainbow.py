@@ -67,9 +67,9 @@ class RainbowLoss(nn.Module):
 
     metric_names: tuple[str, ...] = tuple(METRICS.split())
 
-    def __init__(self, config: Config, num_actions: int):
+    def __init__(self, config: Config[RainbowConfig], num_actions: int):
         super().__init__()
-        settings: RainbowConfig = config.algorithm
+        settings = config.algorithm
         env = config.env
         self.settings, self.method = settings, config.method
         self.frame_pixels = env.frame_pixels
@@ -319,7 +319,7 @@ class RunParameters(NamedTuple):
             parameter.copy_(state[name])
 
 
-def make_rainbow(config: Config, num_actions: int) -> RainbowLoss:
+def make_rainbow(config: Config[RainbowConfig], num_actions: int) -> RainbowLoss:
     """The networks of a run with the initial weights of its seed."""
     with seeded_weights(config.seed):
         return RainbowLoss(config, num_actions)
