@@ -226,7 +226,8 @@ def test_no_module_is_named_for_odds_and_ends():
 def test_classes_inherit_from_modules_named_tuples_protocols_and_abstract_classes_alone():
     allowed = {
         *("nn.Module", "torch.autograd.Function", "NamedTuple", "Protocol", "ValueError", "ABC"),
-        *("HasState", "Policy", "CuriosityMeasure", "Generic[V]"),
+        *("HasState", "Policy", "CuriosityMeasure", "Generic"),
+        "WorkerError",
         # an interface with defaults, and the algorithms that implement it
         *("ABC", "BaseAlgorithm"),
     }
@@ -234,7 +235,8 @@ def test_classes_inherit_from_modules_named_tuples_protocols_and_abstract_classe
         if "ABC" in map(ast.unparse, node.bases):
             allowed.add(node.name)
     for place, node in nodes(ast.ClassDef):
-        assert {ast.unparse(base) for base in node.bases} <= allowed, f"{place}: {node.name}"
+        bases = {ast.unparse(base).split("[")[0] for base in node.bases}
+        assert bases <= allowed, f"{place}: {node.name}"
 
 
 def test_no_bare_except_and_no_assert_without_a_message():
