@@ -442,7 +442,7 @@ BAD = {
         ["actor_every_updates=0"],
     ),
     "device": (["train", "toy/reach", "--device", "gpu"], ["unknown device 'gpu'"]),
-    "device not there": (["train", "toy/reach", "--device", "cuda:99"], ["'cuda:99' is not there"]),
+    "device not there": (["train", "toy/reach", "--device", "cuda:99"], ["'cuda:99' is not available"]),
     "device not supported": (["train", "toy/reach", "--device", "meta"], ["not supported"]),
     "replay device": (
         ["train", "toy/reach", "--device", "cpu", "--replay-device", "cuda"],

@@ -247,7 +247,7 @@ def test_progress_of_a_damaged_table_is_that_of_none(table: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "extra", "message"),
     [
-        ((), ("--device", "cuda:99"), "device 'cuda:99' is not there"),
+        ((), ("--device", "cuda:99"), "device 'cuda:99' is not available"),
         ((), ("--device", "nowhere"), "unknown device 'nowhere'"),
         (
             (),
