@@ -21,7 +21,9 @@ class EpisodePlayer(Protocol):
 
 
 @dataclass(eq=False)
-class _Episode:
+class _Request:
+    """An episode to play."""
+
     agent: tuple[object, ...]
     seed: int
     losses: int = 0  # workers that crashed or hung
@@ -38,12 +40,12 @@ class EvaluationWorkers:
         """`factory` makes an `EpisodePlayer`."""
         factories = [factory] * workers
         self._pool = WorkerPool[EpisodePlayer](factories, "the evaluation", timeout_seconds)
-        self._waiting: deque[_Episode] = deque()
-        self._running: dict[int, tuple[_Episode, Pending[float]]] = {}  # by worker
+        self._waiting: deque[_Request] = deque()
+        self._running: dict[int, tuple[_Request, Pending[float]]] = {}  # by worker
 
     def evaluate_async(self, agent: tuple[object, ...], seeds: Sequence[int]) -> EvaluationSteps:
         """One episode per seed, played by `play(*agent, seed)`."""
-        episodes = [_Episode(agent, seed) for seed in seeds]
+        episodes = [_Request(agent, seed) for seed in seeds]
         self._waiting.extend(episodes)
         try:
             while True:

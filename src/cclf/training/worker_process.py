@@ -14,6 +14,7 @@ from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
 
 GRACE_SECONDS = 2.0  # for a worker to exit, or to print where it hangs
+START_SECONDS = 60.0  # to import packages and make the object, in addition to the first call
 # An empty message requests a call of the method `notify`; the empty reply says that it returned.
 NOTIFY: tuple[str, tuple[object, ...], dict[str, object]] = ("notify", (), {})
 
@@ -64,7 +65,9 @@ def main(descriptor: int, timeout_seconds: float) -> None:
         while True:
             request = pipe.recv_bytes()
             name, args, kwargs = ForkingPickler.loads(request) if request else NOTIFY
-            signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
+            signal.setitimer(
+                signal.ITIMER_REAL, START_SECONDS if target is None else timeout_seconds
+            )
             try:
                 if target is None:
                     target = factory()

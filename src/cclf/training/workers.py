@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -27,10 +28,16 @@ from typing import IO, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cclf.errors import ConfigError, WorkerError
 from cclf.training import subprocesses
-from cclf.training.worker_process import GRACE_SECONDS, NOTIFY, Closeable, Failure, call_method
+from cclf.training.worker_process import (
+    GRACE_SECONDS,
+    NOTIFY,
+    START_SECONDS,
+    Closeable,
+    Failure,
+    call_method,
+)
 
 TIMEOUT_SECONDS = 60.0  # for the result of one call
-START_SECONDS = 60.0  # in addition for the first call: a worker imports its packages first
 MAX_RESTARTS = 3  # of one episode whose worker crashed or hung
 WAIT_SECONDS = 0.1  # for one poll, if there is nothing else to do
 
@@ -69,7 +76,7 @@ class Pending(Generic[R]):
         self.error, self.done = error, True
 
 
-class Pool(Generic[T]):
+class Pool(ABC, Generic[T]):
     """Numbered objects. Each one executes its calls in the order of submission."""
 
     size: int
@@ -106,11 +113,13 @@ class Pool(Generic[T]):
         """The pipes on which results are awaited."""
         return []
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
-    def _send(self, index: int, call: Pending[R], name: str, args: Args, kwargs: Kwargs) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _send(
+        self, index: int, call: Pending[R], name: str, args: Args, kwargs: Kwargs
+    ) -> None: ...
 
 
 class LocalPool(Pool[T]):
