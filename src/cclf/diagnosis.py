@@ -82,7 +82,7 @@ class Finding:
     fix: str = ""
 
 
-class Report(Facts):
+class DoctorReport(Facts):
     forecast: Forecast | None
     findings: list[Finding]
     problems: list[Finding]

@@ -20,10 +20,10 @@ from cclf.config import Config, ObservationType
 from cclf.diagnosis import (
     PROBLEMS,
     AtariFacts,
+    DoctorReport,
     Facts,
     Forecast,
     NvidiaEgl,
-    Report,
     TorchFacts,
     diagnose,
 )
@@ -42,7 +42,7 @@ NVIDIA_EGL_VENDOR_FOLDERS = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_ve
 
 def examine(
     task: str | None, base_name: str | None = None, observe: ObservationType = "pixels"
-) -> Report:
+) -> DoctorReport:
     """The facts about this machine and the findings; with a task also a forecast of its memory."""
     # First, since an unknown name is an error.
     config = presets.resolve(task, base_name=base_name, observe=observe) if task else None
@@ -185,7 +185,7 @@ def forecast_run(config: Config, facts: Facts) -> Forecast:
     return {**forecast, "disk_bytes": 2 * forecast["replay_bytes"]}
 
 
-def show(report: Report) -> None:
+def show(report: DoctorReport) -> None:
     """Print one line per finding, then what to fix."""
     from rich import box
     from rich.console import Console
