@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 class ReferenceRainbow:
     def __init__(self, config, game, dtype=torch.float64):
-        self.game, spec = EpisodicGame(game), game.spec
+        self.game, spec = EpisodicGame(game, config.env.frame_stack), game.spec
         self.dtype, self.settings = dtype, config.algorithm
         self.module = make_rainbow(config, spec.num_actions).to(dtype)
         self.trained = [

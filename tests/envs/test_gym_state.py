@@ -343,7 +343,7 @@ def test_its_card_says_what_it_sees(trained, tmp_path):
 def test_what_needs_pictures_of_what_it_saw_is_refused(trained, tmp_path):
     _, folder, *_ = trained
     out = tmp_path / "page.html"
-    assert_refused(cclf("inspect", folder, "--out", out), "observe=state: the gallery shows")
+    assert_refused(cclf("inspect", folder, "--out", out), "observe=state: cclf inspect shows pictures")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from cclf.algorithms.common.off_policy_base import OffPolicySettings
 from cclf.algorithms.common.pixel_encoder import ConvEncoder, materialize_crops, select_kernels
 from cclf.config import Config
 from cclf.data.augmentations import LazyCrops
@@ -41,14 +42,14 @@ def _normalize(pixels: Tensor, pixel_offset: float, dtype: torch.dtype) -> Tenso
 
 
 def make_pixel_encoder(
-    config: Config, wrap: Compiler, pixel_offset: float = 0.0
+    config: Config[OffPolicySettings], wrap: Compiler, pixel_offset: float = 0.0
 ) -> ConvEncoder | CustomEncoder:
     """The published convolutions, compiled by `wrap`, or the custom encoder of a run."""
     settings = config.algorithm
     channels, pixels = 3 * config.env.frame_stack, config.env.crop_pixels
     if settings.encoder:
         return make_custom_encoder(settings.encoder, channels, pixels, pixel_offset)
-    convolutions, split = select_kernels(settings.precision, wrap)
+    convolutions, split = select_kernels(config.precision, wrap)
     sizes = (channels, pixels, settings.conv_layers, settings.conv_filters)
     return ConvEncoder(*sizes, convolutions, pixel_offset, split)
 

@@ -39,6 +39,12 @@ class OffPolicySettings(AlgorithmSettings):
     @property
     @abstractmethod
     def replay_capacity_transitions(self) -> int: ...
+    @property
+    @abstractmethod
+    def conv_layers(self) -> int: ...
+    @property
+    @abstractmethod
+    def conv_filters(self) -> int: ...
 
 
 A = TypeVar("A", bound="PixelActorCritic[Any]")

@@ -23,7 +23,7 @@ LazyViews = LazyCrops | LazyNoise  # views that are computed when they are encod
 class PixelObservations:
     """Random or centre crops."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config[SacConfig]):
         self.config, self.last_offset = config, config.algorithm.last_crop_offset
         self.pixels = (config.env.frame_pixels, config.env.crop_pixels)
 
