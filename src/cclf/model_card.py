@@ -15,8 +15,8 @@ import numpy as np
 from cclf import __version__, presets
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import load
-from cclf.analysis.evaluations import refuse_odd_names
-from cclf.analysis.markdown import escaped
+from cclf.analysis.render import escape_markdown
+from cclf.analysis.runs import check_names
 from cclf.analysis.statistics import mean_interval
 from cclf.config import Config
 from cclf.envs.registry import task_kind
@@ -121,7 +121,7 @@ def _lines(words: Sequence[str]) -> str:
 
 def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dict[str, str]:
     made, manifest = load.read_runs(folder)[-1], load.read_manifest(folder)
-    refuse_odd_names([made])
+    check_names([made])
     env, agent_steps = config.env, env_steps // config.env.action_repeat
     sees = "MiniGrid's 7 x 7 cells"
     if task_kind(config.task) != "grid":
@@ -148,7 +148,7 @@ def _facts(folder: Path, config: Config, env_steps: int, last: Evaluated) -> dic
 
 
 def _plain(value: Any) -> str:
-    return escaped(str(value)[:80])
+    return escape_markdown(str(value)[:80])
 
 
 _CARD = """---

@@ -28,7 +28,7 @@ def test_estimates_and_intervals_equal_rliables(name: str) -> None:
 
 def test_probability_of_improvement_equals_rliables() -> None:
     agrees(
-        statistics.probability_of_improvement(X, Y, resamples=50_000),
+        statistics.improvement_interval(X, Y, resamples=50_000),
         GOLDEN["probability_of_improvement"],
     )
 
@@ -92,11 +92,11 @@ def test_one_run_on_several_tasks_has_an_interval_over_tasks_that_methods_share(
     assert (float(alone.low), float(alone.high)) == (0.0, 100.0), (
         "all three draws may be the same task: 1 in 27 each"
     )
-    gap = statistics.compare(
+    gap = statistics.bootstrap_statistic(
         [x, y], lambda parts: statistics.mean(parts[1]) - statistics.mean(parts[0])
     )
     assert (float(gap.low), float(gap.high)) == pytest.approx((0.5, 0.5)), "the same tasks for both"
-    better = statistics.probability_of_improvement(y, x)
+    better = statistics.improvement_interval(y, x)
     assert (float(better.low), float(better.high)) == (1.0, 1.0)
     band = statistics.performance_profile(x, np.array([0.5]))
     assert (float(band.low[0]), float(band.high[0])) == (0.0, 1.0)

@@ -15,7 +15,7 @@ from cclf import (  # noqa: E402
     presets,
 )
 from cclf.algorithms.registry import env_factory, make_learner  # noqa: E402
-from cclf.analysis.load import run_name  # noqa: E402
+from cclf.analysis.variants import run_key  # noqa: E402
 from cclf.envs import gymnasium_env  # noqa: E402
 from cclf.envs.gymnasium_state import GymnasiumState  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
@@ -290,7 +290,7 @@ def test_a_run_says_so_and_goes_on(trained):
     written = json.loads((folder / "config.json").read_text())
     assert written["env"]["observe"] == "state"
     assert presets.from_dict(written) == config.resolve_precision(gpu=False)
-    assert run_name(written).profile == "released-state", "no table mixes it with pixels"
+    assert run_key(written).profile == "released-state", "no table mixes it with pixels"
     out = folder.parents[3]
     assert_refused(
         cclf("train", "--from", folder, "--observe", "pixels", "--out", out), "--observe"

@@ -13,7 +13,7 @@ from cclf.commands.sweep import Where, plan, run_and_report, sweeping
 from cclf.console import say
 
 if TYPE_CHECKING:
-    from cclf.analysis.evaluations import Row
+    from cclf.analysis.runs import EvaluationRow
 
 TASK = "minigrid/DoorKey-6x6"
 METHODS = ("a2c", "cclf", "cclf-shuffled")
@@ -66,16 +66,16 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-def _print_findings(rows: "Iterable[Row]") -> None:
+def _print_findings(rows: "Iterable[EvaluationRow]") -> None:
     import numpy as np
 
-    from cclf.analysis import evaluations
+    from cclf.analysis.runs import runs, steps_to
 
-    runs = evaluations.runs(rows)
+    by_run = runs(rows)
     lines = []
     for method in METHODS:
-        readings = [found for run, found in runs.items() if run.method == method]
-        steps = [evaluations.steps_to(found, SOLVED_RETURN) for found in readings]
+        readings = [found for run, found in by_run.items() if run.method == method]
+        steps = [steps_to(found, SOLVED_RETURN) for found in readings]
         median = float(np.median(steps))
         lines.append(
             (

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
     extras.require_extras("the page of cclf inspect", ("plots",))
     from cclf.inspection import page
-    from cclf.inspection.load import curate
+    from cclf.inspection.load import inspect_run
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import write_output
     from cclf.training import devices
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         extras.rendering_extras(run_folder.read_config(options.run).task),
     )
     check_writable(options.out)
-    gallery = curate(
+    report = inspect_run(
         options.run,
         options.samples,
         devices.choose_device(options.device),
@@ -57,9 +57,9 @@ def main(arguments: list[str]) -> int:
     )
     with output_errors(options.out):
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_output(options.out, page.html(gallery))
+        write_output(options.out, page.to_html(report))
     print(
-        json.dumps(page.facts(gallery) | {"page": str(options.out)})
+        json.dumps(page.to_json(report) | {"page": str(options.out)})
         if options.json
         else options.out
     )

@@ -35,7 +35,8 @@ class Report:
 def main(arguments: list[str]) -> int:
     options = parse(Report, "cclf report", arguments)
     extras.require_extras("cclf report", ("plots",))
-    from cclf.analysis import report, report_files
+    from cclf.analysis.report import build_report
+    from cclf.analysis.report_files import write_report
 
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
@@ -45,10 +46,10 @@ def main(arguments: list[str]) -> int:
             check_writable(folder, is_folder=True)
     for document in options.markdown:
         check_writable(document)
-    composed = report.compose(options.source, options.methods)
+    report = build_report(options.source, options.methods)
     with output_errors(options.out):
-        written = report_files.write(
-            composed, options.out, options.pdf, options.png, options.tables, options.markdown
+        written = write_report(
+            report, options.out, options.pdf, options.png, options.tables, options.markdown
         )
     for path in written:
         print(path)

@@ -80,11 +80,12 @@ def main(arguments: list[str]) -> int:
     if exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, calls, out)
-    from cclf.analysis import report, report_files
+    from cclf.analysis.report import build_report
+    from cclf.analysis.report_files import write_report
 
-    composed = report.compose(out)
+    report = build_report(out)
     with output_errors(out):
-        print(*report_files.write(composed, out / PAGE), sep="\n")
+        print(*write_report(report, out / PAGE), sep="\n")
     return exit_code
 
 
@@ -112,14 +113,14 @@ def _print_plan(calls: "Sequence[Call]") -> None:
 
 
 def _print_verdicts(name: str, calls: "Sequence[Call]", out: Path) -> None:
-    from cclf.analysis import load, verdict
+    from cclf.analysis import load, verdicts
 
-    claims = verdict.claims(name)
-    decidable = verdict.decidable_claims(claims, [call.config for call in calls])
+    claims = verdicts.claims(name)
+    decidable = verdicts.decidable_claims(claims, [call.config for call in calls])
     results = load.read(out)
     rows = []
     for claim in decidable:
-        found = verdict.judge(claim, results)
+        found = verdicts.evaluate_claim(claim, results)
         rows.append((claim.text, found.state, found.text))
     print_table(("claim of the paper", "verdict", "estimate [95 % interval]"), rows)
     remaining = len(claims) - len(decidable)
