@@ -519,7 +519,7 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "matplotlib", None)
         assert cli.main(["inspect", str(runs["sac"]), "--out", page, "--samples", "8"]) == 2
-        assert "pip install 'cclf[plots]'" in capsys.readouterr().err
+        assert "pip install 'cclf[report]'" in capsys.readouterr().err
     monkeypatch.setattr(SacAlgorithm, "inspect", BaseAlgorithm.inspect)
     with pytest.raises(ConfigError, match="sac has no inspect"):
         inspect_run(runs["sac"], 8, CPU)

@@ -45,7 +45,7 @@ def examine(
             "vendor_file": _text(machine.nvidia_egl_vendor_file()),
         },
         "missing_extras": extras.missing_packages(
-            ("video", "plots", "tensorboard", "export", "ray")
+            ("video", "report", "tensorboard", "export", "ray")
         ),
         "usable_processors": machine.usable_processors(),
         "memory_free_bytes": machine.available_memory_bytes(),

@@ -9,7 +9,7 @@ from cclf.errors import ConfigError
 # What pip calls an extra of this package -> the modules that it brings.
 MODULES = {
     "video": ("imageio", "imageio_ffmpeg"),
-    "plots": ("matplotlib",),
+    "report": ("matplotlib", "jinja2"),
     "tensorboard": ("tensorboard",),
     "minigrid": ("minigrid", "gymnasium"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
@@ -38,8 +38,8 @@ def require_extras(purpose: str, extras: Iterable[str]) -> None:
 def install_hint(lacking: dict[str, list[str]]) -> str:
     """What is missing, and how to get it, for the end of a line.
 
-    >>> install_hint({"video": ["imageio_ffmpeg"], "plots": ["matplotlib"]})
-    "imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
+    >>> install_hint({"video": ["imageio_ffmpeg"], "report": ["matplotlib"]})
+    "imageio_ffmpeg, matplotlib: pip install 'cclf[video,report]'"
     """
     modules = [module for names in lacking.values() for module in names]
     return f"{', '.join(modules)}: pip install 'cclf[{','.join(lacking)}]'"

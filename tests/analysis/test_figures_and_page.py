@@ -245,7 +245,12 @@ def page_of(*tables: Table, title: str = "title") -> str:
     verdict = Verdict("held", title)
     claims = {title: [(title, verdict, title)]}
     return render.render(
-        "report.html", title=title, tiles=[(title,) * 3], claims=claims, parts=parts
+        "report.html",
+        title=title,
+        tiles=[(title,) * 3],
+        claims=claims,
+        undecided=claims,
+        parts=parts,
     )
 
 

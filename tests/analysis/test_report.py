@@ -100,7 +100,9 @@ def text_of(tab: Page, selector: str = "body") -> str:
 def test_the_page_holds_verdicts_tables_and_what_failed(tab: Page, shown: Path) -> None:
     tab.open(shown, 1100)
     open_all(tab)
-    titles = "[...document.querySelectorAll('summary')].map(s => s.firstChild.textContent)"
+    titles = (
+        "[...document.querySelectorAll('details[id] > summary')].map(s => s.firstChild.textContent)"
+    )
     assert tab.evaluate(titles) == [
         "Verdicts",
         "Learning curves",
@@ -133,7 +135,7 @@ def test_contents_lead_to_every_section_and_captions_stand_above_their_tables(
     tab: Page, shown: Path
 ) -> None:
     tab.open(shown, 1100)
-    titles = tab.evaluate("[...document.querySelectorAll('details')].map(d => d.id)")
+    titles = tab.evaluate("[...document.querySelectorAll('details[id]')].map(d => d.id)")
     links = "[...document.querySelectorAll('nav a')]"
     assert tab.evaluate(f"{links}.map(a => document.querySelector(a.hash).id)") == titles
     open_all(tab)
@@ -159,7 +161,9 @@ def test_a_table_that_is_wider_than_its_place_says_so_and_no_other(
     section = {"title": "tables", "text": "", "about": "", "is_open": True}
     part = {"name": "", "about": "", "sections": [section | {"tables": tables, "figures": []}]}
     out = tmp_path / "tables.html"
-    out.write_text(render.render("report.html", title="t", tiles=[], claims={}, parts=[part]))
+    out.write_text(
+        render.render("report.html", title="t", tiles=[], claims={}, undecided={}, parts=[part])
+    )
     for width, fitting in ((1100, 8), (390, 2)):
         tab.open(out, width)
         found = tab.evaluate(

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from cclf.analysis import documents, figures, render, verdicts
+from cclf.analysis import documents, figures, render
 from cclf.analysis.report import Figure, Report, ReportPart, Section
 from cclf.analysis.runs import Runs
 from cclf.analysis.table import Table
+from cclf.analysis.verdicts import Claim, Verdict
 from cclf.storage.atomic_files import write_output
 
 
@@ -21,7 +22,12 @@ def to_html(report: Report) -> str:
         for part in report.parts
     ]
     return render.render(
-        "report.html", title=report.title, tiles=tiles(report), claims=_claims(report), parts=parts
+        "report.html",
+        title=report.title,
+        tiles=tiles(report),
+        claims=_claims(report, decided=True),
+        undecided=_claims(report, decided=False),
+        parts=parts,
     )
 
 
@@ -75,7 +81,7 @@ def tiles(report: Report) -> list[tuple[str, str, str]]:
     ]
 
 
-def _verdicts(report: Report) -> list[tuple[str, verdicts.Claim, verdicts.Verdict]]:
+def _verdicts(report: Report) -> list[tuple[str, Claim, Verdict]]:
     """Label, claim and verdict, of every part and profile."""
     return [
         (f"{part.name}, {profile}" if part.name else profile, claim, verdict)
@@ -86,13 +92,18 @@ def _verdicts(report: Report) -> list[tuple[str, verdicts.Claim, verdicts.Verdic
     ]
 
 
-def _claims(report: Report) -> dict[str, list[tuple[str, verdicts.Verdict, str]]]:
-    """The summary: by claim the label of each verdict, the verdict, and its estimate."""
-    found: dict[str, list[tuple[str, verdicts.Verdict, str]]] = {}
+def _claims(report: Report, decided: bool) -> dict[str, list[tuple[str, Verdict, str]]]:
+    """The summary: by claim the label, the verdict and its estimate; of the claims that are decided
+    under some profile, or of the others."""
+    claims: dict[str, list[tuple[str, Verdict, str]]] = {}
     for label, claim, verdict in _verdicts(report):
         estimate = verdict.text.partition("; ")[0]
-        found.setdefault(claim.text, []).append((label, verdict, estimate))
-    return found
+        claims.setdefault(claim.text, []).append((label, verdict, estimate))
+    return {
+        text: results
+        for text, results in claims.items()
+        if any(verdict.state != "undecided" for _, verdict, _ in results) == decided
+    }
 
 
 def markdown_tables(report: Report) -> dict[str, str]:

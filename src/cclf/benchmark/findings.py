@@ -64,7 +64,7 @@ def _packages(facts: Facts) -> Finding:
 def _extras(facts: Facts) -> Finding:
     lacking = facts["missing_extras"]
     if not lacking:
-        return Finding("extras", "video, plots, tensorboard, export, ray")
+        return Finding("extras", "video, report, tensorboard, export, ray")
     return Finding("extras", f"not installed: {extras.install_hint(lacking)}", "note")
 
 

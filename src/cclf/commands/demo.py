@@ -40,7 +40,7 @@ class Demo:
 
 def main(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
-    extras.require_extras("cclf demo", ("plots", "minigrid"))
+    extras.require_extras("cclf demo", ("report", "minigrid"))
     report_page, inspect_page = options.out / "report.html", options.out / "curiosity.html"
     check_writable(report_page)
     check_writable(inspect_page)

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     options = parse(Inspect, "cclf inspect", arguments)
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    extras.require_extras("the page of cclf inspect", ("plots",))
+    extras.require_extras("the page of cclf inspect", ("report",))
     from cclf.inspection import page
     from cclf.inspection.load import inspect_run
     from cclf.storage import run_folder

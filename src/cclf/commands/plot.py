@@ -31,7 +31,7 @@ class Plot:
 
 def main(arguments: list[str]) -> int:
     options = parse(Plot, "cclf plot", arguments)
-    extras.require_extras("cclf plot", ("plots",))
+    extras.require_extras("cclf plot", ("report",))
     from cclf.analysis import curves, figures, load, runs
 
     check_writable(options.out)

@@ -34,7 +34,7 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     options = parse(Report, "cclf report", arguments)
-    extras.require_extras("cclf report", ("plots",))
+    extras.require_extras("cclf report", ("report",))
     from cclf.analysis.report import build_report
     from cclf.analysis.report_files import write_report
 

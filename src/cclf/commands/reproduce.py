@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     words, extra = split(arguments)
     options = parse(Reproduce, "cclf reproduce", words)
     if not options.dry_run:
-        extras.require_extras("the page of cclf reproduce", ("plots",))
+        extras.require_extras("the page of cclf reproduce", ("report",))
     table = experiments.find_table(options.table, options.budget)
     profile = "" if options.profile == DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
