@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cclf.analysis import curves, figures, load
+from cclf.analysis.plotting import INK, settings
 from cclf.analysis.styles import RED, styles
 from cclf.inspection.cards import percent
 from cclf.inspection.load import inspect_run
@@ -25,6 +26,7 @@ CONTROLS = ("cclf", "cclf-shuffled", "cclf-even", "curl")
 SHOWN = ("minigrid/DoorKey-6x6", "entropy-0.01")  # of the curves: task and profile
 
 
+@settings()
 def card(look: ShownSample) -> Any:
     """What it saw, how sure it was of it, and why."""
     from matplotlib.figure import Figure
@@ -70,6 +72,7 @@ def sentence(look: ShownSample) -> str:
     return " ".join(parts)
 
 
+@settings()
 def draw_curves() -> Any:
     rows = [
         row
@@ -95,9 +98,9 @@ def main() -> None:
     report = inspect_run(Path(sys.argv[1]), 512, torch.device("cpu"))
     for name, ink in INKS.items():
         for part, drawing in (("card", card(report.most[0])), ("curves", draw_curves())):
-            figures.set_text_color(drawing, ink)
             path = OUT / f"front-{part}-{name}.svg"
             figures.save(drawing, path, transparent=True)
+            path.write_text(path.read_text().replace(INK, ink))
             print(path)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cclf.analysis.curves import Curve, Scale, shared_scales
-from cclf.analysis.plotting import new_figure, settings, texts
+from cclf.analysis.plotting import INK, new_figure, settings
 from cclf.analysis.statistics import Interval
 from cclf.analysis.styles import DASHES, PALETTE, RED, LineStyle, Style, Styles, styles
 from cclf.storage.atomic_files import write_output
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 PANEL_INCHES = (3.6, 2.5)  # of a figure in a grid of figures
 ENV_STEPS = "environment steps"
-_INK = "#010203"  # replaced by the text color of the page
 MANY_METHODS = 5  # with more, bands are paler, so that they do not hide each other
 REFERENCE_LINE: LineStyle = {"color": "#888888", "lw": 0.8, "ls": (0, (4, 3))}
 FEW_EVALUATIONS = 4  # of a curve: with fewer, each is marked
@@ -43,17 +42,19 @@ def learning_curves(
     )
     figure = new_figure(figsize=(width, height))
     axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
-    looks = method_styles or styles(method for methods in panels.values() for method in methods)
+    method_styles = method_styles or styles(
+        method for methods in panels.values() for method in methods
+    )
     scales = shared_scales(panels) if scales is None else scales
     handles: dict[str, Line2D] = {}
     for axis, (title, methods) in zip(axes, panels.items(), strict=False):
         strength = 0.18 if len(methods) < MANY_METHODS else 0.1
         for method, curve in methods.items():
-            steps, color = curve.env_steps, looks[method].color
+            steps, color = curve.env_steps, method_styles[method].color
             point = "o" if len(steps) < FEW_EVALUATIONS else ""
             mean = curve.returns.mean(0)
             (handles[escape_mathtext(method)],) = axis.plot(
-                steps, mean, lw=1.8, marker=point, ms=5, **looks[method].line
+                steps, mean, lw=1.8, marker=point, ms=5, **method_styles[method].line
             )
             if curve.has_interval:
                 low, high = curve.outline
@@ -90,18 +91,18 @@ def intervals(
 ) -> "Figure":
     """One line per method: its estimate as a dot, its interval as a bar. `reference_value` is
     marked: the value at which two methods are equal."""
-    looks = method_styles or styles(values)
+    method_styles = method_styles or styles(values)
     figure, axis = _panel((inches, 0.28 * len(values) + 0.75))
     for place, (method, interval) in enumerate(values.items()):
         axis.plot(
             [interval.low, interval.high],
             [place, place],
-            color=looks[method].color,
+            color=method_styles[method].color,
             lw=5,
             alpha=0.35,
             solid_capstyle="butt",
         )
-        axis.plot([interval.estimate], [place], "o", color=looks[method].color, ms=5)
+        axis.plot([interval.estimate], [place], "o", color=method_styles[method].color, ms=5)
     if reference_value is not None:
         axis.axvline(reference_value, **REFERENCE_LINE)
     axis.set_yticks(range(len(values)), [escape_mathtext(method) for method in values])
@@ -119,15 +120,15 @@ def profiles(
 ) -> "Figure":
     """The share of runs above each score, with bands. A higher curve is better."""
     figure, axis = _panel()
-    looks = method_styles or styles(shares)
+    method_styles = method_styles or styles(shares)
     for method, share in shares.items():
-        axis.step(thresholds, share.estimate, where="post", lw=1.6, **looks[method].line)
+        axis.step(thresholds, share.estimate, where="post", lw=1.6, **method_styles[method].line)
         axis.fill_between(
             thresholds,
             share.low,
             share.high,
             step="post",
-            color=looks[method].color,
+            color=method_styles[method].color,
             alpha=0.14,
             lw=0,
         )
@@ -147,10 +148,10 @@ def over_training(
     """A logged quantity on one task, a thin line per run in the style of its method: (env_steps,
     values) by method."""
     figure, axis = _panel()
-    looks = method_styles or styles(series)
+    method_styles = method_styles or styles(series)
     for method, lines in series.items():
         for env_steps, values in lines:
-            axis.plot(env_steps, values, lw=1.2, alpha=0.75, **looks[method].line)
+            axis.plot(env_steps, values, lw=1.2, alpha=0.75, **method_styles[method].line)
     if scale is not None:
         axis.set_xlim(scale.x)
         axis.set_ylim(top=scale.y[1])
@@ -281,22 +282,10 @@ def style_axis(axis: "Axes", xlabel: str, ylabel: str = "", title: str = "") -> 
 def inline_svg(figure: "Figure", label: str) -> str:
     """The figure as an SVG element whose text has the color and font of the page."""
     buffer = io.StringIO()
-    set_text_color(figure, _INK)
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
-
-
-def set_text_color(figure: "Figure", color: str) -> None:
-    """Draw all text and axes of a figure in one color."""
-    for text in texts(figure):
-        text.set_color(color)
-    for axis in figure.axes:
-        axis.tick_params(colors=color)
-        axis.set_facecolor("none")
-        for spine in axis.spines.values():
-            spine.set_edgecolor(color)
 
 
 @settings()

@@ -33,7 +33,7 @@ class RunData(NamedTuple):
     key: RunKey
     rows: list[EvaluationRow]
     manifest: dict[str, Any]
-    failure: str  # why it failed, if it says so
+    failure: str  # why it failed, if known
 
 
 class Results(NamedTuple):
@@ -76,7 +76,7 @@ def read_runs(folder: Path) -> list[EvaluationRow]:
 
 
 def read_run_folders(folder: Path) -> list[RunData]:
-    """The runs under `folder`. Runs of one method with different settings are told apart by the
+    """The runs under `folder`. Runs of one method with different settings are named by the
     settings that differ, see `variants.run_keys`."""
     configs = dict(_configs(folder))
     begun = {run for run in configs if (run / "config.json").exists()}

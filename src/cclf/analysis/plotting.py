@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
     from matplotlib.lines import Line2D as Line2D
-    from matplotlib.text import Text
 
-_OURS = {"svg.hashsalt": "cclf"}  # the same figure gives the same bytes
+INK = "#010203"  # of text and axes; pages replace it by their own text color
+_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+# With a constant salt the same figure gives the same bytes.
+_OURS = {"svg.hashsalt": "cclf", **dict.fromkeys(_INKED, INK)}
 
 # O_PATH, on Linux, also opens a directory that may not be read.
 _READ_FOLDER = os.O_PATH if sys.platform == "linux" else os.O_RDONLY
@@ -34,7 +36,6 @@ def _package() -> ModuleType:
         with data_error_context("cannot import matplotlib", advice):
             import matplotlib
             import matplotlib.figure
-            import matplotlib.text
     finally:
         os.fchdir(working_directory)
         os.close(working_directory)
@@ -46,11 +47,6 @@ def new_figure(
 ) -> "Figure":
     figure: Figure = _package().figure.Figure(figsize=figsize, layout=layout, dpi=dpi)
     return figure
-
-
-def texts(figure: "Figure") -> "list[Text]":
-    found: list[Text] = figure.findobj(_package().text.Text)
-    return found
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The paper's numbers, and published re-runs beside them, as typed rows of the CSV files in
+"""The paper's numbers, and published re-runs, as typed rows of the CSV files in
 `cclf/published`.
 
 No number without its clock and source: "100K" is environment steps in the paper's DeepMind Control
@@ -59,7 +59,7 @@ def published(file_name: str) -> tuple[Published, ...]:
 
 
 def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Learning curves whose every seed was published, by method: environment steps (P,), returns
+    """Learning curves of which every seed was published, by method: environment steps (P,), returns
     (seeds, P)."""
     found: dict[str, dict[int, list[float]]] = {}
     for line in rows_of("drqv2"):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 CAPTION_COLUMNS = 130  # of a caption in Markdown
-WORD_STYLES = ("word", "claim")  # cells of prose
 VERDICTS = get_args(VerdictState)
 
 

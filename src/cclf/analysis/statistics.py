@@ -194,22 +194,8 @@ def improvement_interval(
     )
 
 
-def ratio_of_means(
-    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """Mean of x over mean of y with its 95 % interval; seeds of different methods are not
-    paired.
-
-    >>> float(ratio_of_means(np.array([[3.0], [5.0]]), np.array([[2.0], [2.0]])).estimate)
-    2.0
-    """
-    return bootstrap_statistic(
-        [x, y], lambda parts: mean(parts[0]) / mean(parts[1]), resamples, seed
-    )
-
-
 def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:
-    """The first clock reading at which a curve reaches `threshold`; or infinity.
+    """The first clock reading at which a curve reaches `threshold`, or infinity.
 
     >>> steps_to_threshold(np.array([10, 20, 30]), np.array([0.1, 0.95, 0.2]), 0.9)
     20.0

@@ -98,7 +98,7 @@ def claims(table: str) -> list[Claim]:
 
 def decidable_claims(claims: Iterable[Claim], configs: Iterable[Config]) -> list[Claim]:
     """The claims whose tasks and methods are all among these runs, trained for as many steps as the
-    claim names."""
+    claim requires."""
     steps: dict[tuple[str, str, str], int] = {}
     for config in configs:
         env_steps = config.run.env_steps
@@ -179,7 +179,7 @@ def _samples(claim: Claim, rows: Sequence[EvaluationRow]) -> list[np.ndarray]:
 
 
 def _steps(evaluations: Sequence[EvaluationRow], claim: Claim) -> float:
-    assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
+    assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
     limit = claim.clock.steps * 1.01
     until = [row for row in evaluations if claim.clock.of(row) <= limit]
     return runs.steps_to(until, claim.threshold, claim.clock.unit)
@@ -221,10 +221,10 @@ def _quantity_name(claim: Claim) -> str:
 def _null_value(claim: Claim) -> float:
     """The value at which neither method does better."""
     if claim.measure in ("above", "below"):
-        assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
+        assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
         return claim.threshold
     if claim.measure == "wins":
-        assert claim.factor is not None, f"the claim {claim.name} lacks its count"
+        assert claim.factor is not None, f"the claim {claim.name} has no count"
         return claim.factor - 0.5  # tasks are whole: a count of `factor` is on the claimed side
     return 0.0 if _quantity_name(claim) == "difference" else 1.0
 

@@ -1,4 +1,4 @@
-"""`cclf inspect`: what an agent was curious about, as a page."""
+"""`cclf inspect`: a page about the curiosity of an agent."""
 
 import json
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from cclf.validation import Range
 @dataclass(frozen=True)
 class Inspect:
     """What a run is curious about, as one page: its most and least curious transitions with their
-    views and beliefs, what curiosity follows, and how it moved over training. Only reads the
-    folder, also while a run goes on there."""
+    views and beliefs, what curiosity correlates with, and curiosity over training. The folder is
+    only read, also while training continues."""
 
     run: tyro.conf.Positional[Path]
     """A run folder, or a folder that holds just one run."""
     out: Path = Path("curiosity.html")
     """The page, an .html."""
     samples: Annotated[int, Range(1, 1_000_000)] = 2_048
-    """Transitions to look at, rounded up to whole batches."""
+    """Number of transitions, rounded up to whole batches."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     trust_imports: bool = False

@@ -20,13 +20,13 @@ class Plot:
     out: Path = Path("curves.svg")
     """.svg, .png or .pdf."""
     methods: tuple[str, ...] = ()
-    """Only these, in this order; all when empty."""
+    """Only these methods, in this order; all if empty."""
     tasks: tuple[str, ...] = ()
-    """Only these; all when empty."""
+    """Only these tasks; all if empty."""
     profiles: tuple[str, ...] = ()
-    """Only these, as panels are titled: released, paper, released-bf16; all when empty."""
+    """Only these profiles, as in the titles of panels: released, paper, released-bf16; all if empty."""
     published: bool = False
-    """Draw curves whose every seed was published (DrQ-v2's) beside ours."""
+    """Also draw published curves, if every seed was published (DrQ-v2's)."""
 
 
 def main(arguments: list[str]) -> int:

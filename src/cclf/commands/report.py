@@ -1,4 +1,4 @@
-"""`cclf report`: what came of runs, as a page, figures and tables."""
+"""`cclf report`: results of runs as a page, figures and tables."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +12,15 @@ from cclf.errors import ConfigError
 
 @dataclass(frozen=True)
 class Report:
-    """One self-contained page about run folders or results files: verdicts, curves, tables beside
-    the paper's, cost."""
+    """One self-contained page about run folders or results files: verdicts, learning curves, tables
+    with published values, and cost."""
 
     source: tyro.conf.Positional[Path]
     """A folder with runs, a folder with results files, or one such file."""
     out: Path = Path("report.html")
     """The page, an .html."""
     methods: tuple[str, ...] = ()
-    """Only these, as if there were no others; all when empty."""
+    """Only these methods, as if there were no others; all if empty."""
     pdf: Path | None = None
     """Write the figures as PDF into this folder."""
     png: Path | None = None

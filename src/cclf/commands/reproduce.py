@@ -28,10 +28,10 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Run a table of the paper, or what is left of it, and say of each of its claims: held, did not
-    hold, or undecided.
+    """Train the runs of a table of the paper that are missing, and evaluate its claims: held, did
+    not hold, or undecided.
 
-    What follows a bare -- goes to each `cclf train`: cclf reproduce table1 -- --precision bf16
+    Options after a bare -- go to each `cclf train`: cclf reproduce table1 -- --precision bf16
     """
 
     table: tyro.conf.Positional[str]
@@ -39,14 +39,14 @@ class Reproduce:
     curiosity-drqv2, not of the paper: CCLF against its controls."""
     where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     budget: Literal["small", "paper"] = "small"
-    """paper: the size of the paper's own experiment; small: the least that can decide some of its
+    """paper: the size of the paper's own experiment; small: the smallest that can decide some of its
     claims."""
     seeds: tuple[int, ...] = ()
-    """Those of the budget, unless given."""
+    """Default: those of the budget."""
     profile: str = DEFAULT_PROFILE
-    """Which reading of the points where the paper and the released code disagree."""
+    """Settings for the points on which the paper and the released code disagree."""
     out: Path | None = None
-    """runs/reproduce-TABLE-BUDGET (-PROFILE), unless given."""
+    """Default: runs/reproduce-TABLE-BUDGET (-PROFILE)."""
     dry_run: bool = False
     """Print the runs and their environment steps, and stop."""
 

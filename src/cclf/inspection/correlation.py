@@ -53,12 +53,12 @@ def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
     return Correlation(rho, math.tanh(z - reach), math.tanh(z + reach), linear(x, y))
 
 
-def words(found: Correlation) -> str:
+def describe(found: Correlation) -> str:
     """The size of a correlation in words.
 
-    >>> words(Correlation(-0.45, -0.5, -0.4, -0.4))
+    >>> describe(Correlation(-0.45, -0.5, -0.4, -0.4))
     'falls clearly'
-    >>> words(Correlation(0.02, -0.02, 0.06, 0.1))
+    >>> describe(Correlation(0.02, -0.02, 0.06, 0.1))
     'shows no relation'
     """
     if math.isnan(found.rank):

@@ -10,7 +10,7 @@ from cclf.analysis import figures, load, render
 from cclf.analysis.render import HtmlFigure, HtmlTable
 from cclf.analysis.table import MISSING, Cell, format_number
 from cclf.inspection.cards import percent, probability, sample_card, signed
-from cclf.inspection.correlation import correlate, words
+from cclf.inspection.correlation import correlate, describe
 from cclf.inspection.records import Gallery, Measure, ShownObservation, ShownSample
 
 CARDS_OF_VIEWS, PLAIN_CARDS = 2, 3  # shown at each end; further cards are folded
@@ -108,7 +108,7 @@ def _novelty(report: Gallery) -> Iterator[str]:
         if not measure.novelty:
             continue
         found = correlate(measure.values, report.curiosity)
-        sense = words(found)
+        sense = describe(found)
         text = f"Curiosity {sense} with {measure.name} ({measure.meaning})"
         if math.isfinite(found.rank):
             interval = f"[{signed(found.low)}, {signed(found.high)}]"
@@ -130,7 +130,7 @@ def _correlation_table(report: Gallery) -> HtmlTable:
             interval = f"[{signed(found.low)}, {signed(found.high)}]"
             strength = Cell(signed(found.rank), (interval, f"linear {signed(found.linear)}"))
         means = (_mean(measure.values[order[part]]) for part in (slice(-tenth, None), slice(tenth)))
-        sense = Cell(words(found), (measure.meaning,), "word")
+        sense = Cell(describe(found), (measure.meaning,), "word")
         rows.append((Cell(measure.name, style="word"), strength, *map(Cell, means), sense))
     header = (
         "quantity",
