@@ -69,7 +69,7 @@ def test_name_of_many_differences_is_short_and_unique(tmp_path: Path) -> None:
         )
     long = [name for name in methods(tmp_path) if name != "re3"]
     assert len(long) == 2
-    assert all(len(name) < 100 for name in long)
+    assert all(len(name) < 70 for name in long)
 
 
 def test_field_that_only_one_version_knows_is_not_compared(tmp_path: Path) -> None:
