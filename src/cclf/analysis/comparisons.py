@@ -152,8 +152,8 @@ def across_tasks_table(aggregate: Aggregate) -> Table:
         cell = Cell(f"{won} of {ours.shape[1]}")
         entries.append(Entry((Cell(baseline),), None, "tasks won", cell))
     caption = (
-        f"{REFERENCE_METHOD} against each method, with 95 % intervals. IQM: the mean of the middle "
-        "half of all runs, each on the scale of its task. Probability of improvement: how often a "
+        f"comparison of {REFERENCE_METHOD} with each method, with 95 % intervals. IQM: the mean of "
+        "the middle half of all runs, each on the scale of its task. Probability of improvement: how often a "
         f"run of {REFERENCE_METHOD} has the larger return on the same task; 0.5 is no difference. "
         f"Tasks won: those on which the mean of {REFERENCE_METHOD} is larger."
     )

@@ -270,6 +270,7 @@ def style_axis(axis: "Axes", xlabel: str, ylabel: str = "", title: str = "") -> 
     """Labels, grid and spines, the same in every figure."""
     axis.set_title(escape_mathtext(title), fontsize=10, loc="left")
     if xlabel == ENV_STEPS:
+        axis.locator_params(axis="x", nbins=6)
         axis.xaxis.set_major_formatter(lambda steps, _: format_steps(steps))
     axis.set_xlabel(xlabel, fontsize=8)
     axis.set_ylabel(ylabel, fontsize=8)

@@ -274,9 +274,8 @@ def _across_figure(aggregate: Aggregate, name: str, method_styles: Styles) -> Fi
         ),
     }
     if better:
-        label = f"probability that {ours} improves on the method"
         panels["probability of improvement"] = partial(
-            figures.intervals, better, label, 0.5, method_styles
+            figures.intervals, better, f"probability that {ours} is better", 0.5, method_styles
         )
     caption = f"{aggregate.about}: {', '.join(panels)}, with 95 % intervals."
     if statistics.resampled_unit(list(scores.values())) == "tasks":
