@@ -11,7 +11,7 @@ from cclf.analysis import runs, statistics
 from cclf.analysis.runs import EvaluationRow, StepBudget
 from cclf.analysis.suites import Aggregate, SuiteResults
 from cclf.analysis.table import Cell, Entry, Table, Value, format_interval, format_number
-from cclf.analysis.tables import short_task
+from cclf.analysis.tables import budget_columns, short_task
 from cclf.analysis.verdicts import MIN_SEEDS, TABLES, claims
 from cclf.errors import ConfigError
 
@@ -77,12 +77,10 @@ def differences_table(group: SuiteResults) -> Table:
             if baseline == REFERENCE_METHOD or min(len(ours), len(theirs)) < 2:
                 continue
             difference, d = mean_difference(ours, theirs), cohens_d(ours, theirs)
-            unit, steps = line.budget or ("best", "")
             record: dict[str, Value] = {
                 "task": line.task,
                 "profile": group.profile,
-                "clock": unit,
-                "steps": steps,
+                **budget_columns(line),
                 "method": REFERENCE_METHOD,
                 "rival": baseline,
                 "seeds": len(ours),

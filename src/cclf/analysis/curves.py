@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cclf.analysis.published import seeds_of
-from cclf.analysis.runs import EvaluationRow, lowest_returns, runs
+from cclf.analysis.runs import EvaluationRow, group_by, lowest_returns, runs
 from cclf.analysis.statistics import mean_interval
 from cclf.analysis.suites import profile_order, task_order
 from cclf.analysis.verdicts import MIN_SEEDS
@@ -50,11 +50,9 @@ def curves(rows: Sequence[EvaluationRow]) -> dict[str, Curve]:
             f"one panel shows one task and profile, got {sorted(kinds)}: select rows first"
         )
     lowest = lowest_returns(rows)
-    by_method: dict[str, dict[int, list[EvaluationRow]]] = {}
-    for name, evaluations in runs(rows).items():
-        by_method.setdefault(name.method, {})[name.seed] = evaluations
-    result = {}
-    for method, seeds in by_method.items():
+    by_run, result = runs(rows), {}
+    for method, keys in group_by(by_run, lambda key: key.method).items():
+        seeds = {key.seed: by_run[key] for key in keys}
         ended = {
             seed: evaluations
             for seed, evaluations in seeds.items()

@@ -278,12 +278,9 @@ def _file_name(row: EvaluationRow) -> str:
 
 def write_results(rows: Iterable[EvaluationRow], folder: Path) -> list[Path]:
     """One CSV file per method, `folder/<method>.csv`; existing files are replaced."""
-    by_file: dict[str, list[EvaluationRow]] = {}
-    for row in rows:
-        by_file.setdefault(_file_name(row), []).append(row)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, group in sorted(by_file.items()):
+    for name, group in sorted(runs.group_by(rows, _file_name).items()):
         paths.append(folder / name)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")

@@ -7,8 +7,8 @@ observed on its task. Tasks with different action repeats cannot be compared and
 import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -62,6 +62,22 @@ class RunKey(NamedTuple):
     method: str
     profile: str
     seed: int
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by key, in their order.
+
+    >>> group_by(["b1", "a1", "b2"], lambda item: item[0])
+    {'b': ['b1', 'b2'], 'a': ['a1']}
+    """
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 Runs = Mapping[RunKey, Sequence[EvaluationRow]]
@@ -227,9 +243,7 @@ def best_scores(
     """
     lowest = lowest_returns(rows)
     scores: dict[tuple[str, str], dict[int, float]] = {}
-    by_run: dict[tuple, list[EvaluationRow]] = {}
-    for row in rows:
-        by_run.setdefault(row[:4], []).append(row)
+    by_run = group_by(rows, lambda row: RunKey(*row[:4]))
     for (task, method, _, seed), evaluations in by_run.items():
         usual = min(row.episodes for row in evaluations)
         returns = [row.return_mean for row in evaluations if row.episodes == usual]

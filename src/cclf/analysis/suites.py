@@ -30,9 +30,7 @@ class SuiteResults:
     @cached_property
     def by_task(self) -> dict[str, list[EvaluationRow]]:
         """The rows of each task, in the order in which suites list their tasks."""
-        by_task: dict[str, list[EvaluationRow]] = {}
-        for row in self.rows:
-            by_task.setdefault(row.task, []).append(row)
+        by_task = runs.group_by(self.rows, lambda row: row.task)
         return {task: by_task[task] for task in sorted(by_task, key=task_order)}
 
     @cached_property
@@ -84,9 +82,7 @@ class ScoresAtStep(NamedTuple):
 
 
 def group_rows(rows: Iterable[EvaluationRow]) -> list[SuiteResults]:
-    by_kind: dict[tuple[str, str], list[EvaluationRow]] = {}
-    for row in rows:
-        by_kind.setdefault((row.task.split("/")[0], row.profile), []).append(row)
+    by_kind = runs.group_by(rows, lambda row: (row.task.split("/")[0], row.profile))
     ordered = sorted(by_kind, key=lambda kind: (kind[0], *profile_order(kind[1])))
     return [SuiteResults(*kind, by_kind[kind]) for kind in ordered]
 
@@ -120,10 +116,8 @@ def sort_methods(suite: str, methods: Iterable[str]) -> list[str]:
 
 def methods_in_order(keys: Iterable[runs.RunKey]) -> list[str]:
     """The methods of runs on any suites, each once."""
-    by_suite: dict[str, list[str]] = {}
-    for key in keys:
-        by_suite.setdefault(key.task.split("/")[0], []).append(key.method)
-    ordered = (sort_methods(suite, methods) for suite, methods in by_suite.items())
+    by_suite = runs.group_by(keys, lambda key: key.task.split("/")[0])
+    ordered = (sort_methods(suite, (k.method for k in found)) for suite, found in by_suite.items())
     return list(dict.fromkeys(method for methods in ordered for method in methods))
 
 

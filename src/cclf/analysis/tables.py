@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from cclf.analysis import statistics
-from cclf.analysis.published import Published, published
-from cclf.analysis.runs import EvaluationRow, RunKey, Runs
+from cclf.analysis.published import published
+from cclf.analysis.runs import RunKey, Runs, group_by
 from cclf.analysis.suites import Aggregate, ScoresAtStep, SuiteResults, sort_methods
 from cclf.analysis.table import (
     MISSING,
@@ -78,7 +78,7 @@ def _score_table(
             record: dict[str, Value] = {
                 "task": line.task,
                 "profile": group.profile,
-                **_budget_columns(line),
+                **budget_columns(line),
                 "method": method,
                 "seeds": seeds,
                 "mean": mean,
@@ -96,7 +96,7 @@ def _score_table(
     return Table(name, entries, ("task",), columns, title, group.name, caption)
 
 
-def _budget_columns(line: ScoresAtStep) -> dict[str, Value]:
+def budget_columns(line: ScoresAtStep) -> dict[str, Value]:
     unit, steps = line.budget or ("best", "")
     return {"clock": unit, "steps": steps}
 
@@ -186,12 +186,10 @@ PUBLISHED_QUANTITIES = {"hns-iqm": "IQM", "hns-median": "median", "hns-mean": "m
 
 def _published_aggregates(best: bool) -> list[Entry]:
     """Published aggregates of the best evaluations, or of the last ones."""
-    by_method: dict[str, dict[str, Published]] = {}
-    for row in published("atari_aggregates"):
-        if ("best" in row.source) == best:
-            by_method.setdefault(row.method, {})[row.quantity] = row
+    rows = [row for row in published("atari_aggregates") if ("best" in row.source) == best]
     entries = []
-    for method, quantities in by_method.items():
+    for method, found in group_by(rows, lambda row: row.method).items():
+        quantities = {row.quantity: row for row in found}
         is_rerun = quantities["hns-mean"].source.startswith("re-run")
         label = (Cell(method, ("re-run" if is_rerun else "published",)),)
         for quantity, column in PUBLISHED_QUANTITIES.items():
@@ -203,17 +201,13 @@ def _published_aggregates(best: bool) -> list[Entry]:
 
 def cost_table(group: SuiteResults) -> Table:
     """Wall time of whole runs, evaluation included, by machine."""
-    ends: dict[tuple[str, str], dict[str, list[EvaluationRow]]] = {}
-    for runs in group.runs_by_task.values():
-        for key, evaluations in runs.items():
-            last = evaluations[-1]
-            if last.state == "done" and last.wall_seconds > 0:
-                by_method = ends.setdefault((key.task, last.device), {})
-                by_method.setdefault(key.method, []).append(last)
-    methods = sort_methods(group.suite, (method for found in ends.values() for method in found))
+    last = [found[-1] for by_run in group.runs_by_task.values() for found in by_run.values()]
+    timed = [row for row in last if row.state == "done" and row.wall_seconds > 0]
+    ends = group_by(timed, lambda row: (row.task, row.device))
+    methods = sort_methods(group.suite, (row.method for row in timed))
     entries = []
     for task, device in sorted(ends, key=lambda place: (group.tasks.index(place[0]), place[1])):
-        found = ends[task, device]
+        found = group_by(ends[task, device], lambda row: row.method)
         for method in filter(found.__contains__, methods):
             rows = found[method]
             seconds, updates, steps = (

@@ -10,7 +10,7 @@ from typing import Any
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import find_algorithm
-from cclf.analysis.runs import RunKey
+from cclf.analysis.runs import RunKey, group_by
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import DATA_ERRORS, data_error_context
 
@@ -76,9 +76,7 @@ def run_keys(configs: Mapping[Path, Json], compared: Collection[Path]) -> dict[P
 def _varied_settings(runs: Sequence[Mapping[str, object]]) -> set[str]:
     """The names of settings in which runs differ, of those that all of them have: different
     versions of the program have different fields, and different algorithms different settings."""
-    by_base: dict[object, list[Mapping[str, object]]] = {}
-    for run in runs:
-        by_base.setdefault(run.get("base"), []).append(run)
+    by_base = group_by(runs, lambda run: run.get("base"))
     varied = {"base"} if len(set(by_base) - {None}) > 1 else set()
     for group in by_base.values():
         shared = set.intersection(*map(set, group))
