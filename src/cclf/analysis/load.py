@@ -4,16 +4,16 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from cclf import presets
 from cclf.analysis import runs
 from cclf.analysis.runs import EvaluationRow, RunKey, RunState
-from cclf.analysis.variants import run_keys
+from cclf.analysis.variants import Json, run_keys
 from cclf.errors import ConfigError
 from cclf.storage import run_end, safe_loading
 from cclf.storage.atomic_files import find_files, write_output
@@ -32,7 +32,7 @@ class RunData(NamedTuple):
     folder: Path
     key: RunKey
     rows: list[EvaluationRow]
-    manifest: dict[str, Any]
+    manifest: Json
     failure: str  # why it failed, if known
 
 
@@ -94,7 +94,7 @@ def has_runs(folder: Path) -> bool:
     return any(map(_has_results, {path.parent for path in _traces_of_runs(folder)}))
 
 
-def _configs(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _configs(folder: Path) -> Iterator[tuple[Path, Json]]:
     """Folders of runs that were evaluated or that failed, with their configs.
 
     If the record of a sweep is all that is left of a failed run and cannot be read, that is a
@@ -122,7 +122,7 @@ def _has_results(run: Path) -> bool:
     return any((run / name).exists() for name in ("eval.csv", FAILURE_MARK, FAILURE_BUNDLE))
 
 
-def read_run_config(run: Path) -> dict[str, Any]:
+def read_run_config(run: Path) -> Json:
     """The config that a run wrote; if it failed before that, the one that its sweep recorded."""
     if os.path.lexists(run / "config.json"):
         return read_json(run / "config.json")
@@ -140,12 +140,12 @@ def read_run_config(run: Path) -> dict[str, Any]:
         ) from error
 
 
-def read_manifest(run: Path) -> dict[str, Any]:
+def read_manifest(run: Path) -> Json:
     """Empty if it is lost, or if the run ended before it was written."""
     return read_json(run / "manifest.json") if (run / "manifest.json").exists() else {}
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     with data_error_context(f"cannot read {path}"):
         content = safe_loading.read_json(path)
     if not isinstance(content, dict):
@@ -177,10 +177,10 @@ def _warn_of_damage(run: Path, *tables: str) -> None:
         runs.warn_once(f"warning: the tables of {run} may be wrong: {reason}")
 
 
-def _read_run(run: Path, key: RunKey, config: Mapping[str, Any]) -> RunData:
+def _read_run(run: Path, key: RunKey, config: Json) -> RunData:
     manifest = read_manifest(run)
     with data_error_context(f"cannot read the run in {run}"):
-        rows = _rows_of_run(run, key, config, _UNKNOWN_ORIGIN | manifest)
+        rows = _rows_of_run(run, key, config, {**_UNKNOWN_ORIGIN, **manifest})
     reason, file = "", run / FAILURE_BUNDLE / "failure.json"
     if file.exists():
         failure = read_json(file)
@@ -188,9 +188,7 @@ def _read_run(run: Path, key: RunKey, config: Mapping[str, Any]) -> RunData:
     return RunData(run, key, rows, manifest, reason)
 
 
-def _rows_of_run(
-    run: Path, key: RunKey, config: Mapping[str, Any], manifest: Mapping[str, Any]
-) -> list[EvaluationRow]:
+def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[EvaluationRow]:
     lines = _lines(run / "eval.csv") if (run / "eval.csv").exists() else []
     if (run / "final.csv").exists():
         # The final evaluation measures its own time; the wall time of the run is in eval.csv.
@@ -223,7 +221,7 @@ def _rows_of_run(
     ]
 
 
-def _state(run: Path, config: Mapping[str, Any], reached: int) -> RunState:
+def _state(run: Path, config: Json, reached: int) -> RunState:
     """A run that its sweep recorded as failed may have been completed since."""
     plan, repeat = config["run"], config["env"]["action_repeat"]
     marked = (run / FAILURE_MARK).exists() and not run_end.is_complete(
@@ -234,7 +232,7 @@ def _state(run: Path, config: Mapping[str, Any], reached: int) -> RunState:
     return "done" if reached >= plan["env_steps"] else "unfinished"
 
 
-def _origin(manifest: Mapping[str, Any], env_steps: int) -> tuple[str, str]:
+def _origin(manifest: Json, env_steps: int) -> tuple[str, str]:
     """Device and commit of an evaluation: the manifest has an entry per resume."""
     history = [
         entry for entry in manifest.get("history", []) if entry["from_env_steps"] < env_steps

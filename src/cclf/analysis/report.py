@@ -90,13 +90,13 @@ def build_report(source: Path, methods: Sequence[str] = ()) -> Report:
     folders with results, each is a part: the same method may be in several of them, and is
     compared within each."""
     parts = {
-        name: (path, _with_part_name(name, load.read_source, path))
+        name: _with_part_name(name, load.read_source, path)
         for name, path in _result_folders(source)
     }
-    chosen = _choose(source, methods, [row for _, found in parts.values() for row in found.rows])
-    method_styles = styles(chosen)
+    rows = [row for found in parts.values() for row in found.rows]
+    method_styles = styles(_choose(source, methods, rows))
     built = []
-    for name, (_, found) in parts.items():
+    for name, found in parts.items():
         rows = [row for row in with_common_episode_count(found.rows) if row.method in method_styles]
         folders = [run for run in found.runs if run.key.method in method_styles]
         if rows:

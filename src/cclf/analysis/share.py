@@ -6,7 +6,6 @@ import os
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save as tensors_to_bytes
@@ -17,6 +16,7 @@ from cclf.storage.atomic_files import write_output
 from cclf.storage.run_folder import WEIGHTS, read_config, read_weights
 from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_file
 from cclf.training.agent import evaluation_networks, load_agent
+from cclf.types import Policy
 
 CARD, VIDEO = "README.md", "replay.mp4"  # names that model hubs expect
 CPU = torch.device("cpu")
@@ -80,7 +80,7 @@ def _refuse_other_folder(out: Path) -> None:
         ) from error
 
 
-def _weights(policy: Any, folder: Path) -> dict[str, torch.Tensor]:
+def _weights(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
     """The tensors that an evaluation uses, on the CPU."""
     state = evaluation_networks(policy).state_dict()
     if not all(isinstance(value, torch.Tensor) for value in state.values()):

@@ -196,7 +196,7 @@ def of_transitions(
     table: dict[str, np.ndarray],
     memory: Memory,
     pictures: Pictures,
-    facts: Callable[[Row], dict[str, Any]],
+    facts: Callable[[Row], Row],
     rewards: str,
     td_errors: str,
     measures: Sequence[Measure],
