@@ -16,7 +16,6 @@ from cclf.storage.atomic_files import write_output
 from cclf.storage.run_folder import WEIGHTS, read_config, read_weights
 from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_file
 from cclf.training.agent import evaluation_networks, load_agent
-from cclf.types import Policy
 
 CARD, VIDEO = "README.md", "replay.mp4"  # names that model hubs expect
 CPU = torch.device("cpu")
@@ -80,7 +79,7 @@ def _refuse_other_folder(out: Path) -> None:
         ) from error
 
 
-def _weights(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
+def _weights(policy: object, folder: Path) -> dict[str, torch.Tensor]:
     """The tensors that an evaluation uses, on the CPU."""
     state = evaluation_networks(policy).state_dict()
     if not all(isinstance(value, torch.Tensor) for value in state.values()):
