@@ -22,7 +22,7 @@ from cclf import presets
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.algorithms.registry import make_learner
 from cclf.analysis import figures, published, statistics, styles
-from cclf.analysis.verdict import Judgement, Verdict
+from cclf.analysis.verdicts import Verdict, VerdictState
 from cclf.benchmark.parity import step_parity
 from cclf.benchmark.updates import time_update_pairs
 from cclf.commands.options import print_table
@@ -180,7 +180,7 @@ def judge(claim: CostClaim, costs: dict[str, Cost]) -> Verdict:
     else:
         # ratios of pairs that were measured one after the other, at the same load
         ratios = (ours.milliseconds / theirs.milliseconds)[:, None]
-        interval = statistics.compare(
+        interval = statistics.bootstrap_statistic(
             [ratios], lambda parts: np.asarray(np.median(parts[0], axis=(-2, -1)))
         )
         estimate, low, high = (float(value) for value in interval)
@@ -189,7 +189,7 @@ def judge(claim: CostClaim, costs: dict[str, Cost]) -> Verdict:
         if claim.at_most
         else (low >= claim.limit, high < claim.limit)
     )
-    state: Judgement = "held" if keeps else "did not hold" if breaks else "undecided"
+    state: VerdictState = "held" if keeps else "did not hold" if breaks else "undecided"
     return Verdict(state, f"{estimate:.3g} [{low:.3g}, {high:.3g}]", estimate, low, high, 1)
 
 

@@ -5,19 +5,21 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cclf.analysis import figures, load
-from cclf.analysis.differences import less, pooled_deviation
-from cclf.analysis.evaluations import Row
-from cclf.analysis.groups import group_rows, moments
-from cclf.analysis.over_training import means_over_training
+from cclf.analysis.comparisons import mean_difference, means_over_training, pooled_deviation
 from cclf.analysis.plotting import settings
 from cclf.analysis.published import score_range
+from cclf.analysis.runs import EvaluationRow
 from cclf.analysis.statistics import Interval
 from cclf.analysis.styles import styles
+from cclf.analysis.suites import group_rows
+
+if TYPE_CHECKING:
+    from cclf.analysis.plotting import Figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS, OUT = ROOT / "results", ROOT / "docs" / "figures"
@@ -25,7 +27,7 @@ MIN_SEEDS = 2  # of each method: one has no standard deviation
 MARKERS = "oDs^vP"  # color alone does not distinguish the methods
 
 
-def effect_sizes(rows: Sequence[Row], method: str, baseline: str) -> dict[str, Interval]:
+def effect_sizes(rows: Sequence[EvaluationRow], method: str, baseline: str) -> dict[str, Interval]:
     """The difference in mean return of two methods on each task and profile, divided by the pooled
     standard deviation across seeds, with a 95 % interval.
 
@@ -34,7 +36,7 @@ def effect_sizes(rows: Sequence[Row], method: str, baseline: str) -> dict[str, I
     """
     found = {}
     for group in group_rows(rows):
-        last = {at.task: at.scores for at in moments(group) if at.clock[0] != "best"}
+        last = {at.task: at.scores for at in group.scores_at_steps if at.budget}
         for task in group.tasks:
             when, scores = "", means_over_training(group, task)
             if not {method, baseline} <= scores.keys():
@@ -47,19 +49,19 @@ def effect_sizes(rows: Sequence[Row], method: str, baseline: str) -> dict[str, I
                 continue
             seeds = " and ".join(dict.fromkeys(str(len(part)) for part in (ours, theirs)))
             label = f"{task.partition('/')[2]}, {group.profile} ({seeds}{when})"
-            difference = less(ours, theirs)[:3]
+            difference = mean_difference(ours, theirs)[:3]
             found[label] = Interval(*(np.asarray(value / deviation) for value in difference))
     return found
 
 
 def final_scores(
-    rows: Sequence[Row], methods: Sequence[str]
+    rows: Sequence[EvaluationRow], methods: Sequence[str]
 ) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     """The last return of each run on the scale of its task, by suite and profile, task and method.
     Tasks with the highest mean score come first; tasks without a scale are left out."""
     found = {}
     for group in group_rows(rows):
-        last = {at.task: at.scores for at in moments(group) if at.clock[0] != "best"}
+        last = {at.task: at.scores for at in group.scores_at_steps if at.budget}
         tasks = {}
         for task, scores in last.items():
             bounds = score_range(task)
@@ -82,21 +84,23 @@ def final_scores(
 
 
 @settings()
-def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlabel: str) -> Any:
+def scores_by_task(
+    tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlabel: str
+) -> "Figure":
     """One line per task with the score of every run of each method: a small marker per run, a large
     one for their mean. Scores of 0 and 1 have a dashed line."""
     methods = list(dict.fromkeys(method for scores in tasks.values() for method in scores))
-    figure = figures.new_figure(figsize=(7.0, 0.3 * len(tasks) + 1.2), layout="constrained")
+    figure = figures.new_figure(figsize=(7.0, 0.3 * len(tasks) + 1.2))
     axis = figure.subplots()
     for number, method in enumerate(methods):
-        marker, colour = MARKERS[number % len(MARKERS)], styles(methods)[method].colour
+        marker, color = MARKERS[number % len(MARKERS)], styles(methods)[method].color
         offset = 0.7 * ((number + 0.5) / len(methods) - 0.5)
         for place, scores in enumerate(tasks.values()):
             if method in scores:
                 runs, at = scores[method], place + offset
-                axis.plot(runs, [at] * len(runs), marker, color=colour, ms=3, alpha=0.45, mew=0)
-                axis.plot([runs.mean()], [at], marker, color=colour, ms=5)
-        axis.plot([], [], marker, color=colour, ms=5, label=method)
+                axis.plot(runs, [at] * len(runs), marker, color=color, ms=3, alpha=0.45, mew=0)
+                axis.plot([runs.mean()], [at], marker, color=color, ms=5)
+        axis.plot([], [], marker, color=color, ms=5, label=method)
     for place in range(0, len(tasks), 2):
         axis.axhspan(place - 0.5, place + 0.5, color="#888888", alpha=0.08, lw=0)
     for score in (0.0, 1.0):
@@ -110,20 +114,22 @@ def runs_by_task(tasks: Mapping[str, Mapping[str, np.ndarray]], title: str, xlab
     return figure
 
 
-def draw_effect_sizes(rows: Sequence[Row], method: str, baseline: str) -> Any:
+def draw_effect_sizes(rows: Sequence[EvaluationRow], method: str, baseline: str) -> "Figure":
     found = effect_sizes(rows, method, baseline)
     words = (
         f"{method} − {baseline} in standard deviations across seeds; 0: no difference\n"
         "(in brackets: seeds; “end”: of the last evaluation,\nelse of the mean over training)"
     )
-    looks = dict.fromkeys(found, styles([method])[method])
-    return figures.intervals(found, words, 0.0, looks, inches=7.0)
+    method_styles = dict.fromkeys(found, styles([method])[method])
+    return figures.intervals(found, words, 0.0, method_styles, inches=7.0)
 
 
-def draw_final_scores(rows: Sequence[Row], methods: Sequence[str], profile: str, scale: str) -> Any:
+def draw_final_scores(
+    rows: Sequence[EvaluationRow], methods: Sequence[str], profile: str, scale: str
+) -> "Figure":
     found = final_scores([row for row in rows if row.profile == profile], methods)
     ((title, tasks),) = found.items()
-    return runs_by_task(tasks, title, f"{scale} (small: runs, large: their mean)")
+    return scores_by_task(tasks, title, f"{scale} (small: runs, large: their mean)")
 
 
 def main() -> None:

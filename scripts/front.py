@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from cclf.analysis import figures, learning, load
+from cclf.analysis import curves, figures, load
+from cclf.analysis.plotting import INK, settings
 from cclf.analysis.styles import RED, styles
 from cclf.inspection.cards import percent
-from cclf.inspection.load import curate
+from cclf.inspection.load import inspect_run
 from cclf.inspection.records import ShownSample
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,7 @@ CONTROLS = ("cclf", "cclf-shuffled", "cclf-even", "curl")
 SHOWN = ("minigrid/DoorKey-6x6", "entropy-0.01")  # of the curves: task and profile
 
 
+@settings()
 def card(look: ShownSample) -> Any:
     """What it saw, how sure it was of it, and why."""
     from matplotlib.figure import Figure
@@ -70,14 +72,17 @@ def sentence(look: ShownSample) -> str:
     return " ".join(parts)
 
 
-def curves() -> Any:
+@settings()
+def draw_curves() -> Any:
     rows = [
         row
         for row in load.read(ROOT / "results" / "curiosity")
         if (row.task, row.profile) == SHOWN and row.method in CONTROLS
     ]
-    found = {method: learning.curves(rows)[method] for method in CONTROLS}
-    drawing = figures.learning_curves({"DoorKey-6x6": found}, legend=False, looks=styles(CONTROLS))
+    found = {method: curves.curves(rows)[method] for method in CONTROLS}
+    drawing = figures.learning_curves(
+        {"DoorKey-6x6": found}, legend=False, method_styles=styles(CONTROLS)
+    )
     drawing.set_size_inches(5.2, 3.3)
     (axis,) = drawing.axes
     for line, (method, curve) in zip(axis.lines, found.items(), strict=True):
@@ -90,12 +95,12 @@ def curves() -> Any:
 
 
 def main() -> None:
-    gallery = curate(Path(sys.argv[1]), 512, torch.device("cpu"))
+    report = inspect_run(Path(sys.argv[1]), 512, torch.device("cpu"))
     for name, ink in INKS.items():
-        for part, drawing in (("card", card(gallery.most[0])), ("curves", curves())):
-            figures.ink(drawing, ink)
+        for part, drawing in (("card", card(report.most[0])), ("curves", draw_curves())):
             path = OUT / f"front-{part}-{name}.svg"
             figures.save(drawing, path, transparent=True)
+            path.write_text(path.read_text().replace(INK, ink))
             print(path)
 
 

@@ -18,7 +18,7 @@ import pytest
 import cclf
 from cclf import cli, presets
 from cclf.algorithms.registry import algorithms, make_agent
-from cclf.analysis.load import run_name
+from cclf.analysis.variants import run_key
 from cclf.config import EnvConfig
 from cclf.envs import toy
 from cclf.envs.make import make_env
@@ -228,7 +228,7 @@ def test_results_of_a_plugin_algorithm_are_collected(base_runs: tuple[Path, str]
         "q-learning",
         "short-sighted",
     }
-    assert rows(folder / "results" / "q-learning.csv")[-1]["profile"] == "released"
+    assert rows(folder / "results" / "q-curves.csv")[-1]["profile"] == "released"
 
 
 def test_runs_of_an_uninstalled_package_are_collected(
@@ -236,7 +236,7 @@ def test_runs_of_an_uninstalled_package_are_collected(
 ) -> None:
     folder, _ = base_runs
     assert cli.main(["results", str(folder / "runs"), "--out", str(tmp_path)]) == 0
-    assert rows(tmp_path / "q-learning.csv") == rows(folder / "results" / "q-learning.csv")
+    assert rows(tmp_path / "q-curves.csv") == rows(folder / "results" / "q-curves.csv")
     assert cli.main(["evaluate", str(run_in(folder, "runs/toy/catch/q-learning"))]) == 2
     said = capsys.readouterr().err
     assert "unknown base algorithm 'q-table'" in said
@@ -277,7 +277,7 @@ def test_table_names_runs_of_an_uninstalled_suite() -> None:
         "base": "gone",
         "algorithm": {},
     }
-    assert run_name(foreign).profile == "released"
+    assert run_key(foreign).profile == "released"
 
 
 @pytest.fixture

@@ -145,12 +145,12 @@ def test_failed_rendering_in_a_worker_ends_no_evaluation():
 @pytest.mark.parametrize(
     ("words", "module", "extra"),
     [
-        (["demo", "--out", "OUT"], "matplotlib", "plots"),
+        (["demo", "--out", "OUT"], "matplotlib", "report"),
         (["demo", "--out", "OUT"], "minigrid", "minigrid"),
-        (["plot", "RUN", "--out", "OUT.svg"], "matplotlib", "plots"),
-        (["report", "RUN", "--out", "OUT.html"], "matplotlib", "plots"),
-        (["reproduce", "minigrid", "--budget", "small", "--out", "OUT"], "matplotlib", "plots"),
-        (["inspect", "RUN", "--out", "OUT.html"], "matplotlib", "plots"),
+        (["plot", "RUN", "--out", "OUT.svg"], "matplotlib", "report"),
+        (["report", "RUN", "--out", "OUT.html"], "matplotlib", "report"),
+        (["reproduce", "minigrid", "--budget", "small", "--out", "OUT"], "matplotlib", "report"),
+        (["inspect", "RUN", "--out", "OUT.html"], "matplotlib", "report"),
         (["inspect", "RUN", "--out", "OUT.html"], "minigrid", "minigrid"),
         (["play", "RUN", "--out", "OUT.mp4"], "imageio_ffmpeg", "video"),
         (["play", "RUN", "--out", "OUT.mp4"], "minigrid", "minigrid"),
@@ -178,13 +178,13 @@ def trained(tmp_path_factory):
 
 def test_doctor_names_missing_modules_and_their_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
-    lacking = missing_packages(("video", "plots", "tensorboard"))
+    lacking = missing_packages(("video", "report", "tensorboard"))
     finding = next(
         found for found in diagnose(healthy(missing_extras=lacking)) if found.name == "extras"
     )
     assert (
         finding.value
-        == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
+        == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,report]'"
     )
     assert finding.status == "note"
 

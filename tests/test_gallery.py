@@ -25,7 +25,7 @@ from cclf.envs.minigrid_package import render_observation
 from cclf.errors import ConfigError
 from cclf.inspection import cards
 from cclf.inspection import page as inspection_page
-from cclf.inspection.load import curate
+from cclf.inspection.load import inspect_run
 from cclf.inspection.samples import rarity
 from cclf.storage import checkpoint, run_folder
 from cclf.training.seeding import Generators, derive
@@ -201,9 +201,10 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     learner, env_steps = restored(SAC, runs["sac"])
     newest = ordered(by_hand(learner, env_steps))[0]["newest"]
     tab.open(page, 1100)
+    open_all(tab)
     look = facts["most"][0]
-    card = "document.querySelector('#most + .looks .look')"
-    glance = f"[...{card}.querySelectorAll('.glance')]"
+    card = "document.querySelector('#most + .samples .sample')"
+    glance = f"[...{card}.querySelectorAll('.observation')]"
     texts = tab.evaluate(
         f"{glance}.map(g => [...g.querySelectorAll('.views li b')].map(b => b.innerText))"
     )
@@ -213,14 +214,14 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
             *(cards.probability(belief) for belief in look[side]["beliefs"]),
         ]
     marked = tab.evaluate(
-        "[...document.querySelectorAll('.glance')].map(g => g.querySelector('.views "
-        "li.chosen').className)"
+        "[...document.querySelectorAll('.observation')].map(g => g.querySelector('.views "
+        "li.selected').className)"
     )
     chosen = [
         one[side]["chosen"] for one in (*facts["most"], *facts["least"]) for side in ("now", "next")
     ]
     assert len(set(chosen)) > 1
-    assert marked == [f"v{number} chosen" for number in chosen]
+    assert marked == [f"v{number} selected" for number in chosen]
     places = tab.evaluate(
         f"[...{glance}[0].querySelectorAll('rect')].map(r => [r.className.baseVal.split(' ')[0], "
         "+r.getAttribute('y'), "
@@ -241,6 +242,10 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     assert older.shape == whole.shape
 
 
+def open_all(tab):
+    tab.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+
+
 def decoded(source):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
 
@@ -248,7 +253,7 @@ def decoded(source):
 def test_what_an_observation_was_taken_for_is_the_strongest_other_match(runs):
     learner, env_steps = restored(SAC, runs["sac"])
     expected = ordered(by_hand(learner, env_steps))[:6]
-    for look, row in zip(curate(runs["sac"], SAMPLES, CPU).most, expected, strict=True):
+    for look, row in zip(inspect_run(runs["sac"], SAMPLES, CPU).most, expected, strict=True):
         for seen, (frame, share) in zip((look.now, look.following), row["taken"], strict=True):
             assert seen.taken_for[1] == pytest.approx(share, rel=1e-3)
             assert np.array_equal(seen.taken_for[0], frame)
@@ -372,7 +377,10 @@ def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
     learner, env_steps = restored(RAINBOW, runs["rainbow"])
     expected = ordered(rainbow_by_hand(learner, env_steps))
     expected = expected[:6] if end == "most" else expected[::-1][:6]
-    looks, pictures = shown["rainbow"][1][end], getattr(curate(runs["rainbow"], SAMPLES, CPU), end)
+    looks, pictures = (
+        shown["rainbow"][1][end],
+        getattr(inspect_run(runs["rainbow"], SAMPLES, CPU), end),
+    )
     assert len(looks) == len(expected) == 6
     for look, drawn, row in zip(looks, pictures, expected, strict=True):
         for side, glance, beliefs, views in zip(
@@ -410,7 +418,7 @@ def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(tmp_path):
     folder = trained(config, tmp_path)
     replay = restored(config, folder)[0].replay
     assert replay.written > replay.slots, "the ring is full"
-    gallery = curate(folder, 16, CPU)
+    gallery = inspect_run(folder, 16, CPU)
     written = range(replay.written - 30, replay.written - 3)  # the newest three have no future yet
     expected = {
         replay.written - number: float(replay.priorities[0, number % replay.slots])
@@ -421,11 +429,12 @@ def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(tmp_path):
 
 
 def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
-    looks = [*(gallery := curate(runs["rainbow"], SAMPLES, CPU)).most, *gallery.least]
+    looks = [*(gallery := inspect_run(runs["rainbow"], SAMPLES, CPU)).most, *gallery.least]
     assert {look.ended_between for look in looks} == {True, False}
     for look in looks:
-        assert "what came 3 steps later" in cards.looks("most", "most", [look])
-        assert ("ended within 3 steps" in cards.sentence(look)) == look.ended_between
+        titles = [card.title for card in cards.sample_card(look).observations]
+        assert titles == ["observation", "observation 3 steps later"]
+        assert ("ended within 3 steps" in cards.describe(look)) == look.ended_between
     assert any("blank" in remark for remark in gallery.remarks)
     assert {"rarity", "age", "shift", "3-step return"} <= {
         measure.name for measure in gallery.measures
@@ -435,13 +444,13 @@ def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
 def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(tmp_path):
     young = replace(RAINBOW, run=replace(RAINBOW.run, env_steps=3, eval_every_env_steps=3))
     with pytest.raises(ConfigError, match="nothing to draw yet"):
-        curate(trained(young, tmp_path), 8, CPU)
+        inspect_run(trained(young, tmp_path), 8, CPU)
 
 
 @pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward"])
 def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
     config = tiny(method)
-    gallery = curate(trained(config, tmp_path), 8, CPU)
+    gallery = inspect_run(trained(config, tmp_path), 8, CPU)
     look = gallery.most[0]
     assert (look.priority is not None, gallery.priorities is not None) == (
         config.method.prioritisation,
@@ -456,15 +465,15 @@ def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
 )
 def test_only_what_acts_in_a_method_is_told(method, tmp_path):
     config = tiny_config("toy/reach-1d", method, env_steps=24, eval_every_env_steps=24)
-    gallery = curate(trained(config, tmp_path), 8, CPU)
+    gallery = inspect_run(trained(config, tmp_path), 8, CPU)
     look = gallery.most[0]
-    told = cards.sentence(look)
+    told = cards.describe(look)
     assert (look.priority is not None, "priority" in told) == (config.method.prioritisation,) * 2
     assert (look.second_weight is not None, "Q loss" in told) == (config.method.regularisation,) * 2
     assert (look.bonus is not None, "bonus" in told) == (config.method.reward,) * 2
     assert (gallery.priorities is not None) == config.method.prioritisation
     assert len(look.now.views) == config.method.views
-    assert cards.looks("most", "most", gallery.most).count("<article") == len(gallery.most)
+    assert inspection_page.to_html(gallery).count("<article") == 2 * len(gallery.most)
 
 
 @pytest.mark.parametrize(
@@ -510,10 +519,10 @@ def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "matplotlib", None)
         assert cli.main(["inspect", str(runs["sac"]), "--out", page, "--samples", "8"]) == 2
-        assert "pip install 'cclf[plots]'" in capsys.readouterr().err
+        assert "pip install 'cclf[report]'" in capsys.readouterr().err
     monkeypatch.setattr(SacAlgorithm, "inspect", BaseAlgorithm.inspect)
     with pytest.raises(ConfigError, match="sac has no inspect"):
-        curate(runs["sac"], 8, CPU)
+        inspect_run(runs["sac"], 8, CPU)
 
 
 def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
@@ -521,8 +530,8 @@ def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
         out = runs[name].parents[3]
         before = contents(runs[name])
         with run_folder.create_run_folder(config, out):  # as training holds it
-            one = curate(runs[name], 8, CPU)
-        two = curate(runs[name], 8, CPU)
+            one = inspect_run(runs[name], 8, CPU)
+        two = inspect_run(runs[name], 8, CPU)
         assert contents(runs[name]) == before
         assert np.array_equal(one.curiosity, two.curiosity), "the same run gives the same gallery"
 
@@ -545,7 +554,7 @@ def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
     folder = trained(config, tmp_path)
     learner, _ = restored(config, folder)
     assert learner.replay.written > learner.replay.slots, "the ring is full"
-    gallery = curate(folder, 16, CPU)
+    gallery = inspect_run(folder, 16, CPU)
     assert len(gallery.priorities) == 30
     newest = learner.replay.head
     live = [slot for slot in range(learner.replay.slots) if learner.replay.valid[slot]]
@@ -603,6 +612,10 @@ HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=2</scrip
 def test_the_page_works_on_any_screen(tab, shown, name, width, dark):
     page, facts = shown[name]
     tab.open(page, width, dark=dark)
+    if width > 1000:
+        height = tab.evaluate("document.documentElement.scrollHeight")
+        assert height < 5 * 900, "long parts are folded"
+    open_all(tab)
     assert tab.problems == []
     assert {request for request in tab.requests if not request.startswith("data:")} == {
         page.as_uri()
@@ -610,11 +623,11 @@ def test_the_page_works_on_any_screen(tab, shown, name, width, dark):
     assert tab.evaluate("document.documentElement.scrollWidth") <= width, (
         "the page must not scroll sideways"
     )
-    edges = "[...document.querySelectorAll('.look, .look img, .views li, svg')].map(e => e.getBoundingClientRect())"
+    edges = "[...document.querySelectorAll('.sample, .sample img, .views li, svg')].map(e => e.getBoundingClientRect())"
     assert max(tab.evaluate(f"{edges}.map(r => r.right)")) <= width
     assert min(tab.evaluate(f"{edges}.map(r => Math.min(r.width, r.height))")) > 0
     assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-    assert tab.evaluate("document.querySelectorAll('.look').length") == len(facts["most"]) + len(
+    assert tab.evaluate("document.querySelectorAll('.sample').length") == len(facts["most"]) + len(
         facts["least"]
     )
     ink, paper = (
@@ -633,13 +646,12 @@ def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
     tab.open(page, 1100)
     headings = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
     assert headings == [
-        "From the least to the most",
+        "From the least to the most curious",
         "The most curious",
         "The least curious",
-        "What does curiosity follow?",
+        "What does curiosity correlate with?",
         "Over training",
         "Priorities",
-        "Where this comes from",
     ]
     labels = tab.evaluate(
         "[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))"
@@ -670,8 +682,9 @@ def test_hostile_names_stay_text(tab, runs, tmp_path):
     config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
     (folder / "config.json").write_text(json.dumps(config.to_dict()))
     page = tmp_path / "page.html"
-    page.write_text(inspection_page.html(curate(folder, 8, CPU)))
+    page.write_text(inspection_page.to_html(inspect_run(folder, 8, CPU)))
     tab.open(page, 1100)
+    open_all(tab)
     assert tab.problems == []
     assert tab.evaluate("window.hacked === undefined")
     assert tab.evaluate("document.querySelectorAll('script, [onerror]').length") == 0

@@ -12,7 +12,7 @@ from cclf.algorithms.rainbow import inspect as gallery_rainbow
 from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.algorithms.registry import make_learner
 from cclf.config import Config
-from cclf.inspection.load import curate
+from cclf.inspection.load import inspect_run
 from cclf.inspection.records import Gallery
 from cclf.storage import checkpoint, run_folder
 from cclf.training.seeding import Generators, derive
@@ -90,7 +90,7 @@ def test_td_error_of_twin_critics_is_the_mean_distance_to_the_target(
                 values = agent.critic.q_values(features, batch.action)
         expected += ((values[0] - y).abs() / 2 + (values[1] - y).abs() / 2).tolist()
     assert config.algorithm.discount == 0.99
-    found = td_errors(curate(runs[base], SAMPLES, CPU))
+    found = td_errors(inspect_run(runs[base], SAMPLES, CPU))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert np.ptp(found) > 0.0
 
@@ -110,7 +110,7 @@ def test_td_error_of_rainbow_is_the_loss_of_plain_rainbow(runs: dict[str, Path])
     step = plain(batch, noise, torch.tensor(60.0), torch.tensor(0.4), torch.ones(3))
     assert float(error.mean()) == pytest.approx(float(step.metrics["q_loss"]), rel=1e-5)
     size = config.algorithm.batch_size
-    np.testing.assert_allclose(td_errors(curate(runs["rainbow"], SAMPLES, CPU))[:size], error)
+    np.testing.assert_allclose(td_errors(inspect_run(runs["rainbow"], SAMPLES, CPU))[:size], error)
 
 
 def test_td_error_of_a2c_is_the_size_of_the_advantage(runs: dict[str, Path]) -> None:
@@ -130,7 +130,7 @@ def test_td_error_of_a2c_is_the_size_of_the_advantage(runs: dict[str, Path]) -> 
                 ahead = settings.discount * values[later + 1, env] * goes_on
                 expected[t, env] += fade * (rollout.reward[later, env] + ahead - values[later, env])
                 fade *= settings.discount * settings.gae_lambda * goes_on
-    found = td_errors(curate(runs["a2c"], SAMPLES, CPU))
+    found = td_errors(inspect_run(runs["a2c"], SAMPLES, CPU))
     np.testing.assert_allclose(
         found[: steps * envs], np.abs(expected).ravel(), rtol=1e-4, atol=1e-6
     )

@@ -12,7 +12,8 @@ import pytest
 
 from cclf import cli
 from cclf.algorithms.registry import make_learner
-from cclf.analysis import evaluations, report, tabular
+from cclf.analysis import render, report, runs
+from cclf.analysis.table import Cell, Entry, Table
 from cclf.commands import reproduce
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError
@@ -186,8 +187,8 @@ def quick_studies(monkeypatch, results):
     """What takes long in `reproduce` is done before."""
     monkeypatch.setattr(reproduce, "run_and_report", lambda *_: 0)
     monkeypatch.setattr(reproduce, "_print_verdicts", lambda *_: None)
-    compose = report.compose
-    monkeypatch.setattr(report, "compose", lambda _, *methods: compose(results, *methods))
+    build = report.build_report
+    monkeypatch.setattr(report, "build_report", lambda _, *methods: build(results, *methods))
 
 
 @pytest.mark.usefixtures("quick_studies")
@@ -334,13 +335,12 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
 @pytest.mark.parametrize("field", ["task", "method", "profile", "device", "commit"])
 def test_names_that_begin_as_formulas_are_refused(field, name):
     with pytest.raises(ConfigError, match="formula"):
-        evaluations.refuse_odd_names([row()._replace(**{field: name})])
-    evaluations.refuse_odd_names([row("re3+cclf", value=-1.0)])
+        runs.check_names([row()._replace(**{field: name})])
+    runs.check_names([row("re3+cclf", value=-1.0)])
 
 
-def test_cells_of_tables_are_inert(tmp_path):
-    table = tabular.Table(
-        "origin", "", ("fact",), [], ("fact", "value"), [("=1+1", -1.5), ("cpu", "@x")]
-    )
-    with tabular.write_csv(table, tmp_path).open(newline="") as file:
-        assert list(csv.reader(file)) == [["fact", "value"], ["'=1+1", "-1.5"], ["cpu", "'@x"]]
+def test_formulas_in_csv_files_are_escaped():
+    records = [{"fact": "=1+1", "value": -1.5}, {"fact": "cpu", "value": "@x"}]
+    table = Table("origin", [Entry((Cell("x"),), record) for record in records], ("fact",))
+    lines = list(csv.reader(render.to_csv(table).splitlines()))
+    assert lines == [["fact", "value"], ["'=1+1", "-1.5"], ["cpu", "'@x"]]

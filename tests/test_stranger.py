@@ -12,7 +12,7 @@ import pytest
 
 import cclf
 from cclf import cli, presets
-from cclf.analysis import load
+from cclf.analysis import load, variants
 from cclf.storage.run_folder import read_config
 from cclf.sweep import child
 from cclf.sweep.plan import Job, make_run_spec
@@ -268,7 +268,7 @@ def test_a_run_that_names_no_base_imports_nothing_to_find_one(
     del config["base"]
     note = {"task": TASK, "method": "cclf", "seed": 1, "profile": "released", "exit_code": 1}
     (run / name).write_text(json.dumps(config if name == "config.json" else note))
-    assert load.run_name(load.read_run_config(run)).task == TASK
+    assert variants.run_key(load.read_run_config(run)).task == TASK
     if name == "config.json":
         assert read_config(run).base == "sac"
     assert not imported.exists()

@@ -36,7 +36,7 @@ from cclf.storage import machine
 RENDER_TASK, FRAME_PIXELS, FRAMES = "cartpole-swingup", 100, 30
 RENDER_SECONDS = 30.0  # before a worker that does not answer is stopped
 ATARI_STEPS = 200
-EXTRAS = ("video", "plots", "tensorboard", "export", "ray")
+EXTRAS = ("video", "report", "tensorboard", "export", "ray")
 NVIDIA_EGL_VENDOR_FOLDERS = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vendor.d")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 # The optional dependencies of this package: what pip calls an extra, and the modules it installs.
 EXTRAS = {
     "video": ("imageio", "imageio_ffmpeg"),
-    "plots": ("matplotlib",),
+    "report": ("matplotlib", "jinja2"),
     "tensorboard": ("tensorboard",),
     "minigrid": ("minigrid", "gymnasium"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
@@ -81,8 +81,8 @@ def require_extras(purpose: str, extras: Iterable[str]) -> None:
 def install_hint(missing: dict[str, list[str]]) -> str:
     """The missing modules and the command that installs them, for the end of a message.
 
-    >>> install_hint({"video": ["imageio_ffmpeg"], "plots": ["matplotlib"]})
-    "imageio_ffmpeg, matplotlib: pip install 'cclf[video,plots]'"
+    >>> install_hint({"video": ["imageio_ffmpeg"], "report": ["matplotlib"]})
+    "imageio_ffmpeg, matplotlib: pip install 'cclf[video,report]'"
     """
     modules = [module for names in missing.values() for module in names]
     return f"{', '.join(modules)}: pip install 'cclf[{','.join(missing)}]'"

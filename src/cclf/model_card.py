@@ -14,8 +14,8 @@ import numpy as np
 from cclf import __version__, presets
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import load
-from cclf.analysis.evaluations import refuse_odd_names
-from cclf.analysis.markdown import escaped
+from cclf.analysis.render import escape_markdown
+from cclf.analysis.runs import check_names
 from cclf.analysis.statistics import mean_interval
 from cclf.config import Config
 from cclf.envs.registry import task_kind
@@ -136,7 +136,7 @@ def _wrapped(words: Sequence[str]) -> str:
 
 def _facts(folder: Path, config: Config, env_steps: int, last: EvaluationRow) -> dict[str, str]:
     run, manifest = load.read_runs(folder)[-1], load.read_manifest(folder)
-    refuse_odd_names([run])
+    check_names([run])
     agent_steps = env_steps // config.env.action_repeat
     updates = config.updates_at(agent_steps)
     steps = f"{env_steps:,} environment steps = {agent_steps:,} agent steps, {updates:,} updates"
@@ -172,7 +172,7 @@ def _observation(config: Config) -> str:
 
 
 def _plain(value: object) -> str:
-    return escaped(str(value)[:80])
+    return escape_markdown(str(value)[:80])
 
 
 def _thinned(evaluations: Sequence[EvaluationRow]) -> list[EvaluationRow]:

@@ -17,7 +17,7 @@ import own_encoders
 from cclf import cli, plugins, presets
 from cclf.algorithms.common.custom_encoder import CustomEncoder
 from cclf.algorithms.registry import make_learner
-from cclf.analysis.load import run_name
+from cclf.analysis.variants import run_key
 from cclf.commands.train import hints
 from cclf.config import Config
 from cclf.errors import ConfigError
@@ -101,7 +101,7 @@ def folder(tmp_path_factory):
 def test_a_function_is_stored_by_its_name(folder):
     stored = json.loads((folder / "config.json").read_text())
     assert stored["algorithm"]["encoder"] == "own_encoders:small"
-    assert run_name(stored).profile == "released-own_encoders:small", "tables tell it apart"
+    assert run_key(stored).profile == "released-own_encoders:small", "tables tell it apart"
     agent = cclf.load(folder, device="cpu", trust_imports=True)
     weights = agent.policy.critic.encoder.convolutions.module[0].weight
     assert weights.shape == (2, 3, 5, 5)

@@ -2,15 +2,15 @@
 
 import pytest
 
-from cclf.analysis import verdict
-from cclf.analysis.differences import across_table, differences_table
-from cclf.analysis.evaluations import Row
-from cclf.analysis.groups import aggregates, group_rows
-from cclf.analysis.tabular import Table
+from cclf.analysis import verdicts
+from cclf.analysis.comparisons import across_tasks_table, differences_table
+from cclf.analysis.runs import EvaluationRow
+from cclf.analysis.suites import aggregate_scores, group_rows
+from cclf.analysis.table import Table
 from tiny_rows import runs_of
 
 
-def table(*runs: list[Row]) -> Table:
+def table(*runs: list[EvaluationRow]) -> Table:
     (group,) = group_rows([row for some in runs for row in some])
     return differences_table(group)
 
@@ -23,34 +23,35 @@ def test_cclf_less_each_other_method_with_interval_and_effect_size() -> None:
     (cells,) = found.rows
     assert cells[1].text == "0.300"
     assert cells[1].notes[1] == "d 4.24"
-    assert cells[1].kind == "best"
-    (line,) = found.data
-    assert line[-4:] == pytest.approx((0.3, line[-3], line[-2], 0.3 / 0.005**0.5))
+    assert cells[1].style == "best"
+    (record,) = found.records
+    assert (record["difference"], record["d"]) == pytest.approx((0.3, 0.3 / 0.005**0.5))
 
 
 def test_it_agrees_with_the_verdict_of_the_same_difference() -> None:
     ours, theirs = [0.6, 0.65, 0.7, 0.8, 0.9], [0.3, 0.4, 0.5, 0.7, 0.9]
     rows = runs_of("cclf", ours) + runs_of("re3", theirs)
-    names = {claim.name: claim for claim in verdict.claims("minigrid")}
-    judged = verdict.judge(names["doorkey6-above-re3"], rows)
-    (line,) = table(rows).data
-    assert line[-4:-1] == (judged.estimate, judged.low, judged.high)
+    names = {claim.name: claim for claim in verdicts.claims("minigrid")}
+    judged = verdicts.evaluate_claim(names["doorkey6-above-re3"], rows)
+    (record,) = table(rows).records
+    interval = (record["difference"], record["low"], record["high"])
+    assert interval == (judged.estimate, judged.low, judged.high)
 
 
 def test_few_seeds_are_not_bold_and_nothing_to_compare_is_no_table() -> None:
     (cells,) = table(runs_of("cclf", [0.8, 0.9]), runs_of("re3", [0.1] * 5)).rows
-    assert cells[1].kind == ""
+    assert cells[1].style == ""
     assert table(runs_of("cclf", [0.8])).rows == []
     assert table(runs_of("re3", [0.8, 0.9])).rows == []
 
 
-def across(*runs: list[Row]) -> Table:
+def across(*runs: list[EvaluationRow]) -> Table:
     (group,) = group_rows([row for some in runs for row in some])
-    (aggregate,) = aggregates(group)
-    return across_table(aggregate)
+    (aggregate,) = aggregate_scores(group)
+    return across_tasks_table(aggregate)
 
 
-def on_two_tasks(method: str, first: list[float], second: list[float]) -> list[Row]:
+def on_two_tasks(method: str, first: list[float], second: list[float]) -> list[EvaluationRow]:
     return runs_of(method, first) + runs_of(method, second, task="minigrid/Empty-16x16")
 
 
@@ -62,13 +63,13 @@ def test_across_tasks_cclf_is_set_beside_each_other_method() -> None:
     found = across(ours, theirs)
     ((name, iqm, beats, won),) = found.rows
     assert (name.text, iqm.text, beats.text, won.text) == ("re3", "0.200", "0.688", "1 of 2")
-    assert {line[-1] for line in found.data} == {"runs"}
-    assert "redraw the tasks" not in found.caption
-    assert across(theirs, on_two_tasks("a2c", [0.1, 0.2], [0.1, 0.2])).data == []
+    assert {record["interval_over"] for record in found.records} == {"runs"}
+    assert "resample the tasks" not in found.caption
+    assert across(theirs, on_two_tasks("a2c", [0.1, 0.2], [0.1, 0.2])).records == []
 
 
 def test_across_tasks_one_seed_makes_intervals_of_tasks() -> None:
     ours = on_two_tasks("cclf", [0.9, 0.9], [0.5, 0.5])
     found = across(ours, on_two_tasks("re3", [0.6], [0.6]))
     assert found.rows[0][1].notes == ("[-0.100, 0.300]",)
-    assert found.caption.endswith("so intervals redraw the tasks: re3.")
+    assert found.caption.endswith("so intervals resample the tasks: re3.")

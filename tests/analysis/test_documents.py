@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.analysis import evaluations, load, markdown, report, report_files, statistics
+from cclf.analysis import documents, load, report, report_files, runs, statistics
 
 ROOT = Path(__file__).parents[2]
 MARK = "\n<!-- table "
 MADE = sorted(
     path
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    if markdown.has_places(path.read_text(encoding="utf-8"))
+    if documents.has_placeholders(path.read_text(encoding="utf-8"))
 )
 
 
 @cache
 def composed() -> report.Report:
-    return report.compose(ROOT / "results")
+    return report.build_report(ROOT / "results")
 
 
 @cache
@@ -37,7 +37,7 @@ def test_the_pages_of_results_have_tables_that_a_command_writes() -> None:
 def test_a_document_holds_what_the_command_gives(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     command = "`cclf report results --markdown`"
-    assert markdown.filled(text, tables()) == text, (
+    assert documents.fill_placeholders(text, tables()) == text, (
         f"{path.name} is old: run {command} or make docs"
     )
 
@@ -47,7 +47,7 @@ def test_a_changed_figure_is_noticed(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     begin = text.index("|", text.index(MARK))
     other = text[:begin] + text[begin:].replace("0", "1", 1)
-    assert markdown.filled(other, tables()) == text
+    assert documents.fill_placeholders(other, tables()) == text
 
 
 # --- figures in sentences ---
@@ -60,13 +60,13 @@ DIFFERENCE = re.compile(
 )
 ESTIMATES = ("mean", "estimate", "difference")
 METHODS = ("drq", "cclf")  # in both precisions
-END = {"dmc/cartpole-swingup": evaluations.Clock("env_steps", 100_000)}
+END = {"dmc/cartpole-swingup": runs.StepBudget("env_steps", 100_000)}
 
 
 def sentences(name: str) -> str:
     """A document's words outside its tables, on one line."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return " ".join(re.sub(rf"{MARK}.*?{markdown.END}", "", text, flags=re.DOTALL).split())
+    return " ".join(re.sub(rf"{MARK}.*?{documents.END}", "", text, flags=re.DOTALL).split())
 
 
 def printed(value: float, like: str) -> str:
@@ -79,11 +79,12 @@ def printed(value: float, like: str) -> str:
 def known_intervals() -> list[tuple[float, float, float]]:
     found = []
     for table in (table for part in composed().parts for table in part.tables):
-        names = [name for name in ESTIMATES if name in table.columns][:1]
-        ends = {name: ("low", "high") for name in names if {"low", "high"} <= set(table.columns)}
-        others = [name for name in table.columns if f"{name}_low" in table.columns]
+        columns = tuple(table.records[0])
+        names = [name for name in ESTIMATES if name in columns][:1]
+        ends = {name: ("low", "high") for name in names if {"low", "high"} <= set(columns)}
+        others = [name for name in columns if f"{name}_low" in columns]
         ends |= {name: (f"{name}_low", f"{name}_high") for name in others}
-        for line in (dict(zip(table.columns, row, strict=True)) for row in table.data):
+        for line in table.records:
             intervals = [(line[name], line[low], line[high]) for name, (low, high) in ends.items()]
             found += [known for known in intervals if isinstance(known[1], float)]
     return found + [(-value, -high, -low) for value, low, high in found]
@@ -130,7 +131,7 @@ def test_differences_of_precisions_in_the_text_are_those_of_the_data() -> None:
     """Of cartpole-swingup at 100,000 steps."""
     rows = load.read(ROOT / "results" / "dmc")
     scores = {
-        profile: evaluations.scores([one for one in rows if one.profile == profile], METHODS, END)
+        profile: runs.score_matrix([one for one in rows if one.profile == profile], METHODS, END)
         for profile in ("released-bf16", "released")
     }
     passage = sentences("docs/dmc.md").partition("- **bfloat16 and float32")[2].partition("- **")[0]
@@ -142,7 +143,7 @@ def test_differences_of_precisions_in_the_text_are_those_of_the_data() -> None:
 
 
 def difference(pair: list[np.ndarray]) -> statistics.Interval:
-    return statistics.compare(
+    return statistics.bootstrap_statistic(
         pair, lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1])
     )
 
@@ -154,7 +155,7 @@ def test_differences_in_the_text_of_control_are_those_of_the_data() -> None:
     assert told
     for one, other, *words in told:
         names = (one.lower(), other.lower())
-        scores = evaluations.scores(rows, names, END)
+        scores = runs.score_matrix(rows, names, END)
         found = difference([scores[name] for name in names])
         figures = [printed(float(v), word) for v, word in zip(found, words, strict=True)]
         assert figures == words, f"{one} less {other}"

@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.analysis import figures, learning, load, page, styles
+from cclf.analysis import curves, figures, load, render, styles
+from cclf.analysis.table import Cell, Entry, Table
+from cclf.analysis.verdicts import Verdict
 from tiny_rows import TASK, row
 
 RESULTS = Path(__file__).parents[2] / "results"
+TEMPLATES = Path(render.__file__).parent / "templates"
 
 
 def test_curves_keep_the_clock_readings_that_all_seeds_have() -> None:
     rows = [row(seed=1, env_steps=s, value=s) for s in (100, 200, 300)] + [
         row(seed=2, env_steps=s, value=-s) for s in (100, 200)
     ]
-    curve = learning.curves(rows)["cclf"]
+    curve = curves.curves(rows)["cclf"]
     assert curve.env_steps.tolist() == [100, 200]
     assert curve.returns.tolist() == [[100, 200], [-100, -200]]
     assert curve.seeds == [1, 2]
@@ -31,7 +34,7 @@ def test_a_failed_run_goes_on_at_the_lowest_return_of_its_task() -> None:
         row(seed=2, env_steps=1, value=0.9, state="failed"),
         row(seed=3, env_steps=0, value=np.nan, episodes=0, state="failed"),
     ]
-    curve = learning.curves(rows)["cclf"]
+    curve = curves.curves(rows)["cclf"]
     assert curve.env_steps.tolist() == [1, 2, 3]
     assert curve.returns == pytest.approx(
         np.array([[0.1, 0.2, 0.3], [0.9, 0.1, 0.1], [0.1, 0.1, 0.1]])
@@ -42,18 +45,18 @@ def test_a_run_on_its_way_does_not_cut_the_curve_of_the_others() -> None:
     rows = [row(seed=1, env_steps=s) for s in (1, 2, 3)] + [
         row(seed=2, env_steps=1, state="unfinished")
     ]
-    assert learning.curves(rows)["cclf"].env_steps.tolist() == [1, 2, 3]
-    assert learning.curves(rows[3:])["cclf"].env_steps.tolist() == [1]
+    assert curves.curves(rows)["cclf"].env_steps.tolist() == [1, 2, 3]
+    assert curves.curves(rows[3:])["cclf"].env_steps.tolist() == [1]
 
 
 def test_a_panel_refuses_to_mix_tasks() -> None:
     with pytest.raises(ValueError, match="one task"):
-        learning.curves([row(), row(task="minigrid/Empty-16x16")])
+        curves.curves([row(), row(task="minigrid/Empty-16x16")])
 
 
 def test_panels_of_one_task_have_one_scale_and_other_tasks_their_own() -> None:
-    def curve(height: float) -> dict[str, learning.Curve]:
-        return learning.curves([row("cclf", 1, steps, height * steps) for steps in (100, 200)])
+    def curve(height: float) -> dict[str, curves.Curve]:
+        return curves.curves([row("cclf", 1, steps, height * steps) for steps in (100, 200)])
 
     panels = {"dmc/a, paper": curve(1.0), "dmc/a, released": curve(5.0), "dmc/b, paper": curve(0.1)}
     axes = figures.learning_curves(panels).axes
@@ -64,7 +67,7 @@ def test_panels_of_one_task_have_one_scale_and_other_tasks_their_own() -> None:
 
 def test_one_evaluation_is_a_dot() -> None:
     for rows in ([row("cclf")], [row("cclf", 1), row("cclf", 2)]):
-        mean, *runs = figures.learning_curves({"a": learning.curves(rows)}).axes[0].lines
+        mean, *runs = figures.learning_curves({"a": curves.curves(rows)}).axes[0].lines
         assert len(runs) == (2 if len(rows) > 1 else 0)
         for line in (mean, *runs):
             assert line.get_marker() == "o", "a line through one point would not be seen"
@@ -73,7 +76,7 @@ def test_one_evaluation_is_a_dot() -> None:
 @pytest.mark.parametrize("runs", [1, 4, 5])
 def test_few_runs_are_drawn_and_more_become_a_band(runs: int) -> None:
     rows = [row("cclf", seed, n, seed * n) for seed in range(1, runs + 1) for n in (100, 200)]
-    axis = figures.learning_curves({"a": learning.curves(rows)}).axes[0]
+    axis = figures.learning_curves({"a": curves.curves(rows)}).axes[0]
     mean, *thin = axis.lines
     assert list(mean.get_ydata()) == [50 * (runs + 1), 100 * (runs + 1)]
     drawn = [tuple(line.get_ydata()) for line in thin]
@@ -92,7 +95,7 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("paper", ["#fbfaf7", "#16181d"])
 def test_colours_stand_out_on_light_and_dark_pages(paper: str) -> None:
     """The web's rule for graphics: a contrast of 3 to 1."""
-    assert paper in page.STYLE
+    assert paper in (TEMPLATES / "style.css").read_text()
     for colour in styles.PALETTE:
         low, high = sorted((luminance(colour), luminance(paper)))
         assert (high + 0.05) / (low + 0.05) >= 3.0, colour
@@ -114,7 +117,7 @@ def test_two_colours_differ_to_all_eyes_or_are_known_to_be_mixed_up() -> None:
     for one, other in combinations(styles.PALETTE, 2):
         apart = [float(np.linalg.norm(lab(one, e) - lab(other, e))) for e in (False, True)]
         assert apart[0] > 25.0, (one, other)
-        assert ({one, other} in styles.MIXED_UP) == (apart[1] < 15.0), (one, other, apart)
+        assert ({one, other} in styles.SIMILAR_COLORS) == (apart[1] < 15.0), (one, other, apart)
 
 
 def test_no_two_methods_look_alike_and_known_ones_always_the_same() -> None:
@@ -130,19 +133,19 @@ def test_no_two_methods_look_alike_and_known_ones_always_the_same() -> None:
         for one, other in combinations(found.values(), 2):
             assert not styles.alike(one, other), found
         assert all(found[name] == styles.STYLES[name] for name in found if name in styles.STYLES)
-    assert len({style.colour for style in styles.styles(unknown[:10]).values()}) == 10
+    assert len({style.color for style in styles.styles(unknown[:10]).values()}) == 10
     assert len({style.dashes for style in styles.styles(unknown[:10]).values()}) == 4
 
 
 def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
     rows = [row(method, 1, n) for method in ("a2c", "cclf") for n in (100, 200)]
-    dashed, solid = figures.learning_curves({"a": learning.curves(rows)}).axes[0].lines
+    dashed, solid = figures.learning_curves({"a": curves.curves(rows)}).axes[0].lines
     assert (dashed.get_color(), solid.get_color()) == (styles.BLUE, styles.RED)
     assert solid.get_linestyle() == "-"
     assert dashed.get_linestyle() == "--"
-    found = page.legend(styles.styles(["a2c", "cclf"]))
-    assert "background:repeating-linear-gradient(90deg, #4878c0 0px 12px" in found
-    assert "background:#d1495b" in found
+    a2c, cclf = map(render.stroke, styles.styles(["a2c", "cclf"]).values())
+    assert a2c.startswith("repeating-linear-gradient(90deg, #4878c0 0px 12px")
+    assert cclf == "#d1495b"
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
@@ -195,20 +198,20 @@ def test_some_profiles_can_be_drawn_alone(
 def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:
     task = "dmc/finger-spin"
     rows = [row("drq-v2", 1, steps, 5.0, task=task) for steps in (100_000, 200_000)]
-    (found,) = learning.with_published(learning.panels(rows)).values()
+    (found,) = curves.with_published(curves.panels(rows)).values()
     assert list(found) == ["drq-v2", "drq-v2, published"]
     told = found["drq-v2, published"]
     assert told.env_steps.tolist() == [100_000, 200_000], "500,000 and more were published too"
     assert told.returns[:3].tolist() == [[518.3, 642.5], [579.1, 793.8], [2.8, 3.4]]
     assert len(told.returns) == 9
-    others = learning.panels([row("cclf", 1, 100_000, task=task)])
-    assert learning.with_published(others) == others, "nobody asked for DrQ-v2"
+    others = curves.panels([row("cclf", 1, 100_000, task=task)])
+    assert curves.with_published(others) == others, "nobody asked for DrQ-v2"
 
 
 def test_few_values_are_groups_of_their_own() -> None:
     """Most transitions are in their batch once: by size alone they would all be one group."""
     copies = np.array([1.0] * 99 + [2.0])
-    axis = figures.cloud(copies, np.arange(100.0), "copies", "copies", "place").axes[0]
+    axis = figures.scatter(copies, np.arange(100.0), "copies", "copies", "place").axes[0]
     _, median = axis.lines
     assert median.get_xdata().tolist() == [1.0, 2.0]
     assert median.get_ydata().tolist() == [49.0, 99.0]
@@ -222,7 +225,7 @@ def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
         for steps in (100, 200)
     ]
     svg = figures.inline_svg(
-        figures.learning_curves({"a <task>": learning.curves(rows)}), 'curves "here"'
+        figures.learning_curves({"a <task>": curves.curves(rows)}), 'curves "here"'
     )
     assert svg.startswith("<svg")
     assert "currentColor" in svg
@@ -231,24 +234,44 @@ def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
     assert "http-equiv" not in svg
 
 
-def test_text_from_runs_is_escaped_in_pages() -> None:
-    hostile = "<script>alert(1)</script>"
-    text = page.page(
-        hostile, [page.table([hostile], [[hostile]]), page.panels(["<svg></svg>"], hostile)]
+def page_of(*tables: Table, title: str = "title") -> str:
+    shown = [render.html_table(table) for table in tables]
+    section = {"title": title, "text": title, "about": "", "is_open": True}
+    section |= {
+        "tables": shown,
+        "figures": [render.HtmlFigure(title, [], {title: styles.Style("")})],
+    }
+    parts = [{"name": "", "about": "", "sections": [section]}]
+    verdict = Verdict("held", title)
+    claims = {title: [(title, verdict, title)]}
+    return render.render(
+        "report.html",
+        title=title,
+        tiles=[(title,) * 3],
+        claims=claims,
+        undecided=claims,
+        parts=parts,
     )
+
+
+def test_text_from_runs_is_escaped_in_pages() -> None:
+    hostile = "<script>alert(1)</script>\" onload='x'"
+    cell = Cell(hostile, (hostile,), hostile)
+    table = Table("t", [Entry((cell,))], (hostile,), (), hostile, hostile, hostile)
+    text = page_of(table, title=hostile)
     assert "<script>" not in text
-    assert text.count("&lt;script&gt;") == 5
+    assert "onload='" not in text
+    assert text.count("&lt;script&gt;") >= 15
 
 
 def test_a_page_asks_for_nothing_outside() -> None:
-    strip = page.picture_strip([np.zeros((4, 4, 3), np.uint8)], ["step 0"])
-    text = page.page("title", [strip])
-    assert "data:image/png;base64," in strip
+    text = page_of()
     for outside in ('src="http', 'href="http', "@import", "url(http"):
         assert outside not in text
+    assert render.png(np.zeros((4, 4, 3), np.uint8)).startswith("data:image/png;base64,")
 
 
 def test_analysis_needs_no_torch() -> None:
-    modules = "cclf.analysis.report, cclf.analysis.published, cclf.analysis.verdict"
+    modules = "cclf.analysis.report, cclf.analysis.published, cclf.analysis.verdicts"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

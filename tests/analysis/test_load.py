@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.analysis import evaluations, load
-from cclf.analysis.evaluations import Clock, Row
+from cclf.analysis import load, runs
+from cclf.analysis.runs import EvaluationRow, StepBudget
 from cclf.errors import ConfigError
 from tiny_rows import TASK, row, runs_of, write_run
 
-END = Clock("env_steps", 400_000)
+END = StepBudget("env_steps", 400_000)
 
 
 def test_results_survive_the_way_to_disk_and_back(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_runs_are_read_with_clocks_machine_commit_and_state(tmp_path: Path) -> N
     write_run(tmp_path, "re3", 3, evaluations={12800: 0.25})
     (tmp_path / "not-a-run").mkdir()
     (tmp_path / "not-a-run" / "config.json").write_text("{}")
-    expected = Row(
+    expected = EvaluationRow(
         TASK,
         "re3",
         "entropy-0.01",
@@ -133,41 +133,41 @@ def test_a_failed_run_counts_as_the_lowest_return_of_its_task() -> None:
         row("a2c", 1),
     ]
     rows.append(row("cclf", 3, 0, math.nan, state="failed"))
-    found = evaluations.scores(rows, ["cclf", "a2c"], {TASK: END})
+    found = runs.score_matrix(rows, ["cclf", "a2c"], {TASK: END})
     assert found["cclf"].tolist() == [[0.8], [0.05], [0.05]]
     assert found["a2c"].tolist() == [[0.5]]
 
 
 def test_an_unfinished_run_is_not_taken_for_a_failed_one() -> None:
     rows = [row("cclf", 1), row("cclf", 2, 12_800, 0.0, state="unfinished")]
-    assert evaluations.scores(rows, ["cclf"], {TASK: END})["cclf"].tolist() == [[0.5]]
+    assert runs.score_matrix(rows, ["cclf"], {TASK: END})["cclf"].tolist() == [[0.5]]
 
 
 def test_scores_take_the_seeds_that_every_task_has() -> None:
     other = "minigrid/Empty-16x16"
     rows = [*runs_of("cclf", [0.1, 0.2, 0.3]), *runs_of("cclf", [0.7, 0.8], task=other)]
-    assert evaluations.scores(rows, ["cclf"], {TASK: END, other: END})["cclf"].tolist() == [
+    assert runs.score_matrix(rows, ["cclf"], {TASK: END, other: END})["cclf"].tolist() == [
         [0.1, 0.7],
         [0.2, 0.8],
     ]
-    assert evaluations.scores(rows, ["re3"], {TASK: END, other: END})["re3"].shape == (0, 2)
+    assert runs.score_matrix(rows, ["re3"], {TASK: END, other: END})["re3"].shape == (0, 2)
 
 
 def test_a_moment_may_be_passed_by_a_turn_but_not_missed() -> None:
     readings = [row(env_steps=90_000), row(env_steps=100_096), row(env_steps=110_000)]
-    assert evaluations.at(readings, Clock("env_steps", 100_000)) == readings[1]
-    assert evaluations.at(readings, Clock("env_steps", 95_000)) is None
+    assert runs.evaluation_at(readings, StepBudget("env_steps", 100_000)) == readings[1]
+    assert runs.evaluation_at(readings, StepBudget("env_steps", 95_000)) is None
     atari = [row(env_steps=400_000, repeat=4, task="atari/Pong")]
-    assert evaluations.at(atari, Clock("agent_steps", 100_000)) == atari[0]
-    assert evaluations.at(atari, Clock("agent_steps", 400_000)) is None
+    assert runs.evaluation_at(atari, StepBudget("agent_steps", 100_000)) == atari[0]
+    assert runs.evaluation_at(atari, StepBudget("agent_steps", 400_000)) is None
 
 
 def test_of_two_evaluations_at_one_moment_the_longer_stays() -> None:
     short, long = row(episodes=10, value=0.9), row(episodes=100, value=0.4)
-    assert list(evaluations.runs([long, short]).values()) == [[long]]
+    assert list(runs.runs([long, short]).values()) == [[long]]
 
 
-def refused(rows: list[Row], words: str, tmp_path: Path) -> None:
+def refused(rows: list[EvaluationRow], words: str, tmp_path: Path) -> None:
     load.write_results(rows, tmp_path)
     with pytest.raises(ConfigError, match=words) as error:
         load.read(tmp_path)
@@ -197,9 +197,9 @@ def test_different_tasks_have_clocks_of_their_own(tmp_path: Path) -> None:
 
 def test_evaluations_of_different_length_are_compared_with_a_line(capsys) -> None:
     rows = [row("cclf", value=0.5, episodes=100), row("a2c", value=0.25, episodes=10)]
-    evaluations.say_once.cache_clear()
+    runs.warn_once.cache_clear()
     for _ in range(2):
-        found = evaluations.scores(rows, ["cclf", "a2c"], {TASK: END})
+        found = runs.score_matrix(rows, ["cclf", "a2c"], {TASK: END})
     assert (found["cclf"].item(), found["a2c"].item()) == (0.5, 0.25)
     said = capsys.readouterr().err
     assert said.count("evaluations of 10 and 100 episodes count alike") == 1
@@ -210,26 +210,17 @@ def test_where_a_run_lacks_the_longer_evaluation_all_are_compared_in_the_shorter
 ) -> None:
     both = [*atari(1, -20.0, -3.0, final=-4.0), *atari(2, -19.0, -18.0, final=-18.5)]
     load.write_results([*both, *atari(3, -9.0, -8.0)], tmp_path)
-    evaluations.say_once.cache_clear()
-    found = evaluations.scores(
-        load.read(tmp_path), ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)}
+    runs.warn_once.cache_clear()
+    found = runs.score_matrix(
+        load.read(tmp_path), ["curl"], {"atari/Pong": StepBudget("agent_steps", 20_000)}
     )
     assert found["curl"].tolist() == [[-3.0], [-18.0], [-8.0]]
     assert (
         "atari/Pong at 80,000 env steps: not every run has its evaluation in 100 episodes"
         in capsys.readouterr().err
     )
-    assert evaluations.of_shared_length(both) == both
+    assert runs.with_common_episode_count(both) == both
     assert not capsys.readouterr().err
-
-
-def test_seeds_with_different_settings_are_refused(tmp_path: Path) -> None:
-    write_run(tmp_path, seed=1, evaluations={400_000: 0.9})
-    write_run(
-        tmp_path, seed=2, evaluations={400_000: 0.9}, changes={"algorithm": {"learning_rate": 0.5}}
-    )
-    with pytest.raises(ConfigError, match=r"learning_rate=0\.001 and .* learning_rate=0\.5"):
-        load.read(tmp_path)
 
 
 def test_the_same_run_in_two_places_is_refused(tmp_path: Path) -> None:
@@ -239,20 +230,9 @@ def test_the_same_run_in_two_places_is_refused(tmp_path: Path) -> None:
         load.read(tmp_path)
 
 
-def test_a_field_that_only_one_version_knows_is_not_compared(tmp_path: Path) -> None:
-    write_run(tmp_path, seed=1, evaluations={400_000: 0.9})
-    write_run(
-        tmp_path,
-        seed=2,
-        evaluations={400_000: 0.9},
-        changes={"algorithm": {"a_field_of_tomorrow": 1}},
-    )
-    assert len(load.read(tmp_path)) == 2
-
-
 def results_file(state: str = "done", without_state: bool = False) -> dict[str, str]:
     line = [*map(str, row(state=state))][: -1 if without_state else None]
-    return {"a.csv": "\n".join(map(",".join, (Row._fields, line))) + "\n"}
+    return {"a.csv": "\n".join(map(",".join, (EvaluationRow._fields, line))) + "\n"}
 
 
 @pytest.mark.parametrize(
@@ -260,9 +240,12 @@ def results_file(state: str = "done", without_state: bool = False) -> dict[str, 
     [
         ({}, "holds neither runs"),
         ({"a.csv": "task,method\n"}, "column .* is missing"),
-        ({"a.csv": ",".join(Row._fields) + "\n" + ",".join(["x"] * 14) + "\n"}, "a.csv, line 2"),
+        (
+            {"a.csv": ",".join(EvaluationRow._fields) + "\n" + ",".join(["x"] * 14) + "\n"},
+            "a.csv, line 2",
+        ),
         ({"config.json": "{", "eval.csv": "", "manifest.json": "{}"}, "cannot read .*config.json"),
-        ({"config.json": "[]", "eval.csv": "", "manifest.json": "{}"}, "holds no facts"),
+        ({"config.json": "[]", "eval.csv": "", "manifest.json": "{}"}, "is not a JSON object"),
         (
             {"config.json": "{}", "eval.csv": "", "manifest.json": "{}"},
             "cannot read the run in",
@@ -316,10 +299,12 @@ def test_runs_in_a_folder_that_is_named_as_a_part_of_a_run_are_read(tmp_path: Pa
 
 
 def test_lowest_return_of_a_task_where_nothing_was_evaluated_is_zero() -> None:
-    assert evaluations.lowest_returns([row("cclf", 1, 0, np.nan, state="failed")]) == {TASK: 0.0}
+    assert runs.lowest_returns([row("cclf", 1, 0, np.nan, state="failed")]) == {TASK: 0.0}
 
 
-def atari(seed: int, *values: float, final: float | None = None, state: str = "done") -> list[Row]:
+def atari(
+    seed: int, *values: float, final: float | None = None, state: str = "done"
+) -> list[EvaluationRow]:
     """Evaluations of 10 episodes every 10K agent steps, and a longer one of the last agent."""
     rows = [
         row("curl", seed, 40_000 * n, value, task="atari/Pong", repeat=4, episodes=10)
@@ -336,17 +321,17 @@ def test_the_best_evaluation_is_of_training_and_not_the_longer_last_one() -> Non
         *atari(2, -19.0, -18.0, final=-18.5),
         *atari(3, -5.0, state="failed"),
     ]
-    assert evaluations.best_scores(rows, ["curl"], ["atari/Pong"])["curl"].tolist() == [
+    assert runs.best_scores(rows, ["curl"], ["atari/Pong"])["curl"].tolist() == [
         [-3.0],
         [-18.0],
         [-20.0],
     ]
     once = [*atari(1, -20.0, -3.0), *atari(2, -1.0, final=-1.5)]
-    assert evaluations.best_scores(once, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0]], (
+    assert runs.best_scores(once, ["curl"], ["atari/Pong"])["curl"].tolist() == [[-3.0]], (
         "a single evaluation is no best"
     )
     done = atari(1, -20.0, -3.0, final=-4.0)
-    assert evaluations.scores(done, ["curl"], {"atari/Pong": Clock("agent_steps", 20_000)})[
+    assert runs.score_matrix(done, ["curl"], {"atari/Pong": StepBudget("agent_steps", 20_000)})[
         "curl"
     ].tolist() == [[-4.0]]
 
@@ -355,25 +340,13 @@ def test_a_longer_last_evaluation_is_read_with_the_clock_of_its_run(tmp_path: Pa
     folder = write_run(tmp_path, evaluations={200_000: 0.4, 400_000: 0.5})
     header = (folder / "eval.csv").read_text().splitlines()[0]
     (folder / "final.csv").write_text(f"{header}\n400000,400000,3125,0.7,0.1,100,9999,0.7\n")
-    last = next(iter(evaluations.runs(load.read(tmp_path)).values()))[-1]
+    last = next(iter(runs.runs(load.read(tmp_path)).values()))[-1]
     assert (last.return_mean, last.episodes, last.wall_seconds, last.state) == (
         0.7,
         100,
         40.0,
         "done",
     )
-
-
-def test_a_run_in_less_than_float32_says_so_in_its_name():
-    config = {
-        "task": "dmc/walker-walk",
-        "method_name": "cclf",
-        "profile": "paper",
-        "seed": 2,
-        "algorithm": {"precision": "bf16"},
-    }
-    assert load.run_name(config).profile == "paper-bf16"
-    assert load.run_name(config | {"algorithm": {"precision": "fp32"}}).profile == "paper"
 
 
 def test_final_evaluation_of_the_same_length_is_one_run(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cclf import cli
-from cclf.analysis import load, markdown
-from cclf.analysis.page import Cell
-from cclf.analysis.tabular import Table
+from cclf.analysis import documents, load, render
+from cclf.analysis.table import Cell, Entry, Table
 from cclf.errors import ConfigError
 from tiny_rows import runs_of
 
@@ -18,7 +17,12 @@ PLACE = "before\n<!-- table a -->\nold\n<!-- end of table -->\nafter\n"
 def table(
     *rows: tuple[Cell, ...], header: tuple[str, ...] = ("task", "x"), caption: str = ""
 ) -> str:
-    return markdown.written(Table("t", caption, header, rows, (), ()))
+    entries = [
+        Entry(row[:1], None, name, cell)
+        for row in rows
+        for name, cell in zip(header[1:], row[1:], strict=True)
+    ]
+    return render.to_markdown(Table("t", entries, header[:1], header[1:], caption=caption))
 
 
 def test_small_print_stands_behind_its_number_and_bold_is_bold() -> None:
@@ -27,7 +31,7 @@ def test_small_print_stands_behind_its_number_and_bold_is_bold() -> None:
         "| task | x |\n| --- | --- |\n"
         "| Pong | **1.0 ± 0.1** [0.9, 1.1] (some failed, published 2) |\n"
     )
-    told = table((Cell("A claim", ("its source",), "word claim"), Cell("held", ("why",), "held")))
+    told = table((Cell("A claim", ("its source",), "claim"), Cell("held", ("why",), "held")))
     assert told.endswith("| A claim | **held**: why |\n")
     assert "| Pong | – (published 2) |" in table((Cell("Pong"), Cell("–", ("published 2",))))
 
@@ -55,7 +59,7 @@ def test_tasks_stand_across_where_methods_are_more() -> None:
 def test_text_from_runs_stays_text() -> None:
     text = table((Cell("a|b"), Cell("<!-- end of table --> *x* `y`")))
     assert "a\\|b" in text
-    assert markdown.END not in text
+    assert documents.END not in text
     assert "\\*x\\* \\`y\\`" in text
 
 
@@ -98,33 +102,33 @@ def test_no_text_makes_links_pictures_or_lines(text: str) -> None:
 
 
 def test_address_of_a_person_is_cut() -> None:
-    assert markdown.escaped("a@evil.example") == "a@<!---->evil\\.example"
+    assert render.escape_markdown("a@evil.example") == "a@<!---->evil\\.example"
 
 
 @pytest.mark.parametrize(
     "text", ["[0.9, 1.1]", "[−3, 1,000] 50 %", "re3+cclf", "ball_in_cup-catch"]
 )
 def test_intervals_and_names_stay_as_they_are(text: str) -> None:
-    assert markdown.escaped(text) == text
+    assert render.escape_markdown(text) == text
 
 
 def test_marked_places_are_filled_and_nothing_else_changes() -> None:
-    new = markdown.filled(PLACE, {"a": "new\n", "b": "other\n"})
+    new = documents.fill_placeholders(PLACE, {"a": "new\n", "b": "other\n"})
     assert new == PLACE.replace("old", "new")
-    assert markdown.filled(new, {"a": "new\n"}) == new
+    assert documents.fill_placeholders(new, {"a": "new\n"}) == new
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (PLACE.replace("table a", "table aa"), "no table is called 'aa' here; did you mean a\\?"),
-        (PLACE.replace(markdown.END, ""), "the place for table a has no end"),
-        (PLACE.replace(markdown.END, "") + PLACE, "the place for table a has no end"),
+        (PLACE.replace(documents.END, ""), "the place for table a has no end"),
+        (PLACE.replace(documents.END, "") + PLACE, "the place for table a has no end"),
     ],
 )
 def test_places_that_cannot_be_filled_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        markdown.filled(text, {"a": "new\n"})
+        documents.fill_placeholders(text, {"a": "new\n"})
 
 
 def test_all_verdicts_are_one_table_and_one_bad_document_changes_none(tmp_path: Path) -> None:

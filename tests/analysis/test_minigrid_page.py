@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.analysis import evaluations, load, statistics, verdict
+from cclf.analysis import load, statistics, verdicts
+from cclf.analysis import runs as evaluations
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ("entropy-0.01", "entropy-0.001")
@@ -51,7 +52,10 @@ def words_of(name):
     ],
 )
 def test_ratios_of_final_returns_in_the_text(profile, task, method, rival):
-    ratio = statistics.ratio_of_means(finals(profile, task, method), finals(profile, task, rival))
+    ratio = statistics.bootstrap_statistic(
+        [finals(profile, task, name) for name in (method, rival)],
+        lambda parts: statistics.mean(parts[0]) / statistics.mean(parts[1]),
+    )
     assert f"{written(ratio)} on {task}" in words_of("docs/minigrid.md")
 
 
@@ -97,8 +101,8 @@ def test_the_readmes_sentence():
     }
     words = words_of("README.md")
     assert "{cclf:.2f} against {re3:.2f} for RE3 and {a2c:.2f} for A2C".format(**ends) in words
-    claim = next(claim for claim in verdict.claims("minigrid") if claim.name == "empty-above-re3")
-    found = verdict.judge(claim, [row for row in rows() if row.profile == "entropy-0.01"])
+    claim = next(claim for claim in verdicts.claims("minigrid") if claim.name == "empty-above-re3")
+    found = verdicts.evaluate_claim(claim, [row for row in rows() if row.profile == "entropy-0.01"])
     assert found.state == "held"
     assert f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}] above RE3" in words
     solved = [

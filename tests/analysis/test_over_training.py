@@ -2,21 +2,21 @@
 
 import pytest
 
-from cclf.analysis.evaluations import Row
-from cclf.analysis.groups import group_rows
-from cclf.analysis.over_training import over_training_table
-from cclf.analysis.tabular import Table
+from cclf.analysis.comparisons import over_training_table
+from cclf.analysis.runs import EvaluationRow
+from cclf.analysis.suites import group_rows
+from cclf.analysis.table import Table
 from tiny_rows import TASK, row
 
 STEPS = range(50_000, 400_001, 50_000)  # eight evaluations
 
 
-def run(method: str, seed: int, slope: float, **fields: object) -> list[Row]:
+def run(method: str, seed: int, slope: float, **fields: object) -> list[EvaluationRow]:
     """Returns that grow evenly from slope / 8 to slope: 9 / 16 slope on average."""
     return [row(method, seed, steps, slope * steps / 400_000, **fields) for steps in STEPS]
 
 
-def table(*runs: list[Row]) -> Table:
+def table(*runs: list[EvaluationRow]) -> Table:
     (group,) = group_rows([row for some in runs for row in some])
     return over_training_table(group)
 
@@ -29,8 +29,10 @@ def test_means_over_evaluations_and_their_differences() -> None:
     last = found.rows[1]
     assert [cell.text for cell in last][2:] == ["5", "0.090", "0.360", "–"], "curl was not run"
     assert last[4].notes == ("[0.360, 0.360]",)
-    assert last[4].kind == "best"
-    assert found.data[1][:5] == pytest.approx((TASK, "entropy-0.01", "cclf-shuffled", 5, 0.09))
+    assert last[4].style == "best"
+    assert tuple(found.records[1].values())[:5] == pytest.approx(
+        (TASK, "entropy-0.01", "cclf-shuffled", 5, 0.09)
+    )
 
 
 def test_runs_that_end_well_and_were_evaluated_at_the_same_steps_count() -> None:
@@ -40,17 +42,19 @@ def test_runs_that_end_well_and_were_evaluated_at_the_same_steps_count() -> None
         run("cclf", 5, 0.1)[1:],
     ]
     found = table(*pair, *unlike)
-    assert [line[3] for line in found.data] == [2, 2]
-    assert [line[4] for line in found.data] == pytest.approx([0.225, 0.45]), "curl, cclf"
-    assert found.rows[0][4].kind == "", "two seeds are too few to tell apart"
+    assert [record["seeds"] for record in found.records] == [2, 2]
+    assert [record["mean"] for record in found.records] == pytest.approx([0.225, 0.45]), (
+        "curl, cclf"
+    )
+    assert found.rows[0][4].style == "", "two seeds are too few to tell apart"
 
 
 def test_a_failed_run_stays_in_the_mean_at_the_lowest_return() -> None:
     """Two of 0.45 and one of 0.05, the first evaluation of curl: 0.95 / 3."""
     pair = [run("cclf", seed, 0.8) + run("curl", seed, 0.4) for seed in (1, 2)]
     found = table(*pair, run("cclf", 3, 0.8, state="failed")[:2])
-    assert [line[3] for line in found.data] == [2, 3]
-    assert found.data[1][4] == pytest.approx(0.95 / 3)
+    assert [record["seeds"] for record in found.records] == [2, 3]
+    assert found.records[1]["mean"] == pytest.approx(0.95 / 3)
 
 
 def test_few_evaluations_one_method_or_one_seed_are_no_table() -> None:

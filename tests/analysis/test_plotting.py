@@ -28,7 +28,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 PLOTS = """
 import os, sys
 from cclf import cli
-from cclf.analysis import evaluations, figures, learning, load
+from cclf.analysis import curves, figures, load, runs
 assert "matplotlib" not in sys.modules
 results, *folders = sys.argv[1:]
 for folder in folders:

@@ -7,7 +7,7 @@ import pytest
 from cclf import presets
 from cclf.algorithms.base import ABLATIONS
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
-from cclf.analysis import verdict
+from cclf.analysis import verdicts
 from cclf.analysis.published import Published, published, rows_of, score_range
 from cclf.analysis.statistics import iqm, mean, median
 from cclf.envs.registry import known_tasks
@@ -77,7 +77,7 @@ def test_names_are_those_of_the_presets() -> None:
     assert {row.method for row in published("ablation")} == {*(m.name for m in ABLATIONS), "cclf"}
     assert {row.task for row in published("dmc")} <= set(known_tasks())
     for table in ("table1", "ablation", "minigrid", "curiosity"):
-        for claim in verdict.claims(table):
+        for claim in verdicts.claims(table):
             assert set(claim.tasks) <= set(known_tasks()), claim.name
             for method in claim.methods:
                 presets.resolve(claim.tasks[0], method)
@@ -140,17 +140,17 @@ def test_re_runs_add_up_too(method: str) -> None:
 
 @pytest.mark.parametrize(
     "claim",
-    [c for table in ("table1", "ablation", "atari") for c in verdict.claims(table)],
+    [c for table in ("table1", "ablation", "atari") for c in verdicts.claims(table)],
     ids=lambda c: c.name,
 )
-def test_claims_follow_from_the_papers_own_tables(claim: verdict.Claim) -> None:
+def test_claims_follow_from_the_papers_own_tables(claim: verdicts.Claim) -> None:
     """The paper rounds down: 1.149 becomes 1.14."""
     file = {"table1": "dmc"}.get(claim.table, claim.table)
     means = {
         m: np.array([by_task(file, m, claim.clock.steps)[task] for task in claim.tasks])
         for m in claim.methods
     }
-    ours, theirs = means[claim.method], [means[rival] for rival in claim.rivals]
+    ours, theirs = means[claim.method], [means[baseline] for baseline in claim.baselines]
     if claim.measure == "above":
         assert ours.mean() > claim.threshold
     elif claim.measure == "wins":

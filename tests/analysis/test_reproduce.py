@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cclf import cli, presets
-from cclf.analysis import experiments, load, verdict
-from cclf.analysis.verdict import decidable_claims
+from cclf.analysis import experiments, load, verdicts
+from cclf.analysis.verdicts import decidable_claims
 from cclf.commands import reproduce
 from cclf.commands.sweep import plan
 from cclf.sweep.plan import RunSpec, make_run_spec
@@ -37,9 +37,9 @@ def finish(run: RunSpec) -> None:
     )
 
 
-def names_of(calls: list[RunSpec]) -> set[str]:
-    claims = verdict.claims("minigrid")
-    return {claim.name for claim in decidable_claims(claims, [call.config for call in calls])}
+def names_of(specs: list[RunSpec]) -> set[str]:
+    claims = verdicts.claims("minigrid")
+    return {claim.name for claim in decidable_claims(claims, [spec.config for spec in specs])}
 
 
 def test_only_what_a_budget_runs_is_judged(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_only_what_a_budget_runs_is_judged(tmp_path: Path) -> None:
         calls = plan(table.tasks, table.methods, ["released"], [1], tmp_path, extra)
         return names_of(calls)
 
-    every = {claim.name for claim in verdict.claims("minigrid")}
+    every = {claim.name for claim in verdicts.claims("minigrid")}
     assert names("paper") == every
     assert names("small") == {name for name in every if "doorkey8" not in name}
     assert names("small", env_steps=399_000) == set(), "no run reaches the moment of a claim"
@@ -92,7 +92,7 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
         "small",
         experiments.Experiment("tiny", (task,), ("a2c",), (1,), tiny),
     )
-    monkeypatch.setattr(verdict, "decidable_claims", lambda claims, _: claims)
+    monkeypatch.setattr(verdicts, "decidable_claims", lambda claims, _: claims)
     rows = [row for row in load.read(RESULTS) if row.profile == "entropy-0.01"]
     arguments = ["reproduce", "minigrid", "--out", str(tmp_path)]
     assert cli.main([*arguments, "--dry-run"]) == 0
@@ -105,9 +105,9 @@ def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
     monkeypatch.setenv("COLUMNS", "350")
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out
-    for claim in verdict.claims("minigrid"):
+    for claim in verdicts.claims("minigrid"):
         [line] = [line for line in printed.splitlines() if claim.text in line]
-        found = verdict.judge(claim, rows)
+        found = verdicts.evaluate_claim(claim, rows)
         assert found.state in line
         assert found.text in line
     assert "did not hold" in printed
@@ -121,7 +121,7 @@ def test_claims_beyond_the_budget_are_counted(
 ) -> None:
     monkeypatch.setattr(load, "read", lambda _: load.read_results(RESULTS))
     reproduce._print_verdicts("minigrid", [], tmp_path)
-    assert f"{len(verdict.claims('minigrid'))} further claims need more" in capsys.readouterr().out
+    assert f"{len(verdicts.claims('minigrid'))} further claims need more" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

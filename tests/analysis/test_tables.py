@@ -1,21 +1,25 @@
 """Tables of a report against numbers worked out by hand."""
 
 import math
-from pathlib import Path
 
 import pytest
 
-from cclf.analysis import steps, tables
-from cclf.analysis.evaluations import Clock, Row
-from cclf.analysis.groups import Group, aggregates, clocks_of, group_rows, in_order
-from cclf.analysis.page import Cell
-from cclf.analysis.tabular import Table, write_latex
+from cclf.analysis import comparisons, render, runs, tables
+from cclf.analysis.runs import EvaluationRow, StepBudget
+from cclf.analysis.suites import (
+    SuiteResults,
+    aggregate_scores,
+    group_rows,
+    report_steps,
+    sort_methods,
+)
+from cclf.analysis.table import Cell, Entry, Table
 from tiny_rows import TASK, row, runs_of
 
 EMPTY = "minigrid/Empty-16x16"
 
 
-def group(rows: list[Row]) -> Group:
+def group(rows: list[EvaluationRow]) -> SuiteResults:
     (found,) = group_rows(rows)
     return found
 
@@ -26,26 +30,30 @@ def line(table: Table, task: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     return {name: cell[:2] for name, cell in zip(table.header, cells, strict=True)}
 
 
-def curve(method: str, seed: int, *values: float, state: str = "done") -> list[Row]:
+def curve(method: str, seed: int, *values: float, state: str = "done") -> list[EvaluationRow]:
     return [
         row(method, seed, 100_000 * number, value, state=state)
         for number, value in enumerate(values, 1)
     ]
 
 
+def steps_of(rows: list[EvaluationRow], task: str) -> list[StepBudget]:
+    return report_steps(runs.runs(rows), task)
+
+
 def test_moments_are_the_ends_of_runs_and_published_ones_on_the_way() -> None:
     steps = (50_000, 100_000, 150_000)
     control = [row(task="dmc/cartpole-swingup", repeat=8, env_steps=n) for n in steps]
-    assert clocks_of(control, "dmc/cartpole-swingup") == [
-        Clock("env_steps", 100_000),
-        Clock("env_steps", 150_000),
+    assert steps_of(control, "dmc/cartpole-swingup") == [
+        StepBudget("env_steps", 100_000),
+        StepBudget("env_steps", 150_000),
     ]
     on_their_way = [
         row(seed=seed, env_steps=n, state="unfinished")
         for seed, n in ((1, 100), (1, 200), (2, 100))
     ]
-    assert clocks_of(on_their_way, TASK) == [Clock("env_steps", 100)]
-    assert clocks_of([row(env_steps=0, value=math.nan, state="failed")], TASK) == []
+    assert steps_of(on_their_way, TASK) == [StepBudget("env_steps", 100)]
+    assert steps_of([row(env_steps=0, value=math.nan, state="failed")], TASK) == []
 
 
 def test_rows_are_grouped_by_suite_and_profile_in_the_order_of_the_presets() -> None:
@@ -60,8 +68,8 @@ def test_rows_are_grouped_by_suite_and_profile_in_the_order_of_the_presets() -> 
         ("minigrid", "entropy-0.01", [EMPTY, TASK]),
         ("minigrid", "entropy-0.001", [TASK]),
     ]
-    assert in_order("minigrid", ["zzz", "cclf", "a2c"]) == ["a2c", "cclf", "zzz"]
-    assert in_order("dmc", ["cclf", "curl", "sac-pixel"]) == ["sac-pixel", "curl", "cclf"]
+    assert sort_methods("minigrid", ["zzz", "cclf", "a2c"]) == ["a2c", "cclf", "zzz"]
+    assert sort_methods("dmc", ["cclf", "curl", "sac-pixel"]) == ["sac-pixel", "curl", "cclf"]
 
 
 def test_steps_count_who_never_got_there_and_who_lost_it_again() -> None:
@@ -76,15 +84,17 @@ def test_steps_count_who_never_got_there_and_who_lost_it_again() -> None:
         *curve("re3", 2, 0.0, 0.1, 0.1),
         *curve("re3", 3, 0.95, state="failed"),
     ]
-    found = line(steps.steps_table(group(rows)), "DoorKey-6x6")
+    found = line(comparisons.steps_table(group(rows)), "DoorKey-6x6")
     assert found["task"] == ("DoorKey-6x6", ("to a return of 0.900",))
     assert found["cclf"] == ("200,000", ("3 of 3 runs",))
     assert found["re3"] == ("200,000", ("2 of 3 runs", "2 lost it again"))
 
 
 def test_steps_are_left_out_where_evaluations_fall_on_other_moments() -> None:
-    table = steps.steps_table(group([*curve("cclf", 1, 0.1, 0.9), row("re3", 1, 200_000, 0.4)]))
-    assert table.data == []
+    table = comparisons.steps_table(
+        group([*curve("cclf", 1, 0.1, 0.9), row("re3", 1, 200_000, 0.4)])
+    )
+    assert table.records == []
     assert "cannot be compared" in table.rows[0][0].notes[0]
 
 
@@ -98,15 +108,16 @@ def test_cost_is_the_median_of_finished_runs_by_machine() -> None:
     ]
     table = tables.cost_table(group(rows))
     assert [cells[0].notes for cells in table.rows] == [("cpu x1",), ("cpu x2",)]
-    assert table.data[0][3:] == ("cclf", 3, 200.0, pytest.approx(3125 / 200), 2000.0)
-    assert table.data[1][3:6] == ("re3", 1, 50.0)
+    first, second = (tuple(record.values()) for record in table.records)
+    assert first[3:] == ("cclf", 3, 200.0, pytest.approx(3125 / 200), 2000.0)
+    assert second[3:6] == ("re3", 1, 50.0)
 
 
-def kinds(*runs: list[Row]) -> dict[str, str]:
-    """The kind of each method's cell in a table of one row."""
+def kinds(*runs: list[EvaluationRow]) -> dict[str, str]:
+    """The style of each method's cell in a table of one row."""
     (table,) = tables.score_tables(group([one for some in runs for one in some]))
     assert ("In bold:" in table.caption) == (len(runs) > 1)
-    return {name: cell.kind for name, cell in zip(table.header, table.rows[0], strict=True)}
+    return {name: cell.style for name, cell in zip(table.header, table.rows[0], strict=True)}
 
 
 def test_the_best_mean_is_bold_only_where_its_interval_parts_from_all_others() -> None:
@@ -127,22 +138,24 @@ def test_no_mean_is_bold_beside_too_few_seeds() -> None:
 def test_steps_are_to_the_return_that_a_claim_names() -> None:
     """The paper's claims speak of 0.9 on DoorKey-6x6: so does the table, though the best ends at
     0.5. A task without such a claim has nine tenths of the way."""
-    found = line(steps.steps_table(group(curve("cclf", 1, 0.0, 0.95, 0.5))), "DoorKey-6x6")
+    found = line(comparisons.steps_table(group(curve("cclf", 1, 0.0, 0.95, 0.5))), "DoorKey-6x6")
     assert found["task"][1] == ("to a return of 0.900",)
     assert found["cclf"] == ("200,000", ("1 of 1 runs",))
     other = [one._replace(task="minigrid/Unlock") for one in curve("cclf", 1, 0.0, 0.95, 0.5)]
-    assert line(steps.steps_table(group(other)), "Unlock")["task"][1] == ("to a return of 0.450",)
+    assert line(comparisons.steps_table(group(other)), "Unlock")["task"][1] == (
+        "to a return of 0.450",
+    )
 
 
 def test_one_seed_has_no_spread_and_across_tasks_an_interval_over_tasks() -> None:
     rows = [*runs_of("cclf", [0.2]), *runs_of("cclf", [0.6], task=EMPTY)]
     (table,) = tables.score_tables(group(rows))
-    assert [dict(zip(table.columns, line, strict=True))["low"] for line in table.data] == ["", ""]
-    across = tables.aggregate_table(aggregates(group(rows))[0])
-    mean = next(line for line in across.data if line[4] == "mean")
-    assert across.columns[5:] == ("seeds", "estimate", "low", "high", "interval_over")
-    assert mean[5:] == (1, pytest.approx(0.4), 0.2, 0.6, "tasks")
-    assert "One seed, so intervals redraw the tasks" in across.caption
+    assert [record["low"] for record in table.records] == ["", ""]
+    across = tables.aggregate_table(aggregate_scores(group(rows))[0])
+    mean = next(record for record in across.records if record["estimator"] == "mean")
+    assert tuple(mean)[5:] == ("seeds", "estimate", "low", "high", "interval_over")
+    assert tuple(mean.values())[5:] == (1, pytest.approx(0.4), 0.2, 0.6, "tasks")
+    assert "One seed, so intervals resample the tasks" in across.caption
 
 
 def test_across_tasks_only_methods_with_every_task_are_compared() -> None:
@@ -151,13 +164,13 @@ def test_across_tasks_only_methods_with_every_task_are_compared() -> None:
         *runs_of("cclf", [0.6, 0.8], task=EMPTY),
         *runs_of("re3", [0.9, 0.9]),
     ]
-    (aggregate,) = aggregates(group(rows))
+    (aggregate,) = aggregate_scores(group(rows))
     assert aggregate.when == "at 400,000 env steps"
-    assert aggregate.left_out == ["re3"]
+    assert aggregate.excluded == ["re3"]
     assert aggregate.scores["cclf"].tolist() == [[0.6, 0.2], [0.8, 0.4]]
     table = tables.aggregate_table(aggregate)
     assert [cell.text for cell in table.rows[0]] == ["cclf", "0.500", "0.500", "0.500", "0.500"]
-    assert "left out: re3" in table.caption
+    assert "excluded: re3" in table.caption
 
 
 def test_control_scores_are_out_of_a_thousand() -> None:
@@ -166,24 +179,26 @@ def test_control_scores_are_out_of_a_thousand() -> None:
         for task in ("dmc/walker-walk", "dmc/finger-spin")
         for r in runs_of("cclf", [500.0, 700.0], task=task, repeat=2)
     ]
-    (aggregate,) = aggregates(
+    (aggregate,) = aggregate_scores(
         group([r._replace(env_steps=100_000, agent_steps=50_000) for r in rows])
     )
     assert aggregate.scores["cclf"].tolist() == [[0.5, 0.5], [0.7, 0.7]]
 
 
 def test_one_task_needs_no_average() -> None:
-    assert aggregates(group(runs_of("cclf", [0.2, 0.4]))) == []
+    assert aggregate_scores(group(runs_of("cclf", [0.2, 0.4]))) == []
 
 
-def test_latex_has_only_what_was_measured_and_a_label_of_its_own(tmp_path: Path) -> None:
-    rows = [
-        (Cell("Pong", ("at 100",)), Cell("1.0"), Cell("–", ("published 2",)), Cell("–")),
-        (Cell("Alien", ("at 100",)), Cell("–"), Cell("–"), Cell("7", kind="best")),
+def test_latex_has_only_what_was_measured_and_a_label_of_its_own() -> None:
+    pong, alien = ((Cell(name, ("at 100",)),) for name in ("Pong", "Alien"))
+    entries = [
+        Entry(pong, None, "ours", Cell("1.0")),
+        Entry(pong, None, "published", Cell("–", ("published 2",))),
+        Entry(alien, None, "other", Cell("7", style="best")),
     ]
-    header = ("task", "ours", "published", "other")
-    table = Table("returns", "means.", header, rows, (), (), title="Returns", about="atari, x")
-    text = write_latex(table, tmp_path, "part one").read_text()
+    columns = ("ours", "published", "other")
+    table = Table("returns", entries, ("task",), columns, "Returns", "atari, x", "means.")
+    text = render.to_latex(table, "part one")
     assert r"\caption{Returns: atari, x. Means. All: at 100.}" in text
     assert r"\label{tab:part-one-returns}" in text
     assert "\ntask & ours & other \\\\\n" in text

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cclf.analysis import load, verdict
-from cclf.analysis.evaluations import Clock, Row
-from cclf.analysis.verdict import Claim, Verdict, judge
+from cclf.analysis import load, verdicts
+from cclf.analysis.runs import EvaluationRow, StepBudget
+from cclf.analysis.verdicts import Claim, Verdict, evaluate_claim
 from cclf.errors import ConfigError
 from tiny_rows import TASK, row, runs_of
 
@@ -20,7 +20,7 @@ def claim(
     factor: float | None = None,
     threshold: float | None = None,
 ) -> Claim:
-    end = Clock("env_steps", 400_000)
+    end = StepBudget("env_steps", 400_000)
     return Claim(
         "made-up",
         "c",
@@ -37,7 +37,7 @@ def claim(
 
 
 def two(ours: list[float], theirs: list[float], factor: float | None = None) -> Verdict:
-    return judge(
+    return evaluate_claim(
         claim("return", "re3", factor=factor), runs_of("cclf", ours) + runs_of("re3", theirs)
     )
 
@@ -85,11 +85,11 @@ def test_several_tasks_need_fewer_seeds_each() -> None:
         for task in SIX
         for r in runs_of("cclf", HIGH[:3], task=task) + runs_of("re3", LOW[:3], task=task)
     ]
-    assert judge(claim("return", "re3")._replace(tasks=SIX), rows).state == "held"
+    assert evaluate_claim(claim("return", "re3")._replace(tasks=SIX), rows).state == "held"
 
 
 def test_what_was_not_run_is_named() -> None:
-    verdict_ = judge(claim("return", "re3"), runs_of("cclf", HIGH))
+    verdict_ = evaluate_claim(claim("return", "re3"), runs_of("cclf", HIGH))
     assert verdict_ == Verdict(
         "undecided", "no results of re3 at 400,000 env steps", None, None, None, 0
     )
@@ -97,23 +97,23 @@ def test_what_was_not_run_is_named() -> None:
 
 def test_several_rivals_are_met_by_the_best_of_them() -> None:
     rows = runs_of("cclf", [0.7] * 5) + runs_of("re3", LOW) + runs_of("a2c", HIGH)
-    assert judge(claim("return", "re3"), rows).state == "held"
-    assert judge(claim("return", "re3", "a2c"), rows).state == "did not hold"
+    assert evaluate_claim(claim("return", "re3"), rows).state == "held"
+    assert evaluate_claim(claim("return", "re3", "a2c"), rows).state == "did not hold"
 
 
 def test_failed_runs_weigh_on_their_method() -> None:
     """One failed seed of five scores the task's lowest return, and what held no longer does."""
     rivals = [*runs_of("re3", [0.85] * 5), row("re3", 1, 12_800, 0.0)]
     failed = [*runs_of("cclf", HIGH[:4]), row("cclf", 5, 12_800, 0.9, state="failed")]
-    assert judge(claim("return", "re3"), rivals + runs_of("cclf", HIGH)).state == "held"
-    verdict_ = judge(claim("return", "re3"), rivals + failed)
+    assert evaluate_claim(claim("return", "re3"), rivals + runs_of("cclf", HIGH)).state == "held"
+    verdict_ = evaluate_claim(claim("return", "re3"), rivals + failed)
     assert verdict_.state == "undecided"
     assert verdict_.seeds == 5
 
 
 def curve(
     method: str, seed: int, reached_at: int | None, episodes_every: int = 100_000
-) -> list[Row]:
+) -> list[EvaluationRow]:
     steps = range(episodes_every, 400_001, episodes_every)
     return [
         row(method, seed, s, 1.0 if reached_at is not None and s >= reached_at else 0.0)
@@ -126,11 +126,11 @@ def test_steps_to_a_return_count_never_as_infinity() -> None:
     quick = [r for seed in range(1, 6) for r in curve("cclf", seed, 100_000)]
     slow = [r for seed in range(1, 6) for r in curve("re3", seed, 300_000)]
     never = [r for seed in range(1, 6) for r in curve("re3", seed, None)]
-    assert judge(about, quick + slow).state == "held"
-    assert judge(about, quick + slow).estimate == pytest.approx(1 / 3)
-    assert judge(about, quick + never).estimate == 0.0
+    assert evaluate_claim(about, quick + slow).state == "held"
+    assert evaluate_claim(about, quick + slow).estimate == pytest.approx(1 / 3)
+    assert evaluate_claim(about, quick + never).estimate == 0.0
     neither = [r._replace(method="cclf") for r in never] + never
-    assert judge(about, neither).state == "undecided"
+    assert evaluate_claim(about, neither).state == "undecided"
 
 
 def test_a_ratio_of_never_to_never_is_anything_but_negative() -> None:
@@ -140,7 +140,7 @@ def test_a_ratio_of_never_to_never_is_anything_but_negative() -> None:
         for seed in range(1, 6)
         for r in curve(method, seed, 200_000 if seed < 3 else None)
     ]
-    verdict_ = judge(claim("steps", "re3", threshold=0.9), rows)
+    verdict_ = evaluate_claim(claim("steps", "re3", threshold=0.9), rows)
     assert (verdict_.state, verdict_.low, verdict_.high) == ("undecided", 0.0, float("inf"))
 
 
@@ -150,7 +150,7 @@ def test_steps_on_other_schedules_decide_nothing() -> None:
         for seed in range(1, 6)
         for r in curve("cclf", seed, 100_000) + curve("re3", seed, 300_000, 200_000)
     ]
-    verdict_ = judge(claim("steps", "re3", threshold=0.9), rows)
+    verdict_ = evaluate_claim(claim("steps", "re3", threshold=0.9), rows)
     assert verdict_.state == "undecided"
     assert "evaluated every 100,000 env steps in cclf and every 200,000 in re3" in verdict_.text
 
@@ -161,20 +161,20 @@ def test_wins_are_counted_by_task() -> None:
     ]
     rows += [r for task in SIX for r in runs_of("re3", [0.7] * 5, task=task)]
     about = claim("wins", "re3")._replace(tasks=SIX)
-    assert judge(about._replace(factor=4.0), rows).state == "held"
-    assert judge(about._replace(factor=5.0), rows).state == "did not hold"
-    assert judge(about._replace(factor=4.0), rows).estimate == 4
+    assert evaluate_claim(about._replace(factor=4.0), rows).state == "held"
+    assert evaluate_claim(about._replace(factor=5.0), rows).state == "did not hold"
+    assert evaluate_claim(about._replace(factor=4.0), rows).estimate == 4
 
 
 def test_fixed_scores_and_seconds() -> None:
     rows = runs_of("cclf", HIGH, seconds=50.0) + runs_of("re3", LOW, seconds=100.0)
-    assert judge(claim("above", threshold=0.8), rows).state == "held"
-    assert judge(claim("above", threshold=0.99), rows).state == "did not hold"
-    assert judge(claim("below", threshold=0.99), rows).state == "held"
-    assert judge(claim("below", threshold=0.8), rows).state == "did not hold"
-    assert judge(claim("seconds", "re3", factor=0.6), rows).state == "held"
-    assert judge(claim("seconds", "re3", factor=0.4), rows).state == "did not hold"
-    elsewhere = judge(
+    assert evaluate_claim(claim("above", threshold=0.8), rows).state == "held"
+    assert evaluate_claim(claim("above", threshold=0.99), rows).state == "did not hold"
+    assert evaluate_claim(claim("below", threshold=0.99), rows).state == "held"
+    assert evaluate_claim(claim("below", threshold=0.8), rows).state == "did not hold"
+    assert evaluate_claim(claim("seconds", "re3", factor=0.6), rows).state == "held"
+    assert evaluate_claim(claim("seconds", "re3", factor=0.4), rows).state == "did not hold"
+    elsewhere = evaluate_claim(
         claim("seconds", "re3"), runs_of("cclf", HIGH, device="cpu x2") + runs_of("re3", LOW)
     )
     assert elsewhere.state == "undecided"
@@ -183,7 +183,7 @@ def test_fixed_scores_and_seconds() -> None:
 
 def test_profiles_are_not_mixed() -> None:
     with pytest.raises(ConfigError, match="one profile"):
-        judge(
+        evaluate_claim(
             claim("return", "re3"),
             runs_of("cclf", HIGH) + runs_of("re3", LOW, profile="entropy-0.001"),
         )
@@ -191,7 +191,7 @@ def test_profiles_are_not_mixed() -> None:
 
 def test_an_average_is_of_all_evaluations_until_the_clock_and_a_failed_run_has_the_lowest() -> None:
     # Both end at 0.9, and have 0 half-way or 0.5; what comes after the clock does not count.
-    def curve(method: str, half_way: float, seed: int) -> list[Row]:
+    def curve(method: str, half_way: float, seed: int) -> list[EvaluationRow]:
         moments = ((200_000, half_way), (400_000, 0.9), (800_000, 1.0))
         return [
             row(method=method, seed=seed, env_steps=steps, value=value) for steps, value in moments
@@ -200,38 +200,42 @@ def test_an_average_is_of_all_evaluations_until_the_clock_and_a_failed_run_has_t
     rows = [
         one for seed in range(5) for one in (*curve("cclf", 0.5, seed), *curve("re3", 0.0, seed))
     ]
-    found = judge(claim("average", "re3"), rows)
+    found = evaluate_claim(claim("average", "re3"), rows)
     assert (found.state, found.estimate) == ("held", pytest.approx(0.25))
     assert found.text.startswith("difference 0.25")
     failed = row(method="re3", seed=9, env_steps=200_000, value=0.2, state="failed")
-    assert judge(claim("average", "re3"), [*rows, failed]).estimate == pytest.approx(0.7 - 0.375)
+    assert evaluate_claim(claim("average", "re3"), [*rows, failed]).estimate == pytest.approx(
+        0.7 - 0.375
+    )
 
 
 def test_the_claims_of_this_package_say_that_they_are_its_own() -> None:
     own = {"curiosity": "cclf", "curiosity-toy": "cclf"}
     own |= {"curiosity-re3": "re3+cclf", "curiosity-drqv2": "drq-v2+cclf"}
     for table, method in own.items():
-        for about in verdict.claims(table):
+        for about in verdicts.claims(table):
             assert about.source.startswith("this package")
             assert about.method == method
-            assert set(about.rivals) <= {f"{method}-shuffled", f"{method}-even", "re3+curl"}
-    suites = {about.tasks[0].split("/")[0] for about in verdict.claims("curiosity")}
+            assert set(about.baselines) <= {f"{method}-shuffled", f"{method}-even", "re3+curl"}
+    suites = {about.tasks[0].split("/")[0] for about in verdicts.claims("curiosity")}
     assert suites == {"minigrid", "dmc", "atari"}
-    for table in set(verdict.TABLES) - set(own):
-        assert all(about.source.startswith("CCLF (IJCAI 2022)") for about in verdict.claims(table))
+    for table in set(verdicts.TABLES) - set(own):
+        assert all(about.source.startswith("CCLF (IJCAI 2022)") for about in verdicts.claims(table))
 
 
 def test_unknown_tables_are_refused() -> None:
     with pytest.raises(ConfigError, match="table2"):
-        verdict.claims("table2")
+        verdicts.claims("table2")
 
 
 def test_the_committed_minigrid_results_say_what_the_docs_say() -> None:
     rows = load.read(Path(__file__).parents[2] / "results" / "minigrid")
     states = {
-        (profile, about.name): judge(about, [row for row in rows if row.profile == profile]).state
+        (profile, about.name): evaluate_claim(
+            about, [row for row in rows if row.profile == profile]
+        ).state
         for profile in ("entropy-0.01", "entropy-0.001")
-        for about in verdict.claims("minigrid")
+        for about in verdicts.claims("minigrid")
     }
     assert states["entropy-0.01", "doorkey6-re3"] == "held"
     assert states["entropy-0.001", "doorkey6-re3"] == "did not hold"
@@ -254,7 +258,7 @@ def test_a_difference_says_who_is_above() -> None:
     )
     assert text_of([0.5] * 5, [0.9] * 5).endswith("5 seeds; cclf is below re3")
     assert text_of([0.5] * 5, [0.5] * 5).endswith(
-        "5 seeds; 0 (no difference) lies inside the interval"
+        "5 seeds; 0 (no difference) is inside the interval"
     )
 
 
@@ -263,7 +267,7 @@ def test_a_claimed_size_inside_the_interval_is_said_to_lie_inside() -> None:
     held = two(HIGH, LOW, factor=1.8)
     assert held.state == "held"
     assert held.text.endswith(
-        "5 seeds; cclf is above re3, and the claimed 1.8 lies inside the interval"
+        "5 seeds; cclf is above re3, and the claimed 1.8 is inside the interval"
     )
     more = two(HIGH, LOW, factor=1.2)
     assert more.state == "held"
@@ -278,7 +282,7 @@ def test_what_falls_short_says_whether_a_difference_is_left() -> None:
     even = two(HIGH, HIGH, factor=3.0)
     assert even.state == "did not hold"
     assert even.text.endswith(
-        "5 seeds; short of the claimed 3; 1 (no difference) lies inside the interval"
+        "5 seeds; short of the claimed 3; 1 (no difference) is inside the interval"
     )
 
 
@@ -286,7 +290,7 @@ def test_an_interval_with_both_says_both() -> None:
     found = two([0.1, 0.9, 0.1, 0.9, 0.5], [0.2, 0.8, 0.3, 0.7, 0.5], factor=1.1)
     assert found.state == "undecided"
     assert found.text.endswith(
-        "5 seeds; 1 (no difference) and the claimed 1.1 both lie inside the interval"
+        "5 seeds; 1 (no difference) and the claimed 1.1 both are inside the interval"
     )
 
 
@@ -307,7 +311,7 @@ def test_nothing_divided_by_nothing_is_not_called_infinite() -> None:
 def steps_text(ours: list[int | None], theirs: list[int | None], factor: float | None) -> str:
     rows = [r for seed, at in enumerate(ours, 1) for r in curve("cclf", seed, at)]
     rows += [r for seed, at in enumerate(theirs, 1) for r in curve("re3", seed, at)]
-    return judge(claim("steps", "re3", threshold=0.9, factor=factor), rows).text
+    return evaluate_claim(claim("steps", "re3", threshold=0.9, factor=factor), rows).text
 
 
 def test_steps_say_who_never_got_there() -> None:
@@ -319,7 +323,7 @@ def test_steps_say_who_never_got_there() -> None:
     )
     assert steps_text(quick, some, None) == (
         "ratio of steps 0 [0, 1.00], 5 seeds; the median run of re3 never reached 0.9 (runs that "
-        "did: cclf 5 of 5, re3 2 of 5); 1 (no difference) lies inside the interval"
+        "did: cclf 5 of 5, re3 2 of 5); 1 (no difference) is inside the interval"
     )
     assert steps_text(none, slow, None) == (
         "ratio of steps ∞ [∞, ∞], 5 seeds; the median run of cclf never reached 0.9 "
@@ -327,7 +331,7 @@ def test_steps_say_who_never_got_there() -> None:
     )
     assert steps_text(none, none, None) == (
         "ratio of steps unknown [0, ∞], 5 seeds; the median run of cclf and of re3 never reached "
-        "0.9 (runs that did: cclf 0 of 5, re3 0 of 5); 1 (no difference) lies inside the interval"
+        "0.9 (runs that did: cclf 0 of 5, re3 0 of 5); 1 (no difference) is inside the interval"
     )
 
 
@@ -340,7 +344,7 @@ def test_steps_of_a_claimed_size_count_downwards() -> None:
         "5 seeds; cclf needs fewer steps than re3, but short of the claimed 0.2"
     )
     assert steps_text([100_000, 100_000, 100_000, 200_000, 200_000], [200_000] * 5, 0.5).endswith(
-        "5 seeds; 1 (no difference) and the claimed 0.5 both lie inside the interval"
+        "5 seeds; 1 (no difference) and the claimed 0.5 both are inside the interval"
     )
 
 
@@ -350,19 +354,21 @@ def test_counts_and_fixed_scores_in_words() -> None:
     ]
     rows += [r for task in SIX for r in runs_of("re3", [0.7] * 5, task=task)]
     about = claim("wins", "re3")._replace(tasks=SIX)
-    assert judge(about._replace(factor=4.0), rows).text == (
+    assert evaluate_claim(about._replace(factor=4.0), rows).text == (
         "4 of 6 tasks won [4, 4], 5 seeds; nowhere fewer than the claimed 4"
     )
-    assert judge(about._replace(factor=5.0), rows).text.endswith("fewer than the claimed 5")
-    one = [r for r in rows if r.seed == 1]
-    assert "tasks redrawn" in judge(about._replace(factor=4.0), one).text
-    lone = runs_of("cclf", HIGH)
-    assert judge(claim("above", threshold=0.8), lone).text.endswith("5 seeds; above 0.8")
-    assert judge(claim("above", threshold=0.99), lone).text.endswith("5 seeds; below 0.99")
-    assert judge(claim("above", threshold=0.92), lone).text.endswith(
-        "5 seeds; 0.92 lies inside the interval"
+    assert evaluate_claim(about._replace(factor=5.0), rows).text.endswith(
+        "fewer than the claimed 5"
     )
-    assert judge(claim("below", threshold=0.8), lone).text.endswith("5 seeds; above 0.8")
+    one = [r for r in rows if r.seed == 1]
+    assert "tasks resampled" in evaluate_claim(about._replace(factor=4.0), one).text
+    lone = runs_of("cclf", HIGH)
+    assert evaluate_claim(claim("above", threshold=0.8), lone).text.endswith("5 seeds; above 0.8")
+    assert evaluate_claim(claim("above", threshold=0.99), lone).text.endswith("5 seeds; below 0.99")
+    assert evaluate_claim(claim("above", threshold=0.92), lone).text.endswith(
+        "5 seeds; 0.92 is inside the interval"
+    )
+    assert evaluate_claim(claim("below", threshold=0.8), lone).text.endswith("5 seeds; above 0.8")
 
 
 def test_one_run_beside_several_gives_no_interval_of_runs() -> None:
@@ -376,8 +382,8 @@ def test_one_run_beside_several_gives_no_interval_of_runs() -> None:
         for task, ours in zip(SIX, (0.9, 0.9, 0.9, 0.9, 0.9, 0.3), strict=True)
         for r in runs_of("cclf", [ours, ours], task=task) + runs_of("re3", [0.5], task=task)
     ]
-    found = judge(claim("return", "re3")._replace(tasks=SIX), several)
-    assert found.text.startswith("difference 0.300 [0.100, 0.400] (tasks redrawn), 1 to 2 seeds;")
+    found = evaluate_claim(claim("return", "re3")._replace(tasks=SIX), several)
+    assert found.text.startswith("difference 0.300 [0.100, 0.400] (tasks resampled), 1 to 2 seeds;")
 
 
 def test_an_iqm_is_of_scores_on_the_scale_of_each_game() -> None:
@@ -396,8 +402,8 @@ def test_an_iqm_is_of_scores_on_the_scale_of_each_game() -> None:
         )
     ]
     about = claim("iqm", "cclf-shuffled")._replace(tasks=tuple(f"atari/{game}" for game in games))
-    assert judge(about, rows).estimate == pytest.approx((0.2 + 0.3) / 2 - (0.1 + 0.2) / 2)
-    assert judge(about, rows).state == "held"
+    assert evaluate_claim(about, rows).estimate == pytest.approx((0.2 + 0.3) / 2 - (0.1 + 0.2) / 2)
+    assert evaluate_claim(about, rows).state == "held"
 
 
 def test_too_few_seeds_are_said_to_be_too_few() -> None:
@@ -411,6 +417,6 @@ def test_too_few_seeds_are_said_to_be_too_few() -> None:
 
 def test_several_rivals_are_called_the_best_of_them() -> None:
     rows = runs_of("cclf", HIGH) + runs_of("re3", LOW) + runs_of("a2c", LOW)
-    assert judge(claim("return", "re3", "a2c"), rows).text.endswith(
-        "cclf is above the best of 2 rivals"
+    assert evaluate_claim(claim("return", "re3", "a2c"), rows).text.endswith(
+        "cclf is above the best of 2 baselines"
     )

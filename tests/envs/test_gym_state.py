@@ -15,7 +15,7 @@ from cclf import (  # noqa: E402
     presets,
 )
 from cclf.algorithms.registry import make_learner  # noqa: E402
-from cclf.analysis.load import run_name  # noqa: E402
+from cclf.analysis.variants import run_key  # noqa: E402
 from cclf.envs import gymnasium_env  # noqa: E402
 from cclf.envs.gymnasium_env import GymnasiumEnv  # noqa: E402
 from cclf.envs.make import make_env  # noqa: E402
@@ -292,7 +292,7 @@ def test_a_run_says_so_and_goes_on(trained):
     written = json.loads((folder / "config.json").read_text())
     assert written["env"]["observe"] == "state"
     assert presets.from_dict(written) == config.resolve_precision(gpu=False)
-    assert run_name(written).profile == "released-state", "no table mixes it with pixels"
+    assert run_key(written).profile == "released-state", "no table mixes it with pixels"
     out = folder.parents[3]
     assert_refused(
         cclf("train", "--from", folder, "--observe", "pixels", "--out", out), "--observe"
@@ -343,7 +343,9 @@ def test_its_card_says_what_it_sees(trained, tmp_path):
 def test_what_needs_pictures_of_what_it_saw_is_refused(trained, tmp_path):
     _, folder, *_ = trained
     out = tmp_path / "page.html"
-    assert_refused(cclf("inspect", folder, "--out", out), "observe=state: cclf inspect shows pictures")
+    assert_refused(
+        cclf("inspect", folder, "--out", out), "observe=state: cclf inspect shows pictures"
+    )
 
 
 @pytest.mark.slow

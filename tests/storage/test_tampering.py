@@ -21,7 +21,7 @@ from safetensors.torch import save as tensors_to_bytes
 from cclf import cli
 from cclf.commands.train import run_training
 from cclf.errors import ConfigError
-from cclf.inspection.load import curate
+from cclf.inspection.load import inspect_run
 from cclf.storage import checkpoint, checkpoint_files, manifest, run_folder
 from cclf.storage.failure import NonFiniteError
 from cclf.training.signals import StopSignal
@@ -280,7 +280,7 @@ def command(*words):
 
 
 def inspect(_config, folder, _tmp):
-    curate(folder, 8, CPU)
+    inspect_run(folder, 8, CPU)
 
 
 evaluate = command("evaluate", "{run}", "--episodes", "1", "--device", "cpu")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cclf import cli, presets
-from cclf.analysis import evaluations, experiments, load, verdict
-from cclf.analysis.evaluations import say_once
+from cclf.analysis import experiments, load, verdicts
+from cclf.analysis.runs import StepBudget, score_matrix, warn_once
 from cclf.commands.sweep import plan
 from cclf.commands.train_options import train_config
 from cclf.errors import ConfigError
@@ -119,16 +119,12 @@ def test_failed_runs_stay_in_the_statistics(tmp_path: Path) -> None:
             + ("1000,1000,8,0.75,0,2,2,\n" if run is runs[0] else "")
         )
     record_failure(RunOutcome(runs[1], -9, "killed"))
-    scores = evaluations.scores(
-        load.read_runs(tmp_path), ["a2c"], {TASK: evaluations.Clock("env_steps", 1_000)}
-    )
+    scores = score_matrix(load.read_runs(tmp_path), ["a2c"], {TASK: StepBudget("env_steps", 1_000)})
     assert sorted(scores["a2c"][:, 0]) == [0.25, 0.75], (
         "the failed one counts with the lowest return seen"
     )
     (runs[1].folder / FAILURE_MARK).unlink()
-    scores = evaluations.scores(
-        load.read_runs(tmp_path), ["a2c"], {TASK: evaluations.Clock("env_steps", 1_000)}
-    )
+    scores = score_matrix(load.read_runs(tmp_path), ["a2c"], {TASK: StepBudget("env_steps", 1_000)})
     assert sorted(scores["a2c"][:, 0]) == [0.75], "without its mark it would be left out"
 
 
@@ -162,7 +158,7 @@ def test_a_run_that_failed_before_it_wrote_anything_stays_in_the_statistics(tmp_
     assert [path.name for path in runs[1].folder.iterdir()] == [FAILURE_MARK]
     rows = load.read(tmp_path)
     assert {row.seed: row.state for row in rows} == {1: "done", 2: "failed", 3: "done"}
-    scores = evaluations.scores(rows, ["a2c"], {TASK: evaluations.Clock("env_steps", 1_000)})
+    scores = score_matrix(rows, ["a2c"], {TASK: StepBudget("env_steps", 1_000)})
     assert sorted(scores["a2c"][:, 0]) == [0.5, 0.5, 0.75], "it counts with the lowest return"
     assert finished.exists()
     note = json.loads((runs[1].folder / FAILURE_MARK).read_text())
@@ -190,7 +186,7 @@ def test_results_of_a_failure_mark_that_cannot_be_read_warns_and_counts_the_othe
     path = call(runs).folder / FAILURE_MARK
     path.write_text(content)
     for command, out in (("results", "results"), ("report", "report.html")):
-        say_once.cache_clear()
+        warn_once.cache_clear()
         assert cli.main([command, str(runs), "--out", str(tmp_path / out)]) == 0
         error = capsys.readouterr().err
         assert error.count("cclf: warning: a failed run is not counted: cannot ") == 1
@@ -409,7 +405,7 @@ def base_among(options: tuple[str, ...]) -> str | None:
 )
 def test_the_tables_of_the_paper_hold_what_their_claims_speak_of(name: str) -> None:
     table = experiments.TABLES[name]["paper"]
-    claims = verdict.claims(name)
+    claims = verdicts.claims(name)
     assert claims
     assert {task for claim in claims for task in claim.tasks} <= set(table.tasks)
     assert {method for claim in claims for method in claim.methods} <= set(table.methods)

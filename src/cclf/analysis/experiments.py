@@ -1,9 +1,9 @@
 """The paper's tables and figures as runs: which methods on which tasks, how long, with how many
 seeds.
 
-`paper` is the size of the paper's own experiment; `small` the least that can decide some of its
-claims, hence five seeds. The tables named after curiosity are not the paper's: CCLF against its
-controls, twelve seeds and more where a run takes a minute or two.
+`paper` is the size of the paper's own experiment; `small` is the smallest size that can decide some
+of its claims, hence five seeds. The tables named after curiosity are not the paper's: they compare
+CCLF with its controls, with twelve seeds or more if a run takes a minute or two.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Experiment:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     options: tuple[str, ...] = ()
-    """Further words of each `cclf train`."""
+    """Further options of each `cclf train`."""
 
 
 def _seeds(count: int) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             _ON_TOY,
         ),
         "paper": Experiment(
-            "the same with even curiosity, and CURL and DrQ beside them",
+            "the same with even curiosity, and with CURL and DrQ",
             ("toy/reach",),
             ("curl", "drq", *_CONTROLLED),
             _seeds(20),
@@ -149,7 +149,7 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("--eval-every-env-steps", "76800", *_FAST),
         ),
         "paper": Experiment(
-            "the same with shuffled and even curiosity beside them",
+            "the same with shuffled and even curiosity",
             ("minigrid/DoorKey-8x8",),
             ("re3+curl", "re3+cclf", *(f"re3+cclf-{control}" for control in CONTROLS)),
             _seeds(20),
@@ -165,7 +165,7 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             _ON_DRQV2,
         ),
         "paper": Experiment(
-            "the same, with even curiosity and plain DrQ-v2 beside them",
+            "the same with even curiosity and plain DrQ-v2",
             ("dmc/pendulum-swingup",),
             ("drq-v2", "drq-v2+cclf", "drq-v2+cclf-shuffled", "drq-v2+cclf-even"),
             _seeds(10),

@@ -1,72 +1,71 @@
-"""Figures from tidy rows. Colours and dashes belong to methods, so that a method looks the same in
-every figure."""
+"""Figures of results. A method has the same color and dashes in every figure."""
 
+import html
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cclf.analysis.learning import Curve, Scale, shared_scales
-from cclf.analysis.plotting import new_figure, settings
+from cclf.analysis.curves import Curve, Scale, shared_scales
+from cclf.analysis.plotting import INK, new_figure, settings
 from cclf.analysis.statistics import Interval
-from cclf.analysis.styles import DASHES, PALETTE, RED, Style, Styles, styles
+from cclf.analysis.styles import DASHES, PALETTE, RED, LineStyle, Style, Styles, styles
 from cclf.storage.atomic_files import write_output
 
-PANEL_INCHES = (3.6, 2.5)  # of a figure that stands beside others on a page
-ENV_STEPS = "environment steps (thousands)"
-_INK = "#010203"  # replaced by the page's own text colour in SVG
-MANY_METHODS = 5  # whose bands, drawn as strongly as those of few, would hide each other
-FEW_READINGS = 4  # of a curve, that are marked: between them it was not seen
+if TYPE_CHECKING:
+    from cclf.analysis.plotting import Axes, Figure, Line2D
+
+PANEL_INCHES = (3.6, 2.5)  # of a figure in a grid of figures
+ENV_STEPS = "environment steps"
+MANY_METHODS = 5  # with more, bands are paler, so that they do not hide each other
+REFERENCE_LINE: LineStyle = {"color": "#888888", "lw": 0.8, "ls": (0, (4, 3))}
+FEW_EVALUATIONS = 4  # of a curve: with fewer, each is marked
 
 
 @settings()
 def learning_curves(
     panels: Mapping[str, Mapping[str, Curve]],
-    optimum: Mapping[str, float] | None = None,
     legend: bool = True,
-    looks: Styles | None = None,
+    method_styles: Styles | None = None,
     scales: Mapping[str, Scale] | None = None,
-    ylabel: str = "return",
-) -> Any:
-    """One panel per entry: mean over seeds with a 95 % bootstrap interval, or with thin lines of
-    its runs where they are few. Each method is named once, in the legend above.
-
-    Panels of one task, titled "task, profile", have the same scale: they are there to be compared.
-    """
+) -> "Figure":
+    """One panel per entry: the mean over seeds with its 95 % bootstrap interval, or with thin lines
+    for the runs if there are few. Panels of one task, titled "task, profile", share a scale."""
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
     width, height = (
         (9.0 if columns == 1 else 4.6 * columns, 3.1 * rows + 0.5) if legend else PANEL_INCHES
     )
-    figure = new_figure(figsize=(width, height), layout="constrained")
+    figure = new_figure(figsize=(width, height))
     axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
-    looks = looks or styles(method for methods in panels.values() for method in methods)
+    method_styles = method_styles or styles(
+        method for methods in panels.values() for method in methods
+    )
     scales = shared_scales(panels) if scales is None else scales
-    handles: dict[str, Any] = {}
+    handles: dict[str, Line2D] = {}
     for axis, (title, methods) in zip(axes, panels.items(), strict=False):
         strength = 0.18 if len(methods) < MANY_METHODS else 0.1
         for method, curve in methods.items():
-            thousands, colour = curve.env_steps / 1e3, looks[method].colour
-            point = "o" if len(thousands) < FEW_READINGS else ""
-            (handles[plain(method)],) = axis.plot(
-                thousands, curve.returns.mean(0), lw=1.8, marker=point, ms=5, **looks[method].line
+            steps, color = curve.env_steps, method_styles[method].color
+            point = "o" if len(steps) < FEW_EVALUATIONS else ""
+            mean = curve.returns.mean(0)
+            (handles[escape_mathtext(method)],) = axis.plot(
+                steps, mean, lw=1.8, marker=point, ms=5, **method_styles[method].line
             )
-            if not curve.is_drawn_run_by_run:
-                axis.fill_between(thousands, *curve.outline, color=colour, alpha=strength, lw=0)
+            if curve.has_interval:
+                low, high = curve.outline
+                axis.fill_between(steps, low, high, color=color, alpha=strength, lw=0)
             elif len(curve.seeds) > 1:
-                thin = {"lw": 0.8, "alpha": 0.45, "marker": point, "ms": 2.5}
-                axis.plot(thousands, curve.outline.T, color=colour, **thin)
-        style_axis(axis, ENV_STEPS, ylabel, title)
+                runs = curve.outline.T
+                axis.plot(steps, runs, color=color, lw=0.8, alpha=0.45, marker=point, ms=2.5)
+        style_axis(axis, ENV_STEPS, "return", title)
         if title in scales:
             axis.set_xlim(scales[title].x)
             axis.set_ylim(scales[title].y)
-        if optimum and title in optimum:
-            axis.axhline(optimum[title], color="#888888", lw=0.8, ls=(0, (4, 3)))
-            axis.set_ylim(top=max(axis.get_ylim()[1], optimum[title] * 1.05))
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     if legend:
@@ -86,27 +85,27 @@ def learning_curves(
 def intervals(
     values: Mapping[str, Interval],
     xlabel: str,
-    even: float | None = None,
-    looks: Styles | None = None,
+    reference_value: float | None = None,
+    method_styles: Styles | None = None,
     inches: float = PANEL_INCHES[0],
-) -> Any:
-    """One line per method: its estimate as a dot, its interval as a bar; `even` marks where two
-    methods are alike."""
-    looks = looks or styles(values)
+) -> "Figure":
+    """One line per method: its estimate as a dot, its interval as a bar. `reference_value` is
+    marked: the value at which two methods are equal."""
+    method_styles = method_styles or styles(values)
     figure, axis = _panel((inches, 0.28 * len(values) + 0.75))
     for place, (method, interval) in enumerate(values.items()):
         axis.plot(
             [interval.low, interval.high],
             [place, place],
-            color=looks[method].colour,
+            color=method_styles[method].color,
             lw=5,
             alpha=0.35,
             solid_capstyle="butt",
         )
-        axis.plot([interval.estimate], [place], "o", color=looks[method].colour, ms=5)
-    if even is not None:
-        axis.axvline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
-    axis.set_yticks(range(len(values)), [plain(method) for method in values])
+        axis.plot([interval.estimate], [place], "o", color=method_styles[method].color, ms=5)
+    if reference_value is not None:
+        axis.axvline(reference_value, **REFERENCE_LINE)
+    axis.set_yticks(range(len(values)), [escape_mathtext(method) for method in values])
     axis.set_ylim(len(values) - 0.4, -0.6)  # the first on top, and none on the border
     style_axis(axis, xlabel)
     return figure
@@ -117,15 +116,22 @@ def profiles(
     thresholds: np.ndarray,
     shares: Mapping[str, Interval],
     xlabel: str,
-    looks: Styles | None = None,
-) -> Any:
-    """The share of runs above each score, with bands: a curve further up and right is better."""
+    method_styles: Styles | None = None,
+) -> "Figure":
+    """The share of runs above each score, with bands. A higher curve is better."""
     figure, axis = _panel()
-    looks = looks or styles(shares)
+    method_styles = method_styles or styles(shares)
     for method, share in shares.items():
-        axis.step(thresholds, share.estimate, where="post", lw=1.6, **looks[method].line)
-        band = {"color": looks[method].colour, "alpha": 0.14, "lw": 0}
-        axis.fill_between(thresholds, share.low, share.high, step="post", **band)
+        axis.step(thresholds, share.estimate, where="post", lw=1.6, **method_styles[method].line)
+        axis.fill_between(
+            thresholds,
+            share.low,
+            share.high,
+            step="post",
+            color=method_styles[method].color,
+            alpha=0.14,
+            lw=0,
+        )
     axis.set_ylim(-0.02, 1.02)
     style_axis(axis, xlabel, "share of runs above")
     return figure
@@ -136,18 +142,18 @@ def over_training(
     series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
     title: str,
     ylabel: str,
-    looks: Styles | None = None,
+    method_styles: Styles | None = None,
     scale: Scale | None = None,
-) -> Any:
-    """A logged quantity on one task, a thin line per run in its method's style: (env_steps,
+) -> "Figure":
+    """A logged quantity on one task, a thin line per run in the style of its method: (env_steps,
     values) by method."""
     figure, axis = _panel()
-    looks = looks or styles(series)
+    method_styles = method_styles or styles(series)
     for method, lines in series.items():
         for env_steps, values in lines:
-            axis.plot(env_steps / 1e3, values, lw=1.2, alpha=0.75, **looks[method].line)
+            axis.plot(env_steps, values, lw=1.2, alpha=0.75, **method_styles[method].line)
     if scale is not None:
-        axis.set_xlim(scale.x[0] / 1e3, scale.x[1] / 1e3)
+        axis.set_xlim(scale.x)
         axis.set_ylim(top=scale.y[1])
     axis.set_ylim(bottom=0.0)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4))
@@ -158,23 +164,18 @@ def over_training(
 
 @settings()
 def lines(
-    series: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, even: float | None = None
-) -> Any:
-    """Logged quantities of one run, (env_steps, values) by name; shares lie around `even`, what no
-    preference would give."""
+    series: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    title: str,
+    reference_value: float | None = None,
+) -> "Figure":
+    """Logged quantities of one run, (env_steps, values) by name. `reference_value` is marked."""
     figure, axis = _panel()
-    drawn = in_turn(series)
+    drawn = default_styles(series)
     for name, (env_steps, values) in series.items():
-        axis.plot(
-            env_steps / 1e3,
-            values,
-            lw=1.4,
-            **drawn[name].line,
-            label=plain(name),
-        )
-    if even is not None:
-        axis.axhline(even, color="#888888", lw=0.8, ls=(0, (4, 3)))
-        axis.set_ylim(0.0, 2.0 * even)
+        axis.plot(env_steps, values, lw=1.4, **drawn[name].line, label=escape_mathtext(name))
+    if reference_value is not None:
+        axis.axhline(reference_value, **REFERENCE_LINE)
+        axis.set_ylim(0.0, 2.0 * reference_value)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
     axis.yaxis.get_offset_text().set_fontsize(8)
     if len(series) > 1:
@@ -183,37 +184,39 @@ def lines(
     return figure
 
 
-def in_turn(names: Iterable[str]) -> dict[str, Style]:
-    """Styles of quantities that stand beside each other in one figure."""
+def default_styles(names: Iterable[str]) -> dict[str, Style]:
+    """Styles of several quantities in one figure."""
     return {
         name: Style(PALETTE[number % len(PALETTE)], DASHES[number % len(DASHES)])
         for number, name in enumerate(names)
     }
 
 
-def _median(axis: Any, x: np.ndarray, y: np.ndarray, style: Style) -> None:
-    """Along x, which is in order; nothing where x has one group only."""
+def _median(axis: "Axes", x: np.ndarray, y: np.ndarray, style: Style) -> None:
+    """Draw the median and the middle half of y along x, which is sorted; nothing if x has a single
+    group."""
     groups = _groups(x)
     if len(groups) < 2:
         return
     middles = [float(np.median(x[group])) for group in groups]
     low, median, high = np.array([np.quantile(y[group], (0.25, 0.5, 0.75)) for group in groups]).T
-    axis.fill_between(middles, low, high, color=style.colour, alpha=0.2, lw=0)
+    axis.fill_between(middles, low, high, color=style.color, alpha=0.2, lw=0)
     axis.plot(middles, median, lw=1.6, **style.line)
 
 
 @settings()
-def histogram(values: np.ndarray, title: str, xlabel: str, ylabel: str, colour: str = RED) -> Any:
+def histogram(
+    values: np.ndarray, title: str, xlabel: str, ylabel: str, color: str = RED
+) -> "Figure":
     figure, axis = _panel()
-    axis.hist(values, bins=40, color=colour, alpha=0.75)
+    axis.hist(values, bins=40, color=color, alpha=0.75)
     style_axis(axis, xlabel, ylabel, title)
     return figure
 
 
 @settings()
-def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) -> Any:
-    """Points, as a picture inside the figure, and the median of y along x with the middle half
-    around it."""
+def scatter(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) -> "Figure":
+    """Points (as a bitmap) and the median of y along x, with its middle half as a band."""
     figure, axis = _panel(dpi=150)
     order = np.argsort(x, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
@@ -225,7 +228,7 @@ def cloud(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) ->
 
 
 def _groups(ordered: np.ndarray) -> list[slice]:
-    """About twelve groups of like size, none of which parts equal values; where there are no more
+    """About twelve groups of similar size that keep equal values together; if there are fewer
     values than that, each is a group.
 
     >>> _groups(np.array([1.0, 1.0, 1.0, 2.0]))
@@ -239,20 +242,36 @@ def _groups(ordered: np.ndarray) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(edges)]
 
 
-def plain(text: str) -> str:
-    """A name as it is: matplotlib takes what stands between dollar signs for mathematics. A very
-    long one is cut."""
+def escape_mathtext(text: str) -> str:
+    """A name to be drawn literally: matplotlib renders text between dollar signs as mathematics.
+    Long names are cut."""
     return (text if len(text) <= 48 else f"{text[:47]}…").replace("$", r"\$")
 
 
-def _panel(inches: tuple[float, float] = PANEL_INCHES, dpi: float | None = None) -> tuple[Any, Any]:
-    figure = new_figure(figsize=inches, layout="constrained", dpi=dpi)
+def format_steps(steps: float) -> str:
+    """A number of steps on an axis.
+
+    >>> format_steps(250.0), format_steps(12_500.0), format_steps(400_000.0), format_steps(2.5e6)
+    ('250', '12.5K', '400K', '2.5M')
+    """
+    if abs(steps) >= 1e6:
+        return f"{steps / 1e6:g}M"
+    return f"{steps / 1e3:g}K" if abs(steps) >= 1e4 else f"{steps:,.10g}"
+
+
+def _panel(
+    inches: tuple[float, float] = PANEL_INCHES, dpi: float | None = None
+) -> "tuple[Figure, Axes]":
+    figure = new_figure(figsize=inches, dpi=dpi)
     return figure, figure.subplots()
 
 
-def style_axis(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> None:
+def style_axis(axis: "Axes", xlabel: str, ylabel: str = "", title: str = "") -> None:
     """Labels, grid and spines, the same in every figure."""
-    axis.set_title(plain(title), fontsize=10, loc="left")
+    axis.set_title(escape_mathtext(title), fontsize=10, loc="left")
+    if xlabel == ENV_STEPS:
+        axis.locator_params(axis="x", nbins=6)
+        axis.xaxis.set_major_formatter(lambda steps, _: format_steps(steps))
     axis.set_xlabel(xlabel, fontsize=8)
     axis.set_ylabel(ylabel, fontsize=8)
     axis.tick_params(labelsize=8)
@@ -261,34 +280,19 @@ def style_axis(axis: Any, xlabel: str, ylabel: str = "", title: str = "") -> Non
 
 
 @settings(svg_fonttype="none")
-def inline_svg(figure: Any, label: str) -> str:
-    """The figure as an SVG element whose text takes the colour and font of the page around it."""
-    from cclf.analysis.page import escape
-
+def inline_svg(figure: "Figure", label: str) -> str:
+    """The figure as an SVG element whose text has the color and font of the page."""
     buffer = io.StringIO()
-    ink(figure, _INK)
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
-
-
-def ink(figure: Any, colour: str) -> None:
-    """All text and axes of a figure in one colour."""
-    for artist in figure.findobj():
-        if hasattr(artist, "get_color") and hasattr(artist, "set_text"):
-            artist.set_color(colour)
-    for axis in figure.axes:
-        axis.tick_params(colors=colour)
-        axis.set_facecolor("none")
-        for spine in axis.spines.values():
-            spine.set_edgecolor(colour)
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
 
 
 @settings()
-def save(figure: Any, path: Path, transparent: bool = False) -> None:
-    """As the kind of file that its name says; the same figure gives the same bytes. The file is
-    written whole, or stays as it was."""
+def save(figure: "Figure", path: Path, transparent: bool = False) -> None:
+    """Write a figure in the format of the file name; the same figure gives the same bytes. On an
+    error the old file is unchanged."""
     undated = {"CreationDate": None} if path.suffix == ".pdf" else {"Date": None}
     buffer = io.BytesIO()
     figure.savefig(

@@ -1,4 +1,4 @@
-"""The paper's numbers, and published re-runs beside them, as typed rows of the CSV files in
+"""The paper's numbers, and published re-runs, as typed rows of the CSV files in
 `cclf/published`.
 
 No number without its clock and source: "100K" is environment steps in the paper's DeepMind Control
@@ -8,11 +8,11 @@ tables and agent steps (400K frames) on Atari. `seeds` is None where the source 
 import csv
 import functools
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from cclf.analysis.evaluations import Clock
+from cclf.analysis.runs import StepBudget, StepUnit
 
 
 class Published(NamedTuple):
@@ -20,7 +20,7 @@ class Published(NamedTuple):
     task: str
     method: str  # "a / b" where the paper gives only how a compares with b
     quantity: str
-    clock: Clock | None
+    clock: StepBudget | None
     mean: float
     std: float | None  # over seeds
     seeds: int | None
@@ -28,14 +28,15 @@ class Published(NamedTuple):
 
 
 def rows_of(file_name: str) -> list[dict[str, str]]:
-    """A file of `cclf/published` as it stands."""
+    """The lines of a file of `cclf/published`."""
     text = files("cclf").joinpath("published", f"{file_name}.csv").read_text()
     return list(csv.DictReader(text.splitlines()))
 
 
-def clock_of(line: dict[str, str]) -> Clock | None:
-    unit: Any = line["clock"]
-    return Clock(unit, int(line["steps"])) if unit and line["steps"] else None
+def budget_of(line: dict[str, str]) -> StepBudget | None:
+    if not (line["clock"] and line["steps"]):
+        return None
+    return StepBudget(cast(StepUnit, line["clock"]), int(line["steps"]))
 
 
 @functools.cache
@@ -47,7 +48,7 @@ def published(file_name: str) -> tuple[Published, ...]:
             line["task"],
             line["method"],
             line["quantity"],
-            clock_of(line),
+            budget_of(line),
             float(line["mean"]),
             float(line["std"]) if line["std"] else None,
             int(line["seeds"]) if line["seeds"] else None,
@@ -58,7 +59,7 @@ def published(file_name: str) -> tuple[Published, ...]:
 
 
 def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Learning curves whose every seed was published, by method: environment steps (P,), returns
+    """Learning curves of which every seed was published, by method: environment steps (P,), returns
     (seeds, P)."""
     found: dict[str, dict[int, list[float]]] = {}
     for line in rows_of("drqv2"):

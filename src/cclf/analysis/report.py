@@ -1,61 +1,72 @@
-"""`cclf report`: what it says about runs or results; `report_files` writes it."""
+"""The content of a report about runs or results files; `report_files` writes it."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from cclf.analysis import (
-    differences,
-    evaluations,
+    comparisons,
+    curves,
     figures,
-    learning,
     load,
-    over_training,
-    page,
     statistics,
-    steps,
     tables,
-    verdict,
+    verdicts,
 )
-from cclf.analysis.evaluations import Row, RunName
-from cclf.analysis.groups import Aggregate, Group, aggregates, group_rows, in_order, profile_order
-from cclf.analysis.styles import Style, Styles, styles
-from cclf.analysis.tabular import Table
+from cclf.analysis.load import RunData
+from cclf.analysis.runs import EvaluationRow, Runs, runs, with_common_episode_count
+from cclf.analysis.styles import Styles, styles
+from cclf.analysis.suites import (
+    Aggregate,
+    SuiteResults,
+    aggregate_scores,
+    group_rows,
+    methods_in_order,
+    profile_order,
+)
+from cclf.analysis.table import Table
+from cclf.analysis.tables import ClaimResults
 from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.atomic_files import find_files
 
-LOGGED = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "intrinsic reward, Eq. (9)"}
+if TYPE_CHECKING:
+    from cclf.analysis.plotting import Figure as Drawing
+
+LOGGED_METRICS = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "bonus, Eq. (9)"}
+MAX_OPEN_PANELS = 9  # more are folded on the page
+PROFILE_THRESHOLDS = 101
+
+T = TypeVar("T")
+Draw = Callable[[], "Drawing"]
 
 
-class Drawing(NamedTuple):
-    """Panels for the page, which a phone stacks; `files` are what papers print."""
+class Figure(NamedTuple):
+    """Panels for the page; `files` are figures for papers."""
 
     caption: str
     styles: Styles  # of the methods that are drawn
-    panels: Sequence[tuple[str, Callable[[], Any]]]  # label, and what draws it
-    files: Mapping[str, Callable[[], Any]]
+    panels: Mapping[str, Draw]
+    files: Mapping[str, Draw]
 
 
 class Section(NamedTuple):
+    """A titled part of the page."""
+
     title: str
     text: str
-    items: Sequence[Table | Drawing]
+    items: Sequence[Table | Figure]
+    is_open: bool = False
 
 
-Judged = Mapping[str, Mapping[str, Sequence[tuple[verdict.Claim, verdict.Verdict]]]]
+class ReportPart(NamedTuple):
+    """Runs or results that are compared with each other."""
 
-
-class Part(NamedTuple):
-    """Runs or results that are compared with each other, and what is said about them."""
-
-    name: str  # empty where a report has one part only
-    rows: Sequence[Row]
-    judged: Judged
+    name: str  # empty if a report has a single part
+    runs: Runs
+    claims: Mapping[str, ClaimResults]  # by table
     sections: Sequence[Section]
 
     @property
@@ -64,49 +75,53 @@ class Part(NamedTuple):
         return [item for item in items if isinstance(item, Table)]
 
     @property
-    def drawings(self) -> list[Drawing]:
+    def figures(self) -> list[Figure]:
         items = [item for section in self.sections for item in section.items]
-        return [item for item in items if isinstance(item, Drawing)]
+        return [item for item in items if isinstance(item, Figure)]
 
 
 class Report(NamedTuple):
     title: str
-    facts: Sequence[tuple[str, str, str]]
-    parts: Sequence[Part]
+    parts: Sequence[ReportPart]
 
 
-def compose(source: Path, methods: Sequence[str] = ()) -> Report:
-    """Everything a report says about the runs or results at `source`, of `methods` alone where some
-    are named. Folders of results beside each other are parts of one report: the same method may be
-    in several of them, and is compared within each."""
-    places = {name: (path, _of_part(name, load.read, path)) for name, path in _places(source)}
-    looks = styles(_chosen(source, methods, [row for _, rows in places.values() for row in rows]))
-    parts = []
-    for name, (path, rows) in places.items():
-        chosen = [row for row in rows if row.method in looks]
-        if chosen:
-            parts.append(_of_part(name, _part, name, path, chosen, looks))
-    return Report(f"Report on {source.resolve().name}", _facts(parts), parts)
+def build_report(source: Path, methods: Sequence[str] = ()) -> Report:
+    """Evaluate the runs or results at `source`; only `methods` if given. If `source` holds several
+    folders with results, each is a part: the same method may be in several of them, and is
+    compared within each."""
+    parts = {
+        name: _with_part_name(name, load.read_source, path)
+        for name, path in _result_folders(source)
+    }
+    rows = [row for found in parts.values() for row in found.rows]
+    method_styles = styles(_choose(source, methods, rows))
+    built = []
+    for name, found in parts.items():
+        rows = [row for row in with_common_episode_count(found.rows) if row.method in method_styles]
+        folders = [run for run in found.runs if run.key.method in method_styles]
+        if rows:
+            built.append(_with_part_name(name, _build_part, name, rows, folders, method_styles))
+    return Report(f"Report on {source.resolve().name}", built)
 
 
-def _of_part(name: str, do: Callable[..., Any], *arguments: Any) -> Any:
-    """An error says in which part it was."""
+def _with_part_name(name: str, function: Callable[..., T], *arguments: object) -> T:
+    """Call the function; an error names the part."""
     try:
-        return do(*arguments)
+        return function(*arguments)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}" if name else str(error)) from error
 
 
-def _chosen(source: Path, methods: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    found = _in_order(evaluations.runs(rows))
+def _choose(source: Path, methods: Sequence[str], rows: Sequence[EvaluationRow]) -> list[str]:
+    known = methods_in_order(runs(rows))
     for method in methods:
-        if method not in found:
-            raise ConfigError(f"{source} holds no results of {method}{did_you_mean(method, found)}")
-    return [method for method in found if not methods or method in methods]
+        if method not in known:
+            raise ConfigError(f"{source} holds no results of {method}{did_you_mean(method, known)}")
+    return [method for method in known if not methods or method in methods]
 
 
-def _places(source: Path) -> list[tuple[str, Path]]:
-    if source.is_dir() and not load.run_folders(source) and not any(source.glob("*.csv")):
+def _result_folders(source: Path) -> list[tuple[str, Path]]:
+    if source.is_dir() and not load.has_runs(source) and not any(source.glob("*.csv")):
         folders = sorted(path for path in source.iterdir() if path.is_dir())
         with_results = [path for path in folders if any(find_files(path, "*.csv"))]
         if len(with_results) > 1:
@@ -114,285 +129,213 @@ def _places(source: Path) -> list[tuple[str, Path]]:
     return [("", source)]
 
 
-def _part(name: str, source: Path, rows: Sequence[Row], looks: Styles) -> Part:
-    found = _folders(source) if source.is_dir() else {}
-    folders = {run: folder for run, folder in found.items() if run.method in looks}
-    judged = {table: _judge_all(table, rows) for table in verdict.TABLES}
-    groups = group_rows(rows)
+def _build_part(
+    name: str,
+    rows: Sequence[EvaluationRow],
+    folders: Sequence[RunData],
+    method_styles: Styles,
+) -> ReportPart:
+    by_run, groups = runs(rows), group_rows(rows)
+    claims = {table: _evaluate_claims(table, groups) for table in verdicts.TABLES}
     sections = [
-        _verdict_section(judged, rows),
-        _curves_section(rows, looks),
+        _verdict_section(claims, groups),
+        _curves_section(rows, method_styles),
         _scores_section(groups),
-        _across_section(groups, looks),
-        _curiosity_section(folders, looks),
-        Section("Cost", "", [table for table in map(tables.cost_table, groups) if table.rows]),
-        _runs_section(rows, folders),
+        _across_section(groups, method_styles),
+        _curiosity_section(folders, method_styles),
+        Section("Cost", "", [table for table in map(tables.cost_table, groups) if table.entries]),
+        _runs_section(by_run, folders),
         _origin_section(rows, folders),
     ]
-    return Part(name, rows, judged, [section for section in sections if section.items])
+    return ReportPart(name, by_run, claims, [section for section in sections if section.items])
 
 
-def _facts(parts: Sequence[Part]) -> list[tuple[str, str, str]]:
-    runs = [item for part in parts for item in evaluations.runs(part.rows).items()]
-    states = [
-        found.state
-        for part in parts
-        for profiles in part.judged.values()
-        for pairs in profiles.values()
-        for _, found in pairs
-    ]
-    failed = sum(readings[-1].state == "failed" for _, readings in runs)
-    return [
-        (str(len(runs)), "runs", ""),
-        (str(len({name.method for name, _ in runs})), "methods", ""),
-        (str(len({name.task for name, _ in runs})), "tasks", ""),
-        (str(failed), "failed runs", "not-held" if failed else ""),
-        *(
-            (str(sum(found == state for found in states)), f"verdicts: {state}", kind)
-            for state, kind in tables.KINDS.items()
-            if states
-        ),
-    ]
-
-
-def _folders(source: Path) -> dict[RunName, Path]:
-    runs = load.run_configs(source)
-    return {load.run_name(config): run for run, config in runs}
-
-
-def _judge_all(
-    table: str, rows: Sequence[Row]
-) -> dict[str, list[tuple[verdict.Claim, verdict.Verdict]]]:
-    """By profile, where it has all methods of a claim: the claims of which some profile has."""
-    claims = verdict.claims(table)
-    judged = {}
-    for profile in sorted({row.profile for row in rows}, key=profile_order):
-        part = [row for row in rows if row.profile == profile]
-        if any(
-            row.task in claim.tasks and row.method in claim.methods
-            for claim in claims
-            for row in part
-        ):
-            judged[profile] = [(claim, verdict.judge(claim, part)) for claim in claims]
-    seen = {
-        claim.name for found in judged.values() for claim, judgement in found if judgement.seeds
-    }
+def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults:
+    """By profile, in which some claim has results of all its methods: the claims that have such a
+    profile."""
+    claims = verdicts.claims(table)
+    rows: dict[str, list[EvaluationRow]] = {}
+    for group in sorted(groups, key=lambda group: profile_order(group.profile)):
+        rows.setdefault(group.profile, []).extend(group.rows)
+    results = {}
+    for profile, part in rows.items():
+        present = {(row.task, row.method) for row in part}
+        if any((t, m) in present for claim in claims for t in claim.tasks for m in claim.methods):
+            results[profile] = [(claim, verdicts.evaluate_claim(claim, part)) for claim in claims]
+    decided = {claim.name for pairs in results.values() for claim, found in pairs if found.seeds}
     return {
-        profile: [pair for pair in found if pair[0].name in seen]
-        for profile, found in judged.items()
-        if any(judgement.seeds for _, judgement in found)
+        profile: [pair for pair in pairs if pair[0].name in decided]
+        for profile, pairs in results.items()
+        if any(verdict.seeds for _, verdict in pairs)
     }
 
 
-def _verdict_section(judged: Judged, rows: Sequence[Row]) -> Section:
-    items = [tables.verdict_table(table, pairs) for table, pairs in judged.items() if pairs]
+def _verdict_section(claims: Mapping[str, ClaimResults], groups: Sequence[SuiteResults]) -> Section:
+    items = [tables.verdict_table(table, pairs) for table, pairs in claims.items() if pairs]
     text = (
-        "The paper says it, or this package asks it; do these runs? Held: the whole 95 % interval "
-        "lies on the claimed side; the words say where a claimed size lies. Did not hold: it lies "
-        "on the other side, or falls short of that size. Undecided: neither. In a ratio of steps, "
-        "0 is a rival whose median run never got there, and ∞ a method whose own did not."
+        "Claims of the paper and of this package. Held: the whole 95 % interval is on the claimed "
+        "side; the text says where a claimed size is. Did not hold: it is on the other side, or "
+        "falls short of that size. Undecided: neither. In a ratio of steps, 0 is a baseline whose "
+        "median run never reached the return, and ∞ a method whose own did not."
     )
-    suites = {row.task.split("/")[0] for row in rows}
+    suites = {group.suite for group in groups}
     missing = []
-    for table, pairs in judged.items():
-        about = [c for c in verdict.claims(table) if c.tasks[0].split("/")[0] in suites]
+    for table, pairs in claims.items():
+        about = [c for c in verdicts.claims(table) if c.tasks[0].split("/")[0] in suites]
         if left := len(about) - len(next(iter(pairs.values()), [])):
             missing.append(f"{left} on {tables.TABLE_TITLES[table]}")
     if missing:
-        text += f" Claims that need runs which are not here: {', '.join(missing)}."
-    return Section("Did the claims hold?", text, items)
+        text += f" Claims that need further runs: {', '.join(missing)}."
+    return Section("Verdicts", text, items)
 
 
-def _curves_section(rows: Sequence[Row], looks: Styles) -> Section:
+def _curves_section(rows: Sequence[EvaluationRow], method_styles: Styles) -> Section:
     panels = {
-        title: curves
-        for title, curves in learning.panels(rows).items()
-        if any(len(c.env_steps) > 1 for c in curves.values())
+        title: found
+        for title, found in curves.panels(rows).items()
+        if any(len(curve.env_steps) > 1 for curve in found.values())
     }
-    names = evaluations.runs(rows)
-    seeds = Counter(name[:3] for name in names)
-    few = sorted({name.method for name in names if 1 < seeds[name[:3]] < verdict.MIN_SEEDS})
-    caption = "Mean over seeds; the band is its 95 % bootstrap interval."
-    if few:
-        caption += f" Thin lines are runs, where a method has fewer than {verdict.MIN_SEEDS}: {', '.join(few)}."
+    title = "Learning curves"
     if not panels:
-        return Section("Learning curves", "", [])
-    draw = partial(figures.learning_curves, looks=looks, scales=learning.shared_scales(panels))
-    single = [
-        (title, partial(draw, {title: curves}, legend=False)) for title, curves in panels.items()
-    ]
-    drawn = {method for curves in panels.values() for method in curves}
-    methods = [method for method in _in_order(evaluations.runs(rows)) if method in drawn]
-    files = {"learning-curves": partial(draw, panels)}
-    drawing = Drawing(caption, _only(looks, methods), single, files)
-    return Section("Learning curves", "", [drawing])
-
-
-def _only(looks: Styles, methods: Iterable[str]) -> dict[str, Style]:
-    return {method: looks[method] for method in methods}
-
-
-def _in_order(names: Iterable[RunName]) -> list[str]:
-    by_suite: dict[str, list[str]] = {}
-    for name in names:
-        by_suite.setdefault(name.task.split("/")[0], []).append(name.method)
-    return list(
-        dict.fromkeys(
-            method for suite, methods in by_suite.items() for method in in_order(suite, methods)
+        return Section(title, "", [])
+    drawn = [(method, curve) for found in panels.values() for method, curve in found.items()]
+    by_run = {method for method, curve in drawn if len(curve.seeds) > 1 and not curve.has_interval}
+    several = any(len(curve.seeds) > 1 for _, curve in drawn)
+    caption = "Mean over seeds." if several else "One run of each method."
+    if any(curve.has_interval for _, curve in drawn):
+        caption += " The band is its 95 % bootstrap interval."
+    if by_run:
+        caption += (
+            f" Thin lines are single runs, of methods with fewer than {verdicts.MIN_SEEDS} seeds: "
+            f"{', '.join(sorted(by_run))}."
         )
-    )
+    scales = curves.shared_scales(panels)
+    draw = partial(figures.learning_curves, method_styles=method_styles, scales=scales)
+    single = {title: partial(draw, {title: found}, legend=False) for title, found in panels.items()}
+    methods = [m for m in methods_in_order(runs(rows)) if m in {method for method, _ in drawn}]
+    files = {"learning-curves": partial(draw, panels)}
+    figure = Figure(caption, _only(method_styles, methods), single, files)
+    return Section(title, "", [figure], len(panels) <= MAX_OPEN_PANELS)
 
 
-def _scores_section(groups: Sequence[Group]) -> Section:
+def _only(method_styles: Styles, methods: Iterable[str]) -> Styles:
+    return {method: method_styles[method] for method in methods}
+
+
+def _scores_section(groups: Sequence[SuiteResults]) -> Section:
     items = [
         table
         for group in groups
         for table in (
             *tables.score_tables(group),
-            differences.differences_table(group),
-            steps.steps_table(group),
-            over_training.over_training_table(group),
+            comparisons.differences_table(group),
+            comparisons.steps_table(group),
+            comparisons.over_training_table(group),
         )
+        if table.records
     ]
-    return Section(
-        "Returns and steps, beside the paper's", "", [item for item in items if item.data]
-    )
+    return Section("Returns and steps", "", items)
 
 
-def _across_section(groups: Sequence[Group], looks: Styles) -> Section:
-    items: list[Table | Drawing] = []
-    for aggregate in (aggregate for group in groups for aggregate in aggregates(group)):
-        both = (tables.aggregate_table(aggregate), differences.across_table(aggregate))
-        items += [table for table in both if table.data]
-        items.append(_across_drawing(aggregate, both[0].name, looks))
+def _across_section(groups: Sequence[SuiteResults], method_styles: Styles) -> Section:
+    items: list[Table | Figure] = []
+    for aggregate in (aggregate for group in groups for aggregate in aggregate_scores(group)):
+        both = (tables.aggregate_table(aggregate), comparisons.across_tasks_table(aggregate))
+        items += [table for table in both if table.records]
+        items.append(_across_figure(aggregate, both[0].name, method_styles))
     text = (
         "Scores of all tasks together. IQM: the mean of the middle half of all runs; optimality "
-        "gap: what is missing to 1; performance profile: how many runs are above each score."
+        "gap: the mean distance to 1; performance profile: the share of runs above each score."
     )
     return Section("Across tasks", text, items)
 
 
-def _across_drawing(aggregate: Aggregate, name: str, looks: Styles) -> Drawing:
-    """IQM, profiles and chances to win, of methods with two seeds or more; where there are none, of
-    all, with intervals over tasks. Beside intervals over seeds those would look like the same
-    thing."""
-    scores = {
-        method: values for method, values in aggregate.scores.items() if len(values) > 1
-    } or aggregate.scores
+def _across_figure(aggregate: Aggregate, name: str, method_styles: Styles) -> Figure:
+    """IQM, performance profiles and probability of improvement of methods with two seeds or more;
+    if there are none, of all methods with intervals over tasks, which are not comparable to
+    intervals over seeds."""
+    scores = {m: values for m, values in aggregate.scores.items() if len(values) > 1}
+    scores = scores or aggregate.scores
     single = [method for method in aggregate.scores if method not in scores]
     top = max(1.0, *(float(values.max()) for values in scores.values()))
-    thresholds = np.linspace(
-        min(0.0, *(float(values.min()) for values in scores.values())), top, 101
-    )
-    ours = "cclf" if "cclf" in scores else next(iter(scores))
-    iqms = {
-        method: statistics.interval(values, statistics.iqm) for method, values in scores.items()
-    }
+    bottom = min(0.0, *(float(values.min()) for values in scores.values()))
+    thresholds = np.linspace(bottom, top, PROFILE_THRESHOLDS)
+    ours = comparisons.REFERENCE_METHOD
+    ours = ours if ours in scores else next(iter(scores))
+    iqms = {m: statistics.interval(values, statistics.iqm) for m, values in scores.items()}
     better = {
-        m: statistics.probability_of_improvement(scores[ours], v)
-        for m, v in scores.items()
-        if m != ours
+        m: statistics.improvement_interval(scores[ours], v) for m, v in scores.items() if m != ours
     }
-    shares = {
-        method: statistics.performance_profile(values, thresholds)
-        for method, values in scores.items()
-    }
-    panels: dict[str, Callable[[], Any]] = {
-        "IQM": lambda: figures.intervals(iqms, "IQM of scores", looks=looks),
-        "performance profiles": lambda: figures.profiles(thresholds, shares, "score", looks),
+    shares = {m: statistics.performance_profile(v, thresholds) for m, v in scores.items()}
+    panels: dict[str, Draw] = {
+        "IQM": partial(figures.intervals, iqms, "IQM of scores", method_styles=method_styles),
+        "performance profiles": partial(
+            figures.profiles, thresholds, shares, "score", method_styles
+        ),
     }
     if better:
-        words = f"chance that a run of {ours} beats one of the method"
-        panels["probability of improvement"] = lambda: figures.intervals(better, words, 0.5, looks)
-    files = {f"{name} {label}": draw for label, draw in panels.items()}
-    caption = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}: {', '.join(panels)}, with 95 % intervals."
-    if statistics.over(list(scores.values())) == "tasks":
-        caption += " One seed of each: the intervals redraw the tasks, not the seeds."
+        panels["probability of improvement"] = partial(
+            figures.intervals, better, f"probability that {ours} is better", 0.5, method_styles
+        )
+    caption = f"{aggregate.about}: {', '.join(panels)}, with 95 % intervals."
+    if statistics.resampled_unit(list(scores.values())) == "tasks":
+        caption += " One seed of each: the intervals resample the tasks, not the seeds."
     if single:
         caption += f" One seed, so not drawn: {', '.join(single)}."
-    return Drawing(caption, _only(looks, scores), list(panels.items()), files)
+    files = {f"{name} {label}": draw for label, draw in panels.items()}
+    return Figure(caption, _only(method_styles, scores), panels, files)
 
 
-def _curiosity_section(folders: Mapping[RunName, Path], looks: Styles) -> Section:
-    """What train.csv holds of curiosity, by task and profile; nothing where results files are
-    reported."""
+def _curiosity_section(folders: Sequence[RunData], method_styles: Styles) -> Section:
+    """The metrics of curiosity in train.csv, by task and profile; nothing for results files."""
     series: dict[tuple[str, str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
-    for name, run in folders.items():
-        for column in LOGGED:
-            log = load.read_train(run, (column,))
-            if len(log["env_steps"]) and np.any(log[column]):
-                lines = series.setdefault((name.task, name.profile, column), {}).setdefault(
-                    name.method, []
-                )
-                lines.append((log["env_steps"], log[column]))
-    ordered = sorted(series.items(), key=lambda item: item[0][:2])
+    for run in folders:
+        for column, log in load.read_train(run.folder, tuple(LOGGED_METRICS)).items():
+            lines = series.setdefault((run.key.task, run.key.profile, column), {})
+            lines.setdefault(run.key.method, []).append(log)
+    series = dict(sorted(series.items(), key=lambda item: item[0][:2]))
     by_task: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
-    for (task, _, column), methods in ordered:
-        by_task.setdefault((task, column), []).extend(chain(*methods.values()))
-    scales = {kind: learning.scale_of(lines) for kind, lines in by_task.items()}
-    panels: list[tuple[str, Callable[[], Any]]] = [
-        (
-            f"{LOGGED[column]} on {task}",
-            partial(
-                figures.over_training,
-                methods,
-                f"{task}, {profile}",
-                LOGGED[column],
-                looks,
-                scales[task, column],
-            ),
-        )
-        for (task, profile, column), methods in ordered
-    ]
-    names = [f"{column} {task} {profile}" for (task, profile, column), _ in ordered]
-    files = {name: draw for name, (_, draw) in zip(names, panels, strict=True)}
-    drawn = _in_order(
-        name for name in folders if any(name.method in lines for lines in series.values())
+    for (task, _, column), methods in series.items():
+        for lines_of_method in methods.values():
+            by_task.setdefault((task, column), []).extend(lines_of_method)
+    scales = {kind: curves.scale_of(found) for kind, found in by_task.items()}
+    panels, files = {}, {}
+    for (task, profile, column), methods in series.items():
+        title, label = f"{task}, {profile}", LOGGED_METRICS[column]
+        scale = scales[task, column]
+        draw = partial(figures.over_training, methods, title, label, method_styles, scale)
+        panels[f"{label} on {title}"] = files[f"{column} {task} {profile}"] = draw
+    drawn = {method for methods in series.values() for method in methods}
+    methods_drawn = methods_in_order(run.key for run in folders if run.key.method in drawn)
+    text = (
+        "Curiosity is 1 minus the belief that the agent recognizes its own observation; the bonus "
+        "is proportional to it and decays."
     )
-    text = "Curiosity is how badly the agent recognises its own observations; the intrinsic reward pays it for that, and fades."
-    caption = "Means over the batches between two log lines, one line per run."
-    drawing = Drawing(caption, _only(looks, drawn), panels, files)
-    return Section("Curiosity", text, [drawing] if panels else [])
+    caption = "Means over the batches between two rows of the log, one line per run."
+    figure = Figure(caption, _only(method_styles, methods_drawn), panels, files)
+    return Section("Curiosity", text, [figure] if panels else [])
 
 
-def _runs_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Section:
-    reasons = {}
-    for name, run in folders.items():
-        if (run / "failure" / "failure.json").exists():
-            facts = load.read_json(run / "failure" / "failure.json")
-            reasons[name] = f"{facts.get('metric')} was {facts.get('value')}"
-    table = tables.runs_table(rows, reasons)
-    runs = evaluations.runs(rows)
-    failed = sum(readings[-1].state == "failed" for readings in runs.values())
-    rate = statistics.rate_interval(failed, len(runs))
+def _runs_section(by_run: Runs, folders: Sequence[RunData]) -> Section:
+    reasons = {run.key: run.failure for run in folders if run.failure}
+    table = tables.runs_table(by_run, reasons)
+    failed = sum(evaluations[-1].state == "failed" for evaluations in by_run.values())
+    rate = statistics.wilson_interval(failed, len(by_run))
     share, low, high = (f"{float(value):.1%}" for value in rate)
-    text = f"{failed} of {len(runs)} runs failed: {share}, 95 % interval {low} to {high}."
-    return Section("Runs that are not done", text, [table] if table.rows else [])
+    text = f"{failed} of {len(by_run)} runs failed: {share}, 95 % interval {low} to {high}."
+    return Section("Failed and unfinished runs", text, [table] if table.entries else [])
 
 
-def _origin_section(rows: Sequence[Row], folders: Mapping[RunName, Path]) -> Section:
-    """Machines, commits and versions; more than a few different values are counted."""
+def _origin_section(rows: Sequence[EvaluationRow], folders: Sequence[RunData]) -> Section:
     facts: dict[str, set[str]] = {
         "device": {row.device for row in rows},
         "commit": {row.commit for row in rows},
     }
-    for run in folders.values():
-        manifest = load.read_manifest(run)
-        for entry in (manifest, *manifest.get("history", [])):
-            for key, value in entry.items():
-                if isinstance(value, (str, int, float)) and key not in (
-                    "device",
-                    "commit",
-                    "from_env_steps",
+    for run in folders:
+        for entry in (run.manifest, *run.manifest.get("history", [])):
+            for name, value in entry.items():
+                if isinstance(value, str | int | float) and name not in (
+                    *("device", "commit", "from_env_steps"),
                 ):
-                    facts.setdefault(str(key), set()).add(str(value))
-    lines = [
-        (key, ", ".join(sorted(values)) if len(values) <= 6 else f"{len(values)} different")
-        for key, values in facts.items()
-    ]
-    shown = [(page.Cell(key), page.Cell(value, kind="word")) for key, value in lines]
-    return Section(
-        "Where this comes from",
-        "",
-        [Table("origin", "", ("fact", ""), shown, ("fact", "value"), lines, stacked=True)],
-    )
+                    facts.setdefault(str(name), set()).add(str(value))
+    return Section("Origin", "", [tables.origin_table(facts)])

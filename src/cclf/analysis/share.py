@@ -1,12 +1,11 @@
-"""A trained agent as a folder to share: its weights as safetensors, its config and its card.
-`cclf.load`, `evaluate` and `play` take such a folder as they take a run folder."""
+"""A trained agent as a folder to share: its weights as safetensors, its config and its model card.
+`cclf.load`, `evaluate` and `play` accept such a folder as they accept a run folder."""
 
 import contextlib
 import os
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save as tensors_to_bytes
@@ -17,8 +16,9 @@ from cclf.storage.atomic_files import write_output
 from cclf.storage.run_folder import WEIGHTS, read_config, read_weights
 from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_file
 from cclf.training.agent import evaluation_networks, load_agent
+from cclf.types import HasState
 
-CARD, VIDEO = "README.md", "replay.mp4"  # names that hubs know
+CARD, VIDEO = "README.md", "replay.mp4"  # names that model hubs expect
 CPU = torch.device("cpu")
 
 
@@ -29,7 +29,9 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
     _refuse_other_folder(out)
     evaluations = model_card.read_evaluations(folder)
     if not evaluations:
-        raise ConfigError(f"{folder} has no evaluation yet: a card says what an agent reached")
+        raise ConfigError(
+            f"{folder} has no evaluation yet, which a model card needs: train it first"
+        )
     agent, _, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)
     with closing(agent):
         weights = _weights(agent.policy, folder)
@@ -57,14 +59,14 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
         if is_new:
             with contextlib.suppress(OSError):
                 out.rmdir()
-        if isinstance(error, OSError):  # it names a file that is gone
+        if isinstance(error, OSError):  # it names a temporary file
             raise OSError(error.errno, error.strerror or str(error), str(out)) from error
         raise
     return [out / name for name in sorted(files)]
 
 
 def _refuse_other_folder(out: Path) -> None:
-    """A folder that has files of others, such as a project with a README.md of its own."""
+    """Raise ConfigError for a folder with other files, such as a project with its own README.md."""
     if (out / "checkpoint").exists():
         raise ConfigError(f"cannot write {out}: it is a run folder; name another one")
     if not out.exists() or not any(out.iterdir()):
@@ -78,11 +80,13 @@ def _refuse_other_folder(out: Path) -> None:
         ) from error
 
 
-def _weights(policy: Any, folder: Path) -> dict[str, torch.Tensor]:
-    """What an evaluation takes a copy of, on the CPU."""
+def _weights(policy: HasState, folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors that an evaluation uses, on the CPU."""
     state = evaluation_networks(policy).state_dict()
     if not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ConfigError(f"the base algorithm of {folder} keeps more than tensors: no card of it")
+        raise ConfigError(
+            f"the base algorithm of {folder} has state other than tensors, which a model card cannot hold"
+        )
     return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
 
 

@@ -1,11 +1,11 @@
-"""Estimates with intervals. The unit is a run: a seed of a method on a task. Scores are matrices,
-runs x tasks.
+"""Estimates with intervals. Scores are matrices (runs, tasks); a run is one seed of a method on a
+task.
 
-An estimator takes (..., runs, tasks) and gives (...), so that the same line works on the scores and
-on all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
-2021): runs are redrawn within each task, tasks are kept. Few runs give intervals that are too
-narrow; `cclf.analysis.verdict` says how many it asks for. One run gives none: where a method has one
-run on each of several tasks, tasks are redrawn instead, the same for all methods (`over`).
+An estimator maps (..., runs, tasks) to (...), so the same function is applied to the scores and to
+all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
+2021): runs are resampled within each task, tasks are kept. Intervals of few runs are too narrow;
+`cclf.analysis.verdicts` has a minimum. If a method has a single run on each of several tasks, tasks
+are resampled instead, the same for all methods (`resampled_unit`).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +33,7 @@ def mean(scores: np.ndarray) -> np.ndarray:
 
 
 def std(scores: np.ndarray) -> np.ndarray:
-    """Spread over runs (n - 1 in the denominator), averaged over tasks; for one task the ± of the
-    paper's tables.
+    """Standard deviation across runs (n - 1 in the denominator), averaged over tasks.
 
     >>> float(std(np.array([[1.0], [3.0], [5.0]])))  # sqrt((4 + 0 + 4) / 2)
     2.0
@@ -64,7 +63,7 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
-    """How far runs stay below `target` on average; what lies above it earns nothing.
+    """How far runs stay below `target` on average; scores above it count as `target`.
 
     >>> float(optimality_gap(np.array([[0.5, 3.0], [1.0, 0.0]])))  # 0.5, 0, 0 and 1 are missing
     0.375
@@ -72,11 +71,11 @@ def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
     return np.asarray(target - np.minimum(scores, target).mean(axis=(-2, -1)))
 
 
-def better_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Probability of improvement: how often a run of x beats a run of y on the same task; a tie is
     half a win. Mean over tasks.
 
-    >>> float(better_share(np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])))  # 1<2, 1<3, 3>2, 3=3
+    >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])))  # 1<2, 1<3, 3>2, 3=3
     0.375
     """
     shares = []
@@ -87,17 +86,18 @@ def better_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """(resamples, runs, tasks): the runs of each task drawn anew with replacement, each task by
-    itself."""
+    """(resamples, runs, tasks): the runs of each task resampled with replacement,
+    independently of other tasks."""
     drawn = random.integers(0, len(scores), (resamples, *scores.shape))
     return np.take_along_axis(scores[None], drawn, axis=1)
 
 
-def over(samples: Sequence[np.ndarray]) -> str:
-    """What intervals of these methods' scores are made over: "runs", "tasks" where a method has one
-    run, whose spread nobody knows, or "" where there is nothing to redraw.
+def resampled_unit(samples: Sequence[np.ndarray]) -> str:
+    """The unit that intervals of these scores resample: "runs"; "tasks" if a method has a single
+    run on each of several tasks; "" if there is a single run on a single task.
 
-    >>> over([np.zeros((5, 2))]), over([np.zeros((5, 2)), np.zeros((1, 2))]), over([np.zeros((1, 1))])
+    >>> several, single = np.zeros((5, 2)), np.zeros((1, 2))
+    >>> resampled_unit([several]), resampled_unit([several, single]), resampled_unit([np.zeros((1, 1))])
     ('runs', 'tasks', '')
     """
     if all(len(scores) > 1 for scores in samples):
@@ -105,11 +105,11 @@ def over(samples: Sequence[np.ndarray]) -> str:
     return "tasks" if samples[0].shape[1] > 1 else ""
 
 
-def _redraw(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
-    """(resamples, runs, tasks) of each method; runs are redrawn apart from the other methods',
-    tasks together with them."""
+def _resample_jointly(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
+    """(resamples, runs, tasks) of each method. Runs are resampled independently for each method,
+    tasks jointly."""
     random = np.random.default_rng(seed)
-    if over(samples) == "tasks":
+    if resampled_unit(samples) == "tasks":
         drawn = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
         return [scores[:, drawn].swapaxes(0, 1) for scores in samples]
     return [resample(scores, resamples, random) for scores in samples]
@@ -123,10 +123,10 @@ def interval(
     >>> interval(np.array([[2.0], [2.0]]), mean)
     Interval(estimate=array(2.), low=array(2.), high=array(2.))
     """
-    return compare([scores], lambda parts: estimator(parts[0]), resamples, seed)
+    return bootstrap_statistic([scores], lambda parts: estimator(parts[0]), resamples, seed)
 
 
-def compare(
+def bootstrap_statistic(
     samples: Sequence[np.ndarray],
     statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
     resamples: int = RESAMPLES,
@@ -134,17 +134,17 @@ def compare(
 ) -> Interval:
     """A statistic of several methods' scores with its 95 % interval.
 
-    Where a resample gives no number (0 / 0) the interval is as wide as it could have made it.
+    A resample without a value (0 / 0) widens the interval in both directions.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        draws = statistic(_redraw(samples, resamples, seed))
+        draws = statistic(_resample_jointly(samples, resamples, seed))
         estimate = statistic(samples)
     return percentiles(estimate, draws)
 
 
 def percentiles(estimate: np.ndarray, draws: np.ndarray) -> Interval:
-    """The 2.5 % and 97.5 % points of draws along their first axis: draws themselves, so that
-    infinity is one, too."""
+    """The 2.5 % and 97.5 % quantiles of draws along their first axis, without interpolation, so
+    that infinity is a possible end."""
     ends = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
     low, high = (
         np.quantile(values, q, axis=0, method="inverted_cdf")
@@ -154,8 +154,8 @@ def percentiles(estimate: np.ndarray, draws: np.ndarray) -> Interval:
 
 
 def mean_interval(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """Mean over the first axis (runs) with its 95 % interval, for each column of curves: a run is
-    redrawn as a whole.
+    """Mean over the first axis (runs) with its 95 % interval, for each column of curves. Whole
+    runs are resampled.
 
     >>> mean_interval(np.array([[1.0], [1.0], [1.0]]))
     Interval(estimate=array([1.]), low=array([1.]), high=array([1.]))
@@ -173,7 +173,7 @@ def performance_profile(
     >>> performance_profile(np.array([[0.2, 0.9], [0.4, 0.9]]), np.array([0.0, 0.3, 0.9])).estimate
     array([1.  , 0.75, 0.  ])
     """
-    (draws,) = _redraw([scores], resamples, seed)
+    (draws,) = _resample_jointly([scores], resamples, seed)
     shares = [
         np.stack([(part > threshold).mean(axis=(-2, -1)) for threshold in thresholds], axis=-1)
         for part in (scores, draws)
@@ -181,31 +181,21 @@ def performance_profile(
     return percentiles(*shares)
 
 
-def probability_of_improvement(
+def improvement_interval(
     x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """`better_share` of x over y with its 95 % interval.
+    """`probability_of_improvement` of x over y with its 95 % interval.
 
-    >>> probability_of_improvement(np.array([[3.0]]), np.array([[2.0]])).estimate
+    >>> improvement_interval(np.array([[3.0]]), np.array([[2.0]])).estimate
     array(1.)
     """
-    return compare([x, y], lambda parts: better_share(parts[0], parts[1]), resamples, seed)
-
-
-def ratio_of_means(
-    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """Mean of x over mean of y with its 95 % interval; seeds are not paired, since a seed means
-    nothing across methods.
-
-    >>> float(ratio_of_means(np.array([[3.0], [5.0]]), np.array([[2.0], [2.0]])).estimate)
-    2.0
-    """
-    return compare([x, y], lambda parts: mean(parts[0]) / mean(parts[1]), resamples, seed)
+    return bootstrap_statistic(
+        [x, y], lambda parts: probability_of_improvement(parts[0], parts[1]), resamples, seed
+    )
 
 
 def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:
-    """The first clock reading at which a curve reaches `threshold`; infinity where it never does.
+    """The first clock reading at which a curve reaches `threshold`, or infinity.
 
     >>> steps_to_threshold(np.array([10, 20, 30]), np.array([0.1, 0.95, 0.2]), 0.9)
     20.0
@@ -214,13 +204,13 @@ def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: fl
     return float(env_steps[reached[0]]) if len(reached) else float("inf")
 
 
-def rate_interval(hits: int, total: int) -> Interval:
-    """A share of runs (failed, solved) with Wilson's 95 % interval, which is honest where none or
-    all did.
+def wilson_interval(hits: int, total: int) -> Interval:
+    """A proportion of runs (failed, solved) with Wilson's 95 % interval, which also holds for
+    0 and 1.
 
     With z = 1.96:  (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n).  None of 5: up to 3.84 / 8.84 = 0.434.
 
-    >>> [round(float(value), 3) for value in rate_interval(0, 5)]
+    >>> [round(float(value), 3) for value in wilson_interval(0, 5)]
     [0.0, 0.0, 0.434]
     """
     z, share = 1.959964, hits / total

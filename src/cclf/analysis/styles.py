@@ -1,18 +1,18 @@
-"""Colours and dashes of methods in figures: a method looks the same in every one of them, and no
-two that are drawn together look alike."""
+"""Colors and dashes of methods in figures: a method has the same style in every figure, and methods
+that are drawn together have different ones."""
 
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-# Each stands out on light and on dark pages.
+# Each has a contrast of 3 to light and to dark pages.
 RED, BLUE, GREEN, ORANGE, PURPLE = "#d1495b", "#4878c0", "#3a9a5f", "#cb7a12", "#9055b8"
 TEAL, BROWN, GREY, PINK, OLIVE = "#1b98a8", "#8c6d4a", "#808080", "#cf63a6", "#8a8d2b"
 PALETTE = (RED, BLUE, GREEN, ORANGE, PURPLE, TEAL, BROWN, GREY, PINK, OLIVE)
 SOLID, DASHED, DOTTED, DASH_DOT = (), (4.5, 1.8), (1.2, 1.3), (6.0, 1.6, 1.2, 1.6)
-# Eyes that lack green see these pairs as nearly one colour: together they need other dashes.
-MIXED_UP = {
+# Pairs that are hard to tell apart with deuteranopia; they need different dash patterns.
+SIMILAR_COLORS = {
     frozenset(pair)
     for pair in (
         (RED, GREEN),
@@ -23,19 +23,20 @@ MIXED_UP = {
         (GREY, PINK),
     )
 }
+LineStyle = dict[str, Any]  # arguments of matplotlib that draw a line
 DASHES: tuple[tuple[float, ...], ...] = (SOLID, DASHED, DOTTED, DASH_DOT)
 
 
 class Style(NamedTuple):
     """How the line of a method is drawn."""
 
-    colour: str
-    dashes: tuple[float, ...] = SOLID  # lengths on and off, in widths of the line
+    color: str
+    dashes: tuple[float, ...] = SOLID  # lengths on and off, in line widths
 
     @property
-    def line(self) -> dict[str, Any]:
-        """For matplotlib."""
-        return {"color": self.colour, "ls": (0, self.dashes) if self.dashes else "-"}
+    def line(self) -> LineStyle:
+        """As arguments of matplotlib."""
+        return {"color": self.color, "ls": (0, self.dashes) if self.dashes else "-"}
 
 
 STYLES = {
@@ -65,14 +66,14 @@ Styles = Mapping[str, Style]
 
 
 def alike(one: Style, other: Style) -> bool:
-    """Whether somebody could take one for the other."""
-    same = one.colour == other.colour or {one.colour, other.colour} in MIXED_UP
+    """Whether the two are hard to tell apart."""
+    same = one.color == other.color or {one.color, other.color} in SIMILAR_COLORS
     return same and one.dashes == other.dashes
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:
-    """The style of each method, no two alike: a known one has its own. Others get colours and
-    dashes that few others have, their names deciding where to begin.
+    """A style for each method, all different. Methods in STYLES have that style; others get colors
+    and dashes that few others have, chosen by a hash of their names.
 
     >>> styles(["cclf", "mine"])["cclf"] == STYLES["cclf"]
     True
@@ -86,13 +87,13 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
 
 
 def _free(begin: int, taken: list[Style]) -> Style:
-    colours = Counter(style.colour for style in taken)
+    colors = Counter(style.color for style in taken)
     dashes = Counter(style.dashes for style in taken)
-    every = [Style(colour, dash) for colour in PALETTE for dash in DASHES]
+    every = [Style(color, dash) for color in PALETTE for dash in DASHES]
     free = [style for style in every if not any(alike(style, other) for other in taken)] or every
 
     def crowding(style: Style) -> tuple[int, int, int]:
-        place = (PALETTE.index(style.colour) - begin) % len(PALETTE)
-        return colours[style.colour], dashes[style.dashes], place
+        place = (PALETTE.index(style.color) - begin) % len(PALETTE)
+        return colors[style.color], dashes[style.dashes], place
 
     return min(free, key=crowding)

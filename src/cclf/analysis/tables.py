@@ -1,128 +1,136 @@
-"""The tables of a report, made from tidy rows and set beside what was published."""
+"""Tables of what runs reached: returns at each reported step count and across tasks, training time,
+verdicts on claims, and runs that are not finished."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cclf.analysis import evaluations, statistics
-from cclf.analysis.evaluations import Row
-from cclf.analysis.groups import Aggregate, Group, Moment, in_order, moments
-from cclf.analysis.page import Cell
-from cclf.analysis.published import Published, published
-from cclf.analysis.tabular import Table, number
-from cclf.analysis.verdict import MIN_SEEDS, Claim, Verdict
-
-BOLD = (
-    "In bold: a mean whose interval lies above those of all other methods on the task, if each "
-    f"has {MIN_SEEDS} seeds or more."
+from cclf.analysis import statistics
+from cclf.analysis.published import published
+from cclf.analysis.runs import RunKey, Runs, group_by
+from cclf.analysis.suites import Aggregate, ScoresAtStep, SuiteResults, sort_methods
+from cclf.analysis.table import (
+    MISSING,
+    Cell,
+    Entry,
+    Table,
+    Value,
+    format_interval,
+    format_number,
+    format_seeds,
 )
-PUBLISHED_COLUMNS = ("published_mean", "published_std", "published_source")
+from cclf.analysis.verdicts import MIN_SEEDS, Claim, Verdict
+
+ClaimResults = Mapping[str, Sequence[tuple[Claim, Verdict]]]  # by profile
 
 
-def score_tables(group: Group) -> list[Table]:
-    """Mean ± std at each moment, its interval, and what was published for it; best evaluations in a
-    table of their own."""
-    found = moments(group)
-    last, best = (
-        [line for line in found if (line.clock[0] == "best") == flag] for flag in (False, True)
-    )
-    bold = f" {BOLD}" if len(group.methods) > 1 else ""
-    words = f"mean return ± deviation over seeds, 95 % interval of the mean.{bold}"
-    flattering = (
-        "the best evaluation of each run during training, as CURL's paper reports it, ± deviation "
-        f"over seeds, 95 % interval of the mean.{bold}"
+def score_tables(group: SuiteResults) -> list[Table]:
+    """Mean ± standard deviation with its interval and the published value; the best evaluations
+    of runs in a table of their own."""
+    bold = (
+        " In bold: a mean whose interval is above those of all other methods on the task, if each "
+        f"has {MIN_SEEDS} seeds or more."
+    ) * (len(group.methods) > 1)
+    at_steps = [scores for scores in group.scores_at_steps if scores.budget]
+    best = [scores for scores in group.scores_at_steps if not scores.budget]
+    spread = "± standard deviation across seeds, 95 % interval of the mean."
+    caption = f"mean return {spread}{bold}"
+    best_caption = (
+        "the best evaluation of each run during training, as CURL's paper reports it, "
+        f"{spread}{bold}"
     )
     tables = [
-        _score_table(group, f"returns-{group.suite}-{group.profile}", last, words),
-        _score_table(group, f"best-evaluations-{group.suite}-{group.profile}", best, flattering),
+        _score_table(group, "returns", "Returns", at_steps, caption),
+        _score_table(group, "best-evaluations", "Best evaluations", best, best_caption),
     ]
-    return [table for table in tables if table.rows]
+    return [table for table in tables if table.entries]
 
 
-def _score_table(group: Group, name: str, lines: Sequence[Moment], caption: str) -> Table:
+def _score_table(
+    group: SuiteResults, name: str, title: str, lines: Sequence[ScoresAtStep], caption: str
+) -> Table:
     failed = {
-        (name.method, name.task)
-        for name, readings in evaluations.runs(group.rows).items()
-        if readings[-1].state == "failed"
+        (key.method, key.task)
+        for runs in group.runs_by_task.values()
+        for key, evaluations in runs.items()
+        if evaluations[-1].state == "failed"
     }
-    methods = [*group.methods, *_published_again(group.methods, lines)]
-    shown, data = [], []
+    entries = []
     for line in lines:
-        found = {method: scores for method, scores in line.scores.items() if len(scores)}
-        best = _clearly_best(found)
-        cells = [Cell(_short(line.task), (line.label,))]
-        for method in methods:
-            paper = line.told.get(method)
-            notes = () if paper is None else (f"published {_plus_minus(paper.mean, paper.std)}",)
-            if method not in found:
-                cells.append(Cell("–", notes))
+        scores = {method: found for method, found in line.scores.items() if len(found)}
+        intervals = {m: statistics.interval(s, statistics.mean) for m, s in scores.items()}
+        best = _clearly_best(scores, intervals)
+        row = (Cell(short_task(line.task), (line.label,)),)
+        for method in dict.fromkeys((*scores, *line.published)):
+            paper = line.published.get(method)
+            notes: tuple[str, ...] = ()
+            if paper is not None:
+                notes = (f"published {_plus_minus(paper.mean, paper.std)}",)
+            if method not in scores:
+                entries.append(Entry(row, None, method, Cell(MISSING, notes)))
                 continue
-            scores = found[method]
-            interval = statistics.interval(scores, statistics.mean)
-            low, high = float(interval.low), float(interval.high)
-            mean, std = float(interval.estimate), float(statistics.std(scores))
-            seeds = _seeds(len(scores)) + (", some failed" if (method, line.task) in failed else "")
-            several_seeds = len(scores) > 1
-            small = (f"[{number(low)}, {number(high)}]", seeds) if several_seeds else (seeds,)
-            text = _plus_minus(mean, std if several_seeds else None)
-            cells.append(Cell(text, small + notes, "best" if method == best else ""))
-            told = ("", "", "") if paper is None else (paper.mean, paper.std, paper.source)
-            spread = (std, low, high) if several_seeds else ("", "", "")
-            data.append(
-                (line.task, group.profile, *line.clock, method, len(scores), mean, *spread, *told)
-            )
-        shown.append(tuple(cells))
-    columns = (
-        "task",
-        "profile",
-        "clock",
-        "steps",
-        "method",
-        "seeds",
-        "mean",
-        "std",
-        "low",
-        "high",
-        *PUBLISHED_COLUMNS,
-    )
-    title = "Best evaluations" if name.startswith("best") else "Returns"
-    header = ("task", *methods)
-    return Table(name, caption, header, shown, columns, data, title=title, about=group.name)
+            mean, low, high = (float(value) for value in intervals[method])
+            seeds, std = len(scores[method]), float(statistics.std(scores[method]))
+            several = seeds > 1
+            text = _plus_minus(mean, std if several else None)
+            count = format_seeds(seeds) + ", some failed" * ((method, line.task) in failed)
+            small = (format_interval(low, high), count) if several else (count,)
+            record: dict[str, Value] = {
+                "task": line.task,
+                "profile": group.profile,
+                **budget_columns(line),
+                "method": method,
+                "seeds": seeds,
+                "mean": mean,
+                "std": std if several else "",
+                "low": low if several else "",
+                "high": high if several else "",
+                "published_mean": "" if paper is None else paper.mean,
+                "published_std": "" if paper is None else paper.std,
+                "published_source": "" if paper is None else paper.source,
+            }
+            cell = Cell(text, small + notes, "best" if method == best else "")
+            entries.append(Entry(row, record, method, cell))
+    columns = (*group.methods, *_published_reruns(group.methods, lines))
+    name = f"{name}-{group.suite}-{group.profile}"
+    return Table(name, entries, ("task",), columns, title, group.name, caption)
 
 
-def _published_again(methods: Sequence[str], lines: Sequence[Moment]) -> list[str]:
-    """Re-runs of methods that were run here, which are named after them (curl-rliable-final);
-    columns of methods that nobody ran would fill the table."""
-    told = dict.fromkeys(method for line in lines for method in line.told)
+def budget_columns(line: ScoresAtStep) -> dict[str, Value]:
+    unit, steps = line.budget or ("best", "")
+    return {"clock": unit, "steps": steps}
+
+
+def _published_reruns(methods: Sequence[str], lines: Iterable[ScoresAtStep]) -> list[str]:
+    """Published re-runs of methods that were run here, whose names begin with the method
+    (curl-rliable-final). Columns of other methods would be empty."""
+    known = dict.fromkeys(method for line in lines for method in line.published)
     return [
         name
-        for name in told
+        for name in known
         if name not in methods and any(name.startswith(f"{method}-") for method in methods)
     ]
 
 
-def _clearly_best(found: Mapping[str, np.ndarray]) -> str | None:
-    """The method whose interval lies above those of all others; intervals of few seeds are too
-    narrow to part anything."""
-    if len(found) < 2 or any(len(scores) < MIN_SEEDS for scores in found.values()):
+def _clearly_best(
+    scores: Mapping[str, np.ndarray], intervals: Mapping[str, statistics.Interval]
+) -> str | None:
+    """The method whose interval is above those of all others. Intervals of few seeds are too
+    narrow to decide."""
+    if len(scores) < 2 or any(len(found) < MIN_SEEDS for found in scores.values()):
         return None
-    intervals = {m: statistics.interval(scores, statistics.mean) for m, scores in found.items()}
     best = max(intervals, key=lambda method: float(intervals[method].estimate))
     others = (interval for method, interval in intervals.items() if method != best)
     return best if all(intervals[best].low > other.high for other in others) else None
 
 
-def _short(task: str) -> str:
-    """Without its suite, which the table is about anyway."""
+def short_task(task: str) -> str:
+    """Without its suite, which the table names."""
     return task.partition("/")[2] or task
 
 
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' * (count > 1)}"
-
-
 def _plus_minus(mean: float, std: float | None) -> str:
-    return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
+    return format_number(mean) if std is None else f"{format_number(mean)} ± {format_number(std)}"
 
 
 ESTIMATORS = {
@@ -131,116 +139,101 @@ ESTIMATORS = {
     "mean": statistics.mean,
     "optimality gap": statistics.optimality_gap,
 }
+SCALES = {"atari": "0 is a random agent, 1 a human.", "dmc": "Returns over 1,000."}
 
 
 def aggregate_table(aggregate: Aggregate) -> Table:
-    shown, data = [], []
-    over = {method: statistics.over([scores]) for method, scores in aggregate.scores.items()}
+    """Estimates of the normalized scores across tasks, by method."""
+    entries = []
+    units = {m: statistics.resampled_unit([scores]) for m, scores in aggregate.scores.items()}
     for method, scores in aggregate.scores.items():
-        cells = [Cell(method, (f"{_seeds(len(scores))} × {scores.shape[1]} tasks",))]
+        row = (Cell(method, (f"{format_seeds(len(scores))} × {scores.shape[1]} tasks",)),)
         for name, estimator in ESTIMATORS.items():
             interval = statistics.interval(scores, estimator)
             estimate, low, high = (float(value) for value in interval)
-            cells.append(Cell(number(estimate), (f"[{number(low)}, {number(high)}]",)))
-            group = (aggregate.suite, aggregate.profile, aggregate.when)
-            data.append((*group, method, name, len(scores), estimate, low, high, over[method]))
-        shown.append(tuple(cells))
-    about = f"{aggregate.suite}, {aggregate.profile}, {aggregate.when}"
-    caption = _scale(aggregate.suite)
+            record: dict[str, Value] = {
+                "suite": aggregate.suite,
+                "profile": aggregate.profile,
+                "when": aggregate.when,
+                "method": method,
+                "estimator": name,
+                "seeds": len(scores),
+                "estimate": estimate,
+                "low": low,
+                "high": high,
+                "interval_over": units[method],
+            }
+            cell = Cell(format_number(estimate), (format_interval(low, high),))
+            entries.append(Entry(row, record, name, cell))
+    caption = SCALES.get(aggregate.suite, "Returns as they are.")
     if aggregate.suite == "atari":
-        shown += _published_aggregates(best="best" in aggregate.when)
-        caption += " Published lines are of all 26 games."
-    if "tasks" in over.values():
-        single = ", ".join(method for method, redrawn in over.items() if redrawn == "tasks")
-        caption += f" One seed, so intervals redraw the tasks and say nothing of the spread of seeds: {single}."
-    if aggregate.left_out:
-        caption += f" Not on every task, so left out: {', '.join(aggregate.left_out)}."
-    columns = (
-        "suite",
-        "profile",
-        "when",
-        "method",
-        "estimator",
-        "seeds",
-        "estimate",
-        "low",
-        "high",
-        "interval_over",
-    )
+        entries += _published_aggregates(best="best" in aggregate.when)
+        caption += " Published rows are of all 26 games."
+    if single := [method for method, unit in units.items() if unit == "tasks"]:
+        caption += (
+            " One seed, so intervals resample the tasks and do not show the variation between "
+            f"seeds: {', '.join(single)}."
+        )
+    if aggregate.excluded:
+        caption += f" Not on every task, so excluded: {', '.join(aggregate.excluded)}."
     name = f"across {aggregate.suite} {aggregate.profile} {aggregate.when}"
-    header, title = ("method", *ESTIMATORS), "Across tasks"
-    return Table(name, caption, header, shown, columns, data, title=title, about=about)
+    columns, title = tuple(ESTIMATORS), "Across tasks"
+    return Table(name, entries, ("method",), columns, title, aggregate.about, caption)
 
 
-def _published_aggregates(best: bool) -> list[tuple[Cell, ...]]:
-    """Those of the best evaluations of training, or those of the last."""
-    told: dict[str, dict[str, Published]] = {}
-    for row in (row for row in published("atari_aggregates") if ("best" in row.source) == best):
-        told.setdefault(row.method, {})[row.quantity] = row
-    lines = []
-    for method, quantities in told.items():
-        source = "re-run" if quantities["hns-mean"].source.startswith("re-run") else "published"
-        values = [
-            number(quantities[key].mean) if key in quantities else "–"
-            for key in ("hns-iqm", "hns-median", "hns-mean")
-        ]
-        lines.append((Cell(method, (source,)), *(Cell(value) for value in values), Cell("–")))
-    return lines
+PUBLISHED_QUANTITIES = {"hns-iqm": "IQM", "hns-median": "median", "hns-mean": "mean"}
 
 
-def _scale(suite: str) -> str:
-    scales = {"atari": "0 is a random agent, 1 a human.", "dmc": "Returns over 1,000."}
-    return scales.get(suite, "Returns as they are.")
+def _published_aggregates(best: bool) -> list[Entry]:
+    """Published aggregates of the best evaluations, or of the last ones."""
+    rows = [row for row in published("atari_aggregates") if ("best" in row.source) == best]
+    entries = []
+    for method, found in group_by(rows, lambda row: row.method).items():
+        quantities = {row.quantity: row for row in found}
+        is_rerun = quantities["hns-mean"].source.startswith("re-run")
+        label = (Cell(method, ("re-run" if is_rerun else "published",)),)
+        for quantity, column in PUBLISHED_QUANTITIES.items():
+            if quantity in quantities:
+                cell = Cell(format_number(quantities[quantity].mean))
+                entries.append(Entry(label, None, column, cell))
+    return entries
 
 
-def cost_table(group: Group) -> Table:
-    """Wall seconds of whole runs, evaluation included, and what they did in them."""
-    by_machine: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for name, readings in evaluations.runs(group.rows).items():
-        if readings[-1].state == "done" and readings[-1].wall_seconds > 0:
-            by_machine.setdefault((name.task, readings[-1].device), {}).setdefault(
-                name.method, []
-            ).append(readings[-1])
-    methods = in_order(group.suite, (method for found in by_machine.values() for method in found))
-    shown, data = [], []
-    for (task, device), found in sorted(
-        by_machine.items(), key=lambda item: (group.tasks.index(item[0][0]), item[0][1])
-    ):
-        cells = [Cell(_short(task), (device,))]
-        for method in methods:
-            ends = found.get(method, [])
-            if not ends:
-                cells.append(Cell("–"))
-                continue
-            seconds, steps, updates = (
+def cost_table(group: SuiteResults) -> Table:
+    """Wall time of whole runs, evaluation included, by machine."""
+    last = [found[-1] for by_run in group.runs_by_task.values() for found in by_run.values()]
+    timed = [row for row in last if row.state == "done" and row.wall_seconds > 0]
+    ends = group_by(timed, lambda row: (row.task, row.device))
+    methods = sort_methods(group.suite, (row.method for row in timed))
+    entries = []
+    for task, device in sorted(ends, key=lambda place: (group.tasks.index(place[0]), place[1])):
+        found = group_by(ends[task, device], lambda row: row.method)
+        for method in filter(found.__contains__, methods):
+            rows = found[method]
+            seconds, updates, steps = (
                 float(np.median(values))
                 for values in (
-                    [row.wall_seconds for row in ends],
-                    [row.env_steps / row.wall_seconds for row in ends],
-                    [row.updates / row.wall_seconds for row in ends],
+                    [row.wall_seconds for row in rows],
+                    [row.updates / row.wall_seconds for row in rows],
+                    [row.env_steps / row.wall_seconds for row in rows],
                 )
             )
-            cells.append(
-                Cell(
-                    f"{number(seconds)} s",
-                    (f"{number(updates)} updates/s", f"{number(steps)} env steps/s"),
-                )
-            )
-            data.append((task, group.profile, device, method, len(ends), seconds, updates, steps))
-        shown.append(tuple(cells))
-    columns = (
-        "task",
-        "profile",
-        "device",
-        "method",
-        "runs",
-        "median_wall_seconds",
-        "updates_per_second",
-        "env_steps_per_second",
-    )
-    caption = "median of finished runs, evaluation included; a row is one kind of machine."
-    table, header = f"cost-{group.suite}-{group.profile}", ("task", *methods)
-    return Table(table, caption, header, shown, columns, data, title="Cost", about=group.name)
+            record: dict[str, Value] = {
+                "task": task,
+                "profile": group.profile,
+                "device": device,
+                "method": method,
+                "runs": len(rows),
+                "median_wall_seconds": seconds,
+                "updates_per_second": updates,
+                "env_steps_per_second": steps,
+            }
+            notes = (f"{format_number(updates)} updates/s", f"{format_number(steps)} env steps/s")
+            cell = Cell(f"{format_number(seconds)} s", notes)
+            entries.append(Entry((Cell(short_task(task), (device,)),), record, method, cell))
+    caption = "median of finished runs, evaluation included; one row per kind of machine."
+    name = f"cost-{group.suite}-{group.profile}"
+    return Table(name, entries, ("task",), tuple(methods), "Cost", group.name, caption)
 
 
 TABLE_TITLES = {
@@ -254,67 +247,60 @@ TABLE_TITLES = {
     "curiosity-re3": "curiosity and its controls on RE3 (asked by this package)",
     "curiosity-drqv2": "curiosity and its controls on DrQ-v2 (asked by this package)",
 }
-KINDS = {"held": "held", "did not hold": "not-held", "undecided": "open"}
 
 
-def verdict_table(table: str, judged: Mapping[str, Sequence[tuple[Claim, Verdict]]]) -> Table:
-    """Claims down, profiles across."""
-    by_claim: dict[str, dict[str, tuple[Claim, Verdict]]] = {}
-    for profile, pairs in judged.items():
+def verdict_table(table: str, results: ClaimResults) -> Table:
+    """One row per claim, one column per profile."""
+    by_claim: dict[str, list[Entry]] = {}
+    for profile, pairs in results.items():
         for claim, verdict in pairs:
-            by_claim.setdefault(claim.name, {})[profile] = (claim, verdict)
-    shown, data = [], []
-    for verdicts in by_claim.values():
-        claim = next(iter(verdicts.values()))[0]
-        cells = [Cell(claim.text, (claim.source,), "word claim")]
-        for profile in judged:
-            verdict = verdicts[profile][1]
-            cells.append(Cell(verdict.state, (verdict.text,), KINDS[verdict.state]))
-            values = (verdict.estimate, verdict.low, verdict.high, verdict.seeds, verdict.text)
-            data.append(
-                (table, claim.name, profile, verdict.state, *values, claim.text, claim.source)
-            )
-        shown.append(tuple(cells))
-    columns = (
-        "table",
-        "claim",
-        "profile",
-        "verdict",
-        "estimate",
-        "low",
-        "high",
-        "seeds",
-        "why",
-        "text",
-        "source",
-    )
-    header, title = (TABLE_TITLES[table], *judged), f"Claims about {TABLE_TITLES[table]}"
-    return Table(f"verdicts-{table}", "", header, shown, columns, data, stacked=True, title=title)
+            record: dict[str, Value] = {
+                "table": table,
+                "claim": claim.name,
+                "profile": profile,
+                "verdict": verdict.state,
+                "estimate": verdict.estimate,
+                "low": verdict.low,
+                "high": verdict.high,
+                "seeds": verdict.seeds,
+                "why": verdict.text,
+                "text": claim.text,
+                "source": claim.source,
+            }
+            label = (Cell(claim.text, (claim.source,), "claim"),)
+            cell = Cell(verdict.state, (verdict.text,), verdict.state)
+            by_claim.setdefault(claim.name, []).append(Entry(label, record, profile, cell))
+    entries = [entry for found in by_claim.values() for entry in found]
+    title = TABLE_TITLES[table]
+    labels, columns = (title,), tuple(results)
+    title = f"Claims about {title}"
+    return Table(f"verdicts-{table}", entries, labels, columns, title, stacked=True)
 
 
-def runs_table(rows: Sequence[Row], reasons: Mapping[evaluations.RunName, str]) -> Table:
-    """The runs that are not done."""
-    shown, data = [], []
-    for name, readings in evaluations.runs(rows).items():
-        last = readings[-1]
+def runs_table(runs: Runs, reasons: Mapping[RunKey, str]) -> Table:
+    """The runs that are not finished."""
+    entries = []
+    for key, evaluations in runs.items():
+        last = evaluations[-1]
         if last.state != "done":
-            told = (*name, last.state, last.env_steps, reasons.get(name, ""))
-            shown.append(
-                (
-                    Cell(f"{name.task} {name.method}", (f"{name.profile}, seed {name.seed}",)),
-                    *(Cell(f"{v}") for v in told[4:]),
-                )
-            )
-            data.append(told)
-    columns = ("task", "method", "profile", "seed", "state", "env_steps", "reason")
-    caption = "Failed runs count in every statistic, as the lowest return of their task; unfinished ones where they got to."
-    return Table(
-        "not-done",
-        caption,
-        ("run", "state", "env steps", "reason"),
-        shown,
-        columns,
-        data,
-        stacked=True,
-        title="Failed and unfinished runs",
+            values = (last.state, last.env_steps, reasons.get(key, ""))
+            columns = dict(zip(("state", "env_steps", "reason"), values, strict=True))
+            label = Cell(f"{key.task} {key.method}", (f"{key.profile}, seed {key.seed}",))
+            row = (label, *(Cell(str(value)) for value in values))
+            entries.append(Entry(row, key._asdict() | columns))
+    caption = (
+        "Failed runs count in every statistic, with the lowest return of their task; unfinished "
+        "ones up to the step that they reached."
     )
+    labels, title = ("run", "state", "env steps", "reason"), "Failed and unfinished runs"
+    return Table("not-done", entries, labels, title=title, caption=caption, stacked=True)
+
+
+def origin_table(facts: Mapping[str, set[str]]) -> Table:
+    """Machines, commits and versions; if there are more than six values, their number."""
+    entries = []
+    for name, values in facts.items():
+        text = ", ".join(sorted(values)) if len(values) <= 6 else f"{len(values)} different"
+        row = (Cell(name), Cell(text, style="word"))
+        entries.append(Entry(row, {"fact": name, "value": text}))
+    return Table("origin", entries, ("fact", ""), stacked=True)

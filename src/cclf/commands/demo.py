@@ -13,7 +13,7 @@ from cclf.console import say
 from cclf.errors import require_extras
 
 if TYPE_CHECKING:
-    from cclf.analysis.evaluations import Row
+    from cclf.analysis.runs import EvaluationRow
 
 TASK = "minigrid/DoorKey-6x6"
 METHODS = ("a2c", "cclf", "cclf-shuffled")
@@ -40,7 +40,7 @@ class Demo:
 
 def main(arguments: list[str]) -> int:
     options = parse(Demo, "cclf demo", arguments)
-    require_extras("cclf demo", ("plots", "minigrid"))
+    require_extras("cclf demo", ("report", "minigrid"))
     report_page, inspect_page = options.out / "report.html", options.out / "curiosity.html"
     check_writable(report_page)
     check_writable(inspect_page)
@@ -66,16 +66,16 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-def _print_findings(rows: "Iterable[Row]") -> None:
+def _print_findings(rows: "Iterable[EvaluationRow]") -> None:
     import numpy as np
 
-    from cclf.analysis import evaluations
+    from cclf.analysis.runs import runs, steps_to
 
-    runs = evaluations.runs(rows)
+    by_run = runs(rows)
     lines = []
     for method in METHODS:
-        readings = [found for run, found in runs.items() if run.method == method]
-        steps = [evaluations.steps_to(found, SOLVED_RETURN) for found in readings]
+        readings = [found for run, found in by_run.items() if run.method == method]
+        steps = [steps_to(found, SOLVED_RETURN) for found in readings]
         median = float(np.median(steps))
         lines.append(
             (

@@ -1,4 +1,4 @@
-"""`cclf inspect`: what an agent was curious about, as a page."""
+"""`cclf inspect`: a page about the curiosity of an agent."""
 
 import json
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from cclf.validation import Range
 @dataclass(frozen=True)
 class Inspect:
     """What a run is curious about, as one page: its most and least curious transitions with their
-    views and beliefs, what curiosity follows, and how it moved over training. Only reads the
-    folder, also while a run goes on there."""
+    views and beliefs, what curiosity correlates with, and curiosity over training. The folder is
+    only read, also while training continues."""
 
     run: tyro.conf.Positional[Path]
     """A run folder, or a folder that holds just one run."""
     out: Path = Path("curiosity.html")
     """The page, an .html."""
     samples: Annotated[int, Range(1, 1_000_000)] = 2_048
-    """Transitions to look at, rounded up to whole batches."""
+    """Number of transitions, rounded up to whole batches."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     trust_imports: bool = False
@@ -36,9 +36,9 @@ def main(arguments: list[str]) -> int:
     options = parse(Inspect, "cclf inspect", arguments)
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    require_extras("the page of cclf inspect", ("plots",))
+    require_extras("the page of cclf inspect", ("report",))
     from cclf.inspection import page
-    from cclf.inspection.load import curate
+    from cclf.inspection.load import inspect_run
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import write_output
     from cclf.training import devices
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         rendering_extras(run_folder.read_config(options.run).task),
     )
     check_writable(options.out)
-    gallery = curate(
+    report = inspect_run(
         options.run,
         options.samples,
         devices.choose_device(options.device),
@@ -56,9 +56,9 @@ def main(arguments: list[str]) -> int:
     )
     with output_errors(options.out):
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_output(options.out, page.html(gallery))
+        write_output(options.out, page.to_html(report))
     print(
-        json.dumps(page.facts(gallery) | {"page": str(options.out)})
+        json.dumps(page.to_json(report) | {"page": str(options.out)})
         if options.json
         else options.out
     )

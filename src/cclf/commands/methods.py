@@ -15,7 +15,7 @@ from cclf.envs.registry import suites
 class Methods:
     """The methods of each base algorithm: what each is, and how it differs from CCLF.
 
-    Where a base algorithm has no CCLF, its first method takes that place.
+    A base algorithm without CCLF is compared with its first method.
     """
 
     base: str | None = None
@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _print(shown: Iterable[BaseAlgorithm]) -> None:
-    """Name and summary of each method, and below them what differs. No table: names may take half
-    of the columns, and are there to be copied."""
+    """Print the name and summary of each method, and its differences below. A table would break
+    long names, which users copy."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -73,8 +73,8 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
             if changed:
                 pairs = (f"{name}={value}" for name, value in changed.items())
                 below.append(Text(", ".join(pairs), "dim"))
-            beside = f"  {method.summary}" if fits else ""
-            console.print(Text.assemble((name, "bold cyan"), beside))
+            summary = f"  {method.summary}" if fits else ""
+            console.print(Text.assemble((name, "bold cyan"), summary))
             for text in below:
                 console.print(Padding(text, (0, 0, 0, 6)))
         console.print()

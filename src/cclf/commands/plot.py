@@ -19,25 +19,25 @@ class Plot:
     out: Path = Path("curves.svg")
     """.svg, .png or .pdf."""
     methods: tuple[str, ...] = ()
-    """Only these, in this order; all when empty."""
+    """Only these methods, in this order; all if empty."""
     tasks: tuple[str, ...] = ()
-    """Only these; all when empty."""
+    """Only these tasks; all if empty."""
     profiles: tuple[str, ...] = ()
-    """Only these, as panels are titled: released, paper, released-bf16; all when empty."""
+    """Only these profiles, as in the titles of panels: released, paper, released-bf16; all if empty."""
     published: bool = False
-    """Draw curves whose every seed was published (DrQ-v2's) beside ours."""
+    """Also draw published curves, if every seed was published (DrQ-v2's)."""
 
 
 def main(arguments: list[str]) -> int:
     options = parse(Plot, "cclf plot", arguments)
-    require_extras("cclf plot", ("plots",))
-    from cclf.analysis import evaluations, figures, learning, load
+    require_extras("cclf plot", ("report",))
+    from cclf.analysis import curves, figures, load, runs
 
     check_writable(options.out)
     if not options.results:
         raise ConfigError("name at least one folder with results files, or such a file")
     rows = [row for path in options.results for row in load.read(path)]
-    evaluations.refuse_mixed_clocks(rows)
+    runs.check_same_action_repeat(rows)
     unknown = [method for method in options.methods if method not in {row.method for row in rows}]
     unknown += [task for task in options.tasks if task not in {row.task for row in rows}]
     unknown += [name for name in options.profiles if name not in {row.profile for row in rows}]
@@ -52,9 +52,9 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"nothing to draw: no run of these methods has {words}")
     if options.out.suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
-    panels = learning.panels(rows, options.methods)
+    panels = curves.panels(rows, options.methods)
     if options.published:
-        panels = learning.with_published(panels)
+        panels = curves.with_published(panels)
     drawing = figures.learning_curves(panels)
     with output_errors(options.out):
         figures.save(drawing, options.out)

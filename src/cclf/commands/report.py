@@ -1,4 +1,4 @@
-"""`cclf report`: what came of runs, as a page, figures and tables."""
+"""`cclf report`: results of runs as a page, figures and tables."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,15 @@ from cclf.errors import ConfigError, require_extras
 
 @dataclass(frozen=True)
 class Report:
-    """One self-contained page about run folders or results files: verdicts, curves, tables beside
-    the paper's, cost."""
+    """One self-contained page about run folders or results files: verdicts, learning curves, tables
+    with published values, and cost."""
 
     source: tyro.conf.Positional[Path]
     """A folder with runs, a folder with results files, or one such file."""
     out: Path = Path("report.html")
     """The page, an .html."""
     methods: tuple[str, ...] = ()
-    """Only these, as if there were no others; all when empty."""
+    """Only these methods, as if there were no others; all if empty."""
     pdf: Path | None = None
     """Write the figures as PDF into this folder."""
     png: Path | None = None
@@ -33,8 +33,9 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     options = parse(Report, "cclf report", arguments)
-    require_extras("cclf report", ("plots",))
-    from cclf.analysis import report, report_files
+    require_extras("cclf report", ("report",))
+    from cclf.analysis.report import build_report
+    from cclf.analysis.report_files import write_report
 
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
@@ -44,10 +45,10 @@ def main(arguments: list[str]) -> int:
             check_writable(folder, is_folder=True)
     for document in options.markdown:
         check_writable(document)
-    composed = report.compose(options.source, options.methods)
+    report = build_report(options.source, options.methods)
     with output_errors(options.out):
-        written = report_files.write(
-            composed, options.out, options.pdf, options.png, options.tables, options.markdown
+        written = write_report(
+            report, options.out, options.pdf, options.png, options.tables, options.markdown
         )
     for path in written:
         print(path)

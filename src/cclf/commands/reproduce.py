@@ -28,10 +28,10 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Run a table of the paper, or what is left of it, and say of each of its claims: held, did not
-    hold, or undecided.
+    """Train the runs of a table of the paper that are missing, and evaluate its claims: held, did
+    not hold, or undecided.
 
-    What follows a bare -- goes to each `cclf train`: cclf reproduce table1 -- --precision bf16
+    Options after a bare -- go to each `cclf train`: cclf reproduce table1 -- --precision bf16
     """
 
     table: tyro.conf.Positional[str]
@@ -39,14 +39,14 @@ class Reproduce:
     curiosity-drqv2, not of the paper: CCLF against its controls."""
     where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
     budget: Literal["small", "paper"] = "small"
-    """paper: the size of the paper's own experiment; small: the least that can decide some of its
+    """paper: the size of the paper's own experiment; small: the smallest that can decide some of its
     claims."""
     seeds: tuple[int, ...] = ()
-    """Those of the budget, unless given."""
+    """Default: those of the budget."""
     profile: str = DEFAULT_PROFILE
-    """Which reading of the points where the paper and the released code disagree."""
+    """Settings for the points on which the paper and the released code disagree."""
     out: Path | None = None
-    """runs/reproduce-TABLE-BUDGET (-PROFILE), unless given."""
+    """Default: runs/reproduce-TABLE-BUDGET (-PROFILE)."""
     dry_run: bool = False
     """Print the runs and their environment steps, and stop."""
 
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     words, extra = split(arguments)
     options = parse(Reproduce, "cclf reproduce", words)
     if not options.dry_run:
-        require_extras("the page of cclf reproduce", ("plots",))
+        require_extras("the page of cclf reproduce", ("report",))
     table = experiments.find_table(options.table, options.budget)
     profile = "" if options.profile == DEFAULT_PROFILE else f"-{options.profile}"
     out = options.out or Path("runs") / f"reproduce-{options.table}-{options.budget}{profile}"
@@ -80,23 +80,24 @@ def main(arguments: list[str]) -> int:
     if exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, specs, out)
-    from cclf.analysis import report, report_files
+    from cclf.analysis.report import build_report
+    from cclf.analysis.report_files import write_report
 
-    composed = report.compose(out)
+    report = build_report(out)
     with output_errors(out):
-        print(*report_files.write(composed, out / PAGE), sep="\n")
+        print(*write_report(report, out / PAGE), sep="\n")
     return exit_code
 
 
 def _print_verdicts(name: str, specs: "Sequence[RunSpec]", out: Path) -> None:
-    from cclf.analysis import load, verdict
+    from cclf.analysis import load, verdicts
 
-    claims = verdict.claims(name)
-    decidable = verdict.decidable_claims(claims, [spec.config for spec in specs])
+    claims = verdicts.claims(name)
+    decidable = verdicts.decidable_claims(claims, [spec.config for spec in specs])
     results = load.read(out)
     rows = []
     for claim in decidable:
-        found = verdict.judge(claim, results)
+        found = verdicts.evaluate_claim(claim, results)
         rows.append((claim.text, found.state, found.text))
     print_table(("claim of the paper", "verdict", "estimate [95 % interval]"), rows)
     remaining = len(claims) - len(decidable)

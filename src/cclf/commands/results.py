@@ -1,4 +1,4 @@
-"""`cclf results`: the evaluations of many runs as tidy files."""
+"""`cclf results`: the evaluations of many runs as CSV files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from cclf.commands.options import EXIT_DONE, check_writable, output_errors, pars
 class Results:
     """Collect the evaluations of all runs under a folder into tidy CSV files, one per method.
 
-    Runs that the files have already stay, and one that went on since is brought up to date."""
+    Other runs in these files are kept, and runs that continued are updated."""
 
     runs: tyro.conf.Positional[Path]
     """A folder with runs, at any depth."""
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     from cclf.analysis import load
 
     check_writable(options.out, is_folder=True)
-    rows = load.beside_known(load.read_all(options.runs), options.out)
+    rows = load.merge_known(load.read_all(options.runs), options.out)
     with output_errors(options.out):
         paths = load.write_results(rows, options.out)
     print(*paths, sep="\n")

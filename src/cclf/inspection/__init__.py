@@ -1,2 +1,2 @@
-"""What a trained agent is curious about, as plain numbers and pictures: what every algorithm returns,
-and what algorithms share."""
+"""Curiosity of a trained agent, as numbers and pictures: what every algorithm returns, and what the
+algorithms share."""

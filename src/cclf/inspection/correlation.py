@@ -1,5 +1,4 @@
-"""Does one quantity follow another? Rank correlation with an interval, and words for it that
-promise no more than it says."""
+"""Rank correlation of two quantities with an interval, and its size in words."""
 
 import math
 from typing import NamedTuple
@@ -8,7 +7,7 @@ import numpy as np
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Places in order, equal values sharing the mean of theirs.
+    """Ranks, with the mean rank for equal values.
 
     >>> ranks(np.array([10.0, 30.0, 10.0, 20.0])).tolist()
     [0.5, 3.0, 0.5, 2.0]
@@ -19,7 +18,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def linear(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's correlation of two quantities that both change.
+    """Pearson's correlation of two quantities that are not constant.
 
     >>> round(linear(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 2.0])), 4)
     0.5
@@ -29,7 +28,7 @@ def linear(x: np.ndarray, y: np.ndarray) -> float:
 
 
 class Correlation(NamedTuple):
-    """nan where one of the two never changes, or fewer than five pairs are known."""
+    """nan if one of the two is constant, or if fewer than five pairs are known."""
 
     rank: float  # Spearman's
     low: float  # its 95 % interval
@@ -38,7 +37,7 @@ class Correlation(NamedTuple):
 
 
 def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
-    """Over the pairs that are known; the interval by Fisher's z with Bonett and Wright's variance.
+    """Correlation of the known pairs; the interval by Fisher's z with Bonett and Wright's variance.
 
     >>> found = correlate(np.arange(8.0), np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 6.0]))
     >>> [round(value, 3) for value in found]  # 1 - 6 * 2 / (8 * 63)
@@ -54,12 +53,12 @@ def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
     return Correlation(rho, math.tanh(z - reach), math.tanh(z + reach), linear(x, y))
 
 
-def words(found: Correlation) -> str:
-    """How plainly one follows the other.
+def describe(found: Correlation) -> str:
+    """The size of a correlation in words.
 
-    >>> words(Correlation(-0.45, -0.5, -0.4, -0.4))
+    >>> describe(Correlation(-0.45, -0.5, -0.4, -0.4))
     'falls clearly'
-    >>> words(Correlation(0.02, -0.02, 0.06, 0.1))
+    >>> describe(Correlation(0.02, -0.02, 0.06, 0.1))
     'shows no relation'
     """
     if math.isnan(found.rank):

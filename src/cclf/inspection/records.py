@@ -1,5 +1,5 @@
-"""What a base algorithm hands over to be looked at: plain numbers and pictures. The page made of it
-knows no algorithm."""
+"""What a base algorithm returns for `cclf inspect`: numbers and pictures. The page depends on these
+records only."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,60 +9,60 @@ import numpy as np
 
 
 class View(NamedTuple):
-    """What a network was shown of an observation. The first of several is the anchor, which the
-    others are compared with."""
+    """An augmented view of an observation. The first view is the anchor, with which the others are
+    compared."""
 
     picture: np.ndarray  # (h, w, 3)
-    origin: tuple[int, int] | None  # top-left corner (y, x) in the frame, where it is a crop
+    origin: tuple[int, int] | None  # top-left corner (y, x) in the frame, if it is a crop
     belief: float | None  # that it and the anchor show the same observation; None for the anchor
 
 
 class ShownObservation(NamedTuple):
-    """One observation and what the belief made of it."""
+    """One observation with its views and beliefs."""
 
     frames: Sequence[np.ndarray]  # (H, W, 3) each, the newest last
-    views: Sequence[View]  # empty where the observation is duplicated, not augmented
-    chosen: int  # number of the view that was chosen beside the anchor
-    belief: float  # in the chosen pair
+    views: Sequence[View]  # empty if the observation is duplicated, not augmented
+    chosen: int  # number of the selected view
+    belief: float  # in the pair of anchor and selected view
     curiosity: float  # 1 - belief, Eq. (3)
     taken_for: tuple[np.ndarray, float] | None = (
-        None  # the other observation of the batch that the anchor fits best, and how well
+        None  # the other observation of the batch with the largest match probability
     )
 
 
 class ShownSample(NamedTuple):
-    """One transition as training sees it. What does not act in this method is None."""
+    """One transition. Quantities that the method does not use are None."""
 
     now: ShownObservation
     following: ShownObservation
-    curiosity: float  # what the gallery is ordered by
+    curiosity: float  # the samples are sorted by it
     action: str
     reward: float
     bonus: float | None  # Eq. (9)
-    second_weight: float | None  # of the chosen view in the Q loss, Eq. (7)
+    second_weight: float | None  # of the selected view in the Q loss, Eq. (7)
     next_second_weight: float | None
     priority: tuple[float, float] | None  # before and after Eq. (6)
-    draws: float | None  # its chance to be drawn, over the mean of all
+    draws: float | None  # its sampling probability, divided by the mean
     step: int | None  # agent steps since its episode began
-    age: int | None  # agent steps since it happened
-    new_episode: bool  # what came next is the first observation of another episode
+    age: int | None  # in agent steps
+    new_episode: bool  # the next observation is the first of another episode
     # how often the same observation is in the batch, and the size of the batch
     copies: tuple[int, int] | None
-    steps_between: int = 1  # agent steps from what it saw to what came next
-    ended_between: bool = False  # the episode ended within them: what came next is blank
+    steps_between: int = 1  # agent steps from the observation to the next one
+    ended_between: bool = False  # the episode ended within them, and the next observation is blank
 
 
 class Measure(NamedTuple):
-    """Something that curiosity may follow."""
+    """A quantity that curiosity may correlate with."""
 
     name: str
     values: np.ndarray  # (N,), nan where unknown
     meaning: str
-    novelty: int = 0  # 1 where more of it is more novel, -1 where it is less
+    novelty: int = 0  # 1 if larger values are more novel, -1 if less
 
 
 class About(NamedTuple):
-    """Which run, and when."""
+    """The inspected run."""
 
     folder: Path
     heading: str
@@ -71,13 +71,13 @@ class About(NamedTuple):
 
 class Gallery(NamedTuple):
     about: About
-    drawn: str  # how the samples came about
+    drawn: str  # how the transitions were sampled
     curiosity_name: str
     curiosity: np.ndarray  # (N,) of the samples
     measures: Sequence[Measure]
     most: Sequence[ShownSample]
     least: Sequence[ShownSample]
-    ladder: Sequence[tuple[np.ndarray, float]]  # pictures from the least to the most curious
+    ladder: Sequence[tuple[np.ndarray, float]]  # frames from the least to the most curious
     remarks: Sequence[str]
-    priorities: np.ndarray | None  # of all transitions in replay, where curiosity sets them
+    priorities: np.ndarray | None  # of all transitions in replay, if curiosity sets them
     ages: np.ndarray | None

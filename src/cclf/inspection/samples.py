@@ -1,5 +1,5 @@
-"""What galleries of several base algorithms share: which samples are shown, appraising without
-leaving a trace, and all that can be told of a transition out of replay whoever learns from it."""
+"""What inspections of several base algorithms share: which samples are shown, appraisals that leave
+the running maxima unchanged, and the columns of transitions from replay."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,21 +18,21 @@ from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample, View
 from cclf.types import Batch, GameBatch
 
-SIDES = ("", "next_")  # what was seen and what came next, as they begin the names of columns
-NEIGHBOURS = 5
-THUMBNAIL_PIXELS = 21  # frames are averaged down to this side before their distance is taken
+SIDES = ("", "next_")  # prefixes of columns: the observation and the next one
+NUM_NEIGHBORS = 5
+THUMBNAIL_PIXELS = 21  # side to which frames are downsampled before their distance is computed
 SHOWN = 6  # samples at each end
-RUNGS = 12  # pictures from the least to the most curious
+RUNGS = 12  # frames from the least to the most curious
 
-Pair = tuple[PixelViews, PixelViews]  # of what was seen and of what came next
+Pair = tuple[PixelViews, PixelViews]  # of the observation and of the next one
 Row = dict[str, Any]  # of a table of samples, by column
 Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
-# what was seen and what came next, by slot in replay
+# frames of the observation and of the next one, by slot in replay
 Stacks = Callable[[int], tuple[Frames, Frames]]
-# of a side's views, with corners
+# of the views of one side, with their corners
 Pictures = Callable[[str, Row, Frames], Sequence[tuple[np.ndarray, tuple[int, int] | None]]]
 
-# Every piece off: plain replay.
+# every piece disabled: plain replay
 _OFF = MethodConfig(
     views=1,
     selection="all",
@@ -44,19 +44,19 @@ _OFF = MethodConfig(
 
 
 class Memory(NamedTuple):
-    """What replay tells of its slots, whoever learns from it."""
+    """What is known of the slots of a replay buffer."""
 
-    live: np.ndarray  # (M,)  slots that can be drawn
+    live: np.ndarray  # (M,)  slots that can be sampled
     priorities: np.ndarray  # (M,)  of those
-    ages: Callable[[np.ndarray], np.ndarray]  # of slots: agent steps since it happened
+    ages: Callable[[np.ndarray], np.ndarray]  # of slots, in agent steps
     steps: np.ndarray  # (slots,)  agent steps since its episode began
     stacks: Stacks
 
 
 @contextmanager
 def kept_maxima(framework: Framework) -> Iterator[None]:
-    """Appraising moves the running maxima of Eq. (9); here every batch is to meet those of the
-    checkpoint."""
+    """Restore the running maxima of Eq. (9) afterwards, so that every batch is appraised with those
+    of the checkpoint."""
     before = framework.reward_max.clone(), framework.bonus_max.clone()
     yield
     framework.reward_max.copy_(before[0])
@@ -64,8 +64,7 @@ def kept_maxima(framework: Framework) -> Iterator[None]:
 
 
 def ends(rank: np.ndarray, identity: np.ndarray) -> tuple[list[int], list[int]]:
-    """Rows of the samples of highest and of lowest rank, outermost first; no identity is shown
-    twice.
+    """Rows of the samples of highest and of lowest rank, the extremes first; each identity once.
 
     >>> ends(np.array([0.1, 0.9, 0.8, 0.5]), np.array([7, 8, 8, 9]))  # of four, rows 1 and 2 are the same
     ([1], [0])
@@ -94,7 +93,8 @@ def rungs(curiosity: np.ndarray) -> list[int]:
 def table_of(
     samples: int, batch_size: int, read: Callable[[int], dict[str, Tensor]]
 ) -> dict[str, np.ndarray]:
-    """`samples` transitions or a few more, in whole batches that `read` tells about by number."""
+    """Columns of at least `samples` transitions, in whole batches, which `read` returns by
+    number."""
     parts = [read(number) for number in range(math.ceil(samples / batch_size))]
     return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
 
@@ -102,18 +102,18 @@ def table_of(
 def without_curiosity(
     observation: Tensor, next_observation: Tensor, reward: Tensor
 ) -> Appraisal[Tensor]:
-    """What a base algorithm alone would learn from: one view of weight 1 of each observation
+    """The appraisal of a base algorithm without CCLF: one view of weight 1 of each observation
     (B, ...), and no bonus."""
 
     def never(_: Tensor) -> Tensor:
-        raise AssertionError("without curiosity nothing is encoded")
+        raise AssertionError("no observation is encoded without curiosity")
 
     pair = (Views(observation[None]), Views(next_observation[None]))
     return Framework(1, _OFF).appraise(*pair, reward, torch.zeros(()), never, never)
 
 
 def transition_curiosity(appraisal: Appraisal[Tensor]) -> Tensor:
-    """(c + c') / 2, as Eq. (6) and (9) take it."""
+    """(c + c') / 2, as in Eq. (6) and (9)."""
     return (appraisal.curiosity + appraisal.next_curiosity) / 2.0
 
 
@@ -125,7 +125,7 @@ def common_columns(
     encode_query: Encode[Tensor],
     encode_key: Encode[Tensor],
 ) -> dict[str, Tensor]:
-    """What can be said of a batch out of any replay, samples first."""
+    """Columns of a batch from any replay buffer, samples first."""
     priority = framework.priority(batch.priority, appraisal)
     found = {
         "slot": batch.slot,
@@ -151,14 +151,15 @@ def common_columns(
 
 
 def of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
-    """Of values (K-1, B, ...) for every view but the anchor, those of the chosen ones: (B, ...)."""
+    """Of values (K-1, B, ...) of every view except the anchor, those of the selected views:
+    (B, ...)."""
     return values[chosen - 1, torch.arange(len(chosen), device=chosen.device)]
 
 
 def beliefs(matches: Tensor, chosen: Tensor, slot: Tensor) -> dict[str, Tensor]:
-    """Of matches (K-1, B, B), samples first: the belief in each pair and in the chosen one, and the
-    other observation of the batch, by its slot in replay, that drew the largest share of belief
-    to itself."""
+    """Of match probabilities (K-1, B, B), samples first: the belief in each pair and in the selected
+    one, and the slot and the probability of the other observation of the batch that matches
+    best."""
     pairs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
     share, taken = of_chosen(matches, chosen).fill_diagonal_(0.0).max(1)
     return {
@@ -174,19 +175,18 @@ def rarity(observation: Tensor) -> Tensor:
     pixel in [0, 1]: (B,)."""
     small = F.adaptive_avg_pool2d(observation.float() / 255.0, THUMBNAIL_PIXELS).flatten(1)
     distances = torch.cdist(small, small).fill_diagonal_(torch.inf) / math.sqrt(small.shape[1])
-    return distances.topk(min(NEIGHBOURS, len(small) - 1), largest=False).values.mean(1)
+    return distances.topk(min(NUM_NEIGHBORS, len(small) - 1), largest=False).values.mean(1)
 
 
 def again_remark(table: dict[str, np.ndarray], luck: str) -> list[str]:
-    """How alike two readings of one batch are, with other views; `luck` is what the views differ
-    in."""
+    """Correlation of curiosity between two appraisals of the same batch with different augmentations,
+    which `luck` names."""
     again = correlation.correlate(table["again"], table["curiosity"]).rank
     if not math.isfinite(again):
         return []
     return [
-        f"Read twice with other {luck} in the same batch, curiosity about a transition correlates "
-        f"with {again:.2f} (by "
-        f"rank): what is missing to 1 is the luck of the {luck}, not the transition."
+        f"With other {luck} in the same batch, curiosity of the same transitions has a rank "
+        f"correlation of {again:.2f}: the rest is due to the random {luck}."
     ]
 
 
@@ -196,14 +196,14 @@ def of_transitions(
     table: dict[str, np.ndarray],
     memory: Memory,
     pictures: Pictures,
-    facts: Callable[[Row], dict[str, Any]],
+    facts: Callable[[Row], Row],
     rewards: str,
     td_errors: str,
     measures: Sequence[Measure],
     **own: Any,
 ) -> Gallery:
-    """The gallery of a table of transitions out of replay. What a base algorithm alone can tell:
-    `facts` of a row; what `rewards` and `td_errors` are; more `measures`; `own` of all."""
+    """The report on transitions from replay. The base algorithm adds `facts` of each row, what
+    `rewards` and `td_errors` mean, further `measures`, and the remaining fields of the report."""
     curiosity = table["curiosity"]
     mean_priority = float(memory.priorities.mean())
 
@@ -216,7 +216,7 @@ def of_transitions(
         }
         return _look(framework, found, now, following, mean_priority, **when, **facts(found))
 
-    # Beliefs rank finer than curiosity: 1 - belief rounds to 1 for every tiny belief.
+    # Sorted by belief: 1 - belief rounds to 1 for every tiny belief.
     most, least = ends(-table["belief"] - table["next_belief"], table["slot"])
     by_priority = framework.method.prioritisation
     return Gallery(
@@ -244,11 +244,11 @@ def _measures(
     more: Sequence[Measure],
 ) -> list[Measure]:
     slot = table["slot"]
-    distance = f"distance in pixels to the {NEIGHBOURS} nearest observations of its batch"
+    distance = f"distance in pixels to the {NUM_NEIGHBORS} nearest observations of its batch"
     age, step = memory.ages(slot), memory.steps[slot]
     return [
         Measure("rarity", table["rarity"], distance, novelty=1),
-        Measure("age", age.astype(float), "agent steps since it happened", novelty=-1),
+        Measure("age", age.astype(float), "in agent steps", novelty=-1),
         Measure("step in the episode", step.astype(float), "agent steps since its episode began"),
         Measure("reward", table["reward"], rewards),
         Measure("TD error", table["td_error"], td_errors),
@@ -256,7 +256,7 @@ def _measures(
         Measure(
             "priority",
             table["priority"],
-            "before this batch: a long memory of curiosity when it was drawn before",
+            "before this batch; depends on curiosity when it was sampled before",
         ),
     ]
 
@@ -299,7 +299,7 @@ def _look(
         if framework.method.prioritisation
         else None,
         draws=float(found["priority"]) / mean_priority if framework.method.prioritisation else None,
-        new_episode=False,  # replay keeps the true last frame
+        new_episode=False,  # replay stores the last frame of an episode
         copies=None,
         **facts,
     )

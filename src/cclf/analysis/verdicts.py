@@ -1,109 +1,104 @@
-"""Claims of the paper, and a few of this package, as data, and what results say of each: held, did
-not hold, or undecided, with the interval that says so.
+"""Claims of the paper, and a few of this package, as data, and whether results support them.
 
-    held           the whole 95 % interval lies on the claimed side; where a size is claimed, that
-                   size lies inside it or is surpassed: it is not ruled out, and not shown either
-    did not hold   the whole interval lies on the other side, or falls short of the claimed size
-    undecided      anything else, and always where seeds are too few
+    held           the whole 95 % interval is on the claimed side; if a size is claimed, it is inside
+                   the interval or exceeded: it is not ruled out, and not shown either
+    did not hold   the whole interval is on the other side, or falls short of the claimed size
+    undecided      anything else, and always if there are too few seeds
 
-A claim against several rivals is one against the best of them, found anew in every resample.
-Percentile intervals of few runs are too narrow: where two methods are in truth alike, "held" should
-come out in 2.5 % of cases; in a simulation of normal returns it did in 17 %, 11 % and 6 % with 2, 3
+A claim against several baselines is a claim against the best of them, determined anew in every
+resample. Percentile intervals of few runs are too narrow: if two methods are equal, "held" should
+result in 2.5 % of cases; in a simulation of normal returns it did in 17 %, 11 % and 6 % with 2, 3
 and 5 seeds on one task, in 10 %, 6 % and 4 % on six. Hence MIN_SEEDS.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
-from cclf.analysis import evaluations, published, statistics
-from cclf.analysis.evaluations import Clock, Row
+from cclf.analysis import published, runs, statistics
+from cclf.analysis.runs import EvaluationRow, StepBudget, StepUnit
 from cclf.analysis.statistics import Interval
-from cclf.analysis.tabular import number
+from cclf.analysis.table import format_number
 from cclf.config import Config
 from cclf.errors import ConfigError
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
 TABLES = (
     *("table1", "ablation", "atari", "minigrid", "cost"),  # of the paper
-    # whether its curiosity carries information, a question of our own
+    # of this package: whether the paper's curiosity carries information
     *("curiosity", "curiosity-toy", "curiosity-re3", "curiosity-drqv2"),
 )
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
-Measure = Literal["return", "average", "iqm", "wins", "steps", "seconds", "above", "below"]
-Judgement = Literal["held", "did not hold", "undecided"]
+ClaimKind = Literal["return", "average", "iqm", "wins", "steps", "seconds", "above", "below"]
+VerdictState = Literal["held", "did not hold", "undecided"]
 
 
 class Claim(NamedTuple):
-    """`method` does better than every one of `rivals` on `tasks` at `clock`, by `measure`:
+    """`method` does better than every one of `baselines` on `tasks` at `clock`, by `measure`:
 
     return    mean return over seeds and tasks; by its difference, or by its ratio where a factor is claimed
     average   the same of the mean over all evaluations of training until then, on one task
     iqm       interquartile mean of scores over runs and tasks, each on its scale (of Atari random to human)
-    wins      on how many tasks its mean return is above all rivals'; `factor` of them are claimed
+    wins      on how many tasks its mean return is above all baselines'; `factor` of them are claimed
     steps     median steps to a return of `threshold`, as a ratio; a run that never gets there needs infinitely many
     seconds   mean training time, as a ratio
-    above     (no rivals) mean return against the fixed `threshold`;  below   the same, claimed to be less
+    above     (no baselines) mean return against the fixed `threshold`;  below   the same, claimed to be less
     """
 
     table: str
     name: str
     text: str
-    measure: Measure
+    measure: ClaimKind
     method: str
-    rivals: tuple[str, ...]
+    baselines: tuple[str, ...]
     tasks: tuple[str, ...]
-    clock: Clock
+    clock: StepBudget
     threshold: float | None
     factor: float | None
     source: str
 
     @property
     def methods(self) -> tuple[str, ...]:
-        return (self.method, *self.rivals)
+        return (self.method, *self.baselines)
 
 
 class Verdict(NamedTuple):
-    state: Judgement
+    state: VerdictState
     text: str
-    estimate: float | None
-    low: float | None
-    high: float | None
-    seeds: int  # the fewest of any method in the claim
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: int = 0  # the smallest number of any method in the claim
 
 
 def claims(table: str) -> list[Claim]:
     """The claims of one of TABLES."""
     if table not in TABLES:
         raise ConfigError(f"unknown table {table!r}: use one of {', '.join(TABLES)}")
-    found = []
-    for line in published.rows_of("claims"):
-        if line["table"] == table:
-            measure: Any = line["measure"]
-            unit: Any = line["clock"]
-            found.append(
-                Claim(
-                    table,
-                    line["name"],
-                    line["text"],
-                    measure,
-                    line["method"],
-                    tuple(line["rivals"].split()),
-                    tuple(line["tasks"].split()),
-                    Clock(unit, int(line["steps"])),
-                    float(line["threshold"]) if line["threshold"] else None,
-                    float(line["factor"]) if line["factor"] else None,
-                    line["source"],
-                )
-            )
-    return found
+    return [
+        Claim(
+            table,
+            line["name"],
+            line["text"],
+            cast(ClaimKind, line["measure"]),
+            line["method"],
+            tuple(line["rivals"].split()),
+            tuple(line["tasks"].split()),
+            StepBudget(cast(StepUnit, line["clock"]), int(line["steps"])),
+            float(line["threshold"]) if line["threshold"] else None,
+            float(line["factor"]) if line["factor"] else None,
+            line["source"],
+        )
+        for line in published.rows_of("claims")
+        if line["table"] == table
+    ]
 
 
 def decidable_claims(claims: Iterable[Claim], configs: Iterable[Config]) -> list[Claim]:
     """The claims whose tasks and methods are all among these runs, trained for as many steps as the
-    claim names."""
+    claim requires."""
     steps: dict[tuple[str, str, str], int] = {}
     for config in configs:
         env_steps = config.run.env_steps
@@ -121,65 +116,61 @@ def decidable_claims(claims: Iterable[Claim], configs: Iterable[Config]) -> list
     ]
 
 
-def judge(claim: Claim, rows: Sequence[Row]) -> Verdict:
-    """What `rows`, of one profile, say of a claim. Rows of other tasks and methods do no harm."""
+def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
+    """Whether `rows`, all of one profile, support a claim. Rows of other tasks and methods are
+    ignored."""
     rows = [row for row in rows if row.task in claim.tasks and row.method in claim.methods]
     profiles = sorted({row.profile for row in rows})
     if len(profiles) > 1:
         raise ConfigError(
-            f"a claim is judged on one profile, got {', '.join(profiles)}: select rows first"
+            f"a claim is evaluated on one profile, got {', '.join(profiles)}: select rows first"
         )
     try:
         samples = _samples(claim, rows)
     except ConfigError as error:  # evaluations that cannot be compared
-        return Verdict("undecided", str(error), None, None, None, 0)
+        return Verdict("undecided", str(error))
     seeds = min(len(sample) for sample in samples)
     if seeds == 0:
         absent = [
             method for method, sample in zip(claim.methods, samples, strict=True) if not len(sample)
         ]
-        return Verdict(
-            "undecided", f"no results of {', '.join(absent)} at {claim.clock}", None, None, None, 0
-        )
+        return Verdict("undecided", f"no results of {', '.join(absent)} at {claim.clock}")
     if claim.measure == "seconds" and len(devices := sorted({row.device for row in rows})) > 1:
-        return Verdict(
-            "undecided",
-            f"timed on different machines: {', '.join(devices)}",
-            None,
-            None,
-            None,
-            seeds,
-        )
-    interval = statistics.compare(samples, lambda parts: _statistic(claim, parts))
-    # none lies below 0, even where never / never makes the interval as wide as it can be
-    if _words(claim).startswith("ratio"):
+        text = f"timed on different machines: {', '.join(devices)}"
+        return Verdict("undecided", text, seeds=seeds)
+    interval = statistics.bootstrap_statistic(samples, lambda parts: _statistic(claim, parts))
+    # A ratio is never negative, but never / never makes the interval as wide as possible.
+    if _quantity_name(claim).startswith("ratio"):
         interval = interval._replace(low=np.maximum(interval.low, 0.0))
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
-    state = "undecided" if seeds < needed else _state(claim, interval)
+    state = "undecided" if seeds < needed else _verdict_state(claim, interval)
     text = _sentence(claim, samples, interval, needed)
     estimate, low, high = (float(value) for value in interval)
-    if not statistics.over(samples):
-        return Verdict(state, text, estimate, None, None, seeds)
+    if not statistics.resampled_unit(samples):
+        return Verdict(state, text, estimate, seeds=seeds)
     return Verdict(state, text, estimate, low, high, seeds)
 
 
-def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
-    """One (runs, tasks) matrix per method of what the measure looks at."""
+def _samples(claim: Claim, rows: Sequence[EvaluationRow]) -> list[np.ndarray]:
+    """One matrix (runs, tasks) per method of the measured quantity."""
+    by_run = runs.runs(rows)
     if claim.measure in ("steps", "average"):
-        evaluations.refuse_other_spacing(rows)
+        runs.check_same_evaluation_steps(by_run)
     if claim.measure == "average":
-        means = evaluations.mean_returns(rows, claim.methods, claim.clock)
+        means = runs.mean_returns(rows, claim.methods, claim.clock)
         return [means[method] for method in claim.methods]
     if claim.measure in ("steps", "seconds"):
         by_method: dict[str, list[list[float]]] = {method: [] for method in claim.methods}
-        for name, readings in evaluations.runs(rows).items():
-            last = evaluations.at(readings, claim.clock)
+        for name, evaluations in by_run.items():
+            last = runs.evaluation_at(evaluations, claim.clock)
             if claim.measure == "seconds" and last is not None:
                 by_method[name.method].append([last.wall_seconds])
-            elif claim.measure == "steps" and (last is not None or readings[-1].state == "failed"):
-                by_method[name.method].append([_steps(readings, claim)])
+            elif claim.measure == "steps" and (
+                last is not None or evaluations[-1].state == "failed"
+            ):
+                by_method[name.method].append([_steps(evaluations, claim)])
         return [np.array(by_method[method]).reshape(-1, 1) for method in claim.methods]
-    matrices = evaluations.scores(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
+    matrices = runs.score_matrix(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
     samples = [matrices[method] for method in claim.methods]
     if claim.measure != "iqm":
         return samples
@@ -187,14 +178,15 @@ def _samples(claim: Claim, rows: Sequence[Row]) -> list[np.ndarray]:
     return [(scores - low) / (high - low) for scores in samples]
 
 
-def _steps(readings: Sequence[Row], claim: Claim) -> float:
-    assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
-    seen = [row for row in readings if getattr(row, claim.clock.unit) <= claim.clock.steps * 1.01]
-    return evaluations.steps_to(seen, claim.threshold, claim.clock.unit)
+def _steps(evaluations: Sequence[EvaluationRow], claim: Claim) -> float:
+    assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
+    limit = claim.clock.steps * 1.01
+    until = [row for row in evaluations if claim.clock.of(row) <= limit]
+    return runs.steps_to(until, claim.threshold, claim.clock.unit)
 
 
 def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
-    """What the claim is about, for scores (runs, tasks) or resamples of them (..., runs, tasks)."""
+    """The claimed quantity, of scores (runs, tasks) or resamples of them (..., runs, tasks)."""
     ours, theirs = samples[0], samples[1:]
     if claim.measure in ("above", "below"):
         return statistics.mean(ours)
@@ -212,8 +204,8 @@ def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(average(ours) - best if claim.factor is None else average(ours) / best)
 
 
-def _words(claim: Claim) -> str:
-    """What the number of a verdict is."""
+def _quantity_name(claim: Claim) -> str:
+    """The quantity that the estimate of a verdict is."""
     if claim.measure in ("return", "average", "iqm"):
         return "difference" if claim.factor is None else "ratio"
     words = {
@@ -226,27 +218,27 @@ def _words(claim: Claim) -> str:
     return words[claim.measure]
 
 
-def _even(claim: Claim) -> float:
-    """The value between the two sides: where neither does better."""
+def _null_value(claim: Claim) -> float:
+    """The value at which neither method does better."""
     if claim.measure in ("above", "below"):
-        assert claim.threshold is not None, f"the claim {claim.name} lacks its threshold"
+        assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
         return claim.threshold
     if claim.measure == "wins":
-        assert claim.factor is not None, f"the claim {claim.name} lacks its count"
+        assert claim.factor is not None, f"the claim {claim.name} has no count"
         return claim.factor - 0.5  # tasks are whole: a count of `factor` is on the claimed side
-    return 0.0 if _words(claim) == "difference" else 1.0
+    return 0.0 if _quantity_name(claim) == "difference" else 1.0
 
 
-def _state(claim: Claim, interval: Interval) -> Judgement:
-    sign = -1.0 if claim.measure in LESS_IS_BETTER else 1.0  # turned so that more is better
+def _verdict_state(claim: Claim, interval: Interval) -> VerdictState:
+    sign = -1.0 if claim.measure in LESS_IS_BETTER else 1.0  # so that more is better
     low, high = sorted((sign * float(interval.low), sign * float(interval.high)))
-    even = sign * _even(claim)
-    if high < even or _short(claim, interval):
+    null = sign * _null_value(claim)
+    if high < null or _below_claimed_size(claim, interval):
         return "did not hold"
-    return "held" if low > even else "undecided"
+    return "held" if low > null else "undecided"
 
 
-def _short(claim: Claim, interval: Interval) -> bool:
+def _below_claimed_size(claim: Claim, interval: Interval) -> bool:
     """Whether the whole interval falls short of the size that is claimed."""
     if claim.factor is None or claim.measure == "wins":
         return False
@@ -255,51 +247,52 @@ def _short(claim: Claim, interval: Interval) -> bool:
 
 
 def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, needed: int) -> str:
-    """The number with its interval and seeds, who gave nothing to divide by, and what follows:
-    which side the interval lies on, and where in it a claimed size lies."""
+    """The estimate with its interval and seeds, why a ratio is degenerate, and on which side of the
+    null value and of a claimed size the interval is."""
     whole = claim.measure == "wins"
-    estimate, low, high = (_figure(float(value), whole) for value in interval)
-    redrawn = statistics.over(samples)
-    ends = f" [{low}, {high}]" * bool(redrawn) + " (tasks redrawn)" * (redrawn == "tasks")
-    number_of = f"{estimate} {_words(claim)}" if whole else f"{_words(claim)} {estimate}"
+    estimate, low, high = (_format(float(value), whole) for value in interval)
+    unit = statistics.resampled_unit(samples)
+    ends = f" [{low}, {high}]" * bool(unit) + " (tasks resampled)" * (unit == "tasks")
+    name = _quantity_name(claim)
+    value = f"{estimate} {name}" if whole else f"{name} {estimate}"
     fewest, most = (pick(len(sample) for sample in samples) for pick in (min, max))
     seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     follows = (
         f"too few to decide, at least {needed} of each are needed"
         if fewest < needed
-        else _what_follows(claim, interval)
+        else _interpretation(claim, interval)
     )
-    reasons = "; ".join(part for part in (_nothing(claim, samples), follows) if part)
-    return f"{number_of}{ends}, {seeds} seed{'s' * (most != 1)}; {reasons}"
+    reasons = "; ".join(part for part in (_degenerate_reason(claim, samples), follows) if part)
+    return f"{value}{ends}, {seeds} seed{'s' * (most != 1)}; {reasons}"
 
 
-def _figure(value: float, whole: bool) -> str:
-    """0 and infinity as such: something was never reached, or nothing was scored."""
+def _format(value: float, whole: bool) -> str:
     if np.isnan(value):
         return "unknown"
     if np.isinf(value):
         return "−∞" if value < 0 else "∞"
-    return f"{value:.0f}" if whole or value == 0 else number(value)
+    return f"{value:.0f}" if whole or value == 0 else format_number(value)
 
 
-def _what_follows(claim: Claim, interval: Interval) -> str:
-    """Where the interval lies, in words; its ends belong to it."""
-    low, high, even = float(interval.low), float(interval.high), _even(claim)
-    inside, above = low <= even <= high, low > even
+def _interpretation(claim: Claim, interval: Interval) -> str:
+    """On which side of the null value and of the claimed size the interval is; its ends belong to
+    it."""
+    low, high, null = float(interval.low), float(interval.high), _null_value(claim)
+    inside, above = low <= null <= high, low > null
     size = f"the claimed {claim.factor:g}" if claim.factor is not None else ""
     if claim.measure == "wins":
         if inside:
-            return f"both sides of {size} lie inside the interval"
+            return f"both sides of {size} are inside the interval"
         return f"nowhere fewer than {size}" if above else f"fewer than {size}"
     if claim.measure in ("above", "below"):
-        return _inside(f"{even:g}") if inside else f"{'above' if above else 'below'} {even:g}"
-    short = _short(claim, interval)
+        return _inside(f"{null:g}") if inside else f"{'above' if above else 'below'} {null:g}"
+    short = _below_claimed_size(claim, interval)
     if inside:
-        none = f"{even:g} (no difference)"
+        none = f"{null:g} (no difference)"
         if size and not short:
-            return f"{none} and {size} both lie inside the interval"
+            return f"{none} and {size} both are inside the interval"
         return f"short of {size}; {_inside(none)}" if size else _inside(none)
-    side = f"{claim.method} {_compared(claim, above)} {_rivals(claim)}"
+    side = f"{claim.method} {_comparison(claim, above)} {_baselines(claim)}"
     if not size or above == (claim.measure in LESS_IS_BETTER):  # or on the other side
         return side
     if short:
@@ -309,30 +302,30 @@ def _what_follows(claim: Claim, interval: Interval) -> str:
 
 
 def _inside(value: str) -> str:
-    return f"{value} lies inside the interval"
+    return f"{value} is inside the interval"
 
 
-def _compared(claim: Claim, above: bool) -> str:
+def _comparison(claim: Claim, above: bool) -> str:
     if claim.measure in ("steps", "seconds"):
         return f"needs {'more' if above else 'fewer'} {claim.measure} than"
     return f"is {'above' if above else 'below'}"
 
 
-def _rivals(claim: Claim) -> str:
-    several = f"the best of {len(claim.rivals)} rivals"
-    return claim.rivals[0] if len(claim.rivals) == 1 else several
+def _baselines(claim: Claim) -> str:
+    several = f"the best of {len(claim.baselines)} baselines"
+    return claim.baselines[0] if len(claim.baselines) == 1 else several
 
 
-def _nothing(claim: Claim, samples: Sequence[np.ndarray]) -> str:
-    """What makes a ratio 0, infinite or unknown: median runs that never got there, means of 0."""
+def _degenerate_reason(claim: Claim, samples: Sequence[np.ndarray]) -> str:
+    """Why a ratio is 0, infinite or unknown: median runs that never reach the threshold, or means
+    of 0."""
     named = list(zip(claim.methods, samples, strict=True))
     if claim.measure == "steps":
         never = [method for method, steps in named if np.isinf(np.median(steps))]
         shares = [f"{method} {np.isfinite(steps).sum()} of {len(steps)}" for method, steps in named]
-        runs = f"runs that did: {', '.join(shares)}"
-        verb = f"never reached {claim.threshold:g} ({runs})"
+        verb = f"never reached {claim.threshold:g} (runs that did: {', '.join(shares)})"
         return f"the median run of {' and of '.join(never)} {verb}" if never else ""
-    if _words(claim) == "ratio":
+    if _quantity_name(claim) == "ratio":
         zero = [method for method, scores in named if not statistics.mean(scores)]
         return f"the mean of {' and of '.join(zero)} is 0" if zero else ""
     return ""

@@ -1,0 +1,314 @@
+"""Tables that compare methods: differences in return, at the end and over training, and steps to a
+return."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cclf.analysis import runs, statistics
+from cclf.analysis.runs import EvaluationRow, StepBudget
+from cclf.analysis.suites import Aggregate, SuiteResults
+from cclf.analysis.table import Cell, Entry, Table, Value, format_interval, format_number
+from cclf.analysis.tables import budget_columns, short_task
+from cclf.analysis.verdicts import MIN_SEEDS, TABLES, claims
+from cclf.errors import ConfigError
+
+REFERENCE_METHOD = "cclf"
+MIN_EVALUATIONS = 8  # of a run, to compute its mean return over training
+NEAR_BEST = 0.9  # share of the way from the lowest return to the best final mean
+BOLD = f"In bold: 0 is outside the interval, and both methods have {MIN_SEEDS} seeds or more."
+
+
+class Difference(NamedTuple):
+    """A difference of two means with its 95 % interval; `significant` if 0 is outside the interval
+    and both methods have enough seeds."""
+
+    estimate: float
+    low: float
+    high: float
+    significant: bool
+
+    def cell(self, *notes: str) -> Cell:
+        interval = format_interval(self.low, self.high)
+        style = "best" if self.significant else ""
+        return Cell(format_number(self.estimate), (interval, *notes), style)
+
+
+def mean_difference(ours: np.ndarray, theirs: np.ndarray) -> Difference:
+    """The mean of `ours` minus the mean of `theirs`, (runs, 1) each."""
+    interval = statistics.bootstrap_statistic(
+        [ours, theirs], lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1])
+    )
+    estimate, low, high = (float(value) for value in interval)
+    significant = min(len(ours), len(theirs)) >= MIN_SEEDS and not low <= 0 <= high
+    return Difference(estimate, low, high, significant)
+
+
+def cohens_d(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The difference of means divided by the pooled standard deviation, (runs, 1) each; nan if the
+    seeds of each method are equal.
+
+    >>> cohens_d(np.array([[2.0], [4.0]]), np.array([[1.0], [3.0]]))  # 1 / sqrt((2 + 2) / 2)
+    0.7071067811865475
+    """
+    deviation = pooled_deviation(ours, theirs)
+    return float((ours.mean() - theirs.mean()) / deviation) if deviation else float("nan")
+
+
+def pooled_deviation(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The pooled standard deviation across seeds, (runs, 1) each.
+
+    >>> pooled_deviation(np.array([[2.0], [4.0]]), np.array([[1.0], [3.0]]))  # sqrt((2 + 2) / 2)
+    1.4142135623730951
+    """
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in (ours, theirs))
+    return float(np.sqrt(squares / (len(ours) + len(theirs) - 2)))
+
+
+def differences_table(group: SuiteResults) -> Table:
+    """CCLF against each method with two seeds or more; without entries if there is none."""
+    entries, compared = [], set()
+    for line in group.scores_at_steps:
+        ours = line.scores.get(REFERENCE_METHOD, np.empty((0, 1)))
+        for baseline in group.methods:
+            theirs = line.scores[baseline]
+            if baseline == REFERENCE_METHOD or min(len(ours), len(theirs)) < 2:
+                continue
+            difference, d = mean_difference(ours, theirs), cohens_d(ours, theirs)
+            record: dict[str, Value] = {
+                "task": line.task,
+                "profile": group.profile,
+                **budget_columns(line),
+                "method": REFERENCE_METHOD,
+                "rival": baseline,
+                "seeds": len(ours),
+                "rival_seeds": len(theirs),
+                "difference": difference.estimate,
+                "low": difference.low,
+                "high": difference.high,
+                "d": d,
+            }
+            label = (Cell(short_task(line.task), (line.label,)),)
+            cell = difference.cell(f"d {format_number(d)}")
+            entries.append(Entry(label, record, baseline, cell))
+            compared.add(baseline)
+    caption = (
+        f"difference in mean return, {REFERENCE_METHOD} − each method, with its 95 % interval; d: "
+        f"the difference divided by the pooled standard deviation across seeds. {BOLD}"
+    )
+    name, title = f"differences-{group.suite}-{group.profile}", "Difference to other methods"
+    columns = tuple(method for method in group.methods if method in compared)
+    return Table(name, entries, ("task",), columns, title, group.name, caption)
+
+
+def _iqm_difference(pair: Sequence[np.ndarray]) -> np.ndarray:
+    return np.asarray(statistics.iqm(pair[0]) - statistics.iqm(pair[1]))
+
+
+def _win_probability(pair: Sequence[np.ndarray]) -> np.ndarray:
+    return statistics.probability_of_improvement(pair[0], pair[1])
+
+
+ACROSS_TASKS = {
+    f"IQM, {REFERENCE_METHOD} − method": _iqm_difference,
+    "probability of improvement": _win_probability,
+}
+
+
+def across_tasks_table(aggregate: Aggregate) -> Table:
+    """CCLF against each method over all tasks, on their scales; without entries if CCLF was not
+    run."""
+    entries: list[Entry] = []
+    units: dict[str, str] = {}
+    ours = aggregate.scores.get(REFERENCE_METHOD)
+    for baseline, theirs in aggregate.scores.items():
+        if ours is None or baseline == REFERENCE_METHOD:
+            continue
+        units[baseline] = statistics.resampled_unit([ours, theirs])
+        for quantity, statistic in ACROSS_TASKS.items():
+            interval = statistics.bootstrap_statistic([ours, theirs], statistic)
+            estimate, low, high = (float(value) for value in interval)
+            record: dict[str, Value] = {
+                "suite": aggregate.suite,
+                "profile": aggregate.profile,
+                "when": aggregate.when,
+                "method": REFERENCE_METHOD,
+                "rival": baseline,
+                "seeds": len(ours),
+                "rival_seeds": len(theirs),
+                "quantity": quantity,
+                "estimate": estimate,
+                "low": low,
+                "high": high,
+                "interval_over": units[baseline],
+            }
+            cell = Cell(format_number(estimate), (format_interval(low, high),))
+            entries.append(Entry((Cell(baseline),), record, quantity, cell))
+        won = int((ours.mean(axis=0) > theirs.mean(axis=0)).sum())
+        cell = Cell(f"{won} of {ours.shape[1]}")
+        entries.append(Entry((Cell(baseline),), None, "tasks won", cell))
+    caption = (
+        f"comparison of {REFERENCE_METHOD} with each method, with 95 % intervals. IQM: the mean of "
+        "the middle half of all runs, each on the scale of its task. Probability of improvement: how often a "
+        f"run of {REFERENCE_METHOD} has the larger return on the same task; 0.5 is no difference. "
+        f"Tasks won: those on which the mean of {REFERENCE_METHOD} is larger."
+    )
+    if single := [baseline for baseline, unit in units.items() if unit == "tasks"]:
+        caption += (
+            f" One of the two has one seed, so intervals resample the tasks: {', '.join(single)}."
+        )
+    name = f"beside {aggregate.about.replace(',', '')}"  # documents refer to it by this name
+    title = f"{REFERENCE_METHOD} and other methods across tasks"
+    columns = (*ACROSS_TASKS, "tasks won")
+    return Table(name, entries, ("method",), columns, title, aggregate.about, caption)
+
+
+def steps_table(group: SuiteResults) -> Table:
+    """Median steps until runs come near the best final return, how many reach it, and how many
+    fall below half of it again."""
+    lowest, claimed = runs.lowest_returns(group.rows), _claimed_returns(group.suite)
+    entries = []
+    for task, by_run in group.runs_by_task.items():
+        budgets = group.report_steps[task]
+        if not budgets or all(len(evaluations) == 1 for evaluations in by_run.values()):
+            continue  # not finished, or evaluated at the end only
+        try:
+            runs.check_same_evaluation_steps(by_run)
+        except ConfigError as error:
+            entries.append(Entry((Cell(short_task(task), (str(error),), "word"),)))
+            continue
+        final = runs.score_matrix(group.by_task[task], group.methods, {task: budgets[-1]})
+        best = max(float(statistics.mean(scores)) for scores in final.values() if len(scores))
+        progress = best - lowest[task]
+        threshold = claimed.get(task, lowest[task] + NEAR_BEST * progress)
+        label = (Cell(short_task(task), (f"to a return of {format_number(threshold)}",)),)
+        for method in group.methods:
+            ended = [
+                evaluations
+                for key, evaluations in by_run.items()
+                if key.method == method
+                and (
+                    runs.evaluation_at(evaluations, budgets[-1])
+                    or evaluations[-1].state == "failed"
+                )
+            ]
+            if not ended:
+                continue
+            steps = [runs.steps_to(evaluations, threshold) for evaluations in ended]
+            reached, median = int(np.isfinite(steps).sum()), float(np.median(steps))
+            half = lowest[task] + 0.5 * progress
+            lost = sum(
+                step < np.inf and (last.state == "failed" or last.return_mean < half)
+                for step, (*_, last) in zip(steps, ended, strict=True)
+            )
+            share = statistics.wilson_interval(reached, len(ended))
+            record: dict[str, Value] = {
+                "task": task,
+                "profile": group.profile,
+                "threshold": threshold,
+                "method": method,
+                "runs": len(ended),
+                "median_env_steps": median,
+                "reached": reached,
+                "reached_low": float(share.low),
+                "reached_high": float(share.high),
+                "lost": lost,
+            }
+            notes = (f"{reached} of {len(ended)} runs", *[f"{lost} lost it again"] * bool(lost))
+            entries.append(Entry(label, record, method, Cell(format_number(median), notes)))
+    name, title = f"steps-{group.suite}-{group.profile}", "Steps to a return"
+    caption = _steps_caption(group, claimed)
+    return Table(name, entries, ("task",), tuple(group.methods), title, group.name, caption)
+
+
+def _steps_caption(group: SuiteResults, claimed: Mapping[str, float]) -> str:
+    way = "of the way from the task's lowest return to the best method's final mean"
+    named = "the one that a claim names" if claimed else ""
+    near = f"nine tenths {way}" if set(group.tasks) - set(claimed) else ""
+    return (
+        f"median environment steps to a return, {', or else '.join(filter(None, (named, near)))}. "
+        f"A run that does not reach it counts as infinity. Lost: ended below half {way}."
+    )
+
+
+def _claimed_returns(suite: str) -> dict[str, float]:
+    """By task the highest return that a claim about steps names, so that the table and the verdicts
+    agree."""
+    returns: dict[str, float] = {}
+    for claim in (claim for table in TABLES for claim in claims(table)):
+        if claim.measure == "steps" and claim.threshold is not None:
+            for task in claim.tasks:
+                if task.startswith(f"{suite}/"):
+                    returns[task] = max(claim.threshold, returns.get(task, claim.threshold))
+    return returns
+
+
+BASELINES = ("cclf", "curl")  # the paper's method, and the same without curiosity
+
+
+def over_training_table(group: SuiteResults) -> Table:
+    """Mean returns over training, on tasks where at least two methods have two seeds that were
+    evaluated at the same steps."""
+    entries = []
+    columns = [f"{baseline} − method" for baseline in BASELINES]
+    for task in group.tasks:
+        means = means_over_training(group, task)
+        if len(means) < 2:
+            continue
+        for method, scores in means.items():
+            interval = statistics.interval(scores, statistics.mean)
+            mean, low, high = (float(value) for value in interval)
+            record: dict[str, Value] = {
+                "task": task,
+                "profile": group.profile,
+                "method": method,
+                "seeds": len(scores),
+                "mean": mean,
+                "low": low,
+                "high": high,
+            }
+            mean_cell = Cell(format_number(mean), (format_interval(low, high),))
+            label = (Cell(method), Cell(short_task(task)), Cell(str(len(scores))), mean_cell)
+            cells = []
+            for baseline in BASELINES:
+                difference = None
+                if baseline != method and baseline in means:
+                    difference = mean_difference(means[baseline], scores)
+                    cells.append((f"{baseline} − method", difference.cell()))
+                for part, value in zip(
+                    ("", "_low", "_high"), difference or (np.nan,) * 4, strict=False
+                ):
+                    record[f"{baseline}_less_it{part}"] = float(value)
+            entries.append(Entry(label, record))
+            entries += [Entry(label, None, column, cell) for column, cell in cells]
+    caption = (
+        "mean return over training (the mean of all evaluations of a run), and the difference of "
+        f"another method to it, with 95 % intervals. {BOLD}"
+    )
+    labels = ("method", "task", "seeds", "mean over training")
+    name, title = f"training-{group.suite}-{group.profile}", "Returns over training"
+    return Table(name, entries, labels, tuple(columns), title, group.name, caption)
+
+
+def means_over_training(group: SuiteResults, task: str) -> dict[str, np.ndarray]:
+    """By method the mean return over training of each run (runs, 1): of runs that were evaluated
+    at the most common steps, and of failed runs. Methods with a single run are left out."""
+    by_run = group.runs_by_task[task]
+    finished = [_steps_of(found) for found in by_run.values() if found[-1].state == "done"]
+    usual = Counter(finished).most_common(1)[0][0] if finished else ()
+    if len(usual) < MIN_EVALUATIONS:
+        return {}
+    rows = [
+        row
+        for evaluations in by_run.values()
+        if evaluations[-1].state == "failed" or _steps_of(evaluations) == usual
+        for row in evaluations
+    ]
+    means = runs.mean_returns(rows, group.methods, StepBudget("env_steps", usual[-1]))
+    return {method: scores for method, scores in means.items() if len(scores) > 1}
+
+
+def _steps_of(evaluations: Sequence[EvaluationRow]) -> tuple[int, ...]:
+    return tuple(row.env_steps for row in evaluations)

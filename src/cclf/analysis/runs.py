@@ -1,0 +1,278 @@
+"""Evaluations of runs, one row each, and the scores of methods computed from them.
+
+Failed runs stay in every statistic: from its failure on, a run scores the lowest return that was
+observed on its task. Tasks with different action repeats cannot be compared and are refused.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from cclf.analysis.statistics import steps_to_threshold
+from cclf.console import say
+from cclf.errors import ConfigError
+
+FORMULA_SIGNS = ("=", "+", "-", "@")  # spreadsheets evaluate CSV cells that begin with one of these
+
+RunState = Literal["done", "failed", "unfinished"]
+StepUnit = Literal["env_steps", "agent_steps"]
+
+
+class EvaluationRow(NamedTuple):
+    """One evaluation of one run; the columns of results files."""
+
+    task: str
+    method: str
+    profile: str
+    seed: int
+    env_steps: int
+    agent_steps: int
+    updates: int
+    # nan in the only row, at 0 steps, of a run that failed before its first evaluation
+    return_mean: float
+    return_std: float
+    episodes: int
+    wall_seconds: float
+    device: str
+    commit: str
+    state: str = "done"  # of the run when it was read: a RunState
+
+
+class StepBudget(NamedTuple):
+    """A number of steps: "100K" is environment steps on DeepMind Control, agent steps on Atari."""
+
+    unit: StepUnit
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.steps:,} {self.unit.replace('_', ' ')}"
+
+    def of(self, row: EvaluationRow) -> int:
+        return row.env_steps if self.unit == "env_steps" else row.agent_steps
+
+
+class RunKey(NamedTuple):
+    """Identifies a run: the first four fields of its rows."""
+
+    task: str
+    method: str
+    profile: str
+    seed: int
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by key, in their order.
+
+    >>> group_by(["b1", "a1", "b2"], lambda item: item[0])
+    {'b': ['b1', 'b2'], 'a': ['a1']}
+    """
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+Runs = Mapping[RunKey, Sequence[EvaluationRow]]
+
+_ORDER = operator.attrgetter(*RunKey._fields, "env_steps", "episodes")
+
+
+def runs(rows: Iterable[EvaluationRow]) -> dict[RunKey, list[EvaluationRow]]:
+    """Rows by run, in order of steps. Of two evaluations at the same step, the longer one is
+    kept."""
+    by_run: dict[tuple[str, str, str, int], dict[int, EvaluationRow]] = {}
+    for row in sorted(rows, key=_ORDER):
+        by_run.setdefault(row[:4], {})[row.env_steps] = row
+    return {RunKey(*key): list(evaluations.values()) for key, evaluations in by_run.items()}
+
+
+def describe(row: EvaluationRow) -> str:
+    return f"{row.task} {row.method} {row.profile} seed {row.seed}"
+
+
+@functools.cache
+def warn_once(line: str) -> None:
+    """Print a line unless it was printed before: many tables use the same rows."""
+    say(f"cclf: {line}")
+
+
+def check_names(rows: Iterable[EvaluationRow]) -> None:
+    """Raise ConfigError for names that are unsafe as labels or file names: results may come from
+    other people."""
+    for text in {text for row in rows for text in (*row[:3], row.device, row.commit)}:
+        if text.startswith(FORMULA_SIGNS):
+            raise ConfigError(
+                f"a name in these results begins as a spreadsheet's formula does: {ascii(text)[:80]}"
+            )
+        if not text.isprintable() or len(text) > 200:
+            raise ConfigError(f"a name in these results cannot be printed: {ascii(text)[:80]}")
+    for method in {row.method.partition(", ")[0] for row in rows}:
+        if not method or "/" in method or method.startswith("."):
+            raise ConfigError(f"{method!r} cannot be the name of a method")
+
+
+def check_same_action_repeat(rows: Sequence[EvaluationRow]) -> None:
+    """Raise ConfigError if two runs have the same key, or if runs of one task differ in the number
+    of environment steps per agent step: their curves could not be compared."""
+    repeats: dict[str, dict[float, EvaluationRow]] = {}
+    evaluated = set()
+    for row in rows:
+        if (evaluation := (*row[:5], row.episodes)) in evaluated:
+            raise ConfigError(
+                f"two runs are called {describe(row)}: keep results of different settings apart"
+            )
+        evaluated.add(evaluation)
+        if row.agent_steps:
+            repeats.setdefault(row.task, {}).setdefault(row.env_steps / row.agent_steps, row)
+    for task, examples in repeats.items():
+        if len(examples) > 1:
+            values = " but ".join(
+                f"{repeat:g} in {describe(row)}" for repeat, row in sorted(examples.items())
+            )
+            raise ConfigError(
+                f"runs of {task} differ in env steps per agent step: {values}; report them apart"
+            )
+
+
+def with_common_episode_count(rows: Sequence[EvaluationRow]) -> list[EvaluationRow]:
+    """Without longer evaluations that some runs of the task do not have at the same step."""
+    counts: dict[tuple[str, str, int], dict[tuple[str, str, str, int], set[int]]] = {}
+    for row in rows:
+        by_run = counts.setdefault((row.task, row.profile, row.env_steps), {})
+        by_run.setdefault(row[:4], set()).add(row.episodes)
+    longest = {}
+    for step, by_run in counts.items():
+        shared, known = set.intersection(*by_run.values()), set.union(*by_run.values())
+        if shared and max(known) > max(shared):
+            longest[step] = max(shared)
+            warn_once(
+                f"{step[0]} at {step[2]:,} env steps: not every run has its evaluation in "
+                f"{max(known)} episodes, so all are compared in {max(shared)}"
+            )
+    return [
+        row
+        for row in rows
+        if row.episodes <= longest.get((row.task, row.profile, row.env_steps), row.episodes)
+    ]
+
+
+def check_same_evaluation_steps(runs: Runs) -> None:
+    """Raise ConfigError if runs of a task have their first evaluation at different steps: the step
+    at which a return is reached could not be compared."""
+    first: dict[str, tuple[int, RunKey]] = {}
+    for key, evaluations in runs.items():
+        start = evaluations[0].env_steps
+        if start == 0:
+            continue  # it failed before its first evaluation
+        expected, other = first.setdefault(key.task, (start, key))
+        if start != expected:
+            raise ConfigError(
+                f"{key.task} is evaluated every {expected:,} env steps in {other.method} and every "
+                f"{start:,} in {key.method}: steps to a return cannot be compared"
+            )
+
+
+def lowest_returns(rows: Iterable[EvaluationRow]) -> dict[str, float]:
+    """By task the lowest return of any evaluation: the score of a failed run."""
+    lowest: dict[str, float] = {}
+    for row in rows:
+        value = row.return_mean if math.isfinite(row.return_mean) else math.inf
+        lowest[row.task] = min(value, lowest.get(row.task, math.inf))
+    return {task: value if math.isfinite(value) else 0.0 for task, value in lowest.items()}
+
+
+def evaluation_at(evaluations: Sequence[EvaluationRow], budget: StepBudget) -> EvaluationRow | None:
+    """The evaluation of one run at `budget`, or up to 1 % later: a run may end a little beyond."""
+    for row in evaluations:
+        if budget.steps <= budget.of(row) <= budget.steps * 1.01:
+            return row
+    return None
+
+
+def steps_to(
+    evaluations: Sequence[EvaluationRow], threshold: float, unit: StepUnit = "env_steps"
+) -> float:
+    """The number of steps after which the return of a run first reaches `threshold`, or
+    infinity."""
+    clock = StepBudget(unit, 0)
+    steps, returns = np.array([(clock.of(row), row.return_mean) for row in evaluations]).T
+    return steps_to_threshold(steps, returns, threshold)
+
+
+def score_matrix(
+    rows: Sequence[EvaluationRow], methods: Sequence[str], budgets: Mapping[str, StepBudget]
+) -> dict[str, np.ndarray]:
+    """By method the returns (runs, tasks) at the budget of each task, for the seeds that the
+    method has on every task. Unfinished runs that have not reached the budget are left out."""
+    chosen = [row for row in rows if row.task in budgets and row.method in methods]
+    lowest = lowest_returns(rows)
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    episodes: dict[str, set[int]] = {}
+    for key, evaluations in runs(chosen).items():
+        row = evaluation_at(evaluations, budgets[key.task])
+        if row is not None:
+            episodes.setdefault(row.task, set()).add(row.episodes)
+            scores.setdefault((key.method, key.task), {})[key.seed] = row.return_mean
+        elif evaluations[-1].state == "failed":
+            scores.setdefault((key.method, key.task), {})[key.seed] = lowest[key.task]
+    for task, counts in episodes.items():
+        if len(counts) > 1:
+            words = " and ".join(map(str, sorted(counts)))
+            warn_once(
+                f"{task} at {budgets[task]}: evaluations of {words} episodes count alike: "
+                "shorter ones are noisier"
+            )
+    return {m: _common_seeds([scores.get((m, task), {}) for task in budgets]) for m in methods}
+
+
+def best_scores(
+    rows: Sequence[EvaluationRow], methods: Sequence[str], tasks: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """By method the best evaluation of each run during training (runs, tasks), which some papers
+    report although it is biased upwards.
+
+    Longer evaluations at the end are not included, and runs with a single evaluation have no best.
+    """
+    lowest = lowest_returns(rows)
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    by_run = group_by(rows, lambda row: RunKey(*row[:4]))
+    for (task, method, _, seed), evaluations in by_run.items():
+        usual = min(row.episodes for row in evaluations)
+        returns = [row.return_mean for row in evaluations if row.episodes == usual]
+        failed = evaluations[-1].state == "failed"
+        if failed or len(returns) > 1:
+            best = lowest[task] if failed else max(returns)
+            scores.setdefault((method, task), {})[seed] = best
+    return {m: _common_seeds([scores.get((m, task), {}) for task in tasks]) for m in methods}
+
+
+def mean_returns(
+    rows: Sequence[EvaluationRow], methods: Sequence[str], budget: StepBudget
+) -> dict[str, np.ndarray]:
+    """By method the mean of all evaluations of each run up to `budget` (runs, 1), on one task.
+    Unfinished runs that have not reached the budget are left out."""
+    lowest = lowest_returns(rows)
+    means: dict[str, list[float]] = {method: [] for method in methods}
+    for key, evaluations in runs(rows).items():
+        last = evaluation_at(evaluations, budget)
+        if last is not None:
+            returns = [row.return_mean for row in evaluations if row.env_steps <= last.env_steps]
+            means[key.method].append(float(np.mean(returns)))
+        elif evaluations[-1].state == "failed":
+            means[key.method].append(lowest[key.task])
+    return {method: np.array(values).reshape(-1, 1) for method, values in means.items()}
+
+
+def _common_seeds(columns: Sequence[Mapping[int, float]]) -> np.ndarray:
+    """(runs, tasks) of a score by seed for each task: the seeds that every task has."""
+    seeds = sorted(set.intersection(*(set(column) for column in columns)))
+    scores = [[column[seed] for column in columns] for seed in seeds]
+    return np.array(scores).reshape(len(seeds), len(columns))

@@ -1,0 +1,196 @@
+"""Results of one suite under one profile: scores at the step counts that are reported, for each task
+and averaged across tasks."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from cclf.algorithms.registry import algorithms
+from cclf.analysis import runs
+from cclf.analysis.published import Published, published, score_range
+from cclf.analysis.runs import EvaluationRow, StepBudget, StepUnit
+from cclf.envs.registry import known_tasks, suites
+
+
+@dataclass(frozen=True)
+class SuiteResults:
+    """Rows that belong in one table: one suite under one profile."""
+
+    suite: str
+    profile: str
+    rows: Sequence[EvaluationRow]
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite}, {self.profile}"
+
+    @cached_property
+    def by_task(self) -> dict[str, list[EvaluationRow]]:
+        """The rows of each task, in the order in which suites list their tasks."""
+        by_task = runs.group_by(self.rows, lambda row: row.task)
+        return {task: by_task[task] for task in sorted(by_task, key=task_order)}
+
+    @cached_property
+    def runs_by_task(self) -> dict[str, runs.Runs]:
+        return {task: runs.runs(rows) for task, rows in self.by_task.items()}
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.by_task)
+
+    @cached_property
+    def methods(self) -> list[str]:
+        return sort_methods(self.suite, (row.method for row in self.rows))
+
+    @cached_property
+    def report_steps(self) -> dict[str, list[StepBudget]]:
+        return {task: report_steps(found, task) for task, found in self.runs_by_task.items()}
+
+    @cached_property
+    def scores_at_steps(self) -> "list[ScoresAtStep]":
+        """Of each task at each reported step count. On Atari also of the best evaluation of each
+        run: some published columns are that, and are compared with it only."""
+        entries = []
+        for task, rows in self.by_task.items():
+            known: dict[StepBudget | str | None, dict[str, Published]] = {}
+            for row in _published(task, self.methods):
+                key = "best" if "best" in row.source else row.clock
+                known.setdefault(key, {})[row.method] = row
+            for budget in self.report_steps[task]:
+                scores = runs.score_matrix(rows, self.methods, {task: budget})
+                rows_known = known.get(budget, {})
+                entries.append(ScoresAtStep(task, f"at {budget}", budget, scores, rows_known))
+            if self.suite == "atari":
+                scores = runs.best_scores(rows, self.methods, [task])
+                if any(map(len, scores.values())):
+                    best = known.get("best", {})
+                    entries.append(ScoresAtStep(task, "best evaluation", None, scores, best))
+        return entries
+
+
+class ScoresAtStep(NamedTuple):
+    """Scores on a task at one step count, or of the best evaluations, by method."""
+
+    task: str
+    label: str
+    budget: StepBudget | None  # None: the best evaluation of each run
+    scores: dict[str, np.ndarray]  # (runs, 1)
+    published: dict[str, Published]
+
+
+def group_rows(rows: Iterable[EvaluationRow]) -> list[SuiteResults]:
+    by_kind = runs.group_by(rows, lambda row: (row.task.split("/")[0], row.profile))
+    ordered = sorted(by_kind, key=lambda kind: (kind[0], *profile_order(kind[1])))
+    return [SuiteResults(*kind, by_kind[kind]) for kind in ordered]
+
+
+def profile_order(profile: str) -> tuple[int, str]:
+    """entropy-0.01 before entropy-0.001, as in the figures."""
+    return len(profile), profile
+
+
+def task_order(task: str) -> tuple[int, str]:
+    known = list(known_tasks())
+    return (known.index(task) if task in known else len(known), task)
+
+
+def sort_methods(suite: str, methods: Iterable[str]) -> list[str]:
+    """In the order of the base algorithms that support the suite; a variant follows its method,
+    and unknown methods come last, by name."""
+    known = [
+        name
+        for base in algorithms().values()
+        if suite in suites() and not suites()[suite].kinds.isdisjoint(base.supported_tasks)
+        for name in base.methods
+    ]
+
+    def place(method: str) -> tuple[int, str]:
+        name = method.partition(", ")[0]
+        return (known.index(name) if name in known else len(known), method)
+
+    return sorted(set(methods), key=place)
+
+
+def methods_in_order(keys: Iterable[runs.RunKey]) -> list[str]:
+    """The methods of runs on any suites, each once."""
+    by_suite = runs.group_by(keys, lambda key: key.task.split("/")[0])
+    ordered = (sort_methods(suite, (k.method for k in found)) for suite, found in by_suite.items())
+    return list(dict.fromkeys(method for methods in ordered for method in methods))
+
+
+def report_steps(named: runs.Runs, task: str) -> list[StepBudget]:
+    """The step counts at which a task is reported: those of published numbers that were reached,
+    and the ends of runs."""
+    unit: StepUnit = "agent_steps" if task.startswith("atari/") else "env_steps"
+    clock, by_run = StepBudget(unit, 0), list(named.values())
+    ends = {clock.of(evaluations[-1]) for evaluations in by_run if evaluations[-1].state == "done"}
+    if not ends:  # nothing is finished: the step that all runs have reached
+        ends = {min(clock.of(evaluations[-1]) for evaluations in by_run)}
+    known = _published(task, {key.method for key in named})
+    budgets = {StepBudget(unit, steps) for steps in ends if steps}
+    budgets |= {row.clock for row in known if row.clock}
+    return sorted(
+        budget
+        for budget in budgets
+        if any(runs.evaluation_at(evaluations, budget) for evaluations in by_run)
+    )
+
+
+PAPER_AND_RERUNS = {"dmc": ("dmc", "ablation"), "atari": ("atari", "atari_reruns")}
+OTHER_STUDIES = {"dmc": ("drqv2",)}  # included if one of their methods was run
+
+
+def _published(task: str, methods: Collection[str]) -> list[Published]:
+    suite = task.split("/")[0]
+    rows = [row for name in PAPER_AND_RERUNS.get(suite, ()) for row in published(name)]
+    for name in OTHER_STUDIES.get(suite, ()):
+        rows += published(name) if {row.method for row in published(name)} & {*methods} else ()
+    return [row for row in rows if row.task == task]
+
+
+class Aggregate(NamedTuple):
+    """Scores across the tasks of one suite under one profile, normalized by task, of the methods
+    that have every task."""
+
+    suite: str
+    profile: str
+    when: str
+    scores: dict[str, np.ndarray]  # (runs, tasks)
+    excluded: list[str]
+
+    @property
+    def about(self) -> str:
+        return f"{self.suite}, {self.profile}, {self.when}"
+
+
+def aggregate_scores(group: SuiteResults) -> list[Aggregate]:
+    """At each step count that all tasks share, or if they share none, at the end of each. Tasks
+    without a scale are left out."""
+    ranges = {task: bounds for task in group.tasks if (bounds := score_range(task))}
+    budgets = {task: found for task in ranges if (found := group.report_steps[task])}
+    if len(budgets) < 2:
+        return []
+    shared = sorted(set.intersection(*(set(found) for found in budgets.values())))
+    plans = [(f"at {budget}", dict.fromkeys(budgets, budget)) for budget in shared]
+    plans = plans or [
+        ("at the end of each task", {task: found[-1] for task, found in budgets.items()})
+    ]
+    matrices = [(when, runs.score_matrix(group.rows, group.methods, plan)) for when, plan in plans]
+    if group.suite == "atari":
+        best = runs.best_scores(group.rows, group.methods, list(budgets))
+        matrices.append(("best evaluation of each run", best))
+    low, high = np.transpose([ranges[task] for task in budgets])
+    aggregates = []
+    for when, scores in matrices:
+        normalized = {
+            method: (scores[method] - low) / (high - low)
+            for method in group.methods
+            if len(scores[method])
+        }
+        excluded = [method for method in group.methods if method not in normalized]
+        if normalized:
+            aggregates.append(Aggregate(group.suite, group.profile, when, normalized, excluded))
+    return aggregates

@@ -1,0 +1,144 @@
+"""A table: records, each with the row and column in which it is shown."""
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+Value = str | int | float | None
+Record = dict[str, Value]  # one line of the CSV file, by column
+MISSING = "–"  # the text of an empty cell
+
+
+class Cell(NamedTuple):
+    """The text of a table cell and notes in small print. `style` is "best" (bold), "word" (prose),
+    "claim" (prose whose notes are a source) or the state of a verdict."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+    style: str = ""
+
+    def without(self, note: str) -> "Cell":
+        return self._replace(notes=tuple(other for other in self.notes if other != note))
+
+
+class Entry(NamedTuple):
+    """One value of a table: the first cells of its row, its column and cell, and its record, which
+    is None for values that other sources published."""
+
+    row: tuple[Cell, ...]
+    record: Record | None = None
+    column: str = ""
+    cell: Cell = Cell(MISSING)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Entries arranged by row and column. The first `len(labels)` columns identify a row."""
+
+    name: str  # of its files
+    entries: Sequence[Entry]
+    labels: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    title: str = ""
+    about: str = ""  # the runs that it is about
+    caption: str = ""
+    stacked: bool = False  # columns of prose: on a phone it is shown as a list
+
+    @property
+    def records(self) -> list[Record]:
+        return [entry.record for entry in self.entries if entry.record is not None]
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        return (*self.labels, *self.columns)
+
+    @functools.cached_property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        grid: dict[tuple[Cell, ...], dict[str, Cell]] = {}
+        for entry in self.entries:
+            grid.setdefault(entry.row, {})[entry.column] = entry.cell
+        return [
+            (*row, *(cells.get(name, Cell(MISSING)) for name in self.columns))
+            for row, cells in grid.items()
+        ]
+
+    @property
+    def heading(self) -> str:
+        return ": ".join(filter(None, (self.title, self.about)))
+
+
+class Layout(NamedTuple):
+    """A table as it is shown."""
+
+    caption: str
+    header: tuple[Cell, ...]
+    rows: Sequence[tuple[Cell, ...]]
+
+
+def layout(table: Table, drop_empty: bool = False) -> Layout:
+    """Notes that all cells share move to the caption, and tasks become columns if there are more
+    methods than tasks, so that the table stays narrow. `drop_empty` removes columns without a
+    value."""
+    header, rows = tuple(Cell(name) for name in table.header), list(table.rows)
+    if drop_empty:
+        kept = [
+            column
+            for column in range(len(header))
+            if column < len(table.labels) or any(row[column].text != MISSING for row in rows)
+        ]
+        header = tuple(header[column] for column in kept)
+        rows = [tuple(row[column] for column in kept) for row in rows]
+    shared, rows = _factor_common_notes(rows)
+    caption = f"{table.caption} {shared}".strip()
+    if table.header[0] == "task" and len(header) - 1 > len(rows):
+        (_, *tasks), *methods = zip(header, *rows, strict=True)
+        return Layout(caption, (Cell("method"), *tasks), methods)
+    return Layout(caption, header, rows)
+
+
+_SEEDS = re.compile(r"\d+ seeds?").fullmatch
+
+
+def _factor_common_notes(rows: list[tuple[Cell, ...]]) -> tuple[str, list[tuple[Cell, ...]]]:
+    """The notes that all first cells share and the number of seeds of most cells, as a sentence;
+    and the rows without them."""
+    common = []
+    firsts = {row[0].notes for row in rows if row[0].style != "claim"}
+    if len(rows) > 1 and len(firsts) == 1 and (notes := firsts.pop()):
+        common.append(", ".join(notes))
+        rows = [(row[0]._replace(notes=()), *row[1:]) for row in rows]
+    seeds = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
+    if seeds:
+        (usual, _), *others = seeds.most_common()
+        common.append(f"{usual}{', unless a cell says otherwise' * bool(others)}")
+        rows = [tuple(cell.without(usual) for cell in row) for row in rows]
+    return f"All: {'; '.join(common)}." if common else "", rows
+
+
+def format_number(value: float) -> str:
+    """Three significant digits, or whole numbers; "never" for infinity.
+
+    >>> format_number(0.9412), format_number(-17.31), format_number(4228.6), format_number(np.inf)
+    ('0.941', '-17.3', '4,229', 'never')
+    >>> format_number(0.9996), format_number(-0.0004)
+    ('1.00', '0.000')
+    """
+    if np.isinf(value):
+        return "never"
+    size = abs(round(value, 3))
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    text = f"{value:,.{digits}f}"
+    return text.lstrip("-") if not text.strip("-0.") else text
+
+
+def format_interval(low: float, high: float) -> str:
+    return f"[{format_number(low)}, {format_number(high)}]"
+
+
+def format_seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count > 1)}"
