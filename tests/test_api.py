@@ -491,7 +491,7 @@ def run_snippets(snippets: list[str], folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
     made: dict[str, Any] = {"__name__": "snippets"}
     for snippet in snippets:
-        exec(compile(snippet, "docs/api.md", "exec"), made)
+        exec(compile(snippet, "docs/usage.md", "exec"), made)
     return types.SimpleNamespace(**made)
 
 

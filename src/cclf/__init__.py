@@ -1,6 +1,6 @@
 """Contrastive-curiosity-driven reinforcement learning from pixels (Sun, Qian, Miao, IJCAI 2022).
 
-Importing it is light: what is named here is loaded when it is first used (docs/api.md).
+Importing it is light: what is named here is loaded when it is first used (docs/usage.md).
 """
 
 TYPE_CHECKING = False  # typing's own, but without its import: Ctrl-C may come at any moment

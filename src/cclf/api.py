@@ -1,4 +1,4 @@
-"""The Python interface: `train`, `load` and `results` (docs/api.md). They run the code of the commands
+"""The Python interface: `train`, `load` and `results` (docs/usage.md). They run the code of the commands
 of the same names and share their run folders.
 
 Importing this module is light: a function imports torch when it is called, so that a program can set

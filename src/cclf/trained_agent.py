@@ -1,4 +1,4 @@
-"""The agent of a run folder, for programs that step their own environment (docs/api.md)."""
+"""The agent of a run folder, for programs that step their own environment (docs/usage.md)."""
 
 from contextlib import closing
 from dataclasses import replace

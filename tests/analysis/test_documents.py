@@ -116,7 +116,7 @@ def test_every_interval_among_the_readmes_findings_is_in_a_table() -> None:
         ("docs/curiosity.md", "- **On RE3 neither.**", "An earlier look", 3),
         ("docs/curiosity.md", "**SAC on `toy/reach`**", "Such runs", 1),
         ("docs/curiosity.md", "**DrQ-v2 on pendulum-swingup**", "A run finds", 1),
-        ("docs/minigrid.md", "**The same holds on RE3.**", "![Controls]", 3),
+        ("docs/results.md", "**The same holds on RE3.**", "![Controls]", 3),
     ],
 )
 def test_every_interval_of_these_passages_is_in_a_table(
@@ -134,7 +134,7 @@ def test_differences_of_precisions_in_the_text_are_those_of_the_data() -> None:
         profile: runs.score_matrix([one for one in rows if one.profile == profile], METHODS, END)
         for profile in ("released-bf16", "released")
     }
-    passage = sentences("docs/dmc.md").partition("- **bfloat16 and float32")[2].partition("- **")[0]
+    passage = sentences("docs/results.md").partition("- **bfloat16 and float32")[2].partition("- **")[0]
     told = WITH_INTERVAL.findall(passage)
     assert len(told) == len(METHODS)
     for method, words in zip(METHODS, told, strict=True):
@@ -151,7 +151,7 @@ def difference(pair: list[np.ndarray]) -> statistics.Interval:
 def test_differences_in_the_text_of_control_are_those_of_the_data() -> None:
     """Of cartpole-swingup at 100,000 steps, in bfloat16."""
     rows = [one for one in load.read(ROOT / "results" / "dmc") if one.profile == "released-bf16"]
-    told = DIFFERENCE.findall(sentences("docs/dmc.md"))
+    told = DIFFERENCE.findall(sentences("docs/results.md"))
     assert told
     for one, other, *words in told:
         names = (one.lower(), other.lower())

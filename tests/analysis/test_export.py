@@ -411,7 +411,7 @@ def test_shared_weights_that_do_not_fit_are_one_line(shared, tmp_path, capsys, w
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# --- docs/sharing.md
+# --- docs/usage.md
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text()
 CODE = dict(

@@ -1,4 +1,4 @@
-"""The figures in the sentences of docs/minigrid.md and the README are those of results/minigrid:
+"""The figures in the sentences of docs/results.md and the README are those of results/minigrid:
 made again from it and compared. `test_documents` does so for tables."""
 
 from functools import cache
@@ -56,7 +56,7 @@ def test_ratios_of_final_returns_in_the_text(profile, task, method, rival):
         [finals(profile, task, name) for name in (method, rival)],
         lambda parts: statistics.mean(parts[0]) / statistics.mean(parts[1]),
     )
-    assert f"{written(ratio)} on {task}" in words_of("docs/minigrid.md")
+    assert f"{written(ratio)} on {task}" in words_of("docs/results.md")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -66,14 +66,14 @@ def test_the_first_scores_on_the_larger_door_in_the_text(profile):
         np.median([evaluations.steps_to(one, 0.1) for one in found]) / 1000
         for found in curves.values()
     ]
-    assert "after {:,.0f}K and {:,.0f}K".format(*medians) in words_of("docs/minigrid.md")
+    assert "after {:,.0f}K and {:,.0f}K".format(*medians) in words_of("docs/results.md")
     means = [
         np.mean([[row.return_mean for row in one] for one in found], axis=0)
         for found in curves.values()
     ]
     clock = [row.env_steps for row in curves["re3"][0]]
     firsts = [clock[int(np.argmax(mean >= 0.1))] / 1000 for mean in means]
-    assert "at {:,.0f}K and {:,.0f}K".format(*firsts) in words_of("docs/minigrid.md")
+    assert "at {:,.0f}K and {:,.0f}K".format(*firsts) in words_of("docs/results.md")
 
 
 FALLEN = 0.1  # a return below this, after one of SOLVED
@@ -92,7 +92,7 @@ def test_the_table_of_falls(method):
     fallen = [one for one in solved if falls(one)]
     back = [one for one in fallen if one[-1].return_mean >= SOLVED]
     line = f"| {method} | {len(solved)} | {len(fallen)} | {len(back)} |"
-    assert (len(found), line in words_of("docs/minigrid.md")) == (20, True), line
+    assert (len(found), line in words_of("docs/results.md")) == (20, True), line
 
 
 def test_the_readmes_sentence():

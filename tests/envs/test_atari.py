@@ -146,7 +146,7 @@ def test_frames_are_never_enlarged():
 
 
 class SlowGame:
-    """Section by section what docs/atari.md says, with lists and loops."""
+    """Section by section what docs/algorithms.md says, with lists and loops."""
 
     def __init__(self, rom, seed, clip, life_loss):
         self.ale, self.random = emulator(rom), np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 """Atari games by the emulator (ale-py), bitwise equal to the preprocessing of CURL's Rainbow; see
-docs/atari.md.
+docs/algorithms.md.
 
 A step repeats one action for four raw frames. Its frame is the maximum of the last two, each resized
 first. A game begins after 0 to 29 no-ops. A lost life may end an episode without ending the game.

@@ -4,7 +4,7 @@
 MiniGrid observations repeat exactly, so neighbors are counted rather than searched: an observation
 that is in the window five times or more has distance 0, and only rarer ones are compared with the
 distinct observations and their counts. The result equals the published one except for the order in
-which a rollout enters the window (docs/deviations.md).
+which a rollout enters the window (docs/method.md).
 """
 
 import numpy as np

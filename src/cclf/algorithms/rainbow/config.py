@@ -1,5 +1,5 @@
 """The settings of data-efficient Rainbow (van Hasselt et al., 2019) as in CURL's code; see
-docs/atari.md."""
+docs/algorithms.md."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
 @dataclass(frozen=True)
 class RainbowConfig(AlgorithmSettings):
     """Data-efficient Rainbow on Atari (van Hasselt et al., 2019) as in CURL's code; see
-    docs/atari.md."""
+    docs/algorithms.md."""
 
     base: ClassVar[str] = "rainbow"
     rules: ClassVar[Mapping[str, Rule]] = RULES
@@ -186,7 +186,7 @@ class RainbowConfig(AlgorithmSettings):
     """Multiply each view by 1 + scale * N, where N is standard normal, clipped to [-2, 2]: 0.05 in
     DrQ."""
     contrastive_list: Literal["cclf", "curl"] = "cclf"
-    """The table of coefficients per game; the two papers disagree, see docs/atari.md."""
+    """The table of coefficients per game; the two papers disagree, see docs/algorithms.md."""
     cclf_coefficient: ZeroOrMore = 1e-4
     """Weight of the contrastive loss in the table of the CCLF paper."""
     curl_coefficient: ZeroOrMore = 1.0

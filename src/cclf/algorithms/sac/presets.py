@@ -48,7 +48,7 @@ METHODS = index_by_name(
     *methods_with_measure(_CCLF, *CONTROLS),
 )
 
-# Each disagreement between the paper and the released code is one field; see docs/deviations.md.
+# Each disagreement between the paper and the released code is one field; see docs/method.md.
 PROFILES = {
     "released": Defaults(
         settings={
