@@ -413,7 +413,7 @@ def test_shared_weights_that_do_not_fit_are_one_line(shared, tmp_path, capsys, w
 
 # --- docs/usage.md
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "usage.md").read_text()
 CODE = dict(
     re.findall(r"^<!-- test: (\w+) -->\n```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 )
@@ -426,7 +426,7 @@ def run_page(folder, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = {}
     for name in names:
-        exec(compile(CODE[name], "sharing.md", "exec"), found)
+        exec(compile(CODE[name], "usage.md", "exec"), found)
     return found
 
 
@@ -449,8 +449,8 @@ def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(
 
 def test_the_page_plays_games_as_the_run_does(folders, tmp_path, monkeypatch):
     page = run_page(folders["rainbow"], ["pt2", "game"], tmp_path, monkeypatch)
-    given, answer = [], page["answer"]
-    page["answer"] = lambda stacks: given.append(stacks[0]) or answer(stacks)
+    given, predict = [], page["predict"]
+    page["predict"] = lambda stacks: given.append(stacks[0]) or predict(stacks)
     agent = load(folders["rainbow"], device="cpu")
     first, second = np.random.default_rng(0).integers(0, 256, (2, 1, 25, 25), dtype=np.uint8)
     for _ in range(2):  # episodes
@@ -464,5 +464,5 @@ def test_the_page_plays_games_as_the_run_does(folders, tmp_path, monkeypatch):
 def test_the_page_loads_a_shared_agent(folders, tmp_path, monkeypatch, capsys):
     share.write(folders["sac"], tmp_path / "agent")
     monkeypatch.chdir(tmp_path)
-    exec(compile(CODE["shared"], "sharing.md", "exec"), {})
+    exec(compile(CODE["shared"], "usage.md", "exec"), {})
     assert float(capsys.readouterr().out) == load(folders["sac"]).evaluate(2).mean
