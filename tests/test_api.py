@@ -475,11 +475,7 @@ SNIPPETS = re.findall(
 README = re.findall(
     r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
 )
-(ENCODERS,) = re.findall(
-    r"^<!-- test: encoder/my_encoders.py -->\n```python\n(.*?)^```",
-    (ROOT / "docs" / "extending.md").read_text(),
-    re.DOTALL | re.MULTILINE,
-)
+ENCODERS = (ROOT / "examples" / "my_encoders.py").read_text()
 TINY_SIZES = changes(tiny_config()) | {"env_steps": 60}
 
 

@@ -30,11 +30,17 @@ from tiny_runs import CPU, tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parents[1]
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
-BLOCKS = re.findall(
-    r"^<!-- test: (\S+) -->\n```\w+\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
+EXAMPLES = PAGE.parents[1] / "examples"
+# The files of each example, by the name that tests give to it.
+FILES = {
+    f"{name}/{path.relative_to(EXAMPLES / folder)}": path.read_text()
+    for name, folder in {"base": "q_table", "method": "bold_sac", "suite": "corridor"}.items()
+    for path in sorted((EXAMPLES / folder).rglob("*"))
+    if path.suffix in (".py", ".toml")
+}
+COMMANDS = dict(
+    re.findall(r"^<!-- test: commands (\w+) -->\n```sh\n(.*?)^```", PAGE.read_text(), re.S | re.M)
 )
-FILES = {name: text for name, text in BLOCKS if name != "commands"}
-COMMANDS = [text for name, text in BLOCKS if name == "commands"]
 # In the middle of an episode, after half of them.
 QUICK = [
     "--env-steps",
@@ -144,7 +150,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def base_runs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("base")
-    done = in_forks(COMMANDS[0], site, folder)
+    done = in_forks(COMMANDS["base"], site, folder)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
@@ -175,8 +181,8 @@ def test_q_table_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> Non
 @pytest.mark.slow
 def test_gymnasium_environment_of_the_page_is_trained_by_rainbow(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
-    (tmp_path / "three_torques.py").write_text(FILES["gym/three_torques.py"])
-    done = in_shell(COMMANDS[3], tmp_path, tmp_path)
+    shutil.copy(EXAMPLES / "three_torques.py", tmp_path)
+    done = in_shell(COMMANDS["gym"], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     first = next(line for line in done.stderr.splitlines() if line.startswith("gym/"))
     assert "gives vectors: learning from its rendered pictures" in first
@@ -188,9 +194,11 @@ def test_encoder_of_the_page_is_trained_and_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As it is typed, with a smaller budget."""
-    (tmp_path / "my_encoders.py").write_text(FILES["encoder/my_encoders.py"])
+    shutil.copy(EXAMPLES / "my_encoders.py", tmp_path)
     monkeypatch.chdir(tmp_path)
-    path, *commands = (shlex.split(line, comments=True)[1:] for line in COMMANDS[4].splitlines())
+    path, *commands = (
+        shlex.split(line, comments=True)[1:] for line in COMMANDS["encoder"].splitlines()
+    )
     assert path == ["PYTHONPATH=."], "the command does not search the working directory"
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
@@ -228,7 +236,7 @@ def test_results_of_a_plugin_algorithm_are_collected(base_runs: tuple[Path, str]
         "q-learning",
         "short-sighted",
     }
-    assert rows(folder / "results" / "q-curves.csv")[-1]["profile"] == "released"
+    assert rows(folder / "results" / "q-learning.csv")[-1]["profile"] == "released"
 
 
 def test_runs_of_an_uninstalled_package_are_collected(
@@ -236,7 +244,7 @@ def test_runs_of_an_uninstalled_package_are_collected(
 ) -> None:
     folder, _ = base_runs
     assert cli.main(["results", str(folder / "runs"), "--out", str(tmp_path)]) == 0
-    assert rows(tmp_path / "q-curves.csv") == rows(folder / "results" / "q-curves.csv")
+    assert rows(tmp_path / "q-learning.csv") == rows(folder / "results" / "q-learning.csv")
     assert cli.main(["evaluate", str(run_in(folder, "runs/toy/catch/q-learning"))]) == 2
     said = capsys.readouterr().err
     assert "unknown base algorithm 'q-table'" in said
@@ -335,7 +343,7 @@ def test_method_of_the_page_trains_with_the_update_of_sac(here: Path) -> None:
 
 @pytest.mark.slow
 def test_every_command_of_the_page_works_with_a_plugin_method(site: Path, tmp_path: Path) -> None:
-    done = in_shell(COMMANDS[1], site, tmp_path)
+    done = in_shell(COMMANDS["method"], site, tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ *bold-slow ", done.stdout, re.MULTILINE)
     assert "4 of 4 runs done" in done.stderr
@@ -385,7 +393,7 @@ def test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind(
 
 @pytest.mark.slow
 def test_every_command_of_the_page_works_with_a_plugin_suite(site: Path, tmp_path: Path) -> None:
-    done = in_shell(COMMANDS[2], site, tmp_path)
+    done = in_shell(COMMANDS["suite"], site, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4 of 4 runs done" in done.stderr
     report = (tmp_path / "report.html").read_text()

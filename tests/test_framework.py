@@ -408,7 +408,7 @@ def test_belief_starts_uniform_between_0_and_1_and_maxima_travel_in_the_state() 
 
 
 def test_the_foreign_algorithm_of_the_documentation_runs() -> None:
-    page = Path(__file__).parents[1] / "docs" / "design.md"
+    page = Path(__file__).parents[1] / "docs" / "extending.md"
     assert page.exists(), f"{page} is missing: it must hold the example of a foreign base algorithm"
     _, marker, rest = page.read_text().partition("<!-- test: foreign-algorithm -->")
     assert marker, f"{page} has no marker <!-- test: foreign-algorithm --> before its example"

@@ -129,6 +129,7 @@ def computed_intervals() -> list[statistics.Interval]:
     pairs += [
         [of_methods("drq", "curl+"), of_methods("rad", "curl")],  # a second view
         [of_methods("curl", "curl+"), of_methods("rad", "drq")],  # the contrastive loss
+        [of_methods("curl+"), of_methods("cclf-shuffled")],
     ]
     doors = [
         [final_returns("minigrid", "entropy-0.01", task, name) for name in ("cclf", "curl")]
