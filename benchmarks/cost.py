@@ -223,7 +223,7 @@ def bars(panels: dict[str, dict[str, float]]) -> Any:
     figure = figures.new_figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, (quantity, values) in zip(axes, panels.items(), strict=True):
-        colours = [looks[method].colour for method in values]
+        colours = [looks[method].color for method in values]
         drawn = axis.barh(list(values), list(values.values()), color=colours)
         axis.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=3, fontsize=8)
         axis.invert_yaxis()

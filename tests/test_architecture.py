@@ -60,7 +60,7 @@ MAY_IMPORT = {
     },
     "training/trainer": {"types", "storage", "training", "envs"},
     "sweep": {"storage", "training"},
-    "analysis": {"storage", "training", "envs", "inspection", "model_card"},
+    "analysis": {"types", "storage", "training", "envs", "inspection", "model_card"},
     "export": {"types", "storage", "training"},
     "model_card": {"storage", "analysis"},
     "benchmark": {"types", "storage", "training", "envs", "analysis", "algorithms"},

@@ -218,7 +218,7 @@ class CannotStart(Renderer):
     ],
 )
 def test_a_renderer_that_hangs_or_fails_is_reported(environment, error, monkeypatch):
-    monkeypatch.setattr("cclf.envs.dmc.make_dmc", environment)
+    monkeypatch.setattr("cclf.envs.dmc.DeepMindControl", environment)
     begin = time.monotonic()
     info = doctor.check_rendering(timeout_seconds=0.5)
     assert info.keys() == {"error"}
@@ -227,7 +227,7 @@ def test_a_renderer_that_hangs_or_fails_is_reported(environment, error, monkeypa
 
 
 def test_rendering_in_a_worker_returns_its_facts(monkeypatch):
-    monkeypatch.setattr("cclf.envs.dmc.make_dmc", Renderer)
+    monkeypatch.setattr("cclf.envs.dmc.DeepMindControl", Renderer)
     assert doctor.check_rendering() == frames() | {"count": doctor.FRAMES}
 
 
