@@ -10,7 +10,6 @@ from cclf.algorithms.rainbow.game_workers import EpisodicGame
 from cclf.algorithms.rainbow.learner import make_replay
 from cclf.algorithms.rainbow.noise import NoiseSampler, noise_key
 from cclf.algorithms.rainbow.rainbow import make_rainbow
-from cclf.algorithms.rainbow.schedule import TrainingSchedule
 from cclf.types import GameBatch
 
 CPU = torch.device("cpu")
@@ -30,8 +29,7 @@ class ReferenceRainbow:
             self.trained, self.settings.learning_rate, eps=self.settings.adam_epsilon
         )
         self.noise = NoiseSampler(self.module, [noise_key(config)], CPU, dtype)
-        self.replay = make_replay(config, spec.frame_shape[1:], 1, CPU)
-        self.schedule = TrainingSchedule(self.settings)
+        self.replay = make_replay(config, 1, CPU)
         self.action_mask = torch.ones(spec.num_actions, dtype=dtype)
         self.agent_steps = self.age = 0
 
@@ -48,26 +46,26 @@ class ReferenceRainbow:
         self.agent_steps, self.age = step, 0 if result.ended else self.age + 1
         if self.settings.n_step_bug:
             metrics = self.learn(step, env_steps)
-        if self.schedule.updates_target_at(step):
+        if self.settings.updates_target_at(step):
             self.module.target_encoder.load_state_dict(self.module.online.encoder.state_dict())
             self.module.target_head.load_state_dict(self.module.online.head.state_dict())
         return action, metrics
 
     @torch.no_grad()
     def act(self, observation, step):
-        uniform, noise = self.noise.sample_single(self.schedule.update_index(step))
+        uniform, noise = self.noise.sample_single(self.settings.update_index(step))
         chance, choice = uniform["explore"].tolist()
-        if chance < self.schedule.epsilon_at(step):
+        if chance < self.settings.epsilon_at(step):
             return int(choice * len(self.action_mask))
         values = self.module.online(observation[None], noise.online, self.action_mask)
         return int(values.argmax())
 
     def learn(self, step, env_steps):
         metrics = []
-        for update in range(self.schedule.updates_at(step)):
-            uniform, noise = self.noise.sample_single(self.schedule.update_index(step, update))
+        for update in range(self.settings.updates_in_step(step)):
+            uniform, noise = self.noise.sample_single(self.settings.update_index(step, update))
             batch = GameBatch(*(part[0] for part in self.replay.sample(uniform["replay"][None])))
-            clocks = (env_steps, self.schedule.beta_at(step))
+            clocks = (env_steps, self.settings.beta_at(step))
             clocks = (torch.tensor(value, dtype=torch.float64) for value in clocks)
             output = self.module(batch, noise, *clocks, self.action_mask)
             self.optimizer.zero_grad()

@@ -200,7 +200,7 @@ def test_what_replay_gives_is_what_the_original_gives(moment: dict[str, Any]) ->
         fixed_integers("replay.reward", -1, 2, (steps,)),
         fixed_integers("replay.action", 0, 6, (steps,)),
     )
-    replay = NStepReplay(1, 60, (1, 1), 4, 5, 0.99, n_step_bug=True, device=torch.device("cpu"))
+    replay = NStepReplay(1, 60, (4, 1, 1), 5, 0.99, n_step_bug=True, device=torch.device("cpu"))
     assert replay.slots == 64
     age = 0
     for step in range(moment["steps"]):

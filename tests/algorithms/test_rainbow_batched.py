@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cclf import presets
-from cclf.algorithms.rainbow.batched import BatchedRainbow, make_kernels
+from cclf.algorithms.rainbow.batched import BatchedRainbow
 from cclf.algorithms.rainbow.config import RainbowConfig
-from cclf.algorithms.rainbow.schedule import TrainingSchedule
+from cclf.algorithms.rainbow.learner import BatchedLearner
 from cclf.algorithms.registry import make_agent, make_learner
 from cclf.envs.make import make_env
 from cclf.storage.checkpoint import Checkpoints
@@ -22,12 +22,12 @@ from tiny_runs import differing, make_learners, run, tables
 
 
 def schedule(**settings):
-    return TrainingSchedule(replace(RainbowConfig(), **settings))
+    return replace(RainbowConfig(), **settings)
 
 
 def test_a_run_of_100k_steps_makes_98401_updates_and_updates_the_target_every_2000():
     steps = range(1, 100_001)
-    assert sum(schedule().updates_at(step) for step in steps) == 98_401
+    assert sum(schedule().updates_in_step(step) for step in steps) == 98_401
     assert presets.resolve("atari/Pong").planned_updates == 98_401
     targets = [step for step in steps if schedule().updates_target_at(step)]
     assert targets == list(range(2000, 100_001, 2000))
@@ -80,7 +80,7 @@ def test_the_next_observation_is_that_of_the_games(task, steps):
     games, ends = [each.game for each in games_in(learner)], 0
     for t in range(steps):
         learner.step(t)
-        ends += sum(one.counters.age == 0 for one in learner.runs)
+        ends += sum(one.age == 0 for one in learner.runs)
         assert np.array_equal(learner._next_observation.numpy(), [game.stack for game in games])
     assert ends > 4
 
@@ -142,8 +142,7 @@ def test_a_run_moves_between_batches_of_any_size():
     assert (found["agent_steps"], found["updates"]) == (24, 13)
 
 
-def test_kernels_are_given_by_value():
-    """A compiler wraps these functions; no method is replaced."""
+def test_the_compiler_wraps_every_function_of_a_step():
     called = []
 
     def counted(function):
@@ -153,9 +152,10 @@ def test_kernels_are_given_by_value():
 
         return call
 
-    config, learner = tiny("cclf"), batched_learner([tiny("cclf")])
-    learner.algorithm = BatchedRainbow([config], [3], CPU, kernels=make_kernels(counted, counted))
-    expected = batched_learner([config])
+    config = tiny("cclf")
+    expected, other = batched_learner([config]), batched_learner([config])
+    rainbow = BatchedRainbow([config], [3], CPU, compiler=counted)
+    learner = BatchedLearner(other.games, rainbow, other.replay, 10, compiler=counted)
     for t in range(14):
         learner.step(t)
         expected.step(t)

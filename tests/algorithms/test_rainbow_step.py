@@ -9,7 +9,7 @@ import torch
 
 from cclf.algorithms.rainbow.batched import BatchedRainbow
 from cclf.algorithms.rainbow.game_workers import GameWorkers
-from cclf.algorithms.rainbow.learner import BatchedLearner, make_replay
+from cclf.algorithms.rainbow.learner import BatchedLearner, make_replay, observation_shape
 from cclf.algorithms.rainbow.presets import METHODS
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError
@@ -196,9 +196,9 @@ def test_training_equals_the_reference(method, settings):
     """A batch of two runs in float64, 24 agent steps: actions and replay exactly, parameters and
     priorities to 1e-9."""
     configs = [tiny(method, seed=seed, **settings) for seed in (1, 2)]
-    games = GameWorkers([game_of(config) for config in configs], 2)
+    games = GameWorkers([game_of(config) for config in configs], observation_shape(configs[0]))
     rainbow = BatchedRainbow(configs, [3, 3], CPU, torch.float64)
-    replay = make_replay(configs[0], games.specs[0].frame_shape[1:], 2, CPU)
+    replay = make_replay(configs[0], 2, CPU)
     learner = BatchedLearner(games, rainbow, replay, log_every_agent_steps=10)
     references = [ReferenceRainbow(config, game_of(config)()) for config in configs]
     for env_steps in range(24):

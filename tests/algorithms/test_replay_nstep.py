@@ -12,7 +12,7 @@ STACK, N, DISCOUNT = 4, 3, 0.5
 
 
 def make(runs=1, capacity=50, n=N, bug=False):
-    return NStepReplay(runs, capacity, (2, 2), STACK, n, DISCOUNT, bug, CPU)
+    return NStepReplay(runs, capacity, (STACK, 2, 2), n, DISCOUNT, bug, CPU)
 
 
 def step(replay, number, reward=0.0, ended=False, age=0, action=0):
@@ -334,6 +334,6 @@ def test_the_forecast_is_what_is_allocated():
         replay.priorities,
     )
     assert sum(t.numel() * t.element_size() for t in tensors) == NStepReplay.bytes_needed(
-        30, (2, 2), STACK
+        30, (STACK, 2, 2)
     )
-    assert NStepReplay.bytes_needed(100_000, (84, 84), 4) == pytest.approx(0.71e9, rel=0.01)
+    assert NStepReplay.bytes_needed(100_000, (4, 84, 84)) == pytest.approx(0.71e9, rel=0.01)

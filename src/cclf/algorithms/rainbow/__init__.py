@@ -72,14 +72,24 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         make_env: EnvFactory,
         num_runs: int,
     ) -> EvaluationWorkers | None:
-        from cclf.algorithms.rainbow.evaluation import make_evaluation_workers
+        """By default a worker for each core if a GPU trains, and none otherwise."""
+        import os
+        from functools import partial
 
-        return make_evaluation_workers(config, device, make_env, num_runs)
+        from cclf.algorithms.rainbow.evaluation import EvaluationWorker
+        from cclf.training.evaluation_workers import EvaluationWorkers
 
-    def replay_size(self, config: Config[RainbowConfig], spec: EnvSpec) -> ReplaySize:
+        workers = config.run.eval_workers
+        if workers is None:
+            workers = 0 if device.type == "cpu" else len(os.sched_getaffinity(0))
+        episodes = max(config.run.eval_episodes, config.run.final_eval_episodes)
+        workers = min(workers, num_runs * episodes)
+        return EvaluationWorkers(partial(EvaluationWorker, make_env), workers) if workers else None
+
+    def replay_size(self, config: Config[RainbowConfig], spec: EnvSpec) -> ReplaySize:  # noqa: ARG002
         from cclf.algorithms.rainbow.learner import replay_size
 
-        return replay_size(config, spec)
+        return replay_size(config)
 
     def export_policy(
         self,
@@ -89,7 +99,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         seed: int,
         num_steps: int,
     ) -> ExportedPolicy:
-        from cclf.algorithms.rainbow.export import export_policy
+        from cclf.algorithms.rainbow.evaluation import export_policy
 
         return export_policy(policy, config, make_env, seed, num_steps)
 

@@ -7,8 +7,7 @@ so each run has its own gradient; gradient norms are clipped row by row; Adam is
 runs are at the same step. They may differ in task and seed, and S may be 1.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,40 +25,9 @@ from cclf.algorithms.rainbow.rainbow import (
     RunParameters,
     make_rainbow,
 )
-from cclf.algorithms.rainbow.replay import NStepReplay
 from cclf.config import Config
 from cclf.training.cuda_graphs import Compiler, uncompiled
 from cclf.types import GameBatch, Metrics, StateDict
-
-
-class RainbowKernels(NamedTuple):
-    """The functions of a training step, plain or compiled (`make_kernels`)."""
-
-    act: "Callable[[BatchedRainbow, Tensor, Tensor, Tensor], Tensor]"
-    losses: "Callable[[BatchedRainbow, GameBatch, RainbowNoise, Tensor, Tensor], LossOutput]"
-    optimizer_step: "Callable[[BatchedRainbow, Tensor], Tensor]"
-    sample_batch: "Callable[[BatchedRainbow, NStepReplay, Tensor], tuple[GameBatch, RainbowNoise]]"
-    write_back: Callable[[NStepReplay, Tensor, Tensor, "MetricSums", Metrics], None]
-
-
-def make_kernels(
-    compiler: Compiler = uncompiled, replay_compiler: Compiler = uncompiled
-) -> RainbowKernels:
-    """`replay_compiler` is for the functions that use replay, which may be on another device."""
-    return RainbowKernels(
-        compiler(act),
-        compiler(compute_losses),
-        compiler(optimizer_step),
-        replay_compiler(sample_batch),
-        replay_compiler(write_back),
-    )
-
-
-class MetricSums(NamedTuple):
-    """Sums of each run's metrics since the last report."""
-
-    names: tuple[str, ...]
-    values: Tensor  # (names, S)
 
 
 class BatchedRainbow:
@@ -71,9 +39,11 @@ class BatchedRainbow:
         num_actions: Sequence[int],
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        kernels: RainbowKernels | None = None,
+        compiler: Compiler = uncompiled,
     ):
         """`configs` differ in task and seed alone. `num_actions` of each game."""
+        self._act, self._compute_losses = compiler(act), compiler(compute_losses)
+        self._optimizer_step = compiler(optimizer_step)
         modules = [
             make_rainbow(config, count) for config, count in zip(configs, num_actions, strict=True)
         ]
@@ -88,7 +58,6 @@ class BatchedRainbow:
         self.noise = NoiseSampler(
             self.module, [noise_key(config) for config in configs], device, dtype
         )
-        self.kernels = kernels or make_kernels()
 
         self.rows = {
             network: torch.stack(
@@ -119,15 +88,15 @@ class BatchedRainbow:
     def act(self, observation: Tensor, update_index: Tensor, epsilon: Tensor) -> Tensor:
         """Actions (S,) for frames (S, F, H, W): the best ones under the noise of this update, or
         random ones with probability `epsilon`."""
-        return self.kernels.act(self, observation, update_index, epsilon)
+        return self._act(self, observation, update_index, epsilon)
 
     def update(
         self, batch: GameBatch, noise: RainbowNoise, env_steps: Tensor, beta: Tensor
     ) -> tuple[Metrics, Tensor]:
         """One update of every run: metrics (S,) each, and new priorities (S, B)."""
-        output = self.kernels.losses(self, batch, noise, env_steps, beta)
+        output = self._compute_losses(self, batch, noise, env_steps, beta)
         (gradient,) = torch.autograd.grad(output.loss.sum(), self.rows["online"])
-        norm = self.kernels.optimizer_step(self, gradient)
+        norm = self._optimizer_step(self, gradient)
         return output.metrics | {"gradient_norm": norm}, output.priority.detach()
 
     def q_values(self, row: Tensor, images: Tensor, noise: HeadNoise, mask: Tensor) -> Tensor:
@@ -218,23 +187,6 @@ def optimizer_step(rainbow: BatchedRainbow, gradient: Tensor) -> Tensor:
             online[:, rainbow.copied_slices["momentum"]], settings.key_ema_rate
         )
     return norm
-
-
-def sample_batch(
-    rainbow: BatchedRainbow, replay: NStepReplay, update_index: Tensor
-) -> tuple[GameBatch, RainbowNoise]:
-    """A batch from replay, and all random numbers of the update."""
-    uniform, noise = rainbow.noise.sample(update_index)
-    return replay.sample(uniform["replay"].to(replay.device)), noise
-
-
-def write_back(
-    replay: NStepReplay, slot: Tensor, priority: Tensor, sums: MetricSums, metrics: Metrics
-) -> None:
-    """Set the priorities of the batch and add up the metrics."""
-    replay.set_priorities(slot, priority.to(replay.device))
-    zero = torch.zeros_like(priority[:, 0])
-    sums.values.add_(torch.stack([metrics.get(name, zero) for name in sums.names]))
 
 
 class RunView:

@@ -1,11 +1,12 @@
-"""Speed of Rainbow's updates, for one run and for batches of runs. Parity is measured first: a batch
-against its runs one by one, and the compiled update in CUDA graphs against the plain one.
+"""`cclf bench rainbow`: milliseconds per update of one run and of batches of runs. Parity is measured
+first: a batch against its runs one by one, and the compiled update in CUDA graphs against the plain
+one.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from cclf.algorithms.rainbow.learner import BatchedLearner
     from cclf.types import EnvFactory, EnvStep, StateDict
 
-ACTIONS = 18  # the most that an Atari game has
+NUM_ACTIONS = 18  # the most that an Atari game has
 PARITY_RUNS, PARITY_UPDATES = 3, 8
-UPDATE_MEASUREMENTS, STEP_MEASUREMENTS = 5, 3
+NUM_MEASUREMENTS = 5
 FIGURE, UNIT = "median_ms", "ms per update of one run"
 
 
@@ -60,8 +61,8 @@ def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:  # noqa: 
     from cclf.training import devices
 
     device = devices.choose_device(options.device)
-    configs = [_config(method, options) for method in options.methods]
-    for config in configs:  # invalid settings are refused before anything is measured
+    configs = {method: _config(method, options) for method in options.methods}
+    for config in configs.values():  # raises ConfigError before anything is measured
         devices.configure_torch(config, device)
     report: dict[str, Any] = {
         **origin(device),
@@ -69,15 +70,13 @@ def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:  # noqa: 
         "processors": os.cpu_count(),
         "replay_transitions": options.replay_transitions,
     }
-    for method, config in zip(options.methods, configs, strict=True):
+    for method, config in configs.items():
         figures: dict[str, Any] = {"parity": parity(config, device)}
         say(f"{method}: parity {figures['parity']}")
         for runs in (1, *options.stacks):
-            figures[f"stack_{runs}"] = timed = _time_batch(config, runs, device, options.rounds)
-            rate = f"{timed['run_updates_per_second']:,.0f} run-updates/s"
-            say(f"{method}: {runs} runs, {rate}")
-        figures["median_ms"] = figures["stack_1"]["median_ms"]
-        report[method] = figures
+            figures[f"stack_{runs}"] = times = _time_updates(config, runs, device, options.rounds)
+            say(f"{method}: {runs} runs, {times['run_updates_per_second']:,.0f} run-updates/s")
+        report[method] = figures | {"median_ms": figures["stack_1"]["median_ms"]}
     return report
 
 
@@ -101,14 +100,14 @@ def _config(method: str, options: Options) -> Config[RainbowConfig]:
 
 
 class NullGame:
-    """A game of zeros whose steps take no time, with the shapes of Atari."""
+    """A game of black frames with the shapes of Atari. The benchmark does not step it."""
 
     def __init__(self, pixels: int):
         import numpy as np
 
         from cclf.types import EnvSpec, EnvStep
 
-        self.spec = EnvSpec((1, pixels, pixels), 1, 4, None, num_actions=ACTIONS)
+        self.spec = EnvSpec((1, pixels, pixels), 1, 4, None, num_actions=NUM_ACTIONS)
         self._frame = np.zeros((1, pixels, pixels), np.uint8)
         self._step = EnvStep(self._frame, 0.0, terminated=False, truncated=False)
 
@@ -135,7 +134,7 @@ class NullGame:
 def make_learner(
     configs: Sequence[Config[RainbowConfig]], device: "torch.device"
 ) -> "BatchedLearner":
-    """A learner on null games, with the same random replay for each run."""
+    """A learner of null games, with the same random replay for each run."""
     import torch
 
     from cclf.algorithms.rainbow.learner import make_batched_learner
@@ -143,23 +142,18 @@ def make_learner(
     games = [partial(NullGame, config.env.frame_pixels) for config in configs]
     learner = make_batched_learner(configs, device, games)
     replay = learner.replay
-    random = torch.Generator(replay.device).manual_seed(0)
+    place: dict[str, Any] = {
+        "generator": torch.Generator(replay.device).manual_seed(0),
+        "device": replay.device,
+    }
     for tensor, low, high in (
         (replay.frames, 0, 256),
-        (replay.actions, 0, ACTIONS),
+        (replay.actions, 0, NUM_ACTIONS),
         (replay.rewards, -1, 2),
     ):
-        tensor[:] = torch.randint(
-            low,
-            high,
-            tensor[0].shape,
-            generator=random,
-            device=replay.device,
-            dtype=tensor.dtype,
-        )
+        tensor[:] = torch.randint(low, high, tensor[0].shape, dtype=tensor.dtype, **place)
     replay.ages[:] = torch.arange(replay.slots, device=replay.device)
-    priorities = torch.rand(replay.slots, generator=random, device=replay.device)
-    replay.priorities[:, : replay.slots] = priorities.double() + 0.1
+    replay.priorities[:, : replay.slots] = torch.rand(replay.slots, **place).double() + 0.1
     replay.set_written(replay.slots)
     return learner
 
@@ -198,47 +192,28 @@ def parity(config: Config[RainbowConfig], device: "torch.device") -> dict[str, f
     }
 
 
-def _time_batch(
+def _time_updates(
     config: Config[RainbowConfig], runs: int, device: "torch.device", rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of one update of every run (with replay, random numbers and priorities), and of
-    one agent step."""
+    """Milliseconds of one update of every run, with replay, random numbers and priorities."""
     from cclf.training.devices import synchronize
 
     learner = make_learner([replace(config, seed=seed) for seed in range(runs)], device)
-    step = config.algorithm.learn_start_agent_steps
-    started = time.perf_counter()
-    for _ in range(max(8, rounds // 10)):
-        learner.learn(step, 0)
-    synchronize(device)
-    warmup_seconds = time.perf_counter() - started
-    updates = [
-        _milliseconds(lambda: learner.learn(step, 0), rounds, device)
-        for _ in range(UPDATE_MEASUREMENTS)
-    ]
-    for run in learner.runs:
-        run.counters.agent_steps = step
-    steps = [
-        _milliseconds(lambda: learner.step(0), rounds, device) for _ in range(STEP_MEASUREMENTS)
-    ]
-    median = statistics.median(updates)
+
+    def seconds_of(updates: int) -> float:
+        started = time.perf_counter()
+        for _ in range(updates):
+            learner.learn(config.algorithm.learn_start_agent_steps, 0)
+        synchronize(device)
+        return time.perf_counter() - started
+
+    warmup_seconds = seconds_of(max(8, rounds // 10))
+    times_ms = [seconds_of(rounds) * 1e3 / rounds for _ in range(NUM_MEASUREMENTS)]
+    median_ms = statistics.median(times_ms)
     return {
-        "median_ms": median,
-        "least_ms": min(updates),
-        "most_ms": max(updates),
-        "run_updates_per_second": 1e3 * runs / median,
-        # with acting, storing and target updates; the games take no time
-        "turn_median_ms": statistics.median(steps),
-        "seconds_to_get_ready": warmup_seconds,
+        "median_ms": median_ms,
+        "least_ms": min(times_ms),
+        "most_ms": max(times_ms),
+        "run_updates_per_second": 1e3 * runs / median_ms,
+        "warmup_seconds": warmup_seconds,
     }
-
-
-def _milliseconds(call: Callable[[], object], rounds: int, device: "torch.device") -> float:
-    """The mean of `rounds` calls."""
-    from cclf.training.devices import synchronize
-
-    started = time.perf_counter()
-    for _ in range(rounds):
-        call()
-    synchronize(device)
-    return (time.perf_counter() - started) * 1e3 / rounds

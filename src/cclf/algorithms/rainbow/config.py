@@ -247,14 +247,8 @@ class RainbowConfig(AlgorithmSettings):
                 f"intensity_scale={self.intensity_scale} conflicts with augmentation=none: it would "
                 "do nothing"
             )
-        pieces = [
-            name
-            for name in ("prioritisation", "regularisation", "reward")
-            if getattr(config.method, name)
-        ]
-        pieces += ["selection"] if config.method.selection != "all" else []
-        if self.q_observations == "original" and (pieces or config.method.views > 1):
-            other = pieces[0] if pieces else f"views={config.method.views}"
+        if self.q_observations == "original" and config.method.views > 1:
+            other = ", ".join(config.method.active_pieces) or f"views={config.method.views}"
             raise ConfigError(
                 f"q_observations=original conflicts with {other}: Q would learn from none of the "
                 "views; use q_observations=views"
@@ -265,3 +259,34 @@ class RainbowConfig(AlgorithmSettings):
 
     def updates_at(self, agent_steps: int) -> int:
         return max(0, agent_steps - self.learn_start_agent_steps + 1) * self.updates_per_agent_step
+
+    # What happens at each agent step; the first is step 1.
+
+    def updates_in_step(self, step: int) -> int:
+        """The number of updates of this step."""
+        return self.updates_per_agent_step if step >= self.learn_start_agent_steps else 0
+
+    def update_index(self, step: int, update: int = 0) -> int:
+        """The index of an update, which determines its random numbers. The agent acts with the noise
+        of the first update of the step."""
+        return step * self.updates_per_agent_step + update
+
+    def updates_target_at(self, step: int) -> bool:
+        """Whether the target network becomes a copy of the online network after this step."""
+        return self.updates_in_step(step) > 0 and step % self.target_every_agent_steps == 0
+
+    def beta_at(self, step: int) -> float:
+        """The exponent of the importance weights, which increases to 1. The first update is already
+        one step above the initial value."""
+        steps = step - self.learn_start_agent_steps + 1
+        progress = steps / self.importance_beta_agent_steps
+        return min(1.0, self.importance_beta + (1.0 - self.importance_beta) * progress)
+
+    def epsilon_at(self, step: int) -> float:
+        """The probability of a random action."""
+        if self.warmup_policy == "uniform" and step < self.learn_start_agent_steps:
+            return 1.0
+        decay = self.epsilon_decay_agent_steps
+        steps_left = self.learn_start_agent_steps + decay - step
+        remaining = min(1.0, max(0.0, steps_left / decay)) if decay else 0.0
+        return self.epsilon_train + (1.0 - self.epsilon_train) * remaining

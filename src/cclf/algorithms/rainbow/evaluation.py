@@ -1,8 +1,8 @@
-"""The evaluation of a run: its policy in games of its own, in this process or in workers."""
+"""The policy of a run: its evaluation in separate games, in this process or in workers, and its
+export."""
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,23 @@ from torch import Tensor
 from cclf import presets
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.learner import num_actions
-from cclf.algorithms.rainbow.networks import QNetwork
 from cclf.algorithms.rainbow.rainbow import RunParameters, make_rainbow
 from cclf.config import Config
+from cclf.envs.frame_stack import StackedEnv
 from cclf.training.agent import Agent
 from cclf.training.evaluation import EvaluationSteps, evaluate_games
 from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.types import EnvFactory, StateDict
+from cclf.types import EnvFactory, ExportedPolicy, StateDict
 
 
 class RainbowPolicy:
-    """The greedy policy of a run. Only its `q_network` is used; `networks` hold the other parameters
-    of the run too, because they are part of an exported agent."""
+    """The greedy policy of a run: its online network without noise."""
 
     def __init__(self, config: Config[RainbowConfig], num_actions: int):
         module = make_rainbow(config, num_actions).requires_grad_(False)
-        self.num_actions = num_actions
+        self.q_network = module.online.eval()
+        # All parameters of the run, because they are part of an exported agent.
         self.networks = RunParameters(module)
-        self.q_network = QNetwork(module.online)
 
     @torch.no_grad()
     def evaluation_values(self, observation: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ class RainbowPolicy:
         return self.evaluation_values(observation).argmax(1)
 
     def state_dict(self) -> StateDict:
-        """The parts of `RunView.state_dict`; those that a policy does not have are empty."""
+        """As `RunView.state_dict`; the parts that only training needs are empty."""
         unused: StateDict = {"maxima": {}, "moments": {}, "adam_steps": 0}
         return {"networks": self.networks.state_dict()} | unused
 
@@ -53,8 +52,8 @@ class RainbowPolicy:
 def make_agent(
     config: Config[RainbowConfig], make_env: EnvFactory, workers: EvaluationWorkers | None
 ) -> Agent:
-    """The policy of a run and its evaluation. It runs on the CPU whatever device trains: the network
-    is small, and returns do not depend on the device."""
+    """The policy of a run and its evaluation. Both run on the CPU even if a GPU trains: the network is
+    small, and so returns do not depend on the device."""
     settings = config.algorithm
     game, stack = make_env(config, 0, True), config.env.frame_stack
     policy = RainbowPolicy(config, num_actions(game.spec))
@@ -86,18 +85,6 @@ def make_agent(
     return Agent(policy, evaluate_async, game.close, game.spec)
 
 
-def make_evaluation_workers(
-    config: Config[RainbowConfig], device: torch.device, make_env: EnvFactory, num_runs: int
-) -> EvaluationWorkers | None:
-    """Processes for the evaluation episodes of all runs; None if this process evaluates."""
-    episodes = num_runs * max(config.run.eval_episodes, config.run.final_eval_episodes)
-    workers = config.run.eval_workers
-    if workers is None:
-        workers = 0 if device.type == "cpu" else len(os.sched_getaffinity(0))
-    workers = min(episodes, workers)
-    return EvaluationWorkers(partial(EvaluationWorker, make_env), workers) if workers else None
-
-
 class EvaluationWorker:
     """Runs evaluation episodes in a worker process, on one thread."""
 
@@ -105,7 +92,7 @@ class EvaluationWorker:
         set_idle_priority()
         self._make_env = make_env
         torch.set_num_threads(1)
-        self._agents: dict[str, Agent] = {}  # by task, because it takes long to start an emulator
+        self._agents: dict[str, Agent] = {}  # by task; kept, because an emulator starts slowly
 
     def play(self, config: dict[str, Any], weights: dict[str, np.ndarray], seed: int) -> float:
         """The return of one episode."""
@@ -125,9 +112,32 @@ class EvaluationWorker:
 
 def set_idle_priority() -> None:
     """Run this process only on otherwise idle cores. A nice value would not be enough: the games of
-    training sleep between their steps and would wait until a nice process has used up its time
-    slice."""
+    training sleep between their steps, and each would wait until a process with a high nice value
+    has used up its time slice."""
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # Linux
     except (AttributeError, OSError):
         os.nice(19)
+
+
+def export_policy(
+    policy: RainbowPolicy,
+    config: Config[RainbowConfig],
+    make_env: EnvFactory,
+    seed: int,
+    num_steps: int,
+) -> ExportedPolicy:
+    """The Q-network as a module for other programs, with its outputs on a rollout of random
+    actions."""
+    random, observations = np.random.default_rng(seed), []
+    game = StackedEnv(make_env(config, seed, True), config.env.frame_stack)
+    game.reset(seed)
+    for _ in range(num_steps):
+        observations.append(game.stack)
+        step = game.step(int(random.integers(num_actions(game.spec))))
+        if step.terminated or step.truncated:
+            game.reset()
+    game.close()
+    stacks = np.stack(observations)
+    values = policy.evaluation_values(torch.from_numpy(stacks)).numpy()
+    return ExportedPolicy(policy.q_network, stacks, values, "q_values")

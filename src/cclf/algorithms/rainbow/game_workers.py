@@ -1,16 +1,14 @@
 """The games of a batch of runs, stepped in this process or in worker processes.
 
-This module runs in worker processes, so it does not import torch. An agent step of Atari takes less
+Worker processes import this module, so it does not import torch. An agent step of Atari takes less
 time than sending its frames through a pipe, so actions and results are in shared memory.
 """
 
-import math
 import mmap
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
-from typing import NamedTuple, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from cclf.training.workers import LocalPool, Pending, Pool, WorkerPool, anonymou
 from cclf.types import Env, EnvSpec, StateDict
 
 GameFactory = Callable[[], Env]
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -29,7 +28,8 @@ class GameStep(NamedTuple):
 
     reward: float
     ended: bool  # whether the episode ended; the next one has begun
-    finished_return: float | None  # unclipped, of the whole game with all its lives, once it ends
+    game_over: bool  # whether the whole game ended, and not only one of its lives
+    game_return: float  # the unclipped return of the whole game up to this step
 
 
 class EpisodicGame:
@@ -48,106 +48,86 @@ class EpisodicGame:
         return self.game.stack
 
     def step(self, action: int) -> GameStep:
-        step, finished = self.game.step(action), None
-        self.game_return += step.unclipped_reward
-        if step.game_over:
-            finished, self.game_return = self.game_return, 0.0
+        step = self.game.step(action)
+        game_return = self.game_return + step.unclipped_reward
+        self.game_return = 0.0 if step.game_over else game_return
         ended = step.terminated or step.truncated
         if ended:
             self.game.reset()
-        return GameStep(step.reward, ended, finished)
-
-    def close(self) -> None:
-        self.game.close()
+        return GameStep(step.reward, ended, step.game_over, game_return)
 
     def state_dict(self) -> StateDict:
-        return {"game": self.game.state_dict()} | self._progress()
+        state = {"begun": self.begun, "game_return": self.game_return}
+        return {"game": self.game.state_dict()} | state
 
     def load_state_dict(self, state: StateDict) -> bool:
         """Returns False if the game cannot be restored, so that a new episode begins."""
-        check_same_structure(self._progress() | {"game": None}, state, "env of games")
+        expected = {"game": None, "begun": False, "game_return": 0.0}
+        check_same_structure(expected, state, "env of games")
         restored = self.game.load_state_dict(state["game"])
         self.begun = state["begun"] and restored
         self.game_return = state["game_return"] if restored else 0.0
         return self.begun
 
-    def _progress(self) -> StateDict:
-        return {"begun": self.begun, "game_return": self.game_return}
 
-
-class SharedBuffer(NamedTuple):
-    """Actions and results of S games, in memory that processes share."""
-
-    actions: np.ndarray  # (S,) int64
-    rewards: np.ndarray  # (S,)
-    finished_returns: np.ndarray  # (S,)  of the whole game, where it has ended
-    ended: np.ndarray  # (S,) bool  whether the episode ended; the next one has begun
-    game_over: np.ndarray  # (S,) bool  whether the whole game ended
-    observations: np.ndarray  # (S, F, H, W) uint8  to act on next
-
-    @staticmethod
-    def in_file(descriptor: int, games: int, stack_shape: tuple[int, ...]) -> "SharedBuffer":
-        """Map a file, which grows if it is too small. Processes that map it share the buffer."""
-        types = (np.int64, np.float64, np.float64, np.bool_, np.bool_, np.uint8)
-        dtypes = [np.dtype(each) for each in types]
-        shapes = [(games,)] * 5 + [(games, *stack_shape)]
-        sizes = [
-            math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
-        ]
-        if os.fstat(descriptor).st_size < sum(sizes):
-            os.ftruncate(descriptor, sum(sizes))
-        memory = mmap.mmap(descriptor, sum(sizes))
-        offsets = accumulate(sizes[:-1], initial=0)
-        fields = zip(shapes, dtypes, offsets, strict=True)
-        return SharedBuffer(
-            *(np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in fields)
-        )
-
-    def part(self, first: int, last: int) -> "SharedBuffer":
-        return SharedBuffer(*(field[first:last] for field in self))
+def shared_records(
+    file_descriptor: int, num_games: int, stack_shape: tuple[int, ...]
+) -> np.ndarray:
+    """One record for each game, (S,), in the memory of a file: processes that map the same file share
+    the records."""
+    record = np.dtype(
+        [
+            ("action", np.int64),
+            ("reward", np.float64),
+            ("ended", np.bool_),
+            ("game_over", np.bool_),
+            ("game_return", np.float64),
+            ("observation", np.uint8, stack_shape),  # to act on next
+        ],
+        align=True,
+    )
+    os.ftruncate(file_descriptor, num_games * record.itemsize)
+    return np.frombuffer(mmap.mmap(file_descriptor, num_games * record.itemsize), record)
 
 
 class GameGroup:
-    """The games of one worker and their part of the shared buffer."""
+    """The games of one worker."""
 
-    def __init__(self, factories: Sequence[GameFactory], frame_stack: int):
+    def __init__(
+        self,
+        factories: Sequence[GameFactory],
+        frame_stack: int,
+        map_records: Callable[[], np.ndarray],
+        first: int,
+    ):
+        """`map_records` returns the records of all S games; those of this group begin at `first`."""
         self.games = [EpisodicGame(make_game(), frame_stack) for make_game in factories]
+        self.records = map_records()[first : first + len(self.games)]
+        self._results = self.records[list(GameStep._fields)]  # a view of these fields
 
     def specs(self) -> list[EnvSpec]:
         return [game.spec for game in self.games]
 
-    def attach(
-        self, descriptor: int, games: int, stack_shape: tuple[int, ...], first: int, last: int
-    ) -> None:
-        """Use the entries `first` to `last` of the shared buffer."""
-        self.buffer = SharedBuffer.in_file(descriptor, games, stack_shape).part(first, last)
-
     def observe(self) -> None:
-        """Write the current observations to the buffer."""
+        """Write the current observations to the records."""
         for index, game in enumerate(self.games):
-            self.buffer.observations[index] = game.observation()
+            self.records["observation"][index] = game.observation()
 
     def notify(self) -> None:
-        """Step each game with its action in the buffer, and write the results there."""
-        buffer = self.buffer
-        for index, (game, action) in enumerate(
-            zip(self.games, buffer.actions.tolist(), strict=True)
-        ):
-            result = game.step(action)
-            buffer.rewards[index], buffer.ended[index] = result.reward, result.ended
-            buffer.game_over[index] = result.finished_return is not None
-            buffer.finished_returns[index] = result.finished_return or 0.0
+        """Step each game with the action in its record, and write the result there."""
+        for index, action in enumerate(self.records["action"].tolist()):
+            self._results[index] = self.games[index].step(action)
         self.observe()
-
-    def close(self) -> None:
-        for game in self.games:
-            game.close()
 
     def game_state(self, index: int) -> StateDict:
         return self.games[index].state_dict()
 
     def load_game_state(self, index: int, state: StateDict) -> bool:
         return self.games[index].load_state_dict(state)
+
+    def close(self) -> None:
+        for game in self.games:
+            game.game.close()
 
 
 class GameWorkers:
@@ -158,92 +138,90 @@ class GameWorkers:
     """
 
     def __init__(
-        self, factories: Sequence[GameFactory], frame_stack: int, workers: int = 0, name: str = ""
+        self,
+        factories: Sequence[GameFactory],
+        stack_shape: tuple[int, int, int],
+        workers: int = 0,
+        name: str = "",
     ):
-        """With `workers=0` the games are stepped in this process. `name` is used in errors."""
-        bounds = _split_evenly(len(factories), workers or 1)
-        makers = [partial(GameGroup, factories[first:last], frame_stack) for first, last in bounds]
-        self._memory = anonymous_file()
-        descriptor = self._memory.fileno()
+        """`stack_shape` is that of an observation, (F, H, W). With `workers=0` the games are stepped
+        in this process. `name` is used in errors."""
+        self._file = anonymous_file()
+        descriptor = self._file.fileno()
+        map_records = partial(shared_records, descriptor, len(factories), stack_shape)
+        self.records = map_records()
+        groups = np.array_split(np.arange(len(factories)), workers or 1)
+        makers = [
+            partial(
+                GameGroup, [factories[i] for i in group], stack_shape[0], map_records, int(group[0])
+            )
+            for group in groups
+        ]
         self.pool: Pool[GameGroup] = (
             WorkerPool(makers, name, shared=[descriptor])
             if workers
             else LocalPool([make_group() for make_group in makers])
         )
         self._failure: WorkerError | None = None
-        self._location = [
-            (group, game - first)
-            for group, (first, last) in enumerate(bounds)
-            for game in range(first, last)
+        self.games = [
+            GameHandle(self, group, index, spec)
+            for group, specs in enumerate(self._call_all(GameGroup.specs))
+            for index, spec in enumerate(specs)
         ]
-        self._groups = groups = range(len(bounds))
-        specs = self._results(lambda pool: [pool.submit(n, GameGroup.specs) for n in groups])
-        self.specs: list[EnvSpec] = [spec for group in specs for spec in group]
-        shape = (frame_stack, *self.specs[0].frame_shape[1:])
-        self.buffer = SharedBuffer.in_file(descriptor, len(self.specs), shape)
-        size = descriptor, len(self.specs), shape
-        self._results(
-            lambda pool: [pool.submit(n, GameGroup.attach, *size, *bounds[n]) for n in groups]
-        )
 
     def observations(self) -> np.ndarray:
-        """The frames to act on now, (S, F, H, W)."""
-        self._results(lambda pool: [pool.submit(n, GameGroup.observe) for n in self._groups])
-        return self.buffer.observations
+        """The stacks of frames to act on now, (S, F, H, W)."""
+        self._call_all(GameGroup.observe)
+        observations: np.ndarray = self.records["observation"]
+        return observations
 
-    def step(self, actions: np.ndarray) -> SharedBuffer:
-        """Step every game with one action (S,). The results stay in the buffer until the next
-        call."""
-        self.buffer.actions[:] = actions
-        self._results(lambda pool: [pool.notify(group) for group in self._groups])
-        return self.buffer
+    def step(self, actions: np.ndarray) -> np.ndarray:
+        """Step every game with one action (S,). Returns the records (S,), which the next call
+        overwrites."""
+        self.records["action"] = actions
+        self._wait(lambda: [self.pool.notify(group) for group in range(self.pool.size)])
+        return self.records
 
-    def game_state(self, game: int) -> StateDict:
-        group, index = self._location[game]
-        return self._results(lambda pool: [pool.submit(group, GameGroup.game_state, index)])[0]
+    def call(
+        self,
+        group: int,
+        method: Callable[Concatenate[GameGroup, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Call a method of one group, such as `call(0, GameGroup.game_state, index)`."""
+        return self._wait(lambda: [self.pool.submit(group, method, *args, **kwargs)])[0]
 
-    def load_game_state(self, game: int, state: StateDict) -> bool:
-        group, index = self._location[game]
-        return self._results(
-            lambda pool: [pool.submit(group, GameGroup.load_game_state, index, state)]
-        )[0]
+    def _call_all(self, method: Callable[[GameGroup], R]) -> list[R]:
+        return self._wait(lambda: [self.pool.submit(n, method) for n in range(self.pool.size)])
 
-    def _results(self, submit: Callable[[Pool[GameGroup]], list[Pending[R]]]) -> list[R]:
-        """The results of the submitted calls."""
+    def _wait(self, submit: Callable[[], list[Pending[R]]]) -> list[R]:
+        """The results of the calls that `submit` makes."""
         if self._failure is not None:
             raise self._failure
         try:
-            return self.pool.wait(submit(self.pool))
+            return self.pool.wait(submit())
         except WorkerError as error:
             self._failure = error
             raise
 
     def close(self) -> None:
         self.pool.close()
-        self._memory.close()
+        self._file.close()
 
 
 class GameHandle:
     """One game of `GameWorkers`: the environment of one run."""
 
-    def __init__(self, workers: GameWorkers, index: int):
-        self.workers, self.index, self.spec = workers, index, workers.specs[index]
+    def __init__(self, workers: GameWorkers, group: int, index: int, spec: EnvSpec):
+        self.workers, self.group, self.index, self.spec = workers, group, index, spec
 
     def state_dict(self) -> StateDict:
-        return self.workers.game_state(self.index)
+        return self.workers.call(self.group, GameGroup.game_state, self.index)
 
     def load_state_dict(self, state: StateDict) -> bool:
-        return self.workers.load_game_state(self.index, state)
+        return self.workers.call(self.group, GameGroup.load_game_state, self.index, state)
 
     def close(self) -> None:
         """Close all games: the runs of a batch end together."""
         self.workers.close()
-
-
-def _split_evenly(count: int, parts: int) -> list[tuple[int, int]]:
-    """Consecutive ranges whose sizes differ by one at most.
-
-    >>> _split_evenly(5, 2)
-    [(0, 2), (2, 5)]
-    """
-    return list(pairwise(count * part // parts for part in range(parts + 1)))

@@ -86,8 +86,7 @@ def load(
     # A stream of random numbers of its own, which depends on the seed of the run.
     key = noise_key(replace(config, seed=derive(config.seed, "inspect")))
     sampler = NoiseSampler(module, [key], device, torch.float32)
-    pixels = config.env.frame_pixels
-    replay = make_replay(config, (pixels, pixels), 1, torch.device("cpu"))
+    replay = make_replay(config, 1, torch.device("cpu"))
     check_same_structure(replay.run_state(0), learner["replay"], "replay")
     replay.load_run_state(0, learner["replay"])
     if not replay.sampling_weights().any():

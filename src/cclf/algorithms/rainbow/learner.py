@@ -1,9 +1,9 @@
-"""Training a batch of runs: each run has its own game, and all share one update."""
+"""Training a batch of S runs: each run has its own game, and all share one update. A single run is a
+batch of one."""
 
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 
 import numpy as np
@@ -11,21 +11,16 @@ import torch
 from torch import Tensor
 
 from cclf.algorithms.base import ReplaySize
-from cclf.algorithms.rainbow.batched import BatchedRainbow, MetricSums, make_kernels
+from cclf.algorithms.rainbow.batched import BatchedRainbow
 from cclf.algorithms.rainbow.config import RainbowConfig
-from cclf.algorithms.rainbow.game_workers import (
-    GameFactory,
-    GameHandle,
-    GameWorkers,
-    SharedBuffer,
-)
+from cclf.algorithms.rainbow.game_workers import GameFactory, GameWorkers
+from cclf.algorithms.rainbow.rainbow import RainbowNoise
 from cclf.algorithms.rainbow.replay import NStepReplay
-from cclf.algorithms.rainbow.schedule import TrainingSchedule
 from cclf.config import Config
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data
-from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate, compiled, uncompiled
+from cclf.training.cuda_graphs import Compiler, GraphedPolicy, GraphedUpdate, compiled, uncompiled
 from cclf.training.devices import choose_replay_device
 from cclf.training.seeding import derive
 from cclf.types import EnvFactory, EnvSpec, GameBatch, Metrics, StateDict, StepResult
@@ -43,7 +38,10 @@ def make_learners(
         indices = [index for index, own in enumerate(resume_steps) if own == step]
         batch = [configs[index] for index in indices]
         games = [partial(make_env, config, derive(config.seed, "env")) for config in batch]
-        workers = num_game_workers(len(batch), device)
+        # One game, or games of a CPU that also computes the updates, are stepped in this process.
+        workers = 0
+        if len(batch) > 1 and device.type == "cuda":
+            workers = min(len(batch), len(os.sched_getaffinity(0)))
         learner = make_batched_learner(batch, device, games, workers)
         learners |= dict(zip(indices, learner.runs, strict=True))
     return [learners[index] for index in range(len(configs))]
@@ -58,35 +56,29 @@ def make_batched_learner(
     """The learner of runs that differ in task and seed alone. `games` make one game for each run, in
     `workers` processes or in this one."""
     config = configs[0]
-    settings = config.algorithm
+    replay_bytes = replay_size(config).num_bytes * len(configs)
+    replay_device = choose_replay_device(config.algorithm.replay_device, device, replay_bytes)
+    replay = make_replay(config, len(configs), replay_device)
+
+    game_workers = GameWorkers(games, observation_shape(config), workers, config.task)
+    actions = [num_actions(game.spec) for game in game_workers.games]
     on_gpu = device.type == "cuda"
-
-    game_workers = GameWorkers(games, config.env.frame_stack, workers, config.task)
-    spec = game_workers.specs[0]
-
-    num_bytes = replay_size(config, spec).num_bytes * len(configs)
-    replay_device = choose_replay_device(settings.replay_device, device, num_bytes)
-    replay = make_replay(config, spec.frame_shape[1:], len(configs), replay_device)
-
     compiler = compiled if on_gpu and config.run.compile else uncompiled
-    kernels = make_kernels(compiler, compiler if replay.device == device else uncompiled)
-    actions = [num_actions(spec) for spec in game_workers.specs]
-    rainbow = BatchedRainbow(configs, actions, device, kernels=kernels)
+    rainbow = BatchedRainbow(configs, actions, device, compiler=compiler)
 
-    cuda_graphs = on_gpu and replay.device == device and config.run.cuda_graphs
     log_every = config.run.log_every_agent_steps
-    return BatchedLearner(game_workers, rainbow, replay, log_every, cuda_graphs)
+    if replay.device != device:  # only what is on one device can be compiled or captured
+        return BatchedLearner(game_workers, rainbow, replay, log_every)
+    cuda_graphs = on_gpu and config.run.cuda_graphs
+    return BatchedLearner(game_workers, rainbow, replay, log_every, cuda_graphs, compiler)
 
 
-def make_replay(
-    config: Config[RainbowConfig], frame_shape: tuple[int, ...], runs: int, device: torch.device
-) -> NStepReplay:
+def make_replay(config: Config[RainbowConfig], runs: int, device: torch.device) -> NStepReplay:
     settings = config.algorithm
     return NStepReplay(
         runs,
-        replay_transitions(config),
-        frame_shape,
-        config.env.frame_stack,
+        replay_size(config).transitions,
+        observation_shape(config),
         settings.n_steps,
         settings.discount,
         settings.n_step_bug,
@@ -94,22 +86,16 @@ def make_replay(
     )
 
 
-def replay_transitions(config: Config[RainbowConfig]) -> int:
-    """The most transitions that the replay of one run holds. A short run does not allocate the whole
-    capacity."""
-    settings = config.algorithm
-    return min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
+def replay_size(config: Config[RainbowConfig]) -> ReplaySize:
+    """The most that the replay of one run holds. A short run does not allocate the whole capacity."""
+    capacity = config.algorithm.replay_capacity_transitions
+    transitions = min(capacity, max(1, config.planned_agent_steps))
+    return ReplaySize(transitions, NStepReplay.bytes_needed(transitions, observation_shape(config)))
 
 
-def replay_size(config: Config[RainbowConfig], spec: EnvSpec) -> ReplaySize:
-    transitions, stack = replay_transitions(config), config.env.frame_stack
-    frame_shape = spec.frame_shape[1:]
-    return ReplaySize(transitions, NStepReplay.bytes_needed(transitions, frame_shape, stack))
-
-
-def num_game_workers(runs: int, device: torch.device) -> int:
-    """Processes that step the games: none for one run, or if the CPU also computes the updates."""
-    return 0 if runs == 1 or device.type == "cpu" else min(runs, len(os.sched_getaffinity(0)))
+def observation_shape(config: Config[RainbowConfig]) -> tuple[int, int, int]:
+    """(F, H, W)"""
+    return config.env.frame_stack, config.env.frame_pixels, config.env.frame_pixels
 
 
 def num_actions(spec: EnvSpec) -> int:
@@ -119,16 +105,6 @@ def num_actions(spec: EnvSpec) -> int:
             "another --base"
         )
     return spec.num_actions
-
-
-@dataclass
-class Counters:
-    """What a run counts, as in its checkpoint."""
-
-    agent_steps: int = 0
-    updates: int = 0
-    reported_updates: int = 0  # since the last report of metrics
-    age: int = 0  # agent steps since the episode began
 
 
 class BatchedLearner:
@@ -141,14 +117,16 @@ class BatchedLearner:
         replay: NStepReplay,
         log_every_agent_steps: int,
         cuda_graphs: bool = False,
+        compiler: Compiler = uncompiled,
     ):
         """Metrics are returned every `log_every_agent_steps`, as means over the updates since the
-        last time. With `cuda_graphs`, acting and learning run in CUDA graphs."""
+        last time. With `cuda_graphs`, acting and learning run in CUDA graphs. `compiler` is for the
+        functions that use replay."""
         self.games, self.algorithm, self.replay = games, rainbow, replay
-        self.schedule = TrainingSchedule(rainbow.settings)
+        self.settings = rainbow.settings
         self.log_every_agent_steps = log_every_agent_steps
-        device, runs = rainbow.device, len(games.specs)
-        shape = (runs, replay.frame_stack, *replay.frames.shape[2:])
+        device, runs = rainbow.device, len(games.games)
+        shape = (runs, *replay.observation_shape)
         self._next_observation = torch.empty(
             shape, dtype=torch.uint8, pin_memory=device.type == "cuda"
         )
@@ -159,14 +137,16 @@ class BatchedLearner:
         self._env_steps, self._beta, self._epsilon = (
             torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
         )
+        self._sample_batch, self._write_back = compiler(sample_batch), compiler(write_back)
         self._act: Callable[[Tensor], Tensor] = self._select_actions
         self._learn: Callable[[], Metrics] = self._update
         if cuda_graphs:
             self._act = GraphedPolicy(self._select_actions)
             self._learn = GraphedUpdate(self._update, 1, None, [])
-        sums = torch.zeros(len(rainbow.metric_names), runs, dtype=torch.float64, device=device)
-        self.sums = MetricSums(rainbow.metric_names, sums)
-        self._reported_names: list[str] = []  # the metrics that this method has
+        self.metric_sums = torch.zeros(
+            len(rainbow.metric_names), runs, dtype=torch.float64, device=device
+        )  # since the last report
+        self._returned_metrics: list[str] = []  # those that this method has
         self.runs = [RunHandle(self, index) for index in range(runs)]
 
     def step(self, env_steps: int) -> list[StepResult]:
@@ -185,12 +165,12 @@ class BatchedLearner:
         self._store_results(results)
         if not learn_first:
             self.learn(step, env_steps)
-        if self.schedule.updates_target_at(step):
+        if self.settings.updates_target_at(step):
             self.algorithm.update_target()
-        metrics: list[Metrics | None] = [None] * len(self.runs)
-        if step % self.log_every_agent_steps == 0 and self.schedule.updates_at(step):
-            metrics = [*self._report()]
-        finished = zip(results.game_over.tolist(), results.finished_returns.tolist(), strict=True)
+        metrics: Sequence[Metrics | None] = [None] * len(self.runs)
+        if step % self.log_every_agent_steps == 0 and self.settings.updates_in_step(step):
+            metrics = self._report()
+        finished = zip(results["game_over"].tolist(), results["game_return"].tolist(), strict=True)
         returns = [[value] if game_over else [] for game_over, value in finished]
         return [StepResult(1, *result) for result in zip(metrics, returns, strict=True)]
 
@@ -209,8 +189,8 @@ class BatchedLearner:
             self._next_observation.copy_(torch.from_numpy(self.games.observations()))
             self.observations_valid = True
         self._observation.copy_(self._next_observation, non_blocking=True)
-        self._update_index.fill_(self.schedule.update_index(step))
-        self._epsilon.fill_(self.schedule.epsilon_at(step))
+        self._update_index.fill_(self.settings.update_index(step))
+        self._epsilon.fill_(self.settings.epsilon_at(step))
         return self._act(self._observation)
 
     def _select_actions(self, observation: Tensor) -> Tensor:
@@ -218,49 +198,73 @@ class BatchedLearner:
 
     def _store_actions(self, actions: Tensor) -> None:
         device = self.replay.device
-        ages = to_device(torch.tensor([run.counters.age for run in self.runs]), device)
+        ages = to_device(torch.tensor([run.age for run in self.runs]), device)
         self.replay.add(self._observation[:, -1].to(device), actions.to(device), ages)
 
-    def _store_results(self, results: SharedBuffer) -> None:
+    def _store_results(self, results: np.ndarray) -> None:
         reward, ended = to_device(
-            torch.from_numpy(np.stack([results.rewards, results.ended])), self.replay.device
+            torch.from_numpy(np.stack([results["reward"], results["ended"]])), self.replay.device
         )
         self.replay.add_reward(reward, ended.bool())
-        self._next_observation.numpy()[:] = results.observations
-        for run, has_ended in zip(self.runs, results.ended.tolist(), strict=True):
-            run.counters.agent_steps += 1
-            run.counters.age = 0 if has_ended else run.counters.age + 1
+        self._next_observation.numpy()[:] = results["observation"]
+        for run, has_ended in zip(self.runs, results["ended"].tolist(), strict=True):
+            run.agent_steps += 1
+            run.age = 0 if has_ended else run.age + 1
 
     def learn(self, step: int, env_steps: int) -> None:
         """The updates of this agent step."""
-        for update in range(self.schedule.updates_at(step)):
-            self._update_index.fill_(self.schedule.update_index(step, update))
+        for update in range(self.settings.updates_in_step(step)):
+            self._update_index.fill_(self.settings.update_index(step, update))
             self._env_steps.fill_(env_steps)
-            self._beta.fill_(self.schedule.beta_at(step))
+            self._beta.fill_(self.settings.beta_at(step))
             self._learn()
             for run in self.runs:
-                run.counters.updates += 1
-                run.counters.reported_updates += 1
+                run.updates += 1
+                run.unreported_updates += 1
 
     def _update(self) -> Metrics:
         """One update. Metrics are added up on the device; one is returned because a CUDA graph needs
         an output."""
-        rainbow, kernels = self.algorithm, self.algorithm.kernels
-        sampled, noise = kernels.sample_batch(rainbow, self.replay, self._update_index)
+        rainbow = self.algorithm
+        sampled, noise = self._sample_batch(rainbow, self.replay, self._update_index)
         batch = GameBatch(*(tensor.to(rainbow.device) for tensor in sampled))
         metrics, priority = rainbow.update(batch, noise, self._env_steps, self._beta)
-        self._reported_names = list(metrics)
-        kernels.write_back(self.replay, sampled.slot, priority, self.sums, metrics)
+        self._returned_metrics = list(metrics)
+        self._write_back(rainbow, self.replay, sampled.slot, priority, metrics, self.metric_sums)
         return {"q_loss": metrics["q_loss"]}
 
     def _report(self) -> list[Metrics]:
         """The means of each run since the last report."""
-        means = (self.sums.values / self.runs[0].counters.reported_updates).unbind(1)
-        self.sums.values.zero_()
-        rows = [dict(zip(self.sums.names, mean.unbind(), strict=True)) for mean in means]
+        means = (self.metric_sums / self.runs[0].unreported_updates).unbind(1)
+        self.metric_sums.zero_()
         for run in self.runs:
-            run.counters.reported_updates = 0
-        return [{name: row[name] for name in self._reported_names} for row in rows]
+            run.unreported_updates = 0
+        rows = [
+            dict(zip(self.algorithm.metric_names, mean.unbind(), strict=True)) for mean in means
+        ]
+        return [{name: row[name] for name in self._returned_metrics} for row in rows]
+
+
+def sample_batch(
+    rainbow: BatchedRainbow, replay: NStepReplay, update_index: Tensor
+) -> tuple[GameBatch, RainbowNoise]:
+    """A batch from replay, and all random numbers of the update."""
+    uniform, noise = rainbow.noise.sample(update_index)
+    return replay.sample(uniform["replay"].to(replay.device)), noise
+
+
+def write_back(
+    rainbow: BatchedRainbow,
+    replay: NStepReplay,
+    slot: Tensor,
+    priority: Tensor,
+    metrics: Metrics,
+    metric_sums: Tensor,
+) -> None:
+    """Set the priorities of the batch, and add the metrics to their sums (names, S)."""
+    replay.set_priorities(slot, priority.to(replay.device))
+    zero = torch.zeros_like(priority[:, 0])
+    metric_sums.add_(torch.stack([metrics.get(name, zero) for name in rainbow.metric_names]))
 
 
 class RunHandle:
@@ -272,20 +276,14 @@ class RunHandle:
 
     def __init__(self, batch: BatchedLearner, index: int):
         self.batch, self.index = batch, index
-        self.env = GameHandle(batch.games, index)
+        self.env = batch.games.games[index]
         self.algorithm = batch.algorithm.runs[index]
         self.replay = batch.replay
-        self.metric_names = (*batch.sums.names, "priority_entropy_share")
-        self.counters = Counters()
+        self.metric_names = (*batch.algorithm.metric_names, "priority_entropy_share")
+        self.agent_steps = self.updates = 0
+        self.unreported_updates = 0  # since the last report of metrics
+        self.age = 0  # agent steps since the episode began
         self._results: deque[StepResult] = deque()
-
-    @property
-    def agent_steps(self) -> int:
-        return self.counters.agent_steps
-
-    @property
-    def updates(self) -> int:
-        return self.counters.updates
 
     def step(self, env_steps: int) -> StepResult:
         if not self._results:
@@ -305,8 +303,11 @@ class RunHandle:
             "env": self.env.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "replay": self.replay.run_state(self.index),
-            "metric_sums": self.batch.sums.values[:, self.index],
-            **asdict(self.counters),
+            "metric_sums": self.batch.metric_sums[:, self.index],
+            "agent_steps": self.agent_steps,
+            "updates": self.updates,
+            "reported_updates": self.unreported_updates,
+            "age": self.age,
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -314,12 +315,12 @@ class RunHandle:
         actions, count = state["replay"]["actions"], num_actions(self.env.spec)
         known = ((actions >= 0) & (actions < count)).all()
         check_data(known, f"replay holds actions that are none of {count}")
-        self.counters = Counters(**{field.name: state[field.name] for field in fields(Counters)})
-        if not self.env.load_state_dict(state["env"]):
-            self.counters.age = 0
+        self.agent_steps, self.updates = state["agent_steps"], state["updates"]
+        self.unreported_updates = state["reported_updates"]
+        self.age = state["age"] if self.env.load_state_dict(state["env"]) else 0
         self.batch.observations_valid = False
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_run_state(self.index, state["replay"])
-        sums = self.batch.sums.values
+        sums = self.batch.metric_sums
         sums[:, self.index] = state["metric_sums"].to(sums.device)
         self._results.clear()

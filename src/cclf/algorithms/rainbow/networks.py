@@ -29,10 +29,10 @@ def _uniform(*shape: int, bound: float) -> nn.Parameter:
 
 
 class GameEncoder(nn.Module):
-    """Stacks of uint8 frames (n, F, H, W) to flat features (n, D).
+    """From stacks of uint8 frames (n, F, H, W) to flat features (n, D).
 
-    Weights are initialized as in PyTorch's convolutions. If it `accepts_packed`, four frames may
-    also be packed into int32 words (n, H, W).
+    Weights are initialized as in PyTorch's convolutions. If it `accepts_packed`, the input may also
+    be int32 words (n, H, W) with four frames packed into each word.
     """
 
     def __init__(self, frame_stack: int, pixels: int, kind: str):
@@ -180,8 +180,13 @@ class RainbowNet(nn.Module):
         self.support: Tensor
         self.register_buffer("support", support, persistent=False)
 
-    def forward(self, images: Tensor, noise: HeadNoise, action_mask: Tensor) -> Tensor:
-        """Q(s, a) (n, A) of stacks of frames (n, F, H, W)."""
+    def forward(
+        self, images: Tensor, noise: HeadNoise = (), action_mask: Tensor | None = None
+    ) -> Tensor:
+        """Q(s, a) (n, A) of stacks of frames (n, F, H, W). By default without noise and for all
+        actions, which is the network that evaluation and exported policies use."""
+        if action_mask is None:
+            action_mask = torch.ones(self.head.num_actions).to(self.support)
         return self.q_values(self.head(self.encoder(images), noise, action_mask))
 
     def q_values(self, outputs: Tensor) -> Tensor:
@@ -191,18 +196,3 @@ class RainbowNet(nn.Module):
             if self.support.shape[0] > 1
             else outputs[..., 0]
         )
-
-
-class QNetwork(nn.Module):
-    """Q values (n, A) of stacks of uint8 frames (n, F, H, W), without noise: the part of the networks
-    that evaluation and exported policies need."""
-
-    def __init__(self, online: RainbowNet):
-        super().__init__()
-        self.online = online
-        mask = torch.ones(online.head.num_actions).to(online.support)
-        self.register_buffer("action_mask", mask, persistent=False)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        values: Tensor = self.online(frames, (), self.action_mask)
-        return values

@@ -4,11 +4,11 @@ assembled by index when a batch is sampled.
 A slot of the ring buffer is one agent step: the newest frame of the observation, the action, the
 reward, whether the episode ended there, and its age (the steps since the episode began). Two slots
 belong to the same episode if and only if the difference of their ages equals the difference of
-their indices. Frames and rewards beyond an episode's first or last step are zero. A lost life ends an
-episode.
+their indices. Frames and rewards before the first or after the last step of an episode are zero. A
+lost life ends an episode.
 
-All runs write at the same step, so the position in the ring buffer is one number. The GPU has it as a
-tensor, so that sampling can be part of a CUDA graph.
+All runs write at the same step, so the position in the ring buffer is one number. The GPU has a copy
+of it as a tensor, so that sampling can be part of a CUDA graph.
 """
 
 import torch
@@ -29,17 +29,18 @@ class NStepReplay:
         self,
         runs: int,
         capacity_transitions: int,
-        frame_shape: tuple[int, ...],
-        frame_stack: int,
+        observation_shape: tuple[int, int, int],
         n_steps: int,
         discount: float,
         n_step_bug: bool,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ):
-        self.frame_stack, self.n_steps = frame_stack, n_steps
+        """`observation_shape` is (F, H, W)."""
+        self.observation_shape, self.n_steps = observation_shape, n_steps
         self.n_step_bug, self.device = n_step_bug, device
-        self.slots = self.slots_needed(capacity_transitions, frame_stack)
+        self.frame_stack, *frame_shape = observation_shape
+        self.slots = capacity_transitions + self.frame_stack
         shape = (runs, self.slots)
         self.frames = torch.zeros(*shape, *frame_shape, dtype=torch.uint8, device=device)
         # The same memory as wider integers, which copies faster.
@@ -50,7 +51,7 @@ class NStepReplay:
         self.ages = torch.zeros(shape, dtype=torch.int64, device=device)
         # float64: a float32 sum near 1e5 is rounded to multiples of 0.008, an error of up to one
         # percent of a priority.
-        padded = _whole_blocks(self.slots)
+        padded = _round_up_to_blocks(self.slots)
         self.priorities = torch.zeros(runs, padded, dtype=torch.float64, device=device)
         self.max_priority = torch.ones(runs, dtype=torch.float64, device=device)
         self.written = 0  # steps ever stored; the buffer has wrapped if it exceeds `slots`
@@ -61,18 +62,12 @@ class NStepReplay:
         self._discounts = (discount**powers).to(dtype)
 
     @staticmethod
-    def slots_needed(capacity_transitions: int, frame_stack: int) -> int:
-        """More slots than can be sampled, because the newest steps overwrite the history of the
-        oldest."""
-        return capacity_transitions + frame_stack
-
-    @staticmethod
-    def bytes_needed(
-        capacity_transitions: int, frame_shape: tuple[int, ...], frame_stack: int
-    ) -> int:
-        """Bytes for one run."""
-        slots = NStepReplay.slots_needed(capacity_transitions, frame_stack)
-        return slots * (frame_shape[0] * frame_shape[1] + 8 + 4 + 1 + 8) + 8 * _whole_blocks(slots)
+    def bytes_needed(capacity_transitions: int, observation_shape: tuple[int, int, int]) -> int:
+        """Bytes for one run. There are more slots than transitions that can be sampled, because the
+        newest steps overwrite the history of the oldest."""
+        frame_stack, height, width = observation_shape
+        slots = capacity_transitions + frame_stack
+        return slots * (height * width + 8 + 4 + 1 + 8) + 8 * _round_up_to_blocks(slots)
 
     def add(self, frame: Tensor, action: Tensor, age: Tensor) -> None:
         """Store one agent step of each run: the newest frame (S, H, W), action (S,) and age (S,)."""
@@ -95,9 +90,9 @@ class NStepReplay:
         self._written.fill_(written)
 
     def sampling_weights(self) -> Tensor:
-        """Priorities (S, whole blocks), zero for slots whose n steps are not complete or whose frame
-        stack is being overwritten."""
-        newer = (self._written - 1 - self._slot) % self.slots  # slots written since
+        """Priorities (S, slots rounded up to blocks), zero for slots whose n steps are not complete or
+        whose frame stack is being overwritten."""
+        newer = (self._written - 1 - self._slot) % self.slots  # slots written after each slot
         complete = (newer >= self.n_steps) & (newer < self.slots - self.frame_stack)
         return self.priorities * complete
 
@@ -105,37 +100,37 @@ class NStepReplay:
         """B transitions of each run from uniform numbers (S, B) in (0, 1).
 
         A cumulative sum over all slots is slow on a GPU, so a block of slots is sampled by the sums
-        of the blocks, and then a slot within it. The original samples again what cannot be sampled
-        yet; a weight of zero needs no loop.
+        of the blocks, and then a slot within it. CURL's code samples again where a transition is not
+        complete; here such a transition has weight zero.
         """
         runs, batch = uniform.shape
         blocks = self.sampling_weights().view(runs, -1, BLOCK_SIZE)
         sums = blocks.sum(2)
         ends = sums.cumsum(1)
-        draws = (torch.arange(batch, device=self.device) + uniform) / batch * ends[:, -1:]
-        block = _bucket_index(ends, draws)
-        rest = (draws - (ends - sums).gather(1, block))[..., None]
+        targets = (torch.arange(batch, device=self.device) + uniform) / batch * ends[:, -1:]
+        block = _interval_index(ends, targets)
+        remainder = (targets - (ends - sums).gather(1, block))[..., None]
         within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SIZE)).cumsum(2)
-        slot = block * BLOCK_SIZE + _bucket_index(within, rest).squeeze(2)
+        slot = block * BLOCK_SIZE + _interval_index(within, remainder).squeeze(2)
         return self.gather(slot.clamp_max(self.slots - 1))
 
     def gather(self, slot: Tensor) -> GameBatch:
         """The transitions that start in `slot` (S, B)."""
         stack, run = self.frame_stack, self._run
         offset = torch.arange(1 - stack, self.n_steps + 1, device=self.device)
-        near = (slot[..., None] + offset) % self.slots  # (S, B, F - 1 + n + 1)
-        same_episode = self.ages[run, near] == self.ages[run, slot[..., None]] + offset
-        rewards = self.rewards[run, near] * same_episode
+        nearby = (slot[..., None] + offset) % self.slots  # (S, B, F - 1 + n + 1)
+        same_episode = self.ages[run, nearby] == self.ages[run, slot[..., None]] + offset
+        rewards = self.rewards[run, nearby] * same_episode
         continuation = same_episode[..., -1]
         if self.n_step_bug:
-            continuation = continuation & ~self.ended[run, near[..., -1:]].squeeze(-1)
+            continuation = continuation & ~self.ended[run, nearby[..., -1:]].squeeze(-1)
         return GameBatch(
-            observation=self._stack(near[..., :stack], same_episode[..., :stack]),
+            observation=self._stack(nearby[..., :stack], same_episode[..., :stack]),
             action=self.actions.gather(1, slot),
             reward=rewards[..., stack - 1],
             n_step_return=equations.n_step_return(rewards[..., stack - 1 : -1], self._discounts),
             continuation=continuation.to(rewards.dtype),
-            next_observation=self._stack(near[..., -stack:], same_episode[..., -stack:]),
+            next_observation=self._stack(nearby[..., -stack:], same_episode[..., -stack:]),
             priority=self.priorities.gather(1, slot).to(rewards.dtype),
             slot=slot,
         )
@@ -180,7 +175,7 @@ class NStepReplay:
     def run_state(self, run: int) -> StateDict:
         """The state of one run: only the slots that have been written."""
         written = min(self.written, self.slots)
-        state: StateDict = {name: each[run, :written] for name, each in self._tensors().items()}
+        state: StateDict = {name: t[run, :written] for name, t in self._tensors().items()}
         return state | {"max_priority": self.max_priority[run], "written": self.written}
 
     def load_run_state(self, run: int, state: StateDict) -> None:
@@ -222,15 +217,15 @@ def _widest_dtype(num_bytes: int) -> torch.dtype:
     )
 
 
-def _whole_blocks(slots: int) -> int:
+def _round_up_to_blocks(slots: int) -> int:
     return -(-slots // BLOCK_SIZE) * BLOCK_SIZE
 
 
-def _bucket_index(ends: Tensor, draws: Tensor) -> Tensor:
-    """The interval of each draw (..., B), by the ends (..., n) of the intervals. Rounding cannot lead
-    beyond the last one.
+def _interval_index(ends: Tensor, values: Tensor) -> Tensor:
+    """The interval of each value (..., B), from the ends (..., n) of the intervals. Rounding cannot
+    lead beyond the last one.
 
-    >>> _bucket_index(torch.tensor([[1.0, 3.0, 3.0, 4.0]]), torch.tensor([[0.5, 1.0, 3.0, 4.0]]))
+    >>> _interval_index(torch.tensor([[1.0, 3.0, 3.0, 4.0]]), torch.tensor([[0.5, 1.0, 3.0, 4.0]]))
     tensor([[0, 1, 3, 3]])
     """
-    return torch.searchsorted(ends, draws, right=True).clamp_max(ends.shape[-1] - 1)
+    return torch.searchsorted(ends, values, right=True).clamp_max(ends.shape[-1] - 1)
