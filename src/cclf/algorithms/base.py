@@ -52,19 +52,19 @@ PACKED_CHANNELS = 16  # of one pixel in the kernels of bfloat16
 
 @dataclass(frozen=True)
 class Method:
-    """A method of an algorithm: what it changes in the algorithm's defaults."""
+    """A method of an algorithm: the values that differ from the algorithm's defaults."""
 
     name: str
     summary: str
     overrides: Overrides
-    """Changes in `MethodConfig`."""
+    """Values of `MethodConfig`."""
     settings: Overrides = field(default_factory=dict)
-    """Changes in the algorithm's own settings."""
+    """Values of the algorithm's own settings."""
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """Changes in the default values of each part of a config."""
+    """Values that replace the defaults of each part of a config."""
 
     env: Overrides = field(default_factory=dict)
     method: Overrides = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Benchmark(NamedTuple):
 
     options: type[DataclassInstance]  # the options of the command
     run: Callable[[Any, EnvFactory], dict[str, Any]]  # (options, make_env) -> a report, by method
-    figure: str  # the entry of a method's report that is shown
+    figure: str  # the entry of a method's report that the table shows
     unit: str
 
 
@@ -121,11 +121,11 @@ class BaseAlgorithm(ABC, Generic[S]):
         """CCLF, or the first method of an algorithm without it."""
         return self.methods.get("cclf") or next(iter(self.methods.values()))
 
-    def task_defaults(self, task: str) -> Defaults:  # noqa: ARG002
+    def task_defaults(self, task: str) -> Defaults:
         """Defaults for one task, by its name."""
         return Defaults()
 
-    def profile_label(self, profile: str, settings: Mapping[str, Any]) -> str:  # noqa: ARG002
+    def profile_label(self, profile: str, settings: Mapping[str, Any]) -> str:
         """The name that tables give to the profile of a run."""
         return profile
 
@@ -147,12 +147,10 @@ class BaseAlgorithm(ABC, Generic[S]):
         `resume_steps` are the agent steps that each run resumes from: only runs at the same step can
         share an update. Called with several configs only where `batches_runs` is set.
         """
-        del resume_steps
         return [self.make_learner(config, device, make_env) for config in configs]
 
     def make_algorithm(self, config: Config[S], spec: EnvSpec, device: torch.device) -> Any:
         """Networks, optimizers and update of a run, without environment and replay."""
-        del config, spec, device
         raise ConfigError(f"the base algorithm {self.name} does not implement make_algorithm")
 
     def make_agent(
@@ -160,7 +158,7 @@ class BaseAlgorithm(ABC, Generic[S]):
         config: Config[S],
         device: torch.device,
         make_env: EnvFactory,
-        evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
+        evaluation_workers: EvaluationWorkers | None = None,
     ) -> Agent:
         """A policy with evaluation environments of its own. By default it is `make_algorithm` in one
         environment of this process."""
@@ -172,24 +170,24 @@ class BaseAlgorithm(ABC, Generic[S]):
 
     def make_evaluation_workers(
         self,
-        config: Config[S],  # noqa: ARG002
-        device: torch.device,  # noqa: ARG002
-        make_env: EnvFactory,  # noqa: ARG002
-        num_runs: int,  # noqa: ARG002
+        config: Config[S],
+        device: torch.device,
+        make_env: EnvFactory,
+        num_runs: int,
     ) -> EvaluationWorkers | None:
         """Processes that run the evaluation episodes of all runs; None where there are none."""
         return None
 
     def evaluates_asynchronously(
         self,
-        config: Config[S],  # noqa: ARG002
-        device: torch.device,  # noqa: ARG002
+        config: Config[S],
+        device: torch.device,
         evaluation_workers: EvaluationWorkers | None,
     ) -> bool:
         """Whether training goes on during an evaluation."""
         return evaluation_workers is not None
 
-    def replay_size(self, config: Config[S], spec: EnvSpec) -> ReplaySize:  # noqa: ARG002
+    def replay_size(self, config: Config[S], spec: EnvSpec) -> ReplaySize:
         """The most that the replay of this run can hold."""
         return ReplaySize(0, 0)
 
@@ -197,8 +195,7 @@ class BaseAlgorithm(ABC, Generic[S]):
         self, policy: Any, config: Config[S], make_env: EnvFactory, seed: int, num_steps: int
     ) -> ExportedPolicy:
         """The policy as a module for other programs, with its answers on a rollout of `num_steps`."""
-        del policy, config, make_env, seed, num_steps
-        raise ConfigError(f"{self.name} has no export: the base algorithm does not offer that")
+        raise ConfigError(f"{self.name} has no export: it does not implement export_policy")
 
     def inspect(
         self,
@@ -210,8 +207,7 @@ class BaseAlgorithm(ABC, Generic[S]):
         make_env: EnvFactory,
     ) -> Gallery:
         """What `cclf inspect` shows of a run; `learner` is the learner's state in its checkpoint."""
-        del about, config, learner, samples, env_steps, make_env
-        raise ConfigError(f"{self.name} has no inspect: the base algorithm does not offer that")
+        raise ConfigError(f"{self.name} has no inspect: it does not implement inspect")
 
     def benchmark(self) -> Benchmark | None:
         """What `cclf bench NAME` measures; None where there is no such benchmark."""
@@ -220,14 +216,14 @@ class BaseAlgorithm(ABC, Generic[S]):
 
 # --- parts of presets
 
-# What replaces a piece that is off: without selection, the two views are any two random ones.
+# The values of `MethodConfig` that turn a piece off: without selection there are two random views.
 _PIECE_DISABLED: dict[str, Overrides] = {
     "selection": {"selection": "all", "views": 2},
     "prioritisation": {"prioritisation": False},
     "regularisation": {"regularisation": False},
     "reward": {"reward": False},
 }
-# What replaces crops where state is observed.
+# The augmentation of state vectors in place of each kind of crop.
 AUGMENTATION_OF_STATE = {"random-crop": "noise", "centre-crop": "none"}
 # The controls that replace curiosity (`MethodConfig.curiosity`), with the summary of their methods.
 CONTROLS = {
@@ -238,11 +234,8 @@ CONTROLS = {
 
 def cclf_with_pieces(*pieces: str) -> Overrides:
     """CCLF with only these pieces on."""
-    overrides: Overrides = {}
-    for piece in PIECES:
-        if piece not in pieces:
-            overrides |= _PIECE_DISABLED[piece]
-    return overrides
+    disabled = [values for piece, values in _PIECE_DISABLED.items() if piece not in pieces]
+    return {name: value for values in disabled for name, value in values.items()}
 
 
 # The defaults of a base algorithm without views and curiosity.
@@ -257,7 +250,7 @@ ABLATIONS = tuple(
 
 
 def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
-    """The rules that go with `CCLF_DISABLED`: no option of CCLF has an effect."""
+    """The rules of settings whose defaults are `CCLF_DISABLED`: no option of CCLF has an effect."""
     return {
         option.name: always_inactive(f"{learner}, which has nothing of CCLF")
         for option in fields(MethodConfig)
@@ -305,35 +298,38 @@ def validate_augmentation(
             )
 
 
-def validate_bf16(config: Config) -> None:
-    """Raise ConfigError if the kernels of bfloat16 cannot encode what this run observes."""
-    if config.algorithm.precision != "bf16" or config.env.observe != "pixels":
-        return
+def _bf16_conflict(config: Config) -> str:
+    """Why the kernels of bfloat16 cannot encode the pixels of this run; empty if they can."""
+    if config.env.observe != "pixels":
+        return ""
     encoder, stack, pixels = (
         config.algorithm.encoder,
         config.env.frame_stack,
         config.env.crop_pixels,
     )
     if encoder:
-        reason = f"encoder={encoder}: its kernels are made for the published convolutions"
-    elif RGB_CHANNELS * stack > PACKED_CHANNELS:
-        reason = f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // RGB_CHANNELS} frames"
-    elif ((pixels - 3) // 2 + 1) % 2 == 0:
-        reason = f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
-    else:
-        return
-    raise ConfigError(f"precision=bf16 conflicts with {reason}; use tf32 or fp32")
+        return f"encoder={encoder}: its kernels are made for the published convolutions"
+    if RGB_CHANNELS * stack > PACKED_CHANNELS:
+        return f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // RGB_CHANNELS} frames"
+    if ((pixels - 3) // 2 + 1) % 2 == 0:
+        return f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
+    return ""
+
+
+def validate_bf16(config: Config) -> None:
+    """Raise ConfigError if the kernels of bfloat16 cannot encode what this run observes."""
+    reason = _bf16_conflict(config)
+    if reason and config.algorithm.precision == "bf16":
+        raise ConfigError(f"precision=bf16 conflicts with {reason}; use tf32 or fp32")
 
 
 def default_precision(config: Config) -> Precision:
     """bfloat16 for the published encoder and size of views, where it was compared with float32
     (docs/performance.md); float32 otherwise."""
-    env = config.env
     is_published = (
-        env.observe == "pixels"
-        and env.crop_pixels == PAPER_CROP_PIXELS
-        and RGB_CHANNELS * env.frame_stack <= PACKED_CHANNELS
-        and not config.algorithm.encoder
+        config.env.observe == "pixels"
+        and config.env.crop_pixels == PAPER_CROP_PIXELS
+        and not _bf16_conflict(config)
     )
     return "bf16" if is_published else "fp32"
 

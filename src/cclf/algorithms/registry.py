@@ -74,25 +74,22 @@ def make_agent(
 
 def _validate_algorithm(algorithm: BaseAlgorithm) -> str:
     """What is wrong with a base algorithm of another package, to follow its name in a message."""
-    declared = dir(algorithm)
-    needed = ("name", "supported_tasks", "settings_type", "methods")
-    if missing := [name for name in needed if name not in declared]:
+    needed = {"name", "supported_tasks", "settings_type", "methods"}
+    if missing := sorted(needed - set(dir(algorithm))):
         return f"which lacks {', '.join(missing)}"
     settings = algorithm.settings_type
     if not issubclass(settings, AlgorithmSettings):
         return f"whose settings {settings.__name__} are no subclass of AlgorithmSettings"
-    missing = [*sorted(settings.__abstractmethods__), *({"base"} - set(dir(settings)))]
+    missing = sorted(settings.__abstractmethods__ | ({"base"} - set(dir(settings))))
     if "__dataclass_fields__" not in vars(settings):
         missing = ["the decorator @dataclass(frozen=True)"]
     if missing:
         return f"whose settings lack {', '.join(missing)}"
     if settings.base != algorithm.name:
-        return f"whose settings say base={settings.base!r} where its name is {algorithm.name!r}"
+        return f"whose settings have base={settings.base!r} although its name is {algorithm.name!r}"
     known, kinds = get_args(TaskKind), algorithm.supported_tasks
     if not kinds or not set(kinds) <= set(known):
         return f"which supports {', '.join(kinds) or 'no task'}: use some of {', '.join(known)}"
-    if not algorithm.methods:
-        return "which has no method"
-    return (
-        "" if DEFAULT_PROFILE in algorithm.profiles else f"whose profiles lack {DEFAULT_PROFILE!r}"
-    )
+    if not algorithm.methods or DEFAULT_PROFILE not in algorithm.profiles:
+        return f"which needs a method and the profile {DEFAULT_PROFILE!r}"
+    return ""
