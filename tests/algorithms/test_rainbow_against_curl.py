@@ -83,10 +83,8 @@ def make(task: str) -> BatchedRainbow:
     sizes = {"hidden_dim": HIDDEN, "contrastive_hidden_dim": HIDDEN, "batch_size": BATCH}
     config = replace(config, algorithm=replace(config.algorithm, **sizes))
     rainbow = BatchedRainbow([config], [ACTIONS], torch.device("cpu"), torch.float64)
-    for module in (rainbow.module, rainbow.runs[0].module):
-        # the atoms are computed in float32
-        support = torch.linspace(-10.0, 10.0, ATOMS, dtype=torch.float64)
-        module.online.support.copy_(support)
+    # the atoms are computed in float32
+    rainbow.module.online.support.copy_(torch.linspace(-10.0, 10.0, ATOMS, dtype=torch.float64))
     for network in ("online", "target", "momentum"):
         for name, view in originals(rainbow, network).items():
             view.copy_(initial(network, name, tuple(view.shape)))
@@ -171,20 +169,20 @@ def test_values_with_and_without_noise_are_those_of_the_original() -> None:
     beta, clock = torch.tensor(BETA, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for update in range(UPDATES):
         rainbow.update(batch_of(update), noise_of(update), clock, beta)
-    observation, network = images(f"observation.{UPDATES - 1}"), rainbow.runs[0].module.online
+    inputs = rainbow.rows["online"][0], images(f"observation.{UPDATES - 1}")
     noise = tuple(
         LayerNoise(layer.inputs[0], layer.outputs[0]) for layer in head_noise("online", UPDATES)
     )
     with torch.no_grad():
         assert (
             largest_error(
-                network(observation, noise, rainbow.action_mask[0]), golden["q_with_noise"]
+                rainbow.q_values(*inputs, noise, rainbow.action_mask[0]), golden["q_with_noise"]
             )
             < 1e-9
         )
         assert (
             largest_error(
-                network(observation, (), rainbow.action_mask[0]), golden["q_without_noise"]
+                rainbow.q_values(*inputs, (), rainbow.action_mask[0]), golden["q_without_noise"]
             )
             < 1e-9
         )

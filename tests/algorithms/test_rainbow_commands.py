@@ -9,6 +9,7 @@ import torch
 
 from cclf import cli
 from cclf.algorithms.rainbow import bench as bench_rainbow
+from cclf.envs.make import make_env
 from cclf.training import devices
 from cclf.training.agent import load_agent
 from cclf.training.seeding import derive
@@ -110,7 +111,7 @@ def test_the_benchs_parity_sees_a_difference(monkeypatch):
 
     monkeypatch.setattr(BatchedRainbow, "update", clipped_together)
     options = bench_rainbow.Options(precision="fp32", replay_transitions=100, tiny=True)
-    parity = bench_rainbow.parity(bench_rainbow._config("rainbow", options), CPU)
+    parity = bench_rainbow.parity(bench_rainbow._config("rainbow", options), CPU, make_env)
     assert parity["stack_relative_difference"] > 0.01
     assert parity["fast_relative_difference"] < 1e-6
 

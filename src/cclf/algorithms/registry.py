@@ -86,7 +86,7 @@ def _validate_algorithm(algorithm: BaseAlgorithm) -> str:
     if missing:
         return f"whose settings lack {', '.join(missing)}"
     if settings.base != algorithm.name:
-        return f"whose settings have base={settings.base!r} although its name is {algorithm.name!r}"
+        return f"whose settings say base={settings.base!r}, but its name is {algorithm.name!r}"
     known, kinds = get_args(TaskKind), algorithm.supported_tasks
     if not kinds or not set(kinds) <= set(known):
         return f"which supports {', '.join(kinds) or 'no task'}: use some of {', '.join(known)}"

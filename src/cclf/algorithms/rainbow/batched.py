@@ -194,29 +194,30 @@ class RunView:
     any size."""
 
     def __init__(self, batch: BatchedRainbow, index: int, module: RainbowLoss):
-        """The parameters of `module` become views of the run's rows, without the padding."""
+        """`module` has the shapes of this run, whose game may have fewer actions than others."""
         self.batch, self.index = batch, index
-        self.module = module.to(batch.adam_moments["mean"]).requires_grad_(False)
-        self.networks = RunParameters(module)
-        for network, layout in batch.layouts.items():
-            for name, view in self._unpadded(layout, batch.rows[network].detach()).items():
-                module.get_parameter(name).data = view
+        self._lengths = {name: len(p) for name, p in module.named_parameters()}
+        self.networks = RunParameters(
+            {
+                name: value
+                for network, rows in batch.rows.items()
+                for name, value in self._without_padding(network, rows.detach()).items()
+            }
+        )
 
-    def _unpadded(self, layout: FlatParameters, rows: Tensor) -> dict[str, Tensor]:
-        """Parameters of this run by name, without the actions that only other games have."""
-        return {
-            name: value[: len(self.module.get_parameter(name))]
-            for name, value in layout.unflatten(rows[self.index]).items()
-        }
+    def _without_padding(self, network: str, rows: Tensor) -> dict[str, Tensor]:
+        """Views of this run's row by name, without the actions that only other games have."""
+        named = self.batch.layouts[network].unflatten(rows[self.index])
+        return {name: value[: self._lengths[name]] for name, value in named.items()}
 
     def state_dict(self) -> StateDict:
         batch = self.batch
-        online = batch.layouts["online"]
         return {
             "networks": self.networks.state_dict(),
             "maxima": {name: value[self.index] for name, value in batch.running_maxima.items()},
             "moments": {
-                name: self._unpadded(online, rows) for name, rows in batch.adam_moments.items()
+                name: self._without_padding("online", rows)
+                for name, rows in batch.adam_moments.items()
             },
             "adam_steps": int(batch.adam_steps),
         }

@@ -18,11 +18,10 @@ from cclf.console import say
 from cclf.validation import Range
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from cclf.algorithms.rainbow.learner import BatchedLearner
-    from cclf.types import EnvFactory, EnvStep, StateDict
+    from cclf.types import Env, EnvFactory
 
 NUM_ACTIONS = 18  # the most that an Atari game has
 PARITY_RUNS, PARITY_UPDATES = 3, 8
@@ -55,7 +54,7 @@ class Options:
     """One JSON document on standard output."""
 
 
-def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:  # noqa: ARG001 (null games)
+def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:
     """A report with the figures of each method under its name."""
     from cclf.storage.manifest import origin
     from cclf.training import devices
@@ -71,10 +70,12 @@ def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:  # noqa: 
         "replay_transitions": options.replay_transitions,
     }
     for method, config in configs.items():
-        figures: dict[str, Any] = {"parity": parity(config, device)}
+        figures: dict[str, Any] = {"parity": parity(config, device, make_env)}
         say(f"{method}: parity {figures['parity']}")
         for runs in (1, *options.stacks):
-            figures[f"stack_{runs}"] = times = _time_updates(config, runs, device, options.rounds)
+            figures[f"stack_{runs}"] = times = _time_updates(
+                config, runs, device, options.rounds, make_env
+            )
             say(f"{method}: {runs} runs, {times['run_updates_per_second']:,.0f} run-updates/s")
         report[method] = figures | {"median_ms": figures["stack_1"]["median_ms"]}
     return report
@@ -99,47 +100,22 @@ def _config(method: str, options: Options) -> Config[RainbowConfig]:
     )
 
 
-class NullGame:
-    """A game of black frames with the shapes of Atari. The benchmark does not step it."""
-
-    def __init__(self, pixels: int):
-        import numpy as np
-
-        from cclf.types import EnvSpec, EnvStep
-
-        self.spec = EnvSpec((1, pixels, pixels), 1, 4, None, num_actions=NUM_ACTIONS)
-        self._frame = np.zeros((1, pixels, pixels), np.uint8)
-        self._step = EnvStep(self._frame, 0.0, terminated=False, truncated=False)
-
-    def reset(self, seed: int | None = None) -> "np.ndarray":  # noqa: ARG002
-        return self._frame
-
-    def step(self, action: int) -> "EnvStep":  # noqa: ARG002
-        return self._step
-
-    def render(self) -> "np.ndarray":
-        frame: np.ndarray = self._frame[0]
-        return frame
-
-    def close(self) -> None:
-        pass
-
-    def state_dict(self) -> "StateDict":
-        return {}
-
-    def load_state_dict(self, state: "StateDict") -> bool:  # noqa: ARG002
-        return False
+def make_game(make_env: "EnvFactory", config: Config[RainbowConfig]) -> "Env":
+    """A toy game with the shapes of Atari, which the benchmark does not step."""
+    game = make_env(replace(config, task="toy/catch"), 0)
+    game.spec = game.spec._replace(num_actions=NUM_ACTIONS)
+    return game
 
 
 def make_learner(
-    configs: Sequence[Config[RainbowConfig]], device: "torch.device"
+    configs: Sequence[Config[RainbowConfig]], device: "torch.device", make_env: "EnvFactory"
 ) -> "BatchedLearner":
-    """A learner of null games, with the same random replay for each run."""
+    """A learner with the same random replay for each run."""
     import torch
 
     from cclf.algorithms.rainbow.learner import make_batched_learner
 
-    games = [partial(NullGame, config.env.frame_pixels) for config in configs]
+    games = [partial(make_game, make_env, config) for config in configs]
     learner = make_batched_learner(configs, device, games)
     replay = learner.replay
     place: dict[str, Any] = {
@@ -158,7 +134,9 @@ def make_learner(
     return learner
 
 
-def parity(config: Config[RainbowConfig], device: "torch.device") -> dict[str, float]:
+def parity(
+    config: Config[RainbowConfig], device: "torch.device", make_env: "EnvFactory"
+) -> dict[str, float]:
     """Differences of the parameters after some updates from the same replay, relative to the length
     of their change: of a batch of three from its runs one by one, both plain and in float32; and of
     the compiled update in CUDA graphs, in the configured precision, from the plain one."""
@@ -174,7 +152,7 @@ def parity(config: Config[RainbowConfig], device: "torch.device") -> dict[str, f
 
     def change(config: Config[RainbowConfig], seeds: Sequence[int]) -> torch.Tensor:
         devices.set_precision(config, device)
-        learner = make_learner([replace(config, seed=seed) for seed in seeds], device)
+        learner = make_learner([replace(config, seed=seed) for seed in seeds], device, make_env)
         rows = learner.algorithm.rows["online"]
         before = rows.detach().clone()
         for update in range(PARITY_UPDATES):
@@ -193,12 +171,16 @@ def parity(config: Config[RainbowConfig], device: "torch.device") -> dict[str, f
 
 
 def _time_updates(
-    config: Config[RainbowConfig], runs: int, device: "torch.device", rounds: int
+    config: Config[RainbowConfig],
+    runs: int,
+    device: "torch.device",
+    rounds: int,
+    make_env: "EnvFactory",
 ) -> dict[str, float]:
     """Milliseconds of one update of every run, with replay, random numbers and priorities."""
     from cclf.training.devices import synchronize
 
-    learner = make_learner([replace(config, seed=seed) for seed in range(runs)], device)
+    learner = make_learner([replace(config, seed=seed) for seed in range(runs)], device, make_env)
 
     def seconds_of(updates: int) -> float:
         started = time.perf_counter()

@@ -28,7 +28,7 @@ class RainbowPolicy:
         module = make_rainbow(config, num_actions).requires_grad_(False)
         self.q_network = module.online.eval()
         # All parameters of the run, because they are part of an exported agent.
-        self.networks = RunParameters(module)
+        self.networks = RunParameters(dict(module.named_parameters()))
 
     @torch.no_grad()
     def evaluation_values(self, observation: Tensor) -> Tensor:

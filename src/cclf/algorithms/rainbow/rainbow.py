@@ -308,14 +308,13 @@ class RainbowLoss(nn.Module):
 class RunParameters(NamedTuple):
     """All parameters of a run, by their names in checkpoints and in exported agents."""
 
-    module: RainbowLoss
+    by_name: dict[str, Tensor]
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: p.detach() for name, p in self.module.named_parameters()}
+        return dict(self.by_name)
 
-    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in self.by_name.items():
             parameter.copy_(state[name])
 
 
