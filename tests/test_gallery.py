@@ -443,7 +443,7 @@ def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
 
 def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(tmp_path):
     young = replace(RAINBOW, run=replace(RAINBOW.run, env_steps=3, eval_every_env_steps=3))
-    with pytest.raises(ConfigError, match="nothing to draw yet"):
+    with pytest.raises(ConfigError, match="no complete transition"):
         inspect_run(trained(young, tmp_path), 8, CPU)
 
 

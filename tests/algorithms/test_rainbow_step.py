@@ -179,7 +179,7 @@ def test_a_state_with_unknown_actions_is_refused():
     learner.step(0)
     state = copy.deepcopy(learner.state_dict())
     state["replay"]["actions"][0] = 3
-    with pytest.raises(ValueError, match="none of 3"):
+    with pytest.raises(ValueError, match="one of the 3 actions"):
         learner_of(tiny("rainbow")).load_state_dict(state)
 
 

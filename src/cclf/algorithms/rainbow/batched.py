@@ -47,12 +47,11 @@ class BatchedRainbow:
         modules = [
             make_rainbow(config, count) for config, count in zip(configs, num_actions, strict=True)
         ]
-        # The architecture with the largest number of actions. Its own weights are not used.
+        # The architecture for the largest number of actions. Its weights are not used.
         self.module = make_rainbow(configs[0], max(num_actions)).to(device, dtype)
         self.layouts = {network: FlatParameters(self.module, network) for network in NETWORKS}
-        actions = torch.arange(max(num_actions))
-        masks = [(actions < count).to(dtype) for count in num_actions]
-        self.action_mask = torch.stack(masks).to(device)  # (S, A)
+        counts = torch.tensor(num_actions)[:, None]
+        self.action_mask = (torch.arange(max(num_actions)) < counts).to(device, dtype)  # (S, A)
         self.device, self.settings = device, self.module.settings
         self.metric_names = (*self.module.metric_names, "gradient_norm")
         self.noise = NoiseSampler(
@@ -66,13 +65,14 @@ class BatchedRainbow:
             for network, layout in self.layouts.items()
         }
         self.rows["online"].requires_grad_(True)
-        frameworks = [module.framework for module in modules]
-        self.running_maxima = {
-            "framework.reward_max": _stacked([each.reward_max for each in frameworks], self.module),
-            "framework.bonus_max": _stacked([each.bonus_max for each in frameworks], self.module),
-        }
-        coefficients = [module.contrastive_coefficient for module in modules]
-        self.per_run_constants = {"contrastive_coefficient": _stacked(coefficients, self.module)}
+
+        def stacked(*names: str) -> dict[str, Tensor]:
+            """Buffers of all runs, (S,) each."""
+            buffers = {name: torch.stack([m.get_buffer(name) for m in modules]) for name in names}
+            return {name: values.to(device, dtype) for name, values in buffers.items()}
+
+        self.running_maxima = stacked("framework.reward_max", "framework.bonus_max")
+        self.per_run_constants = stacked("contrastive_coefficient")
         self.copied_slices = {
             network: self.layouts[network].slice_in_online(self.layouts["online"])
             for network in ("target", "momentum")
@@ -81,7 +81,7 @@ class BatchedRainbow:
             name: torch.zeros_like(self.rows["online"], requires_grad=False)
             for name in ("mean", "square")
         }
-        # A tensor, because a CUDA graph would keep the value of a number.
+        # A tensor, because a CUDA graph would not see a Python number change.
         self.adam_steps = torch.zeros((), dtype=torch.float64, device=device)
         self.runs = [RunView(self, index, module) for index, module in enumerate(modules)]
 
@@ -113,11 +113,6 @@ class BatchedRainbow:
     @torch.no_grad()
     def update_target(self) -> None:
         self.rows["target"].copy_(self.rows["online"][:, self.copied_slices["target"]])
-
-
-def _stacked(values: Sequence[Tensor], module: RainbowLoss) -> Tensor:
-    """(S,), with the device and dtype of the module."""
-    return torch.stack(list(values)).to(module.contrastive_coefficient)
 
 
 @torch.no_grad()
@@ -194,7 +189,7 @@ class RunView:
     any size."""
 
     def __init__(self, batch: BatchedRainbow, index: int, module: RainbowLoss):
-        """`module` has the shapes of this run, whose game may have fewer actions than others."""
+        """`module` has the shapes of this run; its game may have fewer actions than others."""
         self.batch, self.index = batch, index
         self._lengths = {name: len(p) for name, p in module.named_parameters()}
         self.networks = RunParameters(

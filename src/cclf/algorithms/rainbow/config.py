@@ -30,31 +30,30 @@ from cclf.validation import (
 )
 
 _td_priorities = all_of(requires_off("prioritisation"), requires_value("base_replay", "td-error"))
-_uneven_replay = any_of(
+_nonuniform_replay = any_of(
     requires("prioritisation"),
     all_of(requires_value("base_replay", "td-error"), excludes_value("priority_exponent", 0.0)),
 )
-_importance_weights = all_of(requires("importance_sampling"), _uneven_replay)
-_sees_views = any_of(requires("contrastive"), requires_value("q_observations", "views"))
+_importance_weights = all_of(requires("importance_sampling"), _nonuniform_replay)
+_learns_from_views = any_of(requires("contrastive"), requires_value("q_observations", "views"))
 
 
 def _coefficients_differ(values: Values) -> str:
-    same = values["cclf_coefficient"] == values["curl_coefficient"]
+    value = values["cclf_coefficient"]
     return (
-        f"cclf_coefficient={values['cclf_coefficient']}, which curl_coefficient equals"
-        if same
-        else ""
+        f"curl_coefficient=cclf_coefficient={value}" if value == values["curl_coefficient"] else ""
     )
 
 
-RULES: dict[str, Rule] = {  # when options act; one without a rule always does
+# When each option has an effect; one without a rule always has.
+RULES: dict[str, Rule] = {
     "negatives": GRID_ONLY,
-    "augmentation": _sees_views,
+    "augmentation": _learns_from_views,
     "q_observations": excludes_value("augmentation", "none"),
-    "intensity_scale": all_of(excludes_value("augmentation", "none"), _sees_views),
+    "intensity_scale": all_of(excludes_value("augmentation", "none"), _learns_from_views),
     "base_replay": requires_off("prioritisation"),
     "priority_exponent": _td_priorities,
-    "importance_sampling": _uneven_replay,
+    "importance_sampling": _nonuniform_replay,
     "importance_beta": _importance_weights,
     "importance_beta_agent_steps": all_of(
         _importance_weights, excludes_value("importance_beta", 1.0)
@@ -231,11 +230,11 @@ class RainbowConfig(AlgorithmSettings):
                 f"frame_pixels={config.env.frame_pixels}: "
                 "Rainbow's augmentations keep the size of a frame"
             )
-        least = {"data-efficient": 25, "nature": 36}[self.convolutions]
-        if config.env.frame_pixels < least:
+        min_pixels = {"data-efficient": 25, "nature": 36}[self.convolutions]
+        if config.env.frame_pixels < min_pixels:
             raise ConfigError(
                 f"convolutions={self.convolutions} conflicts with "
-                f"frame_pixels={config.env.frame_pixels}: use {least} or more"
+                f"frame_pixels={config.env.frame_pixels}: use {min_pixels} or more"
             )
         if config.method.augmentation == "none" and config.method.contrastive:
             raise ConfigError(
@@ -244,13 +243,13 @@ class RainbowConfig(AlgorithmSettings):
             )
         if config.method.augmentation == "none" and self.intensity_scale:
             raise ConfigError(
-                f"intensity_scale={self.intensity_scale} conflicts with augmentation=none: it would "
-                "do nothing"
+                f"intensity_scale={self.intensity_scale} conflicts with augmentation=none: there are no "
+                "views to multiply"
             )
         if self.q_observations == "original" and config.method.views > 1:
             other = ", ".join(config.method.active_pieces) or f"views={config.method.views}"
             raise ConfigError(
-                f"q_observations=original conflicts with {other}: Q would learn from none of the "
+                f"q_observations=original conflicts with {other}: Q would not learn from the "
                 "views; use q_observations=views"
             )
 

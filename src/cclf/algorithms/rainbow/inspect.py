@@ -44,8 +44,8 @@ def inspect(
 ) -> Gallery:
     sampler, rainbow, replay = load(config, learner, env_steps.device)
 
-    def read(batch_index: int) -> dict[str, Tensor]:
-        """The columns of one batch, appraised twice with different augmentations."""
+    def sample_columns(batch_index: int) -> dict[str, Tensor]:
+        """The columns of one batch, which is appraised twice with different augmentations."""
         batch, noise = sample(sampler, replay, 2 * batch_index)
         other_noise = sampler.sample_single(2 * batch_index + 1)[1]
         pair, appraisal = appraise(rainbow, batch, noise, env_steps)
@@ -56,7 +56,7 @@ def inspect(
         }
 
     batch_size = rainbow.settings.batch_size
-    table = table_of(samples, batch_size, read)
+    table = table_of(samples, batch_size, sample_columns)
     return of_transitions(
         about,
         rainbow.framework,
@@ -64,11 +64,11 @@ def inspect(
         _memory(replay),
         pictures=_pictures,
         facts=partial(_facts, replay.n_steps),
-        rewards="what the game paid in its first step, clipped as in training",
-        td_errors="its loss on whole frames, without the bonus",
+        rewards="reward of its first step, clipped as in training",
+        td_errors="its loss on the original frames, without the bonus",
         measures=_measures(table, replay.n_steps),
-        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, drawn from replay as "
-        f"training draws them, in batches of {batch_size}.",
+        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, sampled from replay as "
+        f"in training, in batches of {batch_size}.",
         remarks=_remarks(rainbow, replay, table),
     )
 
@@ -83,14 +83,14 @@ def load(
     num_actions = outputs // (settings.atoms if settings.distributional else 1)
     module = make_rainbow(config, num_actions).to(device)
     load_state(module, module.state_dict() | networks | maxima, "networks")
-    # A stream of random numbers of its own, which depends on the seed of the run.
+    # Other random numbers than in training; they depend on the seed of the run.
     key = noise_key(replace(config, seed=derive(config.seed, "inspect")))
     sampler = NoiseSampler(module, [key], device, torch.float32)
     replay = make_replay(config, 1, torch.device("cpu"))
     check_same_structure(replay.run_state(0), learner["replay"], "replay")
     replay.load_run_state(0, learner["replay"])
     if not replay.sampling_weights().any():
-        raise ConfigError("the replay of this run holds nothing to draw yet: train it first")
+        raise ConfigError("the replay of this run has no complete transition yet: train it first")
     return sampler, module, replay
 
 
@@ -125,23 +125,23 @@ def columns(
     appraisal: Appraisal[Tensor],
 ) -> dict[str, Tensor]:
     """All columns of a batch, (B, ...) each, with the newest frame of each view."""
-    found = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)
-    found |= {"n_step_return": batch.n_step_return, "ended": batch.continuation == 0}
+    table = common_columns(rainbow.framework, batch, pair, appraisal, rainbow.query, rainbow.key)
+    table |= {"n_step_return": batch.n_step_return, "ended": batch.continuation == 0}
     shifts = (noise.shifts, noise.next_shifts)
-    for side, views, own_shifts in zip(SIDES, pair, shifts, strict=True):
-        aparts = shift_apart(rainbow, own_shifts)  # (K-1, B)
-        apart = of_chosen(aparts, found[f"{side}chosen"])
-        found |= {
+    for side, views, side_shifts in zip(SIDES, pair, shifts, strict=True):
+        distances = anchor_distances(rainbow, side_shifts)  # (K-1, B)
+        distance = of_chosen(distances, table[f"{side}chosen"])
+        table |= {
             f"{side}pictures": views.inputs[:, :, -1].clamp(0, 255).byte().transpose(0, 1),
-            f"{side}apart": apart,
-            f"{side}lies_furthest": apart == aparts.max(0).values,
+            f"{side}distance": distance,
+            f"{side}is_furthest": distance == distances.max(0).values,
         }
-    return found
+    return table
 
 
-def shift_apart(rainbow: RainbowLoss, shifts: Tensor) -> Tensor:
-    """Distances (K-1, B) between the center of each view and that of the anchor, in pixels along both
-    axes."""
+def anchor_distances(rainbow: RainbowLoss, shifts: Tensor) -> Tensor:
+    """Distances (K-1, B) from the center of each view to that of the anchor: the sum of both axes, in
+    pixels."""
     centers = [index[..., index.shape[-1] // 2] for index in rainbow.pixel_indices(shifts)]
     center = torch.stack(centers)  # (2, K, B)
     return (center[:, 1:] - center[:, :1]).abs().sum(0).float()
@@ -158,38 +158,31 @@ def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Ten
 
 
 def _measures(table: dict[str, np.ndarray], n_steps: int) -> list[Measure]:
+    returns = "discounted sum of the rewards of its steps"
+    shift = (table["distance"] + table["next_distance"]) / 2.0
+    shifts = "pixels between the chosen view and the anchor, mean of both observations"
     return [
-        Measure(
-            f"{n_steps}-step return",
-            table["n_step_return"],
-            "what its steps were paid together, discounted",
-        ),
-        Measure(
-            "shift",
-            (table["apart"] + table["next_apart"]) / 2.0,
-            "pixels by which the chosen view lies off the anchor, mean of both observations",
-        ),
+        Measure(f"{n_steps}-step return", table["n_step_return"], returns),
+        Measure("shift", shift, shifts),
     ]
 
 
 def _remarks(rainbow: RainbowLoss, replay: NStepReplay, table: dict[str, np.ndarray]) -> list[str]:
     remarks = again_remark(table, "shifts")
     if rainbow.framework.selection == "curiosity":
-        furthest = np.concatenate([table["lies_furthest"], table["next_lies_furthest"]]).mean()
+        furthest = np.concatenate([table["is_furthest"], table["next_is_furthest"]]).mean()
+        uniform = 1 / (rainbow.method.num_augmented_views - 1)
         remarks.append(
-            f"The chosen view lies furthest from its anchor in {100 * furthest:.0f} % of cases; a "
-            "blind choice would do so in "
-            f"{100 / (rainbow.method.num_augmented_views - 1):.0f} % or a little more, since views may lie "
-            "equally far."
+            f"The chosen view is the furthest from its anchor in {100 * furthest:.0f} % of cases; "
+            f"with a random choice it would be in {100 * uniform:.0f} %, or slightly more because of "
+            "equal distances."
         )
     ended, next_c = table["ended"], table["next_c"]
     if ended.any() and not ended.all():
         remarks.append(
             f"In {100 * ended.mean():.0f} % of the samples the episode ended within the "
-            f"{replay.n_steps} steps: what comes next "
-            f"is blank from there on, much alike, and c′ is {next_c[ended].mean():.3f} on average, "
-            "against "
-            f"{next_c[~ended].mean():.3f}."
+            f"{replay.n_steps} steps. Later frames are blank and look alike, so c′ is "
+            f"{next_c[ended].mean():.3f} on average, against {next_c[~ended].mean():.3f} elsewhere."
         )
     return remarks
 
@@ -206,16 +199,16 @@ def _memory(replay: NStepReplay) -> Memory:
     )
 
 
-def _facts(n_steps: int, found: Row) -> StateDict:
+def _facts(n_steps: int, row: Row) -> StateDict:
     return {
-        "action": str(found["action"]),
+        "action": str(row["action"]),
         "steps_between": n_steps,
-        "ended_between": bool(found["ended"]),
+        "ended_between": bool(row["ended"]),
     }
 
 
-def _pictures(side: str, found: Row, _: Frames) -> list[tuple[np.ndarray, None]]:
-    return [(_grey(picture), None) for picture in found[f"{side}pictures"]]
+def _pictures(side: str, row: Row, _: Frames) -> list[tuple[np.ndarray, None]]:
+    return [(_grey(picture), None) for picture in row[f"{side}pictures"]]
 
 
 def _grey(picture: np.ndarray) -> np.ndarray:

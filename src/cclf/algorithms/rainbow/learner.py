@@ -35,7 +35,7 @@ def make_learners(
     """The learners of several runs. Those that resume from the same step are one batch."""
     learners: dict[int, RunHandle] = {}
     for step in dict.fromkeys(resume_steps):
-        indices = [index for index, own in enumerate(resume_steps) if own == step]
+        indices = [index for index, each in enumerate(resume_steps) if each == step]
         batch = [configs[index] for index in indices]
         games = [partial(make_env, config, derive(config.seed, "env")) for config in batch]
         # One game, or games of a CPU that also computes the updates, are stepped in this process.
@@ -130,9 +130,9 @@ class BatchedLearner:
         self._next_observation = torch.empty(
             shape, dtype=torch.uint8, pin_memory=device.type == "cuda"
         )
-        self.observations_valid = False  # whether it is what the games return now
+        self.observations_valid = False  # whether `_next_observation` is that of the games now
         self._observation = torch.empty(shape, dtype=torch.uint8, device=device)
-        # Tensors, because a CUDA graph would keep the values of numbers.
+        # Tensors, because a CUDA graph would not see Python numbers change.
         self._update_index = torch.zeros((), dtype=torch.int64, device=device)
         self._env_steps, self._beta, self._epsilon = (
             torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
@@ -313,8 +313,8 @@ class RunHandle:
     def load_state_dict(self, state: StateDict) -> None:
         # An action indexes the outputs of the network, so it is checked before it is used.
         actions, count = state["replay"]["actions"], num_actions(self.env.spec)
-        known = ((actions >= 0) & (actions < count)).all()
-        check_data(known, f"replay holds actions that are none of {count}")
+        are_valid = ((actions >= 0) & (actions < count)).all()
+        check_data(are_valid, f"replay: an action is not one of the {count} actions of the game")
         self.agent_steps, self.updates = state["agent_steps"], state["updates"]
         self.unreported_updates = state["reported_updates"]
         self.age = state["age"] if self.env.load_state_dict(state["env"]) else 0

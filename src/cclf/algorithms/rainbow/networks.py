@@ -49,8 +49,8 @@ class GameEncoder(nn.Module):
         for _, patch, stride in reversed(self.layers):
             side = (side - 1) * stride + patch
         self.visible_pixels = side
-        """Rows and columns that reach any feature: 75 of 84 in the data-efficient network, whose
-        strides leave a border."""
+        """Rows and columns that the features depend on: 75 of 84 in the data-efficient network, because
+        the last ones do not fill a patch."""
 
     def accepts_packed(self, images: Tensor) -> bool:
         """Whether packed frames (`cclf.kernels.gather_packed`) are the fastest input of views of these
@@ -131,8 +131,8 @@ class DuelingHead(nn.Module):
         self.layer_sizes = sizes  # (inputs, outputs) of each
 
     def forward(self, features: Tensor, noise: HeadNoise, action_mask: Tensor) -> Tensor:
-        """`action_mask` (A,) is 1 for the actions of the run's own game and 0 for those that only
-        other games of the batch have."""
+        """`action_mask` (A,) is 1 for the actions of the run's game and 0 for those that only other
+        games of the batch have."""
         noises = noise or (None,) * len(self.layers)
         hidden = torch.relu(self.layers[0](features, noises[0]))
         advantage: Tensor = self.layers[1](hidden, noises[1]).view(-1, self.num_actions, self.atoms)

@@ -3,7 +3,7 @@
 They are counter-based: a number depends only on the key of its run, the index of the update, its
 name and its position. There is no generator state to save, and the numbers do not depend on the
 other runs of a batch or on the device. With `torch.Generator`, 104 runs would need hundreds of
-generators, each with a kernel of its own and registered with every CUDA graph.
+generators, each of which launches a kernel and is registered with every CUDA graph.
 
 The hash function is SplitMix64 (Steele, Lea and Flood, 2014): a Weyl sequence followed by shifts and
 products.
@@ -56,8 +56,8 @@ def normal(uniform: Tensor) -> Tensor:
 class CounterBasedRNG:
     """Named uniform numbers in (0, 1) for S runs at a time.
 
-    The positions of each name start at an offset of its own. So a run whose game has more actions
-    has more numbers of a name and shares the first ones with other runs.
+    Each name has a separate range of positions. Where the game of a run has more actions, there are
+    more numbers of a name, and the first of them are the same as without those actions.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device):
@@ -93,7 +93,7 @@ def noise_key(config: Config[RainbowConfig]) -> int:
 
 
 class NoiseSampler:
-    """The random numbers of S runs, each with a key of its own."""
+    """The random numbers of S runs, each of which has a key."""
 
     def __init__(
         self, module: RainbowLoss, keys: Sequence[int], device: torch.device, dtype: torch.dtype
@@ -110,7 +110,7 @@ class NoiseSampler:
         gauss = normal(numbers)  # of all names in one kernel
         factors = self.random.split(equations.noise_factor(gauss).to(self.dtype))
         uniform, normals = self.random.split(numbers), self.random.split(gauss.to(self.dtype))
-        unused = numbers[:, :1]  # where a method needs none
+        unused = numbers[:, :1]  # in place of numbers that the method does not need
         return uniform, RainbowNoise(
             online=self._head_noise("online", factors),
             target=self._head_noise("target", factors),

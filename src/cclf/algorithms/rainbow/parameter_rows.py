@@ -1,4 +1,4 @@
-"""All parameters of a run in one row of numbers.
+"""The parameters of a run, flattened: one vector ("row") for each of its networks.
 
 The gradient of a row is one tensor, so clipping, Adam and the moving average of the momentum network
 are one operation each, and the rows of several runs form a matrix.
@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from cclf.algorithms.rainbow.rainbow import RainbowLoss
 
-# The networks of a run, each with a row of its own, and the prefixes of their parameters.
+# The networks of a run, each of which has one row, and the prefixes of their parameter names.
 NETWORKS = {"online": ("framework.", "online."), "target": ("target_",), "momentum": ("momentum_",)}
-ALIGNMENT = 64  # numbers: where matrix units and wide reads of a GPU need a parameter to begin
+ALIGNMENT = 64  # a parameter begins at a multiple, as matrix units and wide reads of a GPU need it
 
 
 class FlatParameters:

@@ -36,15 +36,14 @@ DEFAULTS = Defaults(
     },
 )
 
-_PLAIN = cclf_with_pieces()
+_NO_PIECES = cclf_with_pieces()
 _CCLF = Method("cclf", "all four pieces", {})
-# On Rainbow the Q loss may use the original frames while the contrastive loss uses augmented views,
-# as in CURL.
-_NOTHING = _PLAIN | {"augmentation": "none", "views": 1, "contrastive": False}
-_ONE_VIEW = _PLAIN | {"views": 1, "contrastive": False}
-_WEIGHED: Overrides = {"importance_sampling": True}
-_ORIGINAL: Overrides = _WEIGHED | {"q_observations": "original"}
-_CURL: Overrides = _ORIGINAL | {"contrastive_list": "curl", "contrastive_joins_td": True}
+# In CURL the Q loss uses the original frames, and the contrastive loss augmented views.
+_NO_AUGMENTATION = _NO_PIECES | {"augmentation": "none", "views": 1, "contrastive": False}
+_ONE_VIEW = _NO_PIECES | {"views": 1, "contrastive": False}
+_IMPORTANCE_WEIGHTS: Overrides = {"importance_sampling": True}
+_ORIGINAL_FRAMES: Overrides = _IMPORTANCE_WEIGHTS | {"q_observations": "original"}
+_CURL: Overrides = _ORIGINAL_FRAMES | {"contrastive_list": "curl", "contrastive_joins_td": True}
 # DrQ's Atari agent and its base, "Efficient DQN" (Kostrikov et al., 2020; values of Dopamine's
 # DrQ.gin).
 _EFFICIENT_DQN: Overrides = {
@@ -62,7 +61,7 @@ _EFFICIENT_DQN: Overrides = {
 }
 _DRQ: Overrides = _EFFICIENT_DQN | {"q_observations": "views", "intensity_scale": 0.05}
 # Overtrained Rainbow (Kielak, 2020; values of Dopamine's OTRainbow.gin): eight updates a step.
-_OTRAINBOW: Overrides = _ORIGINAL | {
+_OTRAINBOW: Overrides = _ORIGINAL_FRAMES | {
     "n_steps": 3,
     "learn_start_agent_steps": 20_000,
     "warmup_policy": "uniform",
@@ -81,31 +80,31 @@ _OTRAINBOW: Overrides = _ORIGINAL | {
 }
 
 
-def _on_rainbow(method: Method) -> Method:
-    """Priorities by curiosity have no importance weights. Without that piece replay is Rainbow's own,
-    which has them."""
+def _with_own_replay(method: Method) -> Method:
+    """Without priorities by curiosity, replay is prioritized as in Rainbow, with importance weights."""
     return replace(
-        method, settings={} if method.overrides.get("prioritisation", True) else _WEIGHED
+        method, settings={} if method.overrides.get("prioritisation", True) else _IMPORTANCE_WEIGHTS
     )
 
 
 METHODS = index_by_name(
-    Method("rainbow", "data-efficient Rainbow", _NOTHING, _ORIGINAL),
-    Method("rainbow-uniform", "the same with uniform replay", _NOTHING,
+    Method("rainbow", "data-efficient Rainbow", _NO_AUGMENTATION, _ORIGINAL_FRAMES),
+    Method("rainbow-uniform", "data-efficient Rainbow with uniform replay", _NO_AUGMENTATION,
            {"q_observations": "original", "base_replay": "uniform"}),
-    Method("rainbow-shift-1", "control: Rainbow learning Q from one augmented view", _ONE_VIEW, _WEIGHED),
-    Method("rainbow-shift-2", "control: from two, evenly averaged", _PLAIN | {"contrastive": False}, _WEIGHED),
-    Method("otrainbow", "overtrained Rainbow: eight updates a step", _NOTHING, _OTRAINBOW),
-    Method("efficient-dqn", "DrQ's base agent: double dueling DQN on the original frames", _NOTHING, _EFFICIENT_DQN),
-    Method("drq", "the same on shifted frames of random intensity", _ONE_VIEW | {"augmentation": "shift"}, _DRQ),
+    Method("rainbow-shift-1", "control: Rainbow learning Q from one augmented view", _ONE_VIEW, _IMPORTANCE_WEIGHTS),
+    Method("rainbow-shift-2", "control: Rainbow learning Q from two augmented views",
+           _NO_PIECES | {"contrastive": False}, _IMPORTANCE_WEIGHTS),
+    Method("otrainbow", "overtrained Rainbow: eight updates a step", _NO_AUGMENTATION, _OTRAINBOW),
+    Method("efficient-dqn", "DrQ's base agent: double dueling DQN on the original frames", _NO_AUGMENTATION, _EFFICIENT_DQN),
+    Method("drq", "efficient-dqn on shifted frames of random intensity", _ONE_VIEW | {"augmentation": "shift"}, _DRQ),
     Method("drq-epsilon", "DrQ with the epsilons of Rainbow's evaluations", _ONE_VIEW | {"augmentation": "shift"},
            _DRQ | {"epsilon_train": 0.01, "epsilon_eval": 0.001}),
-    Method("curl", "Rainbow with a contrastive loss on two augmented views", _PLAIN | {"views": 1}, _CURL),
-    Method("curl-cclf-list", "control: CURL with the CCLF paper's coefficients", _PLAIN | {"views": 1},
+    Method("curl", "Rainbow with a contrastive loss on two augmented views", _NO_PIECES | {"views": 1}, _CURL),
+    Method("curl-cclf-list", "control: CURL with the CCLF paper's coefficients", _NO_PIECES | {"views": 1},
            _CURL | {"contrastive_list": "cclf"}),
     _CCLF,
     Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
-    *(_on_rainbow(method) for method in ABLATIONS),
+    *(_with_own_replay(method) for method in ABLATIONS),
     *methods_with_measure(_CCLF, *CONTROLS),
 )  # fmt: skip
 
