@@ -1,5 +1,5 @@
-"""S Rainbow runs with one update: each run is a row of parameters, and `torch.func.vmap` maps the loss
-of one run over the rows.
+"""S Rainbow runs with one update: the parameters of each run are flattened into rows, one row for each
+of its networks, and `torch.func.vmap` maps the loss of one run over the rows.
 
 One update of one run occupies a GPU for microseconds, so launching its kernels takes longer than
 computing them; S runs share every kernel. The runs do not influence each other: losses are summed,
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
+from torch.nn import functional as F
 
 from cclf.algorithms.rainbow import equations
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.networks import HeadNoise
 from cclf.algorithms.rainbow.noise import NoiseSampler, noise_key
-from cclf.algorithms.rainbow.parameter_rows import NETWORKS, FlatParameters
 from cclf.algorithms.rainbow.rainbow import (
     LossOutput,
     RainbowLoss,
@@ -28,6 +28,47 @@ from cclf.algorithms.rainbow.rainbow import (
 from cclf.config import Config
 from cclf.training.cuda_graphs import Compiler, uncompiled
 from cclf.types import GameBatch, Metrics, StateDict
+
+# The networks of a run, each of which has one row, and the prefixes of their parameter names.
+NETWORKS = {"online": ("framework.", "online."), "target": ("target_",), "momentum": ("momentum_",)}
+ALIGNMENT = 64  # a parameter begins at a multiple, as matrix units and wide reads of a GPU need it
+
+
+class FlatParameters:
+    """The position of each parameter of one network in its row. The gradient of a row is one tensor, so
+    clipping, Adam and the moving average of the momentum network are one operation each.
+
+    Each parameter is zero-padded to the alignment and, in a batch of runs, to the largest number of
+    actions. The padding stays zero.
+    """
+
+    def __init__(self, module: RainbowLoss, network: str):
+        self.network = network
+        named = module.named_parameters()
+        self.shapes = {name: p.shape for name, p in named if name.startswith(NETWORKS[network])}
+        self.sizes = [-(-shape.numel() // ALIGNMENT) * ALIGNMENT for shape in self.shapes.values()]
+
+    def flatten(self, named: dict[str, Tensor]) -> Tensor:
+        """A row (P,) of parameters by name. Those of a run with fewer actions are padded."""
+        values = [named[name].detach().flatten() for name in self.shapes]
+        parts = zip(values, self.sizes, strict=True)
+        return torch.cat([F.pad(value, (0, size - len(value))) for value, size in parts])
+
+    def unflatten(self, row: Tensor) -> dict[str, Tensor]:
+        """Views of a row (P,), by name."""
+        parts = zip(self.shapes.items(), torch.split(row, self.sizes), strict=True)
+        return {name: part[: shape.numel()].view(shape) for (name, shape), part in parts}
+
+    def slice_in_online(self, online: "FlatParameters") -> slice:
+        """The part of an online row that this network is a copy of. It is contiguous because of the
+        order of modules in `RainbowNet`."""
+        (prefix,) = NETWORKS[self.network]
+        names = [name.replace(prefix, "online.", 1) for name in self.shapes]
+        first = list(online.shapes).index(names[0])
+        contiguous = list(online.shapes)[first : first + len(names)] == names
+        assert contiguous, f"the {self.network} network is not one part of an online row"
+        start = sum(online.sizes[:first])
+        return slice(start, start + sum(self.sizes))
 
 
 class BatchedRainbow:

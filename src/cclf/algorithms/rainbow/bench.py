@@ -82,22 +82,14 @@ def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:
 
 
 def _config(method: str, options: Options) -> Config[RainbowConfig]:
-    config = presets.resolve("atari/Pong", method)
-    changes: dict[str, Any] = {
-        "replay_capacity_transitions": options.replay_transitions,
-        "precision": options.precision,
-    }
-    env = config.env
-    if options.tiny:
-        changes |= {"batch_size": 4, "hidden_dim": 8, "atoms": 5}
-        changes |= {"contrastive_hidden_dim": 8, "contrastive_dim": 8}
-        env = replace(env, frame_pixels=36, crop_pixels=36)
-    return replace(
-        config,
-        env=env,
-        algorithm=replace(config.algorithm, **changes),
-        run=replace(config.run, deterministic=options.deterministic),
+    config = presets.resolve("atari/Pong", method).with_settings(
+        replay_capacity_transitions=options.replay_transitions, precision=options.precision
     )
+    if options.tiny:
+        env = replace(config.env, frame_pixels=36, crop_pixels=36)
+        dims = {"hidden_dim": 8, "contrastive_hidden_dim": 8, "contrastive_dim": 8}
+        config = replace(config, env=env).with_settings(batch_size=4, atoms=5, **dims)
+    return replace(config, run=replace(config.run, deterministic=options.deterministic))
 
 
 def make_game(make_env: "EnvFactory", config: Config[RainbowConfig]) -> "Env":
@@ -118,18 +110,18 @@ def make_learner(
     games = [partial(make_game, make_env, config) for config in configs]
     learner = make_batched_learner(configs, device, games)
     replay = learner.replay
-    place: dict[str, Any] = {
-        "generator": torch.Generator(replay.device).manual_seed(0),
-        "device": replay.device,
-    }
+    device, random = replay.device, torch.Generator(replay.device).manual_seed(0)
     for tensor, low, high in (
         (replay.frames, 0, 256),
         (replay.actions, 0, NUM_ACTIONS),
         (replay.rewards, -1, 2),
     ):
-        tensor[:] = torch.randint(low, high, tensor[0].shape, dtype=tensor.dtype, **place)
-    replay.ages[:] = torch.arange(replay.slots, device=replay.device)
-    replay.priorities[:, : replay.slots] = torch.rand(replay.slots, **place).double() + 0.1
+        tensor[:] = torch.randint(
+            low, high, tensor[0].shape, generator=random, device=device, dtype=tensor.dtype
+        )
+    replay.ages[:] = torch.arange(replay.slots, device=device)
+    priorities = torch.rand(replay.slots, generator=random, device=device)
+    replay.priorities[:, : replay.slots] = priorities.double() + 0.1
     replay.set_written(replay.slots)
     return learner
 
@@ -145,8 +137,7 @@ def parity(
     from cclf.training import devices
 
     plain = replace(
-        config,
-        algorithm=replace(config.algorithm, precision="fp32"),
+        config.with_settings(precision="fp32"),
         run=replace(config.run, cuda_graphs=False, compile=False),
     )
 
