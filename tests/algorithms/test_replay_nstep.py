@@ -1,5 +1,5 @@
-"""n-step replay against a plain list of steps: borders, returns, what may be drawn, how often, and
-saving."""
+"""n-step replay against a plain list of steps: borders of episodes, returns, which transitions are
+sampled and how often, and saving."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def make(runs=1, capacity=50, n=N, bug=False):
 
 
 def step(replay, number, reward=0.0, ended=False, age=0, action=0):
-    """Frame number `number` is filled with number + 1: a blank one is 0."""
+    """Frame number `number` is filled with number + 1, so that 0 is no frame."""
     runs = len(replay.max_priority)
     frame = torch.full((runs, 2, 2), (number + 1) % 256, dtype=torch.uint8)
     replay.add(frame, torch.full((runs,), action), torch.full((runs,), age))
@@ -24,7 +24,7 @@ def step(replay, number, reward=0.0, ended=False, age=0, action=0):
 
 
 def play(replay, lengths, reward=lambda number: float(number)):
-    """Episodes of these lengths; the last one goes on."""
+    """Episodes of these lengths; the last one has not ended."""
     number = 0
     for which, length in enumerate(lengths):
         for age in range(length):
@@ -47,7 +47,7 @@ def at(replay, slot):
     return type(batch := replay.gather(torch.tensor([[slot]])))(*(part[0, 0] for part in batch))
 
 
-def test_inside_an_episode_by_hand():
+def test_transition_inside_an_episode_by_hand():
     replay = make()
     play(replay, [12])
     found = at(replay, 5)
@@ -57,7 +57,7 @@ def test_inside_an_episode_by_hand():
     assert (found.continuation.item(), found.action.item(), found.slot.item()) == (1.0, 0, 5)
 
 
-def test_history_before_the_episode_is_blank():
+def test_frames_before_the_episode_are_zero():
     replay = make()
     play(replay, [4, 10])
     assert frames_of(at(replay, 4).observation) == [0, 0, 0, 5]
@@ -67,9 +67,9 @@ def test_history_before_the_episode_is_blank():
 
 
 @pytest.mark.parametrize("bug", [False, True])
-def test_what_follows_the_end_is_blank_and_pays_nothing(bug):
-    """An episode of six steps: slots 3, 4, 5 see its end within three; the bug takes the bootstrap
-    of slot 2 as well."""
+def test_frames_and_rewards_after_the_end_are_zero(bug):
+    """An episode of six steps: it ends within three steps of slots 3, 4 and 5; with the bug slot 2 has no
+    bootstrap either."""
     replay = make(bug=bug)
     play(replay, [6, 10])
     found = [at(replay, slot) for slot in range(6)]
@@ -87,7 +87,7 @@ def test_what_follows_the_end_is_blank_and_pays_nothing(bug):
 
 
 class Model:
-    """The same rules on a list, one step at a time, as the sheet tells them."""
+    """The same rules on a list, one step at a time."""
 
     def __init__(self, lengths, n):
         self.steps, self.n = [], n
@@ -115,7 +115,7 @@ class Model:
                 total += DISCOUNT**k * self.steps[t + k][1]
                 going = not self.steps[t + k][2]
         for back in range(STACK):
-            at = t + self.n - back  # seen where it belongs to the episode of step t
+            at = t + self.n - back  # zero unless it belongs to the episode of step t
             window[back] = (
                 self.steps[at][0]
                 if at >= 0 and self.steps[at][3] == self.steps[t][3] + self.n - back
@@ -138,23 +138,24 @@ def test_against_the_model_for_many_episodes(n):
         assert frames_of(found.next_observation) == following, t
 
 
-def drawn(replay, count=4000):
+def sampled_slots(replay, count=4000):
     uniform = (torch.arange(count)[None] * 0.618034 + 0.5) % 1.0
     return replay.sample(uniform.double()).slot[0]
 
 
-def test_only_steps_with_n_newer_ones_are_drawn():
+def test_only_steps_with_n_newer_ones_are_sampled():
     replay = make()
     play(replay, [10])
-    assert set(drawn(replay).tolist()) == set(range(10 - N))
+    assert set(sampled_slots(replay).tolist()) == set(range(10 - N))
 
 
-def test_in_a_full_ring_the_oldest_are_spared_and_the_rest_is_right():
+def test_wrapped_buffer_samples_no_overwritten_history():
     replay = make(capacity=20)
     play(replay, [7] * 9 + [4])  # 67 steps in 24 slots
     newest = 66
     numbers = {
-        newest - (replay.written - 1 - slot) % replay.slots for slot in drawn(replay).tolist()
+        newest - (replay.written - 1 - slot) % replay.slots
+        for slot in sampled_slots(replay).tolist()
     }
     assert numbers == set(range(newest - 19, newest - N + 1))
     model = Model([7] * 9 + [4], N)
@@ -166,14 +167,14 @@ def test_in_a_full_ring_the_oldest_are_spared_and_the_rest_is_right():
         assert bool(found.continuation) == going
 
 
-def test_draws_are_in_proportion_to_priority_one_from_each_part():
+def test_samples_are_stratified_and_proportional_to_priority():
     replay = make()
     play(replay, [11])
     replay.priorities[0, :8] = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 4.0])
-    counts = torch.bincount(drawn(replay, 20_000), minlength=8).double() / 20_000
+    counts = torch.bincount(sampled_slots(replay, 20_000), minlength=8).double() / 20_000
     torch.testing.assert_close(counts, replay.priorities[0, :8] / 20.0, atol=1e-3, rtol=0)
-    # Twenty parts of equal weight: whatever is drawn within them, each transition comes as often as
-    # it has parts.
+    # Twenty intervals of equal weight: for any uniform numbers, each transition is sampled once for
+    # each of its intervals.
     for seed in range(5):
         uniform = (
             torch.rand(1, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -191,8 +192,8 @@ def test_draws_are_in_proportion_to_priority_one_from_each_part():
         ]
 
 
-def test_draws_over_many_blocks_are_those_of_one_running_sum():
-    """Blocks without any weight, the last one cut short, and a ring that has come round."""
+def test_sampling_by_blocks_equals_one_cumulative_sum():
+    """One block has no weight, the last one is incomplete, and the buffer has wrapped."""
     replay = make(runs=2, capacity=1000)
     play(replay, [50] * 25)
     random = torch.Generator().manual_seed(0)
@@ -201,8 +202,8 @@ def test_draws_over_many_blocks_are_those_of_one_running_sum():
     replay.priorities[:, : replay.slots] = weights * (weights > 0.3)
     uniform = torch.rand(2, 5_000, dtype=torch.float64, generator=random)
     ends = replay.sampling_weights().cumsum(1)
-    draws = (torch.arange(5_000) + uniform) / 5_000 * ends[:, -1:]
-    expected = torch.searchsorted(ends, draws, right=True)
+    targets = (torch.arange(5_000) + uniform) / 5_000 * ends[:, -1:]
+    expected = torch.searchsorted(ends, targets, right=True)
     assert (expected // 256).unique().tolist() == [0, 1, 2, 3]
     assert torch.equal(replay.sample(uniform).slot, expected)
 
@@ -210,11 +211,11 @@ def test_draws_over_many_blocks_are_those_of_one_running_sum():
 def test_equal_priorities_are_uniform_replay():
     replay = make(capacity=40)
     play(replay, [40])
-    counts = torch.bincount(drawn(replay, 40_000))
+    counts = torch.bincount(sampled_slots(replay, 40_000))
     assert counts.max() - counts.min() <= 2
 
 
-def test_new_steps_enter_with_the_largest_priority_so_far():
+def test_new_steps_have_the_largest_priority_so_far():
     replay = make(runs=2)
     step(replay, 0)
     assert replay.priorities[:, 0].tolist() == [1.0, 1.0]
@@ -223,10 +224,10 @@ def test_new_steps_enter_with_the_largest_priority_so_far():
     assert replay.priorities[:, :2].tolist() == [[3.0, 3.0], [0.25, 1.0]]
     replay.set_priorities(torch.tensor([[0], [0]]), torch.tensor([[0.5], [0.5]]))
     step(replay, 2, age=2)
-    assert replay.priorities[:, 2].tolist() == [3.0, 1.0], "the maximum never falls"
+    assert replay.priorities[:, 2].tolist() == [3.0, 1.0], "the maximum does not decrease"
 
 
-def test_the_last_place_of_a_duplicate_wins():
+def test_last_priority_of_a_duplicate_slot_counts():
     replay = make(runs=2)
     play(replay, [10])
     replay.set_priorities(
@@ -237,7 +238,7 @@ def test_the_last_place_of_a_duplicate_wins():
     assert replay.priorities[1, [1, 3, 4]].tolist() == pytest.approx([0.6, 0.7, 0.8])
 
 
-def test_runs_keep_to_themselves():
+def test_runs_do_not_mix():
     replay = make(runs=2)
     for number in range(10):
         replay.add(
@@ -257,11 +258,11 @@ def test_runs_keep_to_themselves():
 
 
 @pytest.mark.parametrize("bug", [False, True])
-def test_what_can_be_drawn_does_not_look_at_how_the_newest_step_ended(bug):
-    """So that an update may begin before the games have answered; the bug does look, at the step
-    after the n-th."""
+def test_sampled_transitions_do_not_depend_on_the_newest_result(bug):
+    """So that an update can run before the games return. With the bug they do depend on it: it reads the
+    step after the n-th."""
     replay = make(capacity=20, bug=bug)
-    play(replay, [6, 40])  # the ring has wrapped
+    play(replay, [6, 40])  # the buffer has wrapped
     replay.add(torch.full((1, 2, 2), 9, dtype=torch.uint8), torch.tensor([1]), torch.tensor([40]))
     slots = replay.sampling_weights()[0].nonzero().T
     answers = []
@@ -279,9 +280,8 @@ def test_what_can_be_drawn_does_not_look_at_how_the_newest_step_ended(bug):
 
 @pytest.mark.parametrize("steps", [15, 67])
 @pytest.mark.parametrize("larger", [0, 30])
-def test_a_run_is_saved_and_loaded_by_itself(steps, larger):
-    """Into another place of another stack, and into a larger ring, also when this one has
-    wrapped."""
+def test_one_run_is_saved_and_loaded(steps, larger):
+    """Into another index of another batch, and into a larger buffer, also if this one has wrapped."""
     old = make(runs=3, capacity=20)
     play(old, [7] * (steps // 7) + [steps % 7])
     old.set_priorities(
@@ -297,7 +297,7 @@ def test_a_run_is_saved_and_loaded_by_itself(steps, larger):
     )
     assert new.max_priority[1] == old.max_priority[2] == 4.0
 
-    def drawable(replay, run):
+    def transitions_of(replay, run):
         found = {}
         for slot in replay.sampling_weights()[run].nonzero().flatten().tolist():
             one = replay.gather(torch.full((len(replay.max_priority), 1), slot))
@@ -306,14 +306,14 @@ def test_a_run_is_saved_and_loaded_by_itself(steps, larger):
         return found
 
     if larger and steps > 24:
-        assert drawable(old, 2).items() <= drawable(new, 1).items(), (
-            "and the oldest, whose history is safe now"
+        assert transitions_of(old, 2).items() <= transitions_of(new, 1).items(), (
+            "and the oldest, because their history is not overwritten"
         )
     else:
-        assert drawable(old, 2) == drawable(new, 1)
+        assert transitions_of(old, 2) == transitions_of(new, 1)
     for replay in (old, new):
         step(replay, steps, age=steps % 7)
-    assert len(set(drawable(old, 2)) - set(drawable(new, 1))) == 0
+    assert len(set(transitions_of(old, 2)) - set(transitions_of(new, 1))) == 0
 
 
 def test_a_smaller_replay_refuses_a_larger_state():
@@ -323,7 +323,7 @@ def test_a_smaller_replay_refuses_a_larger_state():
         make(capacity=20).load_run_state(0, old.run_state(0))
 
 
-def test_the_forecast_is_what_is_allocated():
+def test_bytes_needed_equals_the_allocated_memory():
     replay = make(capacity=30)
     tensors = (
         replay.frames,
