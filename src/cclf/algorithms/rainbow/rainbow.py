@@ -1,4 +1,4 @@
-"""The loss of one update of one Rainbow run, from frames to one number, in the order of computation.
+"""The loss of one update of one Rainbow run, in the order of computation.
 
 The loss does not depend on the name of the method: Rainbow, CURL, DrQ and CCLF differ in the
 settings and in what the appraisal contains. `RainbowLoss` samples no random numbers and updates no
@@ -114,13 +114,14 @@ class RainbowLoss(nn.Module):
         """`beta` is the exponent of the importance weights; `action_mask` (A,) is 1 for the actions
         of the game.
 
-        Each view is encoded once per network: the features of the anchor serve the belief, the Q
-        loss and the contrastive loss.
+        Each view is encoded once per network: the belief, the Q loss and the contrastive loss use the
+        same features of the anchor. In Rainbow and CURL the Q loss is on the original frames, and only
+        the contrastive loss uses augmented views of o_t (`q_observations`).
         """
         views = self.views(batch.observation, noise.shifts, noise.intensity)
         next_views = self.views(batch.next_observation, noise.next_shifts, noise.next_intensity)
         original = self.settings.q_observations == "original"
-        if original:  # beliefs and the contrastive loss keep the augmented views of o_t
+        if original:
             next_views = Views(batch.next_observation[None])
         # (B, D), with gradient
         features = self.online.encoder(batch.observation if original else views.inputs[0])
@@ -134,11 +135,13 @@ class RainbowLoss(nn.Module):
                 views._replace(query=query.detach()),
                 next_views._replace(query=self._project(next_features)),
             )
+        # Eq. (3) to (5), (7) and (9)
         appraisal = self.framework.appraise(
             views, next_views, batch.reward, env_steps, self.query, self.key, noise.permutation
         )
         loss_appraisal = self._without_augmentation(appraisal, batch) if original else appraisal
 
+        # Eq. (1), (2) and (7)
         td = self.td_losses(loss_appraisal, batch, noise, action_mask, features, next_features)
         losses = td.losses
         weights = torch.ones_like(losses)
@@ -147,7 +150,7 @@ class RainbowLoss(nn.Module):
         metrics = self._metrics(appraisal, batch, weights, td)
 
         loss = (weights * losses).mean()
-        if self.method.contrastive:
+        if self.method.contrastive:  # Eq. (8)
             key = self.key(appraisal.key_view) if appraisal.key is None else appraisal.key
             contrastive = self.framework.contrastive_loss(query, key, appraisal.curiosity)
             metrics["contrastive_loss"] = contrastive.detach()
@@ -155,7 +158,7 @@ class RainbowLoss(nn.Module):
             if self.settings.contrastive_joins_td:
                 losses, contrastive = losses + contrastive, contrastive * weights.mean()
             loss = loss + contrastive
-        priority = self._priority(batch, appraisal, losses.detach())
+        priority = self._priority(batch, appraisal, losses.detach())  # Eq. (6), or by TD error
         metrics["priority_mean"] = priority.mean()
         return LossOutput(loss, priority, metrics)
 
