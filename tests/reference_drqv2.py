@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.common.optimizers import Optimizer
-from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal

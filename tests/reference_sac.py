@@ -8,7 +8,7 @@ it.
 import torch
 from torch import Tensor
 
-from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
+from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss, q_target
 from cclf.data import augmentations
 from cclf.data.augmentations import Views
@@ -29,8 +29,9 @@ def update(sac: SAC, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> Upd
         images = appraisal.next_views.flatten(0, 1)
         target = q_target(
             sac,
-            appraisal,
             batch,
+            appraisal.bonus,
+            appraisal.next_weights,
             [encoder.convolutions(images)],
             target_encoder(images),
             noise.target,

@@ -78,8 +78,8 @@ def test_views_are_those_of_the_function(base: str) -> None:
     assert isinstance(filled, PixelActorCritic)
     batch, noise = learners[1].draw()
     before = batch.observation.clone()
-    views = filled.make_views(batch, noise).materialize()
-    assert views.shape == plain.make_views(batch, noise).materialize().shape
+    views = filled.observations.views(batch, noise).materialize()
+    assert views.shape == plain.observations.views(batch, noise).materialize().shape
     assert (views == 7).all()
     assert torch.equal(batch.observation, before), "the replay's frames stay as they are"
 
@@ -127,7 +127,7 @@ def test_bfloat16_kernels_see_the_augmented_views(base: str) -> None:
         noise.generator.set_state(state)
         settings = replace(config.algorithm, precision=precision)
         algorithm = make(replace(config, algorithm=settings), batch.action.shape[1], CPU)
-        views = algorithm.make_views(batch, noise)
+        views = algorithm.observations.views(batch, noise)
         if isinstance(algorithm, sac.SAC):
             features.append(algorithm.critic.encoder(views))
         else:

@@ -12,12 +12,11 @@ import drqv2_inputs as golden
 import reference_drqv2
 from cclf import presets
 from cclf.algorithms.common import inspection
-from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
+from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.drqv2 import ALGORITHM
 from cclf.algorithms.drqv2 import presets as drqv2_presets
 from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.drqv2.equations import noise_std
-from cclf.algorithms.drqv2.inspect import inspection_adapter
 from cclf.algorithms.registry import algorithms, make_learner
 from cclf.cli import main
 from cclf.data.replay import Replay
@@ -323,7 +322,7 @@ def test_the_gallery_sees_what_an_update_sees(tmp_path):
     agent, replay = ALGORITHM.load_for_inspection(config, saved, CPU)
     batch = replay.sample(BATCH, torch.Generator().manual_seed(0))
     now = torch.tensor(60.0, dtype=torch.float64)
-    _, shown = inspection.appraise(inspection_adapter(agent), batch, Generators(1, CPU, CPU), now)
+    _, shown = inspection.appraise(agent, batch, Generators(1, CPU, CPU), now)
     streams = Generators(1, CPU, CPU)
     noise = agent.draw_noise(BATCH, streams["augment"], streams["policy"])
     agent.networks.double()

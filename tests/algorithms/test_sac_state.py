@@ -11,10 +11,10 @@ from test_sac import to_double as doubled
 from torch import nn
 
 import reference_sac
-from cclf.algorithms.sac.observations import StateEncoder
+from cclf.algorithms.sac.networks import StateEncoder
 from cclf.algorithms.sac.presets import METHODS
 from cclf.algorithms.sac.sac import SAC
-from cclf.data.augmentations import lazy_noise, lazy_noise_pairs
+from cclf.data.augmentations import lazy_noise
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options, resolve
 from cclf.training.cuda_graphs import compiled
@@ -95,7 +95,7 @@ def test_rows_of_pairs_are_those_of_crops():
     """View k of o_t in sample b is row k B + b, of its successor K B further; any can be chosen."""
     vectors = torch.arange(8.0).view(4, 2)  # o_t of two samples, then what followed
     draws, following = torch.ones(3, 2, 2), torch.full((3, 2, 2), 2.0)
-    rows = lazy_noise_pairs(vectors, draws, following, scale=0.5)
+    rows = lazy_noise(vectors, torch.cat([draws, following]), scale=0.5)
     spread = 0.5 * vectors.std(0, correction=0)
     for view in range(3):
         for sample in range(2):
@@ -113,12 +113,12 @@ def test_what_acts_sees_state_as_it_is():
         sac = SAC(config, ACTIONS, CPU, state_dim=NUMBERS)
         state = make_state_batch().observation[:2]
         layer = sac.critic.encoder.convolutions
-        mean = sac.actor(layer(state), torch.zeros(2, ACTIONS)).mean_action
+        mean = sac.actor(layer(state))
         assert torch.equal(sac.evaluation_action(state), mean)
         generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
         noise = torch.randn(2, ACTIONS, generator=torch.Generator().manual_seed(2))
         action = sac.collection_action(state, STEPS, *generators)
-        assert torch.equal(action, sac.actor(layer(state), noise).action)
+        assert torch.equal(action, sac.actor.sample(sac.actor.head(layer(state)), noise).action)
 
 
 def test_a_spec_says_what_is_observed():

@@ -37,6 +37,8 @@ class ConvEncoder(nn.Module):
     (`cclf.kernels.paired_convolutions`).
     """
 
+    __call__: Callable[..., Tensor]
+
     def __init__(
         self,
         channels: int,
@@ -120,6 +122,8 @@ def select_kernels(precision: Precision, compiler: Compiler) -> tuple[ConvFn, Sp
 
 class EncoderHead(nn.Module):
     """The last layer of an encoder: fully connected, LayerNorm, and a tanh in the paper's text."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, inputs: int, feature_dim: int, tanh: bool):
         super().__init__()

@@ -69,7 +69,7 @@ SIZES = {
 }
 
 
-def of_task(task: str) -> Defaults:
+def task_defaults(task: str) -> Defaults:
     suite, _, name = task.partition("/")
     if suite == "toy":
         return Defaults(env={"crop_pixels": 20}, settings=_TOY)
