@@ -220,40 +220,30 @@ class Replay:
         self._check_counters(state, saved_slots)
         for name in self._COUNTERS:
             setattr(self, name, int(state[name]))
-        cut = 0
+        shift = 0
         # A wrapped ring is rotated, so that its oldest frame comes first in a larger one.
         if saved_slots < min(self.slots, self.written):
-            cut = self.head + 1
-            self.oldest = (self.oldest - cut) % saved_slots
+            shift = self.head + 1
+            self.oldest = (self.oldest - shift) % saved_slots
             self.head, self.written = saved_slots - 1, saved_slots
         for name in self._TENSORS:
-            getattr(self, name)[:saved_slots] = state[name].roll(-cut, 0).to(self.device)
-        self.valid[:saved_slots] = state["live"].roll(-cut, 0).numpy()
+            getattr(self, name)[:saved_slots] = state[name].roll(-shift, 0).to(self.device)
+        self.valid[:saved_slots] = state["live"].roll(-shift, 0).numpy()
 
     def _check_counters(self, state: StateDict, saved_slots: int) -> None:
-        """Raise ValueError for counters that contradict each other or the ring: they would lead to
+        """Raise ValueError if the counters contradict each other or the slots: they would lead to
         wrong transitions later."""
         check_lengths(state, self._TENSORS, saved_slots, "replay")
         head, oldest, size, head_age, written = (int(state[name]) for name in self._COUNTERS)
-        newest = (written - 1) % saved_slots if saved_slots else -1
-        check_data(
-            written >= saved_slots,
-            f"replay: written {written} is less than its {saved_slots} slots",
-        )
-        check_data(head == newest, f"replay: head is {head}")
-        check_data(
-            0 <= oldest < self.slots and oldest <= saved_slots, f"replay: oldest is {oldest}"
-        )
-        check_data(
-            size == int(state["live"].sum()) <= self.capacity,
-            f"replay: size {size} is not that of its live slots",
-        )
         ages, priorities = state["ages"], state["priorities"]
         check_data(
-            (ages >= 0).all() and (not saved_slots or head_age == ages[head]),
-            f"replay: ages do not count from 0 to {head_age}",
-        )
-        check_data(
-            (priorities >= 0.0).all() and priorities.isfinite().all(),
-            "replay: priorities are no weights",
+            written >= saved_slots
+            and head == ((written - 1) % saved_slots if saved_slots else -1)
+            and 0 <= oldest <= min(saved_slots, self.slots - 1)
+            and size == int(state["live"].sum()) <= self.capacity
+            and (ages >= 0).all()
+            and (not saved_slots or head_age == ages[head])
+            and ((priorities >= 0.0) & priorities.isfinite()).all(),
+            f"replay: head {head}, oldest {oldest}, size {size}, head_age {head_age} and written "
+            f"{written} contradict its {saved_slots} slots",
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.common.off_policy_base import OffPolicySettings
-from cclf.algorithms.common.pixel_encoder import ConvEncoder, materialize_crops, select_kernels
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, select_kernels
 from cclf.config import Config
 from cclf.data.augmentations import LazyCrops
 from cclf.errors import ConfigError, short_error
@@ -29,8 +29,8 @@ class CustomEncoder(nn.Module):
     def forward(self, images: Tensor | LazyCrops) -> Tensor:
         """Features of images (N, C, h, w), or of lazy crops."""
         dtype = next(self.module.parameters()).dtype
-        inputs = _normalize(materialize_crops(images), self.pixel_offset, dtype)
-        features: Tensor = self.module(inputs)
+        pixels = images.materialize() if isinstance(images, LazyCrops) else images
+        features: Tensor = self.module(_normalize(pixels, self.pixel_offset, dtype))
         return features.to(dtype)  # the module may compute in a lower precision
 
     def encode_with_frozen(self, crops: LazyCrops, num_learned: int) -> tuple[Tensor, Tensor]:

@@ -5,14 +5,20 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from cclf.config import Precision
 from cclf.data.augmentations import LazyCrops
 from cclf.kernels import fused_encoder
 from cclf.kernels.bf16_linear import bf16_linear
 from cclf.kernels.fused_encoder import Layers
-from cclf.kernels.paired_convolutions import backward, paired_convolutions, paired_split, prepare
+from cclf.kernels.paired_convolutions import (
+    backward,
+    paired_convolutions,
+    paired_split,
+    prepare,
+    reference_convolutions,
+    reference_split,
+)
 from cclf.training.cuda_graphs import Compiler
 
 ConvFn = Callable[[Tensor | LazyCrops, Layers], Tensor]
@@ -33,8 +39,8 @@ class ConvEncoder(nn.Module):
     """3x3 convolutions, the first with stride 2, each with a ReLU: uint8 pixels to features (N, H),
     the feature map flattened with its channels last.
 
-    `convolutions` computes them: the reference below, or kernels in bfloat16 with float32 sums
-    (`cclf.kernels.paired_convolutions`).
+    `convolutions` computes them: `reference_convolutions` or, in bfloat16 with float32 sums,
+    `paired_convolutions`. `split_convolutions` computes some of them without gradient.
     """
 
     __call__: Callable[..., Tensor]
@@ -80,32 +86,6 @@ class ConvEncoder(nn.Module):
             weight, bias = layers[0]
             layers[0] = (weight, bias - self.pixel_offset * weight.sum((1, 2, 3)))
         return layers
-
-
-def _fastest_layout(pixels: Tensor) -> torch.memory_format:
-    """Channels last, except for float32 on a GPU without TF32, where cuDNN is a quarter faster with
-    channels first."""
-    channels_first = pixels.is_cuda and not torch.backends.cudnn.allow_tf32
-    return torch.contiguous_format if channels_first else torch.channels_last
-
-
-def materialize_crops(images: Tensor | LazyCrops) -> Tensor:
-    """(N, C, h, w) uint8."""
-    return images.materialize() if isinstance(images, LazyCrops) else images
-
-
-def reference_convolutions(images: Tensor | LazyCrops, layers: Layers) -> Tensor:
-    pixels = materialize_crops(images)
-    x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
-    for i, (weight, bias) in enumerate(layers):
-        x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
-    return x.permute(0, 2, 3, 1).flatten(1)
-
-
-def reference_split(crops: LazyCrops, layers: Layers, num_learned: int) -> tuple[Tensor, Tensor]:
-    first = reference_convolutions(crops.select(slice(num_learned)), layers)
-    with torch.no_grad():
-        return first, reference_convolutions(crops.select(slice(num_learned, None)), layers)
 
 
 def select_kernels(precision: Precision, compiler: Compiler) -> tuple[ConvFn, SplitConvFn]:
