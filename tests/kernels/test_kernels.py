@@ -213,7 +213,7 @@ def test_fused_encoder_equals_the_reference(count: int, monkeypatch: pytest.Monk
     assert not fused_encoder.is_supported(crops, make_layers(torch.float32, channels=12))
     weights = fused_encoder.prepare(layers)
     (frozen,) = fused_encoder.forward(crops, weights)
-    kept = fused_encoder.forward(crops, weights, keep=True)
+    kept = fused_encoder.forward(crops, weights, save_activations=True)
     torch.testing.assert_close(kept[-1], frozen, rtol=0, atol=0)
     x = LazyCrops(frames, sample, origins, 84).materialize().double() / 255.0
     for i, (weight, bias) in enumerate(layers):
@@ -251,7 +251,7 @@ def test_fused_encoder_is_deterministic() -> None:
 
     def once() -> list[Tensor]:
         (frozen,) = fused_encoder.forward(crops, weights)
-        kept = fused_encoder.forward(crops, weights, keep=True)
+        kept = fused_encoder.forward(crops, weights, save_activations=True)
         return [
             frozen,
             *kept,

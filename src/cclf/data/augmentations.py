@@ -1,6 +1,6 @@
-"""Views of observations: random crops and shifts of pixels, noise on state.
+"""Views of observations: random crops and shifts of pixels, noise on states.
 
-Every random number is an input, so the same numbers give the same views.
+All random numbers are inputs: the same numbers give the same views.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -44,7 +44,7 @@ class LazyNoise(NamedTuple):
 
 
 class ViewIndex(NamedTuple):
-    """Views whose features are computed elsewhere, by their rows there."""
+    """Views as indices into a batch of rows, such as encoded views."""
 
     rows: Tensor  # int64
 
@@ -56,12 +56,12 @@ class Views(NamedTuple, Generic[V]):
     """K views of each observation of a batch."""
 
     inputs: V  # (K, B, ...)
-    # (K, B, 2)  top-left corners (y, x), if views are crops; selection by overlap needs them
+    # (K, B, 2)  top-left corners (y, x) of crops, for selection by overlap
     crop_corners: Tensor | None = None
     crop_pixels: int | None = None  # side of the crops
     # (B,)  the first sample with the same observation, for a belief over distinct observations
     first_duplicate: Tensor | None = None
-    query: Tensor | None = None  # (B, D)  features of the anchors, if they are known already
+    query: Tensor | None = None  # (B, D)  features of the anchors, if they are computed already
 
     @property
     def shape(self) -> tuple[int, int]:

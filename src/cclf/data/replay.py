@@ -21,8 +21,8 @@ def slots_needed(
     frame_stack: int,
     n_steps: int = 1,
 ) -> int:
-    """Slots for `capacity_transitions` valid ones in episodes of full length. The last n slots of
-    each episode are not valid, and a frame stack reaches back from the oldest one."""
+    """The number of slots for `capacity_transitions` valid ones in episodes of full length. The last n
+    slots of an episode are not valid, and the frame stack of the oldest valid slot needs earlier ones."""
     limit = max_episode_agent_steps or capacity_transitions
     episodes = -(-capacity_transitions // limit)
     return capacity_transitions + episodes * n_steps + frame_stack + 2
@@ -96,8 +96,8 @@ class Replay:
         self.rewards[start].fill_(reward)
         self.continuations[start].fill_(0.0 if terminated else 1.0)
         # At a terminal state the n-step return is complete with fewer steps.
-        fewest = 1 if terminated else self.n_steps
-        for back in range(min(self.n_steps, self.head_age), fewest - 1, -1):
+        min_steps = 1 if terminated else self.n_steps
+        for back in range(min(self.n_steps, self.head_age), min_steps - 1, -1):
             self._mark_valid((self.head - back) % self.slots)
 
     def _mark_valid(self, slot: int) -> None:
@@ -153,11 +153,11 @@ class Replay:
         return (self.rewards[steps] * before * self.discount**later).sum(1), after[:, -1]
 
     def set_priorities(self, index: Tensor, priority: Tensor) -> None:
-        """For a transition that is in the batch more than once, its last priority is stored, as in
-        the released code."""
-        place = torch.arange(len(index), device=self.device)
+        """If a transition occurs several times in a batch, its last priority is stored, as in the
+        released code."""
+        position = torch.arange(len(index), device=self.device)
         last = torch.full((self.slots,), -1, dtype=torch.int64, device=self.device)
-        last = last.scatter_reduce(0, index, place, reduce="amax")
+        last = last.scatter_reduce(0, index, position, reduce="amax")
         self.priorities[index] = priority.double()[last[index]]
 
     def priority_entropy_share(self) -> float:

@@ -69,9 +69,9 @@ def backward(
         weights[::-1], activations[-2::-1], activations[:0:-1], strict=True
     ):
         gradient, bias_gradient = relu_bias_backward(gradient, outputs)
-        ones, zeros, wanted = [1, 1], [0, 0], [True, True, False]
+        ones, zeros, output_mask = [1, 1], [0, 0], [True, True, False]
         result = torch.ops.aten.convolution_backward(
-            gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, wanted
+            gradient, inputs, weight, None, ones, zeros, ones, False, zeros, 1, output_mask
         )
         gradients = [result[1], bias_gradient.to(gradient.dtype), *gradients]
         gradient = result[0]

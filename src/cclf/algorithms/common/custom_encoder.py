@@ -17,8 +17,8 @@ from cclf.training.cuda_graphs import Compiler
 
 
 class CustomEncoder(nn.Module):
-    """A user's module with its own initial weights: uint8 pixels to features (N, D). The module gets
-    x / 255 - `pixel_offset`."""
+    """A user's module, which sets its own initial weights: uint8 pixels to features (N, D). Its input
+    is x / 255 - `pixel_offset`."""
 
     __call__: Callable[..., Tensor]
 
@@ -47,7 +47,7 @@ def _normalize(pixels: Tensor, pixel_offset: float, dtype: torch.dtype) -> Tenso
 def make_pixel_encoder(
     config: Config[OffPolicySettings], wrap: Compiler, pixel_offset: float = 0.0
 ) -> ConvEncoder | CustomEncoder:
-    """The published convolutions, compiled by `wrap`, or the custom encoder of a run."""
+    """The published convolutions, compiled by `wrap`, or the run's custom encoder."""
     settings = config.algorithm
     channels, pixels = 3 * config.env.frame_stack, config.env.crop_pixels
     if settings.encoder:
@@ -112,7 +112,7 @@ def _check_encoder(encoder: str, module: object, images: Tensor) -> int:
     scale = float(features.detach().abs().max())
     if not torch.allclose(features, separate, rtol=1e-3, atol=1e-4 * scale):
         raise ConfigError(
-            f"{encoder} gives an image other features a second time, or in another batch: remove "
-            "dropout and batch normalization (nn.GroupNorm can be used)"
+            f"{encoder} returns different features for an image in another batch: remove dropout and "
+            "batch normalization (nn.GroupNorm can be used)"
         )
     return int(features.shape[1])

@@ -65,7 +65,7 @@ def gallery(
 
     table = table_of(samples, batch_size, read)
     overlap = (table["overlap"] + table["next_overlap"]) / 2.0
-    overlaps = "share of the anchor that the chosen view shows too, mean of both observations"
+    overlaps = "share of the anchor's pixels in the selected view, mean of both observations"
     return of_transitions(
         about,
         algorithm.framework,
@@ -74,10 +74,10 @@ def gallery(
         pictures=partial(_crops, algorithm.env.crop_pixels),
         facts=_facts,
         rewards="reward of the environment",
-        td_errors="distance of Q from its target, |y − Q| on whole views, without the bonus",
+        td_errors="|y − Q|, the distance of Q from its target, without augmentation and bonus",
         measures=[Measure("overlap", overlap, overlaps)],
-        drawn=f"{len(table['slot']):,} transitions, drawn from replay by priority as training draws "
-        f"them, in batches of {batch_size}.",
+        drawn=f"{len(table['slot']):,} transitions, sampled from the replay by priority as in "
+        f"training, in batches of {batch_size}.",
         remarks=_remarks(algorithm, table),
     )
 
@@ -138,7 +138,7 @@ def _pixels(algorithm: Algorithm) -> PixelObservations:
 def columns(
     algorithm: Algorithm, batch: Batch, pair: Pair, appraisal: Appraisal[Tensor]
 ) -> dict[str, Tensor]:
-    """All values of a batch, one row per sample. Pictures are cut later, for the samples shown."""
+    """All values of a batch, one row per sample. Only the shown samples are cropped, later."""
     encoders = (algorithm.encode_query, algorithm.encode_key)
     found = common_columns(algorithm.framework, batch, pair, appraisal, *encoders)
     for side, views in zip(SIDES, pair, strict=True):
@@ -161,9 +161,9 @@ def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
     if algorithm.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
-            f"The chosen view overlaps least with its anchor in {100 * least:.0f} % of cases; a "
-            "blind choice would do so in about "
-            f" {100 / (algorithm.framework.method.num_augmented_views - 1):.0f} %."
+            "The selected view is the one with the least overlap with its anchor in "
+            f"{100 * least:.0f} % of cases, that of a random selection in about "
+            f"{100 / (algorithm.framework.method.num_augmented_views - 1):.0f} %."
         )
     return remarks
 

@@ -73,7 +73,7 @@ class OffPolicySettings(AlgorithmSettings):
 
     @property
     def updates_per_cycle(self) -> int:
-        """The period after which updates launch the same kernels again."""
+        """The number of updates after which the sequence of GPU kernels repeats."""
         return 1
 
     def validate_encoder(self, config: Config) -> None:

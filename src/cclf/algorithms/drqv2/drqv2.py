@@ -38,7 +38,7 @@ from cclf.training.cuda_graphs import Compiler, concurrent_streams, uncompiled
 from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, UpdateResult
 
-PIXEL_OFFSET = 0.5  # pixels enter the encoder as x / 255 - 0.5
+PIXEL_OFFSET = 0.5  # the encoder's input is x / 255 - 0.5
 
 
 class DrQv2Features(NamedTuple):
@@ -185,29 +185,29 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         self._actor_loss, self._polyak_update = wrap(actor_loss), wrap(polyak_update)
 
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult:
-        """One update: appraise the batch, then critic and encoder, target critic, actor."""
+        """Appraise the batch, then update critic and encoder, target critic, and actor."""
         std = self.noise_std(env_steps)
         views = self.observations.views(batch, noise)  # 2 K B rows
         features = self.encode(views, len(batch.reward))
         appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
-        learned, next_features = self._loss_features(views, features, appraisal)  # (V B, H) each
+        learned, next_features = self._learned_features(views, features, appraisal)  # (V B, H) each
         action = batch.action.repeat(len(appraisal.views.rows), 1)
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
-                z, q1, q2 = self._q_values(self.critic, learned, action)
+                z, q1, q2 = self._q_values(self.critic, learned, action)  # (V B, D), (V B,)
             with target_stream, torch.no_grad():
                 key = self._key_features(views, appraisal) if self.method.contrastive else None
-                bonus, weights = appraisal.bonus, appraisal.next_weights
-                target = self._q_target(
-                    self, batch, bonus, weights, next_features, noise.target, std
-                )  # (B,)
+                bonus, next_weights = appraisal.bonus, appraisal.next_weights
+                target = self._q_target(  # (B,)
+                    self, batch, bonus, next_weights, next_features, noise.target, std
+                )
         loss, critic_metrics = self._critic_loss(
             self, z, q1, q2, target, appraisal.weights, key, appraisal.curiosity
         )
 
-        # The backward pass in two parts: once the gradient of the features is known, the encoder's
-        # step and everything else are independent.
+        # The backward pass in two parts: given the gradient of the features, the encoder's step and the
+        # other steps are independent.
         *critic_gradients, feature_gradient = torch.autograd.grad(
             loss, [*self.critic_parameters, learned]
         )
@@ -221,7 +221,9 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
                 self.optimizers["critic"].step(encoder_parameters, encoder_gradients)
             with actor_stream:
                 self.optimizers["critic"].step(self.critic_parameters, critic_gradients)
-                self._update_target()
+                critic, target_critic = self.critic.parameters(), self.target_critic.parameters()
+                rate = self.settings.q_ema_rate
+                self._polyak_update(list(target_critic), list(critic), rate)
                 loss, actor_metrics = self._actor_loss(self, anchors, noise.actor, std)
                 backward_and_step(loss, self.optimizers["actor"])
 
@@ -236,8 +238,8 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         return noise_std(agent_steps, *bounds, settings.noise_agent_steps)
 
     def encode(self, views: LazyCrops, batch_size: int) -> DrQv2Features:
-        """Encode the views that are needed whichever view is selected, in one pass: large batches
-        use a GPU better."""
+        """Features of the fixed views, and with curiosity those of all views, in one pass: a GPU is
+        faster on large batches."""
         num_fixed = self.num_fixed_views * batch_size
         if not self.framework.needs_curiosity:
             rows = torch.arange(len(views.sample), device=views.sample.device).view(2, -1)
@@ -249,7 +251,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         next_anchors = (self.method.num_augmented_views - 1) * batch_size
         return DrQv2Features(fixed, others[next_anchors:][:num_fixed], others)
 
-    def _loss_features(
+    def _learned_features(
         self, views: LazyCrops, features: DrQv2Features, appraisal: Appraisal[ViewIndex]
     ) -> tuple[Tensor, Tensor]:
         """Features (V B, H) of the views in the critic loss, with gradient, and of those in the
@@ -273,17 +275,12 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
             return appraisal.key
         return self.target_critic.trunk(self.encoder(views.select(appraisal.key_view.rows)))
 
-    def _update_target(self) -> None:
-        online: list[Tensor] = list(self.critic.parameters())
-        target: list[Tensor] = list(self.target_critic.parameters())
-        self._polyak_update(target, online, self.settings.q_ema_rate)
-
     @torch.no_grad()
     def collection_action(
         self,
         observation: Tensor,
         env_steps: Tensor,
-        augment_generator: torch.Generator,  # noqa: ARG002 (acting uses whole frames)
+        augment_generator: torch.Generator,  # noqa: ARG002 (the policy reads unshifted frames)
         policy_generator: torch.Generator,
     ) -> Tensor:
         """A noisy action (B, A) for stacks of frames (B, C, H, W)."""

@@ -1,5 +1,4 @@
-"""Networks of DrQ-v2 on the features of its encoder: an actor and a twin critic, each with its own
-trunk."""
+"""Networks of DrQ-v2 after the encoder: an actor and twin Q-functions, each with its own trunk."""
 
 from collections.abc import Callable
 

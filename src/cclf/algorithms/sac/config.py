@@ -32,7 +32,9 @@ def _crops_differ(values: Values) -> str:
     """The rule that there is more than one position for a crop."""
     frame, crop = values["frame_pixels"], values["crop_pixels"]
     return (
-        "" if frame > crop else f"crop_pixels={crop} and frame_pixels={frame}, which leave one crop"
+        ""
+        if frame > crop
+        else f"crop_pixels={crop} and frame_pixels={frame}, which allow one crop only"
     )
 
 

@@ -79,8 +79,8 @@ _TOY: Overrides = {
     "temperature_learning_rate": 1e-3,
 }
 
-# From state, as SAC is usually run there: narrow networks, one frame, the target after each update.
-# It is no setting of the paper; measured in docs/performance.md.
+# The usual settings of SAC from state: narrow networks, no frame stack. The paper has no experiments
+# from state; measured in docs/performance.md.
 OBSERVATION_DEFAULTS = {
     "state": Defaults(
         env={"frame_stack": 1},

@@ -178,18 +178,16 @@ class SAC(PixelActorCritic[SacConfig]):
         make = partial(self.optimizer_class, compiler=compiler)
         encoder_parameters = trainable_parameters(encoder)
         contrastive_parameters = [*encoder_parameters, *self.framework.parameters()]
+        contrastive_rate = settings.contrastive_learning_rate
         betas = (settings.temperature_beta1, 0.999)
         self.optimizers = {
             "critic": make(trainable_parameters(self.critic), settings.learning_rate),
             "actor": make(self.actor.parameters(), settings.learning_rate),
             "temperature": make([self.log_temperature], settings.temperature_learning_rate, betas),
-            "contrastive": make(contrastive_parameters, settings.contrastive_learning_rate),
+            "contrastive": make(contrastive_parameters, contrastive_rate),
         }
-        self.contrastive_optimizers = [self.optimizers["contrastive"]]
         if settings.contrastive_encoder_steps == 2:
-            second = make(encoder_parameters, settings.contrastive_learning_rate)
-            self.optimizers["encoder"] = second
-            self.contrastive_optimizers.insert(0, second)
+            self.optimizers["encoder"] = make(encoder_parameters, contrastive_rate)
 
         self._appraise, self._q_target = wrap(appraise), wrap(q_target)
         self._critic_loss, self._actor_loss = wrap(critic_loss), wrap(actor_loss)
@@ -212,7 +210,7 @@ class SAC(PixelActorCritic[SacConfig]):
         loss, critic_metrics = self._critic_loss(
             self.critic, learned, batch.action, target, appraisal.weights
         )
-        gradients = backward_and_step(loss, self.optimizers["critic"])
+        gradients = self._step(loss, "critic")
         metrics |= critic_metrics | {"gradient_norm": get_total_norm(gradients)}
 
         updates_target = self.updates % self.settings.target_every_updates == 0
@@ -231,19 +229,22 @@ class SAC(PixelActorCritic[SacConfig]):
                         key = self._key_features(views, appraisal, updates_target)  # (B, D)
                         curiosity = appraisal.curiosity
                         loss = self._contrastive_loss(self.framework, query, key, curiosity)
-                        backward_and_step(loss, *self.contrastive_optimizers)
+                        self._step(loss, "encoder", "contrastive")
                         metrics["contrastive_loss"] = loss.detach()
                 with actor_stream:
                     if updates_actor:
-                        detached_features = (conv_features.detach(), query.detach())
                         loss, actor_metrics = self._actor_loss(
-                            self, *detached_features, noise.actor
+                            self, conv_features.detach(), query.detach(), noise.actor
                         )
-                        optimizers = (self.optimizers["actor"], self.optimizers["temperature"])
-                        backward_and_step(loss, *optimizers)
+                        self._step(loss, "actor", "temperature")
                         metrics |= actor_metrics | {"temperature": self.temperature.detach()}
         self.updates += 1
         return UpdateResult(metrics, priority)
+
+    def _step(self, loss: Tensor, *names: str) -> list[Tensor]:
+        """Step these optimizers, as far as they exist. Returns the gradients."""
+        optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
+        return backward_and_step(loss, *optimizers)
 
     def encode(self, views: LazyViews, batch_size: int) -> SacFeatures:
         """Features of the fixed views, and with curiosity those of all views by the target encoder."""
