@@ -65,13 +65,13 @@ def test_linear_layers_start_orthogonal_and_biases_at_zero(make) -> None:
     assert (norms[0].weight == 1.0).all()
 
 
-def test_the_twins_start_apart() -> None:
+def test_q_functions_have_different_initial_weights() -> None:
     critic = make_critic()
     assert not torch.equal(critic.q1[0].weight, critic.q2[0].weight)
 
 
 @pytest.mark.parametrize(("pixels", "side"), [(84, 35), (16, 1), (15, 1), (17, 2)])
-def test_convolutions_announce_the_features_they_give(pixels: int, side: int) -> None:
+def test_out_dim_is_the_number_of_features(pixels: int, side: int) -> None:
     convolutions = ConvEncoder(9, pixels, layers=4, filters=32)
     features = convolutions(torch.zeros(2, 9, pixels, pixels, dtype=torch.uint8))
     assert convolutions.out_dim == 32 * side**2

@@ -10,37 +10,38 @@ from torch import Tensor
 
 
 class LazyCrops(NamedTuple):
-    """Crops that are not computed yet: row n is the square at `origins[n]` of image `sample[n]`.
-    Selecting rows copies no pixels."""
+    """Crops that are not computed yet: row n is the square at `corners[n]` of image
+    `image_index[n]`. Selecting rows copies no pixels."""
 
     images: Tensor  # (B, C, H, W)
-    sample: Tensor  # (N,)
-    origins: Tensor  # (N, 2)  top-left corners (y, x)
+    image_index: Tensor  # (N,)
+    corners: Tensor  # (N, 2)  top-left corners (y, x)
     pixels: int
 
     def select(self, index: Tensor | slice) -> "LazyCrops":
-        return self._replace(sample=self.sample[index], origins=self.origins[index])
+        return self._replace(image_index=self.image_index[index], corners=self.corners[index])
 
     def materialize(self) -> Tensor:
         """(N, C, h, w)."""
         # a view of the images: (B, C, H - h + 1, W - w + 1, h, w)
         windows = self.images.unfold(2, self.pixels, 1).unfold(3, self.pixels, 1)
-        return windows[self.sample, :, self.origins[:, 0], self.origins[:, 1]]
+        return windows[self.image_index, :, self.corners[:, 0], self.corners[:, 1]]
 
 
 class LazyNoise(NamedTuple):
-    """Noisy vectors that are not computed yet: row n is vector `sample[n]` plus `noise[n]`."""
+    """Noisy vectors that are not computed yet: row n is vector `vector_index[n]` plus
+    `noise[n]`."""
 
     vectors: Tensor  # (B, D)
-    sample: Tensor  # (N,)
+    vector_index: Tensor  # (N,)
     noise: Tensor  # (N, D)
 
     def select(self, index: Tensor | slice) -> "LazyNoise":
-        return self._replace(sample=self.sample[index], noise=self.noise[index])
+        return self._replace(vector_index=self.vector_index[index], noise=self.noise[index])
 
     def materialize(self) -> Tensor:
         """(N, D)."""
-        return self.vectors[self.sample] + self.noise
+        return self.vectors[self.vector_index] + self.noise
 
 
 class ViewIndex(NamedTuple):

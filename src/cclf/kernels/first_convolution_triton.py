@@ -18,16 +18,16 @@ ROW_PIXELS = 4  # read for a row of 3 taps: with 16 channels, the 64 rows of one
 
 @triton.jit
 def _forward(
-    images, sample, origins, weight, bias, result, height, columns,
+    images, image_index, corners, weight, bias, result, height, columns,
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     row, column = pixel // (SIDE + 1), pixel % (SIDE + 1)
     valid = (row < SIDE) & (column < SIDE)
-    y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
+    y, x = tl.load(corners + 2 * n), tl.load(corners + 2 * n + 1)
     channel, out = tl.arange(0, CHANNELS), tl.arange(0, OUT)
-    frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
+    frame = images + (tl.load(image_index + n) * 4 * height + y) * columns * 8
     pointers = frame + (2 * row * columns + column)[:, None] * 8
     plane = height * columns * 8
     pointers += (channel // 8 * plane + channel % 8)[None, :]
@@ -45,7 +45,7 @@ def _forward(
 
 @triton.jit
 def _gradients(
-    images, sample, origins, gradient, result, weight_parts, bias_parts, count, height, columns,
+    images, image_index, corners, gradient, result, weight_parts, bias_parts, count, height, columns,
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
     ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
@@ -60,8 +60,8 @@ def _gradients(
     total = tl.zeros((ROW_PIXELS * CHANNELS, OUT), tl.float32)
     bias_total = tl.zeros((OUT,), tl.float32)
     for n in range(program, count, tl.num_programs(0)):
-        y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
-        frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
+        y, x = tl.load(corners + 2 * n), tl.load(corners + 2 * n + 1)
+        frame = images + (tl.load(image_index + n) * 4 * height + y) * columns * 8
         target = x + line // CHANNELS
         first_tap = frame + offset + target % 2 * 2 * plane + target // 2 * 8
         for start in range(0, SIDE * (SIDE + 1), PIXELS):
@@ -90,15 +90,15 @@ def _sizes(crops: LazyCrops, out: int) -> dict[str, int]:
 
 def forward(crops: LazyCrops, weight: Tensor, bias: Tensor) -> Tensor:
     images, sizes = crops.images, _sizes(crops, weight.shape[2])
-    count, side = len(crops.sample), sizes["SIDE"]
+    count, side = len(crops.image_index), sizes["SIDE"]
     result = torch.empty(
         (count, side, side + 1, weight.shape[2]), dtype=images.dtype, device=images.device
     )
     grid = (triton.cdiv(side * (side + 1), PIXELS), count)
     _forward[grid](
         images,
-        crops.sample,
-        crops.origins,
+        crops.image_index,
+        crops.corners,
         weight,
         bias,
         result,
@@ -115,13 +115,13 @@ def gradients(crops: LazyCrops, gradient: Tensor, result: Tensor) -> tuple[Tenso
     bias_parts = images.new_empty((PROGRAMS, out), dtype=torch.float32)
     arguments = (
         images,
-        crops.sample,
-        crops.origins,
+        crops.image_index,
+        crops.corners,
         gradient,
         result,
         weight_parts,
         bias_parts,
-        len(crops.sample),
+        len(crops.image_index),
     )
     sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "ROW_PIXELS": ROW_PIXELS}
     _gradients[(PROGRAMS, TAPS // 3)](*arguments, *images.shape[3:5], **sizes)

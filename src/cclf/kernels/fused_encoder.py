@@ -135,15 +135,15 @@ class _Encode(torch.autograd.Function):
     def forward(
         ctx: Any,
         images: Tensor,
-        sample: Tensor,
-        origins: Tensor,
+        image_index: Tensor,
+        corners: Tensor,
         pixels: int,
         num_learned: int,
         save_activations: bool,
         prepare: Callable[[Layers], Weights],
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        crops = LazyCrops(images, sample, origins, pixels)
+        crops = LazyCrops(images, image_index, corners, pixels)
         weights = prepare(list(zip(parameters[::2], parameters[1::2], strict=True)))
         learned, others = crops.select(slice(num_learned)), crops.select(slice(num_learned, None))
         results = forward(learned, weights, save_activations)
@@ -162,7 +162,7 @@ class _Encode(torch.autograd.Function):
 def forward(crops: LazyCrops, weights: Weights, save_activations: bool = False) -> list[Tensor]:
     """Features (N, 35, 36, 32), whose last column is zero. With `save_activations` they follow the
     results of the three earlier convolutions, as planes (N, 4, side, side, 8)."""
-    images, count = crops.images, len(crops.sample)
+    images, count = crops.images, len(crops.image_index)
     sides = SIDES[:-1] if save_activations else ()
     activations = [images.new_empty((count, FILTERS // 8, side, side, 8)) for side in sides]
     features = images.new_empty((count, SIDES[-1], SIDES[-1] + 1, FILTERS))
@@ -200,7 +200,7 @@ def gradients(
 
 
 def _crop_tensors(crops: LazyCrops) -> list[Tensor]:
-    return [crops.images, crops.sample.contiguous(), crops.origins.contiguous()]
+    return [crops.images, crops.image_index.contiguous(), crops.corners.contiguous()]
 
 
 def _run(name: str, device: torch.device, count: int, arguments: Sequence[Tensor | int]) -> None:

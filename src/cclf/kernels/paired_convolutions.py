@@ -109,7 +109,7 @@ def paired_convolutions(
     `prepare`, `backward` and `prepare_fused` may be compiled versions."""
     crops = images if isinstance(images, LazyCrops) else full_frame_crops(images)
     functions = (prepare, backward, prepare_fused)
-    return paired_split(crops, layers, len(crops.sample), dtype, *functions)[0]
+    return paired_split(crops, layers, len(crops.image_index), dtype, *functions)[0]
 
 
 def paired_split(
@@ -144,14 +144,14 @@ class _Paired(torch.autograd.Function):
     def forward(
         ctx: Any,
         images: Tensor,
-        sample: Tensor,
-        origins: Tensor,
+        image_index: Tensor,
+        corners: Tensor,
         pixels: int,
         backward: Backward,
         num_learned: int,
         *prepared: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        crops = LazyCrops(images, sample, origins, pixels)
+        crops = LazyCrops(images, image_index, corners, pixels)
         activations = [to_pixel_pairs(first_convolution.forward(crops, prepared[0], prepared[1]))]
         for weight, bias in zip(prepared[2::2], prepared[3::2], strict=True):
             activations.append(_conv_relu(activations[-1], weight, bias))

@@ -157,7 +157,7 @@ def columns(
 
 
 def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, algorithm.views_name)
+    remarks = again_remark(table, "shifts" if _pixels(algorithm).border else "crops")
     if algorithm.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(

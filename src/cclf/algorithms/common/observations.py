@@ -81,13 +81,13 @@ class PixelObservations:
     def views(self, batch: Batch, noise: UpdateNoise) -> LazyCrops:
         """K views of each o_t, then K views of each o_(t+1): 2 K B rows."""
         frames = (batch.observation, batch.next_observation)
-        corners = torch.cat([noise.augmentation, noise.next_augmentation])
+        corners = (noise.augmentation, noise.next_augmentation)
         if self.augment is None:
-            return self.augmented(self._join(*frames, border=self.border), corners)
+            return self.augmented(self._join(*frames, border=self.border), torch.cat(corners))
         assert noise.generator is not None, "a custom augmentation needs a generator"
-        crops = self.augmented(concatenate(*frames, border=self.border), corners)
-        images = full_frame_crops(self.augment(crops.materialize(), noise.generator))
-        return images._replace(images=self._join(images.images))
+        crops = self.augmented(concatenate(*frames, border=self.border), torch.cat(corners))
+        views = full_frame_crops(self.augment(crops.materialize(), noise.generator))
+        return views._replace(images=self._join(views.images))
 
     def augmented(self, frames: Tensor, corners: Tensor) -> LazyCrops:
         """Crops of frames that have their border already."""

@@ -29,8 +29,6 @@ class PixelActorCritic(ABC, Generic[S]):
     optimizer_class: ClassVar[OptimizerFactory] = Adam
     """The optimizer of all networks; see "Another optimizer" in docs/design.md."""
     metric_names: tuple[str, ...]
-    views_name: ClassVar[str]
-    """What `cclf inspect` calls views: crops or shifts."""
     networks: nn.ModuleDict
     framework: Framework
     observations: PixelObservations | StateObservations
@@ -84,20 +82,16 @@ class PixelActorCritic(ABC, Generic[S]):
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
     ) -> UpdateNoise:
-        num_views = self.framework.num_loss_views
+        method, num_views = self.method, self.framework.num_loss_views
+        views = (method.augmentation, method.num_augmented_views, batch_size, augment_generator)
         return UpdateNoise(
-            self.sample_augmentation(batch_size, augment_generator),
-            self.sample_augmentation(batch_size, augment_generator),
+            self.observations.sample(*views),
+            self.observations.sample(*views),
             self.policy_noise(num_views, batch_size, generator=policy_generator),
             self.policy_noise(batch_size, generator=policy_generator),
             self.framework.sample_permutation(batch_size, augment_generator),
-            augment_generator if self.method.has_custom_augmentation else None,
+            augment_generator if method.has_custom_augmentation else None,
         )
-
-    def sample_augmentation(self, batch_size: int, generator: torch.Generator) -> Tensor:
-        """Random numbers (K, B, ...) of K views of each observation."""
-        kind, num_views = self.method.augmentation, self.method.num_augmented_views
-        return self.observations.sample(kind, num_views, batch_size, generator)
 
     def policy_noise(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Standard normal noise (*shape, A)."""

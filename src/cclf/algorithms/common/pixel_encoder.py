@@ -1,4 +1,4 @@
-"""Networks that SAC and DrQ-v2 share: convolutions, the layer behind them, and an MLP."""
+"""Networks that SAC and DrQ-v2 share: convolutions, the layer after them, and an MLP."""
 
 from collections.abc import Callable
 from functools import partial
@@ -55,7 +55,7 @@ class ConvEncoder(nn.Module):
         pixel_offset: float = 0.0,
         split_convolutions: "SplitConvFn | None" = None,
     ):
-        """Pixels enter as x / 255 - `pixel_offset`."""
+        """The input of the first convolution is x / 255 - `pixel_offset`."""
         super().__init__()
         self.layers = nn.ModuleList(
             nn.Conv2d(

@@ -130,7 +130,6 @@ def actor_loss(
 class DrQv2(PixelActorCritic[Drqv2Config]):
     """Encoder, actor, critic and target critic, and their optimizers."""
 
-    views_name = "shifts"
     metric_names: tuple[str, ...] = (
         *("critic_loss", "gradient_norm", "q_mean", "target_mean", "actor_loss", "noise_std"),
         *("reward_mean", "reward_running_max", "bonus_mean", "bonus_max", "bonus_running_max"),
@@ -189,6 +188,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         std = self.noise_std(env_steps)
         views = self.observations.views(batch, noise)  # 2 K B rows
         features = self.encode(views, len(batch.reward))
+        # Eq. (3) to (6), (9), and the weights of (7)
         appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
         learned, next_features = self._learned_features(views, features, appraisal)  # (V B, H) each
@@ -202,7 +202,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
                 target = self._q_target(  # (B,)
                     self, batch, bonus, next_weights, next_features, noise.target, std
                 )
-        loss, critic_metrics = self._critic_loss(
+        loss, critic_metrics = self._critic_loss(  # Eq. (1), (7), (8)
             self, z, q1, q2, target, appraisal.weights, key, appraisal.curiosity
         )
 
@@ -242,7 +242,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         faster on large batches."""
         num_fixed = self.num_fixed_views * batch_size
         if not self.framework.needs_curiosity:
-            rows = torch.arange(len(views.sample), device=views.sample.device).view(2, -1)
+            rows = torch.arange(len(views.corners), device=views.corners.device).view(2, -1)
             needed = views.select(rows[:, :num_fixed].flatten())
             return DrQv2Features(*self.encoder.encode_with_frozen(needed, num_fixed), None)
         fixed, others = self.encoder.encode_with_frozen(views, num_fixed)

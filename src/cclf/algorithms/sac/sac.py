@@ -121,7 +121,6 @@ def actor_loss(
 class SAC(PixelActorCritic[SacConfig]):
     """Actor, critic, temperature and target networks, and their optimizers."""
 
-    views_name = "crops"
     metric_names: tuple[str, ...] = (
         *("critic_loss", "gradient_norm", "q_mean", "target_mean"),
         *("reward_mean", "reward_running_max", "bonus_mean", "bonus_max", "bonus_running_max"),
@@ -200,6 +199,7 @@ class SAC(PixelActorCritic[SacConfig]):
         batch_size, contrastive = len(batch.reward), self.method.contrastive
         views = self.observations.views(batch, noise)  # 2 K B rows
         features = self.encode(views, batch_size)
+        # Eq. (3) to (6), (9), and the weights of (7)
         appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
         with concurrent_streams() as (critic_stream, target_stream):
@@ -207,28 +207,30 @@ class SAC(PixelActorCritic[SacConfig]):
                 learned = self._learned_features(views, features, appraisal)  # (V B, D)
             with target_stream:
                 target = self._td_target(views, features, appraisal, batch, noise.target)  # (B,)
-        loss, critic_metrics = self._critic_loss(
+        loss, critic_metrics = self._critic_loss(  # Eq. (1), (7)
             self.critic, learned, batch.action, target, appraisal.weights
         )
         gradients = self._step(loss, "critic")
         metrics |= critic_metrics | {"gradient_norm": get_total_norm(gradients)}
 
         updates_target = self.updates % self.settings.target_every_updates == 0
-        if updates_target:  # before the actor's step, which neither reads nor changes the target
+        if updates_target:  # the actor's step neither reads nor changes it
             self._update_target()
 
         updates_actor = self.updates % self.settings.actor_every_updates == 0
         if updates_actor or contrastive:
-            with torch.set_grad_enabled(contrastive):  # encoded again, after the critic's step
-                anchors = views.select(slice(batch_size))
+            # The critic's step has changed the encoder, so the anchors are encoded again.
+            anchors = views.select(slice(batch_size))
+            with torch.set_grad_enabled(contrastive):
                 conv_features = self.critic.encoder.convolutions(anchors)  # (B, H)
                 query = self.critic.encoder.head(conv_features)  # (B, D)
             with concurrent_streams() as (encoder_stream, actor_stream):
                 with encoder_stream:
                     if contrastive:
                         key = self._key_features(views, appraisal, updates_target)  # (B, D)
-                        curiosity = appraisal.curiosity
-                        loss = self._contrastive_loss(self.framework, query, key, curiosity)
+                        loss = self._contrastive_loss(  # Eq. (8)
+                            self.framework, query, key, appraisal.curiosity
+                        )
                         self._step(loss, "encoder", "contrastive")
                         metrics["contrastive_loss"] = loss.detach()
                 with actor_stream:
