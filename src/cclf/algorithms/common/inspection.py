@@ -36,7 +36,7 @@ from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import Generators, derive
 from cclf.types import Batch, StateDict
 
-Algorithm = PixelActorCritic[Any]
+Algorithm = PixelActorCritic[OffPolicySettings]
 
 
 def gallery(

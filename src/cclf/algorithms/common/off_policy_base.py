@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from cclf.algorithms.base import BaseAlgorithm, ReplaySize, default_precision, validate_bf16
 from cclf.config import AlgorithmSettings, Config, Precision
@@ -81,12 +81,13 @@ class OffPolicySettings(AlgorithmSettings):
         if self.encoder:
             validate_import_name("encoder", self.encoder, "my_encoders:my_encoder")
         validate_bf16(config)
-        pixels, convolves = config.env.crop_pixels, config.env.observe == "pixels"
+        pixels = config.env.crop_pixels
         side = (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1)
-        if convolves and not self.encoder and side < 1:
+        if config.env.observe == "pixels" and not self.encoder and side < 1:
+            option = "frame_pixels" if pixels == config.env.frame_pixels else "crop_pixels"
             raise ConfigError(
-                f"conv_layers={self.conv_layers} conflicts with views of {pixels} pixels: each "
-                "convolution removes two pixels and none are left; lower conv_layers"
+                f"conv_layers={self.conv_layers} conflicts with {option}={pixels}: each 3x3 layer "
+                "removes two pixels and none are left; lower conv_layers"
             )
 
     def preferred_gpu_precision(self, config: Config) -> Precision:
@@ -98,7 +99,7 @@ class OffPolicySettings(AlgorithmSettings):
         return max(0, -(-agent_steps // every) - -(-self.warmup_agent_steps // every))
 
 
-A = TypeVar("A", bound="PixelActorCritic[Any]")
+A = TypeVar("A", bound="PixelActorCritic[OffPolicySettings]")
 S = TypeVar("S", bound=OffPolicySettings)
 
 

@@ -3,7 +3,7 @@ of the Q-functions, and state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
 from cclf.types import Batch, Metrics, StateDict, UpdateResult
 
-S = TypeVar("S", bound=AlgorithmSettings)
+S = TypeVar("S", bound=AlgorithmSettings, covariant=True)
 
 
 class PixelActorCritic(ABC, Generic[S]):
@@ -113,7 +113,7 @@ class PixelActorCritic(ABC, Generic[S]):
 
 
 def appraise_encoded(
-    algorithm: PixelActorCritic[Any],
+    algorithm: PixelActorCritic[AlgorithmSettings],
     batch: Batch,
     noise: UpdateNoise,
     env_steps: Tensor,
