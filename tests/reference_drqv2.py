@@ -1,29 +1,29 @@
-"""DrQ-v2's update with CCLF on it in its plainest form: each image is cut and encoded where its
-features are needed. The real one must equal it."""
+"""DrQ-v2's update with CCLF in its plainest form: each image is shifted and encoded where its
+features are needed. Tests compare the update that trains with it."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.common.optimizers import Optimizer
-from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
 from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal
 from cclf.types import Batch
 
 
-def shifts(agent: DrQv2, frames: Tensor, origins: Tensor) -> Tensor:
-    """(K, B, C, H, W) as float64 pixels 0..255: edges repeated outwards, then cut."""
+def shifts(agent: DrQv2, frames: Tensor, corners: Tensor) -> Tensor:
+    """Views (K, B, C, H, W), float64 pixels 0..255: crops of frames with a replicated border."""
     pad, side = agent.settings.shift_pixels, frames.shape[-1]
     padded = F.pad(frames.double(), (pad,) * 4, mode="replicate")
-    views, batch = origins.shape[:2]
-    cut = torch.empty(views, *frames.shape, dtype=torch.float64)
+    views, batch = corners.shape[:2]
+    result = torch.empty(views, *frames.shape, dtype=torch.float64)
     for view in range(views):
         for sample in range(batch):
-            y, x = origins[view, sample].tolist()
-            cut[view, sample] = padded[sample, :, y : y + side, x : x + side]
-    return cut
+            y, x = corners[view, sample].tolist()
+            result[view, sample] = padded[sample, :, y : y + side, x : x + side]
+    return result
 
 
 def encode(agent: DrQv2, views: Tensor) -> Tensor:
@@ -95,10 +95,10 @@ def update(agent: DrQv2, batch: Batch, noise: UpdateNoise, env_steps: Tensor) ->
     actor_loss = -torch.minimum(q1, q2).mean()
     step(agent.optimizers["actor"], actor_loss)
     with torch.no_grad():
-        for ours, theirs in zip(
+        for online, target in zip(
             agent.critic.parameters(), agent.target_critic.parameters(), strict=True
         ):
-            theirs += settings.q_ema_rate * (ours - theirs)
+            target += settings.q_ema_rate * (online - target)
     agent.updates += 1
     metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss.detach()}
     metrics["gradient_norm"] = gradient_norm

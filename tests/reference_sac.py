@@ -1,14 +1,13 @@
-"""SAC's update in the plainest words: every image is encoded where its features are needed, in the
+"""SAC's update in its plainest form: every image is encoded where its features are needed, in the
 paper's order.
 
-Slow, and read for its simplicity: tests hold the update that trains, `cclf.algorithms.sac.sac`, to
-it.
+It is slow and simple. Tests compare the update that trains, `cclf.algorithms.sac.sac`, with it.
 """
 
 import torch
 from torch import Tensor
 
-from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
+from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss, q_target
 from cclf.data import augmentations
 from cclf.data.augmentations import Views
@@ -29,16 +28,19 @@ def update(sac: SAC, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> Upd
         images = appraisal.next_views.flatten(0, 1)
         target = q_target(
             sac,
-            appraisal,
             batch,
+            appraisal.bonus,
+            appraisal.next_weights,
             [encoder.convolutions(images)],
             target_encoder(images),
             noise.target,
         )
     features = encoder(appraisal.views.flatten(0, 1))
-    loss, found = critic_loss(sac.critic, features, batch.action, target, appraisal.weights)
-    metrics |= found
-    gradients = descend(sac, loss, "critic")
+    loss, critic_metrics = critic_loss(
+        sac.critic, features, batch.action, target, appraisal.weights
+    )
+    metrics |= critic_metrics
+    gradients = backward_and_step(sac, loss, "critic")
     squares = [gradient.square().sum() for gradient in gradients]
     metrics["gradient_norm"] = torch.stack(squares).sum().sqrt()
 
@@ -47,16 +49,18 @@ def update(sac: SAC, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> Upd
         with torch.no_grad():
             conv_features = encoder.convolutions(anchor)
             features = encoder.head(conv_features)
-        loss, found = actor_loss(sac, conv_features, features, noise.actor)
-        descend(sac, loss, "actor", "temperature")
-        metrics |= found | {"temperature": sac.temperature.detach()}
+        loss, actor_metrics = actor_loss(sac, conv_features, features, noise.actor)
+        backward_and_step(sac, loss, "actor", "temperature")
+        metrics |= actor_metrics | {"temperature": sac.temperature.detach()}
     if sac.updates % sac.settings.target_every_updates == 0:
-        move_target(sac)
+        update_target(sac)
     if sac.method.contrastive:
         with torch.no_grad():
             key = target_encoder(appraisal.key_view)
         loss = sac.framework.contrastive_loss(encoder(anchor), key, appraisal.curiosity)
-        descend(sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimizers))
+        backward_and_step(
+            sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimizers)
+        )
         metrics["contrastive_loss"] = loss.detach()
     sac.updates += 1
     return UpdateResult(metrics, priority)
@@ -69,14 +73,14 @@ def views(sac: SAC, batch: Batch, noise: UpdateNoise) -> tuple[Views, Views]:
         (batch.next_observation, noise.next_augmentation),
     )
     if sac.env.observe == "state":
-        seen = torch.cat([batch.observation, batch.next_observation])
-        spread = sac.settings.noise_scale * seen.std(0, correction=0)
-        one, other = (Views(state + spread * draws) for state, draws in pairs)
-        return one, other
-    now, following = (
-        augmentations.crop(frames, origins, sac.env.crop_pixels) for frames, origins in pairs
+        states = torch.cat([batch.observation, batch.next_observation])
+        std = sac.settings.noise_scale * states.std(0, correction=0)
+        views, next_views = (Views(state + std * noise) for state, noise in pairs)
+        return views, next_views
+    views, next_views = (
+        augmentations.crop(frames, corners, sac.env.crop_pixels) for frames, corners in pairs
     )
-    return now, following
+    return views, next_views
 
 
 def appraise(sac: SAC, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> Appraisal:
@@ -86,18 +90,18 @@ def appraise(sac: SAC, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> A
     )
 
 
-def descend(sac: SAC, loss: Tensor, *names: str) -> list[Tensor]:
+def backward_and_step(sac: SAC, loss: Tensor, *names: str) -> list[Tensor]:
     """One backward pass for all, then a step of each optimizer. Returns the gradients."""
-    owned = {name: sac.optimizers[name].parameters for name in names}
-    parameters = list(dict.fromkeys(one for some in owned.values() for one in some))
+    groups = {name: sac.optimizers[name].parameters for name in names}
+    parameters = list(dict.fromkeys(parameter for group in groups.values() for parameter in group))
     gradients = dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
-    for name, some in owned.items():
-        sac.optimizers[name].step(some, [gradients[one] for one in some])
+    for name, group in groups.items():
+        sac.optimizers[name].step(group, [gradients[parameter] for parameter in group])
     return list(gradients.values())
 
 
 @torch.no_grad()
-def move_target(sac: SAC) -> None:
+def update_target(sac: SAC) -> None:
     for name, rate in (("q1", "q_ema_rate"), ("q2", "q_ema_rate"), ("encoder", "encoder_ema_rate")):
         pairs = zip(
             getattr(sac.target_critic, name).parameters(),

@@ -20,7 +20,6 @@ from cclf.algorithms.common import inspection
 from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.algorithms.registry import make_learner
 from cclf.algorithms.sac import SacAlgorithm
-from cclf.algorithms.sac.inspect import inspection_adapter
 from cclf.envs.minigrid_package import render_observation
 from cclf.errors import ConfigError
 from cclf.inspection import cards
@@ -574,8 +573,7 @@ def test_appraising_leaves_the_running_maxima_of_the_checkpoint(runs):
         maximum.fill_(1e-5)
     generators = Generators(1, CPU, CPU)
     batch = replay.sample(8, generators["replay"])
-    looks = inspection_adapter(sac)
-    views, first = inspection.appraise(looks, batch, generators, torch.tensor(60.0))
+    views, first = inspection.appraise(sac, batch, generators, torch.tensor(60.0))
     assert [float(maximum) for maximum in maxima] == pytest.approx([1e-5, 1e-5])
     assert first.bonus.max() > 1e-5
     encoders = (sac.critic.encoder, sac.target_critic.encoder)

@@ -78,8 +78,8 @@ def test_views_are_those_of_the_function(base: str) -> None:
     assert isinstance(filled, PixelActorCritic)
     batch, noise = learners[1].draw()
     before = batch.observation.clone()
-    views = filled.make_views(batch, noise).materialize()
-    assert views.shape == plain.make_views(batch, noise).materialize().shape
+    views = filled.observations.views(batch, noise).materialize()
+    assert views.shape == plain.observations.views(batch, noise).materialize().shape
     assert (views == 7).all()
     assert torch.equal(batch.observation, before), "the replay's frames stay as they are"
 
@@ -127,7 +127,7 @@ def test_bfloat16_kernels_see_the_augmented_views(base: str) -> None:
         noise.generator.set_state(state)
         settings = replace(config.algorithm, precision=precision)
         algorithm = make(replace(config, algorithm=settings), batch.action.shape[1], CPU)
-        views = algorithm.make_views(batch, noise)
+        views = algorithm.observations.views(batch, noise)
         if isinstance(algorithm, sac.SAC):
             features.append(algorithm.critic.encoder(views))
         else:
@@ -192,7 +192,7 @@ def test_python_takes_the_function_itself(tmp_path: Path) -> None:
         ("my_views:failing", "failed: RuntimeError: no such filter"),
     ],
 )
-def test_what_cannot_be_an_augmentation_is_refused_in_one_line(
+def test_invalid_augmentations_are_rejected_in_one_line(
     augmentation: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(augmentation, tmp_path) == 2
@@ -213,7 +213,7 @@ def test_what_cannot_be_an_augmentation_is_refused_in_one_line(
         (("gym/Pendulum-v1", "--observe", "state"), "conflicts with SAC on observe=state"),
     ],
 )
-def test_algorithms_without_image_views_of_their_own_refuse_it(
+def test_algorithms_without_image_views_reject_it(
     names: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("gymnasium")
@@ -222,12 +222,12 @@ def test_algorithms_without_image_views_of_their_own_refuse_it(
     assert line in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_options_of_crops_still_act() -> None:
+def test_options_of_crops_have_an_effect() -> None:
     for base, option in (("sac", "last_crop_offset"), ("drqv2", "shift_pixels")):
         assert config_with("brightness", base).why_inactive(option) == ""
 
 
-def test_names_of_other_runs_stay() -> None:
+def test_names_of_other_runs_do_not_change() -> None:
     config = presets.resolve("dmc/cartpole-swingup", "drq-v2", base_name="drqv2")
     assert config.run_name() == "dmc/cartpole-swingup/drq-v2/seed-1-3cf7d9a8"
     with pytest.raises(ConfigError, match="augmentation=crop is unknown"):

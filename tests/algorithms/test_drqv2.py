@@ -12,12 +12,11 @@ import drqv2_inputs as golden
 import reference_drqv2
 from cclf import presets
 from cclf.algorithms.common import inspection
-from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
+from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.drqv2 import ALGORITHM
 from cclf.algorithms.drqv2 import presets as drqv2_presets
 from cclf.algorithms.drqv2.drqv2 import DrQv2
 from cclf.algorithms.drqv2.equations import noise_std
-from cclf.algorithms.drqv2.inspect import inspection_adapter
 from cclf.algorithms.registry import algorithms, make_learner
 from cclf.cli import main
 from cclf.data.replay import Replay
@@ -118,7 +117,7 @@ def test_updates_are_those_of_the_authors(precision, tolerance):
 
 
 @pytest.mark.parametrize(("name", "rows"), golden.GOLDEN["schedule"].items())
-def test_noise_fades_as_the_authors_does(name, rows):
+def test_noise_schedule_is_that_of_the_authors(name, rows):
     first, last, steps = (float(word) for word in name.removesuffix(")").split("(")[1].split(","))
     for step, std in rows:
         ours = noise_std(torch.tensor(float(step), dtype=torch.float64), first, last, int(steps))
@@ -193,7 +192,7 @@ def drawn(agent: DrQv2, seed: int) -> UpdateNoise:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_update_is_the_plain_one_for_every_method(method):
+def test_update_equals_the_reference(method):
     real, plain = small_agent(method), small_agent(method)
     for agent in (real, plain):
         agent.networks.double()
@@ -217,7 +216,7 @@ def test_the_update_is_the_plain_one_for_every_method(method):
         )
 
 
-def test_cclf_with_every_piece_off_is_drq_v2_to_the_last_bit():
+def test_cclf_with_every_piece_off_is_bitwise_equal_to_drq_v2():
     plain = tiny_config("toy/reach", "drq-v2", base="drqv2")
     off = tiny_config("toy/reach", "drq-v2+cclf", base="drqv2")
     switched = {
@@ -299,7 +298,7 @@ def test_acting_has_more_noise_early_and_evaluation_none():
 
 
 @pytest.mark.parametrize("method", ["drq-v2", "drq-v2+cclf"])
-def test_bfloat16_makes_nearly_the_same_step(method):
+def test_bfloat16_step_is_close_to_the_float32_step(method):
     config = tiny_config("toy/reach", method, base="drqv2")
     plain = DrQv2(config, ACTIONS, CPU)
     settings = dataclasses.replace(config.algorithm, precision="bf16")
@@ -315,7 +314,7 @@ def test_bfloat16_makes_nearly_the_same_step(method):
     assert float(torch.cosine_similarity(*steps, dim=0)) > 0.9
 
 
-def test_the_gallery_sees_what_an_update_sees(tmp_path):
+def test_inspect_computes_the_curiosity_of_an_update(tmp_path):
     config = tiny_config("toy/reach-1d", "drq-v2+cclf", base="drqv2", algorithm={"n_steps": 3})
     with run_folder.create_run_folder(config, tmp_path) as folder:
         run(config, folder)
@@ -323,7 +322,7 @@ def test_the_gallery_sees_what_an_update_sees(tmp_path):
     agent, replay = ALGORITHM.load_for_inspection(config, saved, CPU)
     batch = replay.sample(BATCH, torch.Generator().manual_seed(0))
     now = torch.tensor(60.0, dtype=torch.float64)
-    _, shown = inspection.appraise(inspection_adapter(agent), batch, Generators(1, CPU, CPU), now)
+    _, shown = inspection.appraise(agent, batch, Generators(1, CPU, CPU), now)
     streams = Generators(1, CPU, CPU)
     noise = agent.draw_noise(BATCH, streams["augment"], streams["policy"])
     agent.networks.double()
@@ -357,7 +356,7 @@ def test_every_metric_has_a_column():
         ),
     ],
 )
-def test_tasks_come_with_their_authors_settings(task, expected):
+def test_tasks_have_their_authors_settings(task, expected):
     config = presets.resolve(task, base_name="drqv2")
     assert config.method_name == "drq-v2"
     assert {name: getattr(config.algorithm, name) for name in expected} == expected
@@ -370,7 +369,7 @@ def test_tasks_come_with_their_authors_settings(task, expected):
     }
 
 
-def test_the_three_classes_hold_every_task_once():
+def test_every_task_is_in_one_of_the_three_classes():
     names = [*drqv2_presets.EASY, *drqv2_presets.MEDIUM, *drqv2_presets.HARD]
     assert len(names) == len(set(names)) == 23
     assert all(task_kind(f"dmc/{name}") == "continuous" for name in names)

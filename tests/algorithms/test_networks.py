@@ -65,13 +65,13 @@ def test_linear_layers_start_orthogonal_and_biases_at_zero(make) -> None:
     assert (norms[0].weight == 1.0).all()
 
 
-def test_the_twins_start_apart() -> None:
+def test_q_functions_have_different_initial_weights() -> None:
     critic = make_critic()
     assert not torch.equal(critic.q1[0].weight, critic.q2[0].weight)
 
 
 @pytest.mark.parametrize(("pixels", "side"), [(84, 35), (16, 1), (15, 1), (17, 2)])
-def test_convolutions_announce_the_features_they_give(pixels: int, side: int) -> None:
+def test_out_dim_is_the_number_of_features(pixels: int, side: int) -> None:
     convolutions = ConvEncoder(9, pixels, layers=4, filters=32)
     features = convolutions(torch.zeros(2, 9, pixels, pixels, dtype=torch.uint8))
     assert convolutions.out_dim == 32 * side**2
@@ -135,7 +135,7 @@ def spread_policy() -> tuple[SacActor, Tensor, Tensor, PolicySample]:
         torch.randn(500, 32, dtype=torch.float64),
         torch.randn(500, ACTIONS, dtype=torch.float64),
     )
-    return actor, features, noise, actor(features, noise)
+    return actor, features, noise, actor.sample(actor.head(features), noise)
 
 
 def gaussian_of(actor: SacActor, features: Tensor) -> Independent:
@@ -161,7 +161,7 @@ def test_log_prob_is_that_of_a_squashed_gaussian_away_from_saturation() -> None:
 def test_log_prob_is_finite_where_the_tanh_saturates() -> None:
     actor = make_actor()
     nn.init.constant_(actor.trunk[4].bias[:ACTIONS], 50.0)
-    sample = actor(torch.randn(4, 32), torch.randn(4, ACTIONS))
+    sample = actor.sample(actor.head(torch.randn(4, 32)), torch.randn(4, ACTIONS))
     assert (sample.action == 1.0).all()
     assert sample.log_prob.isfinite().all()
 
@@ -170,8 +170,9 @@ def test_action_is_mean_plus_scaled_noise_and_the_mean_action_has_none() -> None
     actor, features, noise, sample = spread_policy()
     gaussian = gaussian_of(actor, features)
     torch.testing.assert_close(sample.action, torch.tanh(gaussian.mean + noise * gaussian.stddev))
-    torch.testing.assert_close(sample.mean_action, torch.tanh(gaussian.mean))
-    assert torch.equal(actor(features, torch.zeros_like(noise)).action, sample.mean_action)
+    torch.testing.assert_close(actor(features), torch.tanh(gaussian.mean))
+    without_noise = actor.sample(actor.head(features), torch.zeros_like(noise))
+    assert torch.equal(without_noise.action, actor(features))
 
 
 def test_entropy_is_that_of_the_gaussian_before_the_tanh() -> None:
@@ -183,7 +184,7 @@ def test_standard_deviation_stays_between_its_bounds() -> None:
     actor = make_actor()
     for bias, log_std in ((-50.0, -10.0), (50.0, 2.0)):
         nn.init.constant_(actor.trunk[4].bias[ACTIONS:], bias)
-        entropy = actor(torch.randn(3, 32), torch.zeros(3, ACTIONS)).entropy
+        entropy = actor.sample(actor.head(torch.randn(3, 32)), torch.zeros(3, ACTIONS)).entropy
         torch.testing.assert_close(
             entropy, torch.full((3,), ACTIONS * (log_std + 0.5 * math.log(2 * math.pi * math.e)))
         )

@@ -38,7 +38,7 @@ def with_encoder(base: str = "sac", encoder: str = "", **more) -> Config:
 
 
 @both
-def test_the_published_convolutions_in_a_users_words_learn_the_same(base):
+def test_custom_copy_of_the_published_convolutions_learns_the_same(base):
     """So it sees the same pixels in the same crops, and is shared, learned and followed alike."""
     configs = [with_encoder(base), with_encoder(base, "own_encoders:Published")]
     learners = [make_learner(config, CPU) for config in configs]
@@ -61,7 +61,7 @@ def test_the_published_convolutions_in_a_users_words_learn_the_same(base):
 
 
 @both
-def test_a_run_goes_on_exactly_and_an_encoder_keeps_its_start(base, tmp_path):
+def test_resumed_run_is_equal_and_initial_weights_are_the_users(base, tmp_path):
     """Also one with frozen, lazy and shared parts."""
     config = with_encoder(base, "own_encoders:Mixed")
     learner, _ = run(config, tmp_path / "whole")
@@ -98,7 +98,7 @@ def folder(tmp_path_factory):
     return trained(own_encoders.small, tmp_path_factory.mktemp("runs")).folder
 
 
-def test_a_function_is_stored_by_its_name(folder):
+def test_config_stores_the_name_of_a_function(folder):
     stored = json.loads((folder / "config.json").read_text())
     assert stored["algorithm"]["encoder"] == "own_encoders:small"
     assert run_key(stored).profile == "released-own_encoders:small", "tables tell it apart"
@@ -108,12 +108,12 @@ def test_a_function_is_stored_by_its_name(folder):
     assert agent.evaluate(episodes=1).mean >= 0.0
 
 
-def test_a_program_is_told_its_own_word_for_trust(folder):
+def test_python_error_names_the_python_argument_for_trust(folder):
     with pytest.raises(ConfigError, match="in Python: trust_imports=True"):
         cclf.load(folder, device="cpu")
 
 
-def test_hints_name_what_must_be_trusted():
+def test_printed_commands_contain_trust_imports():
     config = with_encoder(encoder="own_encoders:small")
     assert [line.split()[-1] for line in hints(config, Path("run"))] == ["--trust-imports"] * 3
 
@@ -129,9 +129,7 @@ def test_hints_name_what_must_be_trusted():
         "train --from {run} --dry-run",
     ],
 )
-def test_commands_take_such_a_run_once_its_module_is_trusted(
-    command, folder, tmp_path, capsys, monkeypatch
-):
+def test_commands_accept_the_run_with_trust_imports(command, folder, tmp_path, capsys, monkeypatch):
     words = command.format(run=folder, out=tmp_path).split()
     words += ["--device", "cpu"] if words[0] not in ("export", "train") else []
     monkeypatch.delitem(sys.modules, "own_encoders")
@@ -151,7 +149,7 @@ def test_commands_take_such_a_run_once_its_module_is_trusted(
         assert cli.main([*evaluate.split(), "--episodes", "1", "--device", "cpu"]) == 0
 
 
-def test_an_encoder_that_fits_no_exported_file_is_refused_in_a_line(tmp_path, capsys):
+def test_encoder_that_cannot_be_exported_is_rejected_in_one_line(tmp_path, capsys):
     run = trained(own_encoders.Counted, tmp_path / "runs").folder
     words = ["export", str(run), "--out", str(tmp_path / "policy.pt2"), "--trust-imports"]
     capsys.readouterr()
@@ -182,7 +180,7 @@ def test_an_encoder_that_fits_no_exported_file_is_refused_in_a_line(tmp_path, ca
         ("own_encoders:of_more_channels", "of 3 channels and 16 pixels failed: RuntimeError"),
     ],
 )
-def test_what_cannot_be_an_encoder_is_refused(encoder, line, tmp_path, capsys):
+def test_invalid_encoders_are_rejected(encoder, line, tmp_path, capsys):
     words = [*tiny_options(with_encoder(encoder="a:b")), "--out", str(tmp_path / "runs")]
     words[words.index("a:b")] = encoder
     assert cli.main(["train", *words]) == 2
@@ -211,7 +209,7 @@ in_main.__module__ = lambda_in_main.__module__ = "__main__"
         (own_encoders.small(3, 16), "an object (Sequential), not a function"),
     ],
 )
-def test_a_function_that_no_other_process_finds_is_refused(function, line, tmp_path):
+def test_function_that_cannot_be_imported_is_rejected(function, line, tmp_path):
     with pytest.raises(ConfigError, match="could not name it for a later process") as refused:
         cclf.train("toy/reach-1d", encoder=function, out=tmp_path)
     assert line in str(refused.value)
@@ -219,7 +217,7 @@ def test_a_function_that_no_other_process_finds_is_refused(function, line, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_function_whose_name_means_another_by_now_is_refused(monkeypatch):
+def test_function_that_was_replaced_in_its_module_is_rejected(monkeypatch):
     before = own_encoders.small
     monkeypatch.setattr(own_encoders, "small", own_encoders.planes)
     with pytest.raises(ConfigError, match="own_encoders:small is another function by now"):
@@ -244,13 +242,13 @@ def test_a_function_whose_name_means_another_by_now_is_refused(monkeypatch):
         (("toy/catch",), {}, "unknown option 'encoder'"),
     ],
 )
-def test_what_does_not_go_together_is_refused(names, changes, line, tmp_path):
+def test_conflicting_options_are_rejected(names, changes, line, tmp_path):
     pytest.importorskip("gymnasium")
     with pytest.raises(ConfigError, match=line):
         cclf.train(*names, encoder="own_encoders:small", out=tmp_path, **changes)
 
 
-def test_small_frames_are_for_the_encoder_to_refuse():
+def test_small_frames_are_checked_by_the_custom_encoder():
     """Four published convolutions need 9 pixels."""
     for base in METHODS:
         env = {"frame_pixels": 8, "crop_pixels": 8}
@@ -262,7 +260,7 @@ def test_small_frames_are_for_the_encoder_to_refuse():
         assert replace(config, env=replace(config.env, **env)).env.crop_pixels == 8
 
 
-def test_names_of_runs_without_one_stay_as_they_were():
+def test_run_names_without_custom_encoder_do_not_change():
     config = presets.resolve("dmc/cartpole-swingup", "drq-v2", base_name="drqv2")
     assert config.run_name() == "dmc/cartpole-swingup/drq-v2/seed-1-3cf7d9a8"
     own = replace(config, algorithm=replace(config.algorithm, encoder="own_encoders:small"))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import golden_inputs as golden
 import reference_sac
 from cclf import equations
-from cclf.algorithms.common.pixel_actor_critic import UpdateNoise
+from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
 from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss
 from cclf.config import Config, Precision
@@ -513,7 +513,7 @@ def test_drqs_target_is_the_mean_of_its_two_views(monkeypatch: pytest.MonkeyPatc
 # --- d. structure ---
 
 
-def test_actor_and_temperature_step_move_nothing_of_the_critic() -> None:
+def test_actor_and_temperature_step_do_not_change_the_critic() -> None:
     sac = make_sac("cclf")
     before = snapshot(sac)
     # even when they carry a gradient
@@ -521,17 +521,17 @@ def test_actor_and_temperature_step_move_nothing_of_the_critic() -> None:
     loss, _ = actor_loss(
         sac, conv_features, sac.critic.encoder.head(conv_features), torch.randn(BATCH, ACTIONS)
     )
-    reference_sac.descend(sac, loss, "actor", "temperature")
+    reference_sac.backward_and_step(sac, loss, "actor", "temperature")
     assert moved(before, sac) == {"actor.head", "actor.trunk", "log_temperature"}
 
 
-def test_critic_step_moves_the_critic_alone() -> None:
+def test_critic_step_changes_the_critic_only() -> None:
     sac = make_sac("cclf")
     batch = make_batch()
     appraisal = appraise(sac, batch, draw_noise(sac))
     before = snapshot(sac)
     features = sac.critic.encoder(appraisal.views.flatten(0, 1))
-    reference_sac.descend(
+    reference_sac.backward_and_step(
         sac,
         critic_loss(sac.critic, features, batch.action, batch.reward, appraisal.weights)[0],
         "critic",
@@ -546,19 +546,19 @@ def contrast(sac: SAC) -> None:
         sac.target_critic.encoder(appraisal.key_view),
     )
     loss = sac.framework.contrastive_loss(query, key, appraisal.curiosity)
-    reference_sac.descend(
+    reference_sac.backward_and_step(
         sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimizers)
     )
 
 
-def test_contrastive_step_moves_encoder_and_belief_alone() -> None:
+def test_contrastive_step_changes_encoder_and_belief_only() -> None:
     sac = make_sac("cclf")
     before = snapshot(sac)
     contrast(sac)
     assert moved(before, sac) == {"critic.encoder", "framework.bilinear"}
 
 
-def test_no_gradient_is_left_behind() -> None:
+def test_update_leaves_no_gradients() -> None:
     sac = make_sac("cclf")
     update(sac)
     assert sac.log_temperature.grad is None
@@ -567,7 +567,7 @@ def test_no_gradient_is_left_behind() -> None:
     ] == []
 
 
-def test_actor_and_target_move_every_second_update_with_their_own_rates() -> None:
+def test_actor_and_target_are_updated_every_second_update_at_their_own_rates() -> None:
     sac = make_sac("drq")  # no contrastive step: the critic stays where the target saw it
     slow = {
         "target.encoder",
@@ -593,7 +593,7 @@ def test_actor_and_target_move_every_second_update_with_their_own_rates() -> Non
                 )
 
 
-def test_two_encoder_steps_move_the_encoder_twice_and_the_belief_once() -> None:
+def test_two_encoder_steps_update_the_encoder_twice_and_the_belief_once() -> None:
     changes = {}
     for steps in (1, 2):
         sac = make_sac("cclf", contrastive_encoder_steps=steps)
@@ -623,7 +623,7 @@ def test_curiosity_and_keys_carry_no_gradient(monkeypatch: pytest.MonkeyPatch) -
 
 
 @both_updates
-def test_the_key_is_the_moved_target_encoders_feature_of_the_chosen_view(
+def test_key_is_the_updated_target_encoders_feature_of_the_selected_view(
     run: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sac = make_sac("cclf")
@@ -638,7 +638,7 @@ def test_the_key_is_the_moved_target_encoders_feature_of_the_chosen_view(
 
 
 @pytest.mark.parametrize("method", SAC_METHODS)
-def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
+def test_update_equals_the_reference(method: str) -> None:
     plain, lean = (to_double(make_sac(method)) for _ in range(2))
     for number in range(8):
         noise = as_double(draw_noise(plain, number))
@@ -666,7 +666,7 @@ def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
         ("cclf", "bf16"),
     ],
 )
-def test_the_compiled_update_is_the_same(
+def test_compiled_update_equals_the_uncompiled_one(
     method: str,
     precision: Precision,
     monkeypatch: pytest.MonkeyPatch,
@@ -710,12 +710,12 @@ def test_every_method_updates_with_finite_metrics_of_known_names(method: str) ->
         assert parameter.isfinite().all()
 
 
-def test_the_metrics_of_cclf_are_all_that_are_announced() -> None:
+def test_cclf_returns_all_declared_metrics() -> None:
     assert set(update(make_sac("cclf"))) == set(SAC.metric_names)
 
 
 @pytest.mark.parametrize("method", ["cclf", "drq"])
-def test_a_loaded_state_goes_on_exactly(method: str) -> None:
+def test_updates_after_load_state_dict_are_bitwise_equal(method: str) -> None:
     sac = make_sac(method)
     for number in range(3):
         update(sac, number)
@@ -781,7 +781,7 @@ def test_running_maxima_follow_their_rule_over_two_updates(
 # --- e. profiles ---
 
 
-def test_paper_profile_puts_a_tanh_behind_every_encoder_and_the_released_none() -> None:
+def test_paper_profile_has_a_tanh_after_every_encoder_and_the_released_has_none() -> None:
     images = torch.randint(256, (BATCH, 3, 16, 16), dtype=torch.uint8)
     for profile, squashed in (("paper", True), ("released", False)):
         sac = make_sac("cclf", profile)
@@ -841,9 +841,11 @@ def test_paper_profile_collects_on_random_crops_and_the_released_on_the_centre()
     for profile, offsets in (("paper", range(5)), ("released", [2])):
         sac = make_sac("cclf", profile)
         corners = [torch.tensor([[[y, x]]]) for y in offsets for x in offsets]
-        expected = {
-            tuple(sac.policy(observation, corner, noise).action[0].tolist()) for corner in corners
-        }
+        expected = set()
+        for corner in corners:
+            view = sac.observations.augmented(observation, corner)
+            features = sac.actor.head(sac.critic.encoder.convolutions(view))
+            expected.add(tuple(sac.actor.sample(features, noise).action[0].tolist()))
         assert len(expected) == len(corners)
         crops, drawn = torch.Generator().manual_seed(0), set()
         for _ in range(300):
@@ -859,12 +861,12 @@ def test_evaluation_takes_the_mean_action_on_the_centre_crop(profile: str) -> No
     sac = make_sac("cclf", profile)
     observation = torch.randint(256, (2, 3, 20, 20), dtype=torch.uint8)
     conv_features = sac.critic.encoder.convolutions(observation[:, :, 2:18, 2:18])
-    expected = sac.actor(conv_features, torch.zeros(2, ACTIONS)).mean_action
+    expected = sac.actor(conv_features)
     torch.testing.assert_close(sac.evaluation_action(observation), expected)
     assert torch.equal(sac.evaluation_action(observation), sac.evaluation_action(observation))
 
 
-def test_paper_profile_moves_the_encoder_at_the_tasks_rate_and_the_released_at_its_own() -> None:
+def test_paper_profile_trains_the_encoder_at_the_tasks_rate_and_the_released_at_its_own() -> None:
     for profile, rate in (("paper", 2e-4), ("released", 1e-3)):
         config = resolve("dmc/cheetah-run", "cclf", profile=profile)
         assert config.algorithm.contrastive_learning_rate == rate

@@ -11,10 +11,10 @@ from test_sac import to_double as doubled
 from torch import nn
 
 import reference_sac
-from cclf.algorithms.sac.observations import StateEncoder
+from cclf.algorithms.sac.networks import StateEncoder
 from cclf.algorithms.sac.presets import METHODS
 from cclf.algorithms.sac.sac import SAC
-from cclf.data.augmentations import lazy_noise, lazy_noise_pairs
+from cclf.data.augmentations import lazy_noise
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options, resolve
 from cclf.training.cuda_graphs import compiled
@@ -47,7 +47,7 @@ STATE_METHODS = [name for name in METHODS if name != "select"]
 
 
 @pytest.mark.parametrize("method", STATE_METHODS)
-def test_the_update_that_trains_is_the_plain_one(method):
+def test_update_equals_the_reference(method):
     plain, lean = (doubled(make_sac(method)) for _ in range(2))
     for number in range(4):
         noise = as_double(draw_noise(plain, number))
@@ -91,11 +91,11 @@ def test_noise_is_in_standard_deviations_of_each_number():
     assert not torch.equal(views[0], views[1])
 
 
-def test_rows_of_pairs_are_those_of_crops():
+def test_rows_of_noisy_states_are_ordered_like_those_of_crops():
     """View k of o_t in sample b is row k B + b, of its successor K B further; any can be chosen."""
     vectors = torch.arange(8.0).view(4, 2)  # o_t of two samples, then what followed
     draws, following = torch.ones(3, 2, 2), torch.full((3, 2, 2), 2.0)
-    rows = lazy_noise_pairs(vectors, draws, following, scale=0.5)
+    rows = lazy_noise(vectors, torch.cat([draws, following]), scale=0.5)
     spread = 0.5 * vectors.std(0, correction=0)
     for view in range(3):
         for sample in range(2):
@@ -106,22 +106,22 @@ def test_rows_of_pairs_are_those_of_crops():
     assert torch.equal(rows.select(chosen).materialize(), rows.materialize()[chosen])
 
 
-def test_what_acts_sees_state_as_it_is():
+def test_actions_are_computed_from_states_without_noise():
     """Neither evaluation nor collection adds noise, in the paper's profile neither."""
     for profile in ("released", "paper"):
         config = resolve(PENDULUM, "cclf", profile=profile, observe="state")
         sac = SAC(config, ACTIONS, CPU, state_dim=NUMBERS)
         state = make_state_batch().observation[:2]
         layer = sac.critic.encoder.convolutions
-        mean = sac.actor(layer(state), torch.zeros(2, ACTIONS)).mean_action
+        mean = sac.actor(layer(state))
         assert torch.equal(sac.evaluation_action(state), mean)
         generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
         noise = torch.randn(2, ACTIONS, generator=torch.Generator().manual_seed(2))
         action = sac.collection_action(state, STEPS, *generators)
-        assert torch.equal(action, sac.actor(layer(state), noise).action)
+        assert torch.equal(action, sac.actor.sample(sac.actor.head(layer(state)), noise).action)
 
 
-def test_a_spec_says_what_is_observed():
+def test_env_spec_distinguishes_states_from_pixels():
     assert (EnvSpec((3,), 1, 1, None).state_dim, EnvSpec((3,), 1, 1, None).frame_dtype) == (
         3,
         "float32",
@@ -159,12 +159,12 @@ def test_crops_become_noise_and_the_centre_crop_nothing():
         ("minigrid/Empty-16x16", None, None, "observe=state conflicts with minigrid/Empty-16x16"),
     ],
 )
-def test_what_cannot_observe_state_is_refused(task, method, base, said):
+def test_tasks_and_algorithms_without_state_are_rejected(task, method, base, said):
     with pytest.raises(ConfigError, match=said):
         resolve(task, method, base_name=base, observe="state")
 
 
-def test_a_choice_of_views_that_would_be_the_same_is_refused():
+def test_contrastive_learning_without_noise_is_rejected():
     curl = resolve(PENDULUM, "curl", observe="state")
     with pytest.raises(ConfigError, match="augmentation=none conflicts with contrastive=True"):
         dataclasses.replace(curl, method=dataclasses.replace(curl.method, augmentation="none"))
@@ -177,7 +177,7 @@ def test_a_choice_of_views_that_would_be_the_same_is_refused():
 
 
 @pytest.mark.parametrize("option", ["frame_pixels", "crop_pixels", "conv_layers", "conv_filters"])
-def test_options_of_pixels_are_refused(option):
+def test_options_of_pixels_are_rejected_for_states(option):
     defaults = resolve(PENDULUM, "cclf", observe="state")
     group = "env" if hasattr(defaults.env, option) else "algorithm"
     value = getattr(getattr(defaults, group), option) - (1 if option == "crop_pixels" else -1)
@@ -186,14 +186,14 @@ def test_options_of_pixels_are_refused(option):
         reject_inactive_options(dataclasses.replace(defaults, **{group: part}), defaults)
 
 
-def test_a_smaller_size_changes_what_acts():
+def test_a_smaller_size_has_a_smaller_batch():
     small = resolve(PENDULUM, "cclf", size="small", observe="state")
     defaults = resolve(PENDULUM, "cclf", observe="state")
     assert small.algorithm.batch_size < defaults.algorithm.batch_size
 
 
 @pytest.mark.slow
-def test_the_compiled_update_is_the_same(monkeypatch, capsys):
+def test_compiled_update_equals_the_uncompiled_one(monkeypatch, capsys):
     """As on a GPU, with PyTorch's own kernels."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     lean = make_sac("cclf")

@@ -31,13 +31,13 @@ def test_crop_reads_rows_first() -> None:
     assert crop(image, torch.tensor([[[2, 0]]]), 2).inputs.flatten().tolist() == [10, 11, 15, 16]
 
 
-def test_crop_reaching_outside_the_image_is_refused() -> None:
+def test_crop_outside_the_image_is_an_error() -> None:
     with pytest.raises(IndexError):
         crop(torch.zeros(1, 1, 5, 5), torch.tensor([[[4, 0]]]), 2)
 
 
 @pytest.mark.parametrize("last_offset", [False, True])
-def test_last_offset_is_drawn_only_when_asked_for(last_offset: bool) -> None:
+def test_last_offset_is_sampled_only_on_request(last_offset: bool) -> None:
     origins = sample_crop_corners(5, 2_000, 20, 16, last_offset, torch.Generator().manual_seed(0))
     assert sorted(origins.unique().tolist()) == ([0, 1, 2, 3, 4] if last_offset else [0, 1, 2, 3])
 

@@ -198,7 +198,7 @@ def filled(capacity=40, count=40, seed=4):
     return player
 
 
-def test_draws_follow_the_priorities():
+def test_samples_are_proportional_to_priorities():
     replay = filled(count=120).replay
     slots = live_slots(replay)
     weights = (
@@ -214,7 +214,7 @@ def test_draws_follow_the_priorities():
     assert scipy.stats.chisquare(counts[slots].numpy(), expected.numpy()).pvalue > 1e-3
 
 
-def test_new_transitions_are_drawn_evenly():
+def test_new_transitions_are_sampled_uniformly():
     replay = filled().replay
     counts = torch.bincount(
         replay.sample(100_000, torch.Generator().manual_seed(7)).slot, minlength=replay.slots
@@ -222,7 +222,7 @@ def test_new_transitions_are_drawn_evenly():
     assert scipy.stats.chisquare(counts[live_slots(replay)].numpy()).pvalue > 1e-3
 
 
-def test_draws_depend_on_the_generator_alone():
+def test_samples_depend_on_the_generator_only():
     replay = filled().replay
     one, two, other = (
         replay.sample(64, torch.Generator().manual_seed(seed)).slot for seed in (8, 8, 9)
@@ -231,7 +231,7 @@ def test_draws_depend_on_the_generator_alone():
     assert not torch.equal(one, other)
 
 
-def test_of_duplicate_slots_the_last_place_wins():
+def test_the_last_priority_of_a_duplicate_slot_is_stored():
     replay = filled().replay
     a, b, c = live_slots(replay)[:3].tolist()
     replay.set_priorities(
@@ -264,7 +264,7 @@ def test_new_transitions_have_priority_one_also_in_a_reused_slot():
     assert (replay.gather(live_slots(replay)).priority == 1.0).all()
 
 
-def test_dead_slots_weigh_nothing():
+def test_invalid_slots_have_priority_zero():
     player = filled(count=200)
     dead = torch.from_numpy(~player.replay.valid)
     assert dead.any()
@@ -339,7 +339,7 @@ def test_n_steps_end_with_their_episode(n_steps, frame_stack, capacity, plays, s
                 assert np.array_equal(batch.next_observation[row].numpy(), naive[last][4])
 
 
-def test_the_forecast_is_what_a_replay_takes():
+def test_bytes_needed_are_the_bytes_of_a_replay():
     shape = (50, (3, 10, 10), 4, 3, 7)
     replay = Replay(*shape, CPU)
     tensors = [value for value in vars(replay).values() if isinstance(value, torch.Tensor)]
@@ -383,7 +383,7 @@ def test_state_round_trip_at_any_moment(frame_stack):
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3, 4])
-def test_a_smaller_replays_state_goes_on_in_a_larger_one(frame_stack):
+def test_a_larger_replay_loads_the_state_of_a_smaller_one(frame_stack):
     """A run may be given a larger budget. Saved at any moment, also when the small ring has
     wrapped."""
     small = make_replay(capacity=12, frame_stack=frame_stack)
@@ -411,7 +411,7 @@ def test_a_smaller_replays_state_goes_on_in_a_larger_one(frame_stack):
                 assert_same(large.gather(live_slots(large)), going_on.naive)
 
 
-def test_a_larger_replays_state_is_refused_by_a_smaller_one():
+def test_a_smaller_replay_rejects_the_state_of_a_larger_one():
     player = filled(capacity=40)
     with pytest.raises(ValueError, match="at least as large"):
         make_replay(capacity=10).load_state_dict(player.replay.state_dict())

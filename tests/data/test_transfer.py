@@ -26,7 +26,7 @@ def nothing_waits():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_on_a_cpu_they_are_there_at_once():
+def test_copies_on_a_cpu_are_ready_immediately():
     tensor = torch.arange(3)
     assert to_device(tensor, CPU) is tensor
     copy = AsyncHostCopy(tensor)
@@ -35,7 +35,7 @@ def test_on_a_cpu_they_are_there_at_once():
 
 
 @pytest.mark.gpu
-def test_what_comes_to_the_host_is_what_was_there_when_it_was_asked_for():
+def test_host_copy_has_the_values_at_the_time_of_the_request():
     tensor = to_device(torch.arange(4), CUDA)
     assert tensor.is_cuda
     copy = AsyncHostCopy(tensor)
@@ -44,7 +44,7 @@ def test_what_comes_to_the_host_is_what_was_there_when_it_was_asked_for():
 
 
 @pytest.mark.gpu
-def test_an_assigned_number_would_wait():
+def test_item_assignment_synchronizes():
     """Why replay fills numbers in."""
     rewards = torch.zeros(5, device=CUDA)
     with nothing_waits(), pytest.raises(RuntimeError, match="synchroniz"):
@@ -54,7 +54,7 @@ def test_an_assigned_number_would_wait():
 
 
 @pytest.mark.gpu
-def test_storing_a_step_waits_for_nothing():
+def test_replay_add_does_not_synchronize():
     replay = Replay(3, (3, 8, 8), 2, 3, 4, CUDA)
     replay.begin_episode(np.zeros((3, 8, 8), np.uint8))
     with nothing_waits():
@@ -68,7 +68,7 @@ def test_storing_a_step_waits_for_nothing():
 
 
 @pytest.mark.gpu
-def test_a_turn_of_sac_waits_for_its_action_alone():
+def test_a_step_of_sac_synchronizes_for_its_action_only():
     config = tiny_config(env_steps=200)
     learner = make_learner(
         replace(config, run=replace(config.run, device="cuda", compile=False)), CUDA
@@ -81,7 +81,7 @@ def test_a_turn_of_sac_waits_for_its_action_alone():
 
 
 @pytest.mark.gpu
-def test_a_turn_of_a_stack_waits_for_its_actions_alone():
+def test_a_step_of_batched_runs_synchronizes_for_its_actions_only():
     config = tiny("cclf")
     configs = [
         replace(config, seed=seed, run=replace(config.run, compile=False, env_steps=200))

@@ -37,7 +37,7 @@ def test_paired_convolutions_equal_the_reference_with_gradients(channels: int) -
     layers = make_layers(torch.float64, channels)
     frames = torch.randint(256, (2, channels, 100, 100), dtype=torch.uint8)
     crops = LazyCrops(frames, torch.tensor([0, 1, 1]), torch.tensor([[0, 16], [3, 5], [16, 0]]), 84)
-    plain = paired_convolutions.reference(crops.materialize(), layers)
+    plain = paired_convolutions.reference_convolutions(crops, layers).view(3, 35, 35, 32)
     paired = paired_convolutions.paired_convolutions(crops, layers, torch.float64).view(
         3, 35, 36, 32
     )[:, :, :35]
@@ -85,7 +85,7 @@ def test_pixel_pair_weight_aligns_each_tap_with_its_pixel() -> None:
 def test_paired_convolutions_in_bfloat16_are_within_rounding_of_the_reference() -> None:
     layers = make_layers(torch.float32)
     images = torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8)
-    plain = paired_convolutions.reference(images, layers)
+    plain = paired_convolutions.reference_convolutions(images, layers).view(2, 35, 35, 32)
     rounded = paired_convolutions.paired_convolutions(images, layers).view(2, 35, 36, 32)[:, :, :35]
     assert rounded.dtype == torch.bfloat16
     assert float((rounded.float() - plain).detach().norm() / plain.detach().norm()) < 1e-2
@@ -213,7 +213,7 @@ def test_fused_encoder_equals_the_reference(count: int, monkeypatch: pytest.Monk
     assert not fused_encoder.is_supported(crops, make_layers(torch.float32, channels=12))
     weights = fused_encoder.prepare(layers)
     (frozen,) = fused_encoder.forward(crops, weights)
-    kept = fused_encoder.forward(crops, weights, keep=True)
+    kept = fused_encoder.forward(crops, weights, save_activations=True)
     torch.testing.assert_close(kept[-1], frozen, rtol=0, atol=0)
     x = LazyCrops(frames, sample, origins, 84).materialize().double() / 255.0
     for i, (weight, bias) in enumerate(layers):
@@ -251,7 +251,7 @@ def test_fused_encoder_is_deterministic() -> None:
 
     def once() -> list[Tensor]:
         (frozen,) = fused_encoder.forward(crops, weights)
-        kept = fused_encoder.forward(crops, weights, keep=True)
+        kept = fused_encoder.forward(crops, weights, save_activations=True)
         return [
             frozen,
             *kept,

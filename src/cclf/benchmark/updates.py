@@ -195,7 +195,7 @@ def _fill_replay(learner: OffPolicyLearner, frames: np.ndarray) -> None:
     replay.continuations.fill_(1.0)
     replay.ages.fill_(replay.frame_stack)
     replay.priorities.uniform_(0.1, 1.0)
-    learner.agent_steps = learner.warmup_agent_steps
+    learner.agent_steps = learner.settings.warmup_agent_steps
 
 
 def time_update_pairs(learner: OffPolicyLearner, pairs: int, device: torch.device) -> list[float]:

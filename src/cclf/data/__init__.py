@@ -1,1 +1,1 @@
-"""What is learned from: batches, views, replay, and what is read from a disk."""
+"""Replay, augmentations, and copies between host and device."""

@@ -1,6 +1,6 @@
-"""Views of observations: random crops and shifts of pixels, noise on state.
+"""Views of observations: random crops and shifts of pixels, noise on states.
 
-Every random number is an input, so the same numbers give the same views.
+All random numbers are inputs: the same numbers give the same views.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -10,41 +10,42 @@ from torch import Tensor
 
 
 class LazyCrops(NamedTuple):
-    """Crops that are not cut out yet: row n is the square at `origins[n]` of image `sample[n]`.
-    Selecting rows copies no pixels."""
+    """Crops that are not computed yet: row n is the square at `corners[n]` of image
+    `image_index[n]`. Selecting rows copies no pixels."""
 
     images: Tensor  # (B, C, H, W)
-    sample: Tensor  # (N,)
-    origins: Tensor  # (N, 2)  top-left corners (y, x)
+    image_index: Tensor  # (N,)
+    corners: Tensor  # (N, 2)  top-left corners (y, x)
     pixels: int
 
     def select(self, index: Tensor | slice) -> "LazyCrops":
-        return self._replace(sample=self.sample[index], origins=self.origins[index])
+        return self._replace(image_index=self.image_index[index], corners=self.corners[index])
 
     def materialize(self) -> Tensor:
         """(N, C, h, w)."""
         # a view of the images: (B, C, H - h + 1, W - w + 1, h, w)
         windows = self.images.unfold(2, self.pixels, 1).unfold(3, self.pixels, 1)
-        return windows[self.sample, :, self.origins[:, 0], self.origins[:, 1]]
+        return windows[self.image_index, :, self.corners[:, 0], self.corners[:, 1]]
 
 
 class LazyNoise(NamedTuple):
-    """Noisy vectors that are not computed yet: row n is vector `sample[n]` plus `noise[n]`."""
+    """Noisy vectors that are not computed yet: row n is vector `vector_index[n]` plus
+    `noise[n]`."""
 
     vectors: Tensor  # (B, D)
-    sample: Tensor  # (N,)
+    vector_index: Tensor  # (N,)
     noise: Tensor  # (N, D)
 
     def select(self, index: Tensor | slice) -> "LazyNoise":
-        return self._replace(sample=self.sample[index], noise=self.noise[index])
+        return self._replace(vector_index=self.vector_index[index], noise=self.noise[index])
 
     def materialize(self) -> Tensor:
         """(N, D)."""
-        return self.vectors[self.sample] + self.noise
+        return self.vectors[self.vector_index] + self.noise
 
 
 class ViewIndex(NamedTuple):
-    """Views whose features are computed elsewhere, by their rows there."""
+    """Views as indices into a batch of rows, such as encoded views."""
 
     rows: Tensor  # int64
 
@@ -56,12 +57,12 @@ class Views(NamedTuple, Generic[V]):
     """K views of each observation of a batch."""
 
     inputs: V  # (K, B, ...)
-    # (K, B, 2)  top-left corners (y, x), if views are crops; selection by overlap needs them
+    # (K, B, 2)  top-left corners (y, x) of crops, for selection by overlap
     crop_corners: Tensor | None = None
     crop_pixels: int | None = None  # side of the crops
     # (B,)  the first sample with the same observation, for a belief over distinct observations
     first_duplicate: Tensor | None = None
-    query: Tensor | None = None  # (B, D)  features of the anchors, if they are known already
+    query: Tensor | None = None  # (B, D)  features of the anchors, if they are computed already
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -95,45 +96,29 @@ def center_crop_corners(
     )
 
 
-def lazy_crops(images: Tensor, origins: Tensor, pixels: int) -> LazyCrops:
-    """K crops of each image (B, C, H, W) at the corners (K, B, 2). Row k B + b is view k of image
-    b."""
-    sample = torch.arange(images.shape[0], device=images.device)
-    return LazyCrops(images, sample.repeat(origins.shape[0]), origins.flatten(0, 1), pixels)
+def lazy_crops(images: Tensor, corners: Tensor, pixels: int) -> LazyCrops:
+    """K crops of each of G groups of B images (G B, C, H, W), at the corners (G K, B, 2). Row
+    (g K + k) B + b is view k of image b of group g."""
+    return LazyCrops(images, _image_of_each_row(images, corners), corners.flatten(0, 1), pixels)
 
 
-def lazy_noise(vectors: Tensor, draws: Tensor, scale: float) -> LazyNoise:
-    """K views of each vector (B, D), with standard normal draws (K, B, D); rows as in `lazy_crops`.
+def lazy_noise(vectors: Tensor, noise: Tensor, scale: float) -> LazyNoise:
+    """K views of each of G groups of B vectors (G B, D), with standard normal noise (G K, B, D). Rows
+    are ordered as in `lazy_crops`.
 
-    The noise on each component is `scale` times the component's standard deviation over the batch,
-    so that it does not depend on the component's unit. There are no running statistics to save.
+    The noise on each component is multiplied by `scale` times the component's standard deviation over
+    all vectors, so that it does not depend on the component's unit.
     """
-    sample = torch.arange(len(vectors), device=vectors.device)
     std = scale * vectors.std(0, correction=0)
-    return LazyNoise(vectors, sample.repeat(draws.shape[0]), (draws * std).flatten(0, 1))
+    return LazyNoise(vectors, _image_of_each_row(vectors, noise), noise.flatten(0, 1) * std)
 
 
-def lazy_noise_pairs(vectors: Tensor, draws: Tensor, next_draws: Tensor, scale: float) -> LazyNoise:
-    """K views of each o_t and o_(t+1), given as `vectors` (2 B, D); rows as in `lazy_crop_pairs`."""
-    std = scale * vectors.std(0, correction=0)
-    noise = torch.cat([draws, next_draws]).flatten(0, 1) * std
-    return LazyNoise(vectors, _rows_of_pairs(draws, vectors.device), noise)
-
-
-def _rows_of_pairs(draws: Tensor, device: torch.device) -> Tensor:
-    """The observation of each row, of 2 B, for draws (K, B, ...): (2 K B,)."""
-    views, batch = draws.shape[:2]
-    sample = torch.arange(2 * batch, device=device).view(2, 1, batch)
-    return sample.expand(2, views, batch).flatten()
-
-
-def lazy_crop_pairs(
-    frames: Tensor, origins: Tensor, next_origins: Tensor, pixels: int
-) -> LazyCrops:
-    """K crops of each o_t and o_(t+1), given as `frames` (2 B, ...). Row k B + b is view k of o_t
-    in sample b; row K B + k B + b is view k of o_(t+1)."""
-    sample = _rows_of_pairs(origins, frames.device)
-    return LazyCrops(frames, sample, torch.cat([origins, next_origins]).flatten(0, 1), pixels)
+def _image_of_each_row(images: Tensor, augmentation: Tensor) -> Tensor:
+    """The index of its image for each of the rows (G K B,)."""
+    views, batch = augmentation.shape[:2]
+    groups = len(images) // batch
+    index = torch.arange(len(images), device=images.device).view(groups, 1, batch)
+    return index.expand(groups, views // groups, batch).flatten()
 
 
 def full_frame_crops(images: Tensor) -> LazyCrops:

@@ -14,7 +14,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class AsyncHostCopy:
-    """A copy of a tensor to the host, which is started at once and awaited by `numpy()`."""
+    """A copy of a tensor to the host that starts immediately. `numpy()` waits for it."""
 
     def __init__(self, tensor: Tensor):
         self._host = tensor.to("cpu", non_blocking=True)  # to pinned memory

@@ -21,8 +21,8 @@ def slots_needed(
     frame_stack: int,
     n_steps: int = 1,
 ) -> int:
-    """Slots for `capacity_transitions` valid ones in episodes of full length. The last n slots of
-    each episode are not valid, and a frame stack reaches back from the oldest one."""
+    """The number of slots for `capacity_transitions` valid ones in episodes of full length. The last n
+    slots of an episode are not valid, and the frame stack of the oldest valid slot needs earlier ones."""
     limit = max_episode_agent_steps or capacity_transitions
     episodes = -(-capacity_transitions // limit)
     return capacity_transitions + episodes * n_steps + frame_stack + 2
@@ -96,8 +96,8 @@ class Replay:
         self.rewards[start].fill_(reward)
         self.continuations[start].fill_(0.0 if terminated else 1.0)
         # At a terminal state the n-step return is complete with fewer steps.
-        fewest = 1 if terminated else self.n_steps
-        for back in range(min(self.n_steps, self.head_age), fewest - 1, -1):
+        min_steps = 1 if terminated else self.n_steps
+        for back in range(min(self.n_steps, self.head_age), min_steps - 1, -1):
             self._mark_valid((self.head - back) % self.slots)
 
     def _mark_valid(self, slot: int) -> None:
@@ -153,11 +153,11 @@ class Replay:
         return (self.rewards[steps] * before * self.discount**later).sum(1), after[:, -1]
 
     def set_priorities(self, index: Tensor, priority: Tensor) -> None:
-        """For a transition that is in the batch more than once, its last priority is stored, as in
-        the released code."""
-        place = torch.arange(len(index), device=self.device)
+        """If a transition occurs several times in a batch, its last priority is stored, as in the
+        released code."""
+        position = torch.arange(len(index), device=self.device)
         last = torch.full((self.slots,), -1, dtype=torch.int64, device=self.device)
-        last = last.scatter_reduce(0, index, place, reduce="amax")
+        last = last.scatter_reduce(0, index, position, reduce="amax")
         self.priorities[index] = priority.double()[last[index]]
 
     def priority_entropy_share(self) -> float:
@@ -220,40 +220,30 @@ class Replay:
         self._check_counters(state, saved_slots)
         for name in self._COUNTERS:
             setattr(self, name, int(state[name]))
-        cut = 0
+        shift = 0
         # A wrapped ring is rotated, so that its oldest frame comes first in a larger one.
         if saved_slots < min(self.slots, self.written):
-            cut = self.head + 1
-            self.oldest = (self.oldest - cut) % saved_slots
+            shift = self.head + 1
+            self.oldest = (self.oldest - shift) % saved_slots
             self.head, self.written = saved_slots - 1, saved_slots
         for name in self._TENSORS:
-            getattr(self, name)[:saved_slots] = state[name].roll(-cut, 0).to(self.device)
-        self.valid[:saved_slots] = state["live"].roll(-cut, 0).numpy()
+            getattr(self, name)[:saved_slots] = state[name].roll(-shift, 0).to(self.device)
+        self.valid[:saved_slots] = state["live"].roll(-shift, 0).numpy()
 
     def _check_counters(self, state: StateDict, saved_slots: int) -> None:
-        """Raise ValueError for counters that contradict each other or the ring: they would lead to
+        """Raise ValueError if the counters contradict each other or the slots: they would lead to
         wrong transitions later."""
         check_lengths(state, self._TENSORS, saved_slots, "replay")
         head, oldest, size, head_age, written = (int(state[name]) for name in self._COUNTERS)
-        newest = (written - 1) % saved_slots if saved_slots else -1
-        check_data(
-            written >= saved_slots,
-            f"replay: written {written} is less than its {saved_slots} slots",
-        )
-        check_data(head == newest, f"replay: head is {head}")
-        check_data(
-            0 <= oldest < self.slots and oldest <= saved_slots, f"replay: oldest is {oldest}"
-        )
-        check_data(
-            size == int(state["live"].sum()) <= self.capacity,
-            f"replay: size {size} is not that of its live slots",
-        )
         ages, priorities = state["ages"], state["priorities"]
         check_data(
-            (ages >= 0).all() and (not saved_slots or head_age == ages[head]),
-            f"replay: ages do not count from 0 to {head_age}",
-        )
-        check_data(
-            (priorities >= 0.0).all() and priorities.isfinite().all(),
-            "replay: priorities are no weights",
+            written >= saved_slots
+            and head == ((written - 1) % saved_slots if saved_slots else -1)
+            and 0 <= oldest <= min(saved_slots, self.slots - 1)
+            and size == int(state["live"].sum()) <= self.capacity
+            and (ages >= 0).all()
+            and (not saved_slots or head_age == ages[head])
+            and ((priorities >= 0.0) & priorities.isfinite()).all(),
+            f"replay: head {head}, oldest {oldest}, size {size}, head_age {head_age} and written "
+            f"{written} contradict its {saved_slots} slots",
         )

@@ -1,5 +1,5 @@
 """Fast kernels for what `algorithms/common/pixel_encoder.py` and `algorithms/rainbow` define in
-plain PyTorch. Each module holds a kernel next to its reference."""
+plain PyTorch. Each module holds a kernel and its reference."""
 
 import importlib.util
 from collections.abc import Sequence

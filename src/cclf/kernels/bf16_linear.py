@@ -41,20 +41,11 @@ def drop_weight_column(gradient: Tensor, width: int) -> Tensor:
     return gradient.view(len(gradient), side, side + 1, -1)[:, :, :-1].flatten(1)
 
 
-def output_padding(outputs: int, on_gpu: bool) -> int:
-    """Number of zero outputs to append.
-
-    >>> output_padding(50, on_gpu=True), output_padding(64, on_gpu=True), output_padding(50, on_gpu=False)
-    (14, 0, 0)
-    """
-    return -outputs % OUTPUT_ALIGNMENT if on_gpu else 0
-
-
 class _Bf16Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.outputs, ctx.width = weight.shape
-        padding = output_padding(ctx.outputs, features.is_cuda)
+        padding = -ctx.outputs % OUTPUT_ALIGNMENT if features.is_cuda else 0
         padded = F.pad(pad_weight_column(weight.bfloat16(), features.shape[1]), (0, 0, 0, padding))
         ctx.save_for_backward(features, padded)
         return _matmul_float32(features, padded.T)[:, : ctx.outputs] + bias

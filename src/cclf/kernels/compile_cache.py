@@ -1,4 +1,4 @@
-"""The folder that keeps compiled code between processes."""
+"""The cache folder of compiled code, which processes share."""
 
 import hashlib
 import os
@@ -11,8 +11,8 @@ _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # read by PyTorch's compiler
 
 def set_compile_cache() -> Path | None:
     """Point PyTorch's compiler at a folder in the user's cache, unless the environment variable names
-    another. PyTorch's own default is in /tmp, which a restart empties. None if there is no writable
-    folder."""
+    another. PyTorch's own default is in /tmp, which is lost at a restart. None if no folder is
+    writable."""
     if _VARIABLE in os.environ:
         return Path(os.environ[_VARIABLE])
     try:

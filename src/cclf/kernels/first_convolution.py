@@ -37,9 +37,9 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
             "smaller --frame-stack"
         )
     if use_triton(images[0]):
-        from cclf.kernels import pack_triton
+        from cclf.kernels import first_convolution_triton
 
-        return pack_triton.pack(images, dtype, border)
+        return first_convolution_triton.pack(images, dtype, border)
     frames = torch.cat([batch.permute(0, 2, 3, 1).to(dtype) for batch in images])
     index = replicate_pad_indices(frames.shape[1], border, frames.device)
     odd = len(index) % 2

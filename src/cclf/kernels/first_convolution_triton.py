@@ -1,5 +1,7 @@
-"""The Triton kernels of `first_convolution`: matrix products of the pixels under each tap with the
-weights."""
+"""The Triton kernels of `first_convolution`: from uint8 planes to packed frames, and matrix products
+of the pixels under each tap with the weights."""
+
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -7,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cclf.data.augmentations import LazyCrops
-from cclf.kernels.first_convolution import CHANNELS, TAPS
+from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS
 
 PIXELS, GRADIENT_PIXELS = 256, 128  # results per program, or read at a time by the gradient
 PROGRAMS = 264  # of the weight gradient: two per multiprocessor of an H200
@@ -16,16 +18,16 @@ ROW_PIXELS = 4  # read for a row of 3 taps: with 16 channels, the 64 rows of one
 
 @triton.jit
 def _forward(
-    images, sample, origins, weight, bias, result, height, columns,
+    images, image_index, corners, weight, bias, result, height, columns,
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     row, column = pixel // (SIDE + 1), pixel % (SIDE + 1)
     valid = (row < SIDE) & (column < SIDE)
-    y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
+    y, x = tl.load(corners + 2 * n), tl.load(corners + 2 * n + 1)
     channel, out = tl.arange(0, CHANNELS), tl.arange(0, OUT)
-    frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
+    frame = images + (tl.load(image_index + n) * 4 * height + y) * columns * 8
     pointers = frame + (2 * row * columns + column)[:, None] * 8
     plane = height * columns * 8
     pointers += (channel // 8 * plane + channel % 8)[None, :]
@@ -43,7 +45,7 @@ def _forward(
 
 @triton.jit
 def _gradients(
-    images, sample, origins, gradient, result, weight_parts, bias_parts, count, height, columns,
+    images, image_index, corners, gradient, result, weight_parts, bias_parts, count, height, columns,
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
     ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
@@ -58,8 +60,8 @@ def _gradients(
     total = tl.zeros((ROW_PIXELS * CHANNELS, OUT), tl.float32)
     bias_total = tl.zeros((OUT,), tl.float32)
     for n in range(program, count, tl.num_programs(0)):
-        y, x = tl.load(origins + 2 * n), tl.load(origins + 2 * n + 1)
-        frame = images + (tl.load(sample + n) * 4 * height + y) * columns * 8
+        y, x = tl.load(corners + 2 * n), tl.load(corners + 2 * n + 1)
+        frame = images + (tl.load(image_index + n) * 4 * height + y) * columns * 8
         target = x + line // CHANNELS
         first_tap = frame + offset + target % 2 * 2 * plane + target // 2 * 8
         for start in range(0, SIDE * (SIDE + 1), PIXELS):
@@ -88,15 +90,15 @@ def _sizes(crops: LazyCrops, out: int) -> dict[str, int]:
 
 def forward(crops: LazyCrops, weight: Tensor, bias: Tensor) -> Tensor:
     images, sizes = crops.images, _sizes(crops, weight.shape[2])
-    count, side = len(crops.sample), sizes["SIDE"]
+    count, side = len(crops.image_index), sizes["SIDE"]
     result = torch.empty(
         (count, side, side + 1, weight.shape[2]), dtype=images.dtype, device=images.device
     )
     grid = (triton.cdiv(side * (side + 1), PIXELS), count)
     _forward[grid](
         images,
-        crops.sample,
-        crops.origins,
+        crops.image_index,
+        crops.corners,
         weight,
         bias,
         result,
@@ -113,14 +115,84 @@ def gradients(crops: LazyCrops, gradient: Tensor, result: Tensor) -> tuple[Tenso
     bias_parts = images.new_empty((PROGRAMS, out), dtype=torch.float32)
     arguments = (
         images,
-        crops.sample,
-        crops.origins,
+        crops.image_index,
+        crops.corners,
         gradient,
         result,
         weight_parts,
         bias_parts,
-        len(crops.sample),
+        len(crops.image_index),
     )
     sizes = _sizes(crops, out) | {"PIXELS": GRADIENT_PIXELS, "ROW_PIXELS": ROW_PIXELS}
     _gradients[(PROGRAMS, TAPS // 3)](*arguments, *images.shape[3:5], **sizes)
     return weight_parts.sum(0), bias_parts.sum(0)
+
+
+@triton.jit
+def _pack(
+    images, result, stride, channels, height, width, columns,
+    BORDER: tl.constexpr, EDGE: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    FEW: tl.constexpr,
+):  # fmt: skip
+    """Write one row of one packed frame. Columns are read in order, so that loads are contiguous. The
+    last columns, whose taps reach beyond the frame, and the border are written separately. FEW: the
+    second eight numbers are the ninth channel under eight taps."""
+    n, y = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    number = tl.arange(0, CHANNELS)
+    tap = tl.where(number < 8, 0, number - 8) if FEW else 0 * number
+    channel = tl.minimum(number, 8) if FEW else number
+    dy, dx = tap // 3, (tap % 3)[None, :]
+    source_y = tl.minimum(tl.maximum(y + dy - BORDER, 0), height - 1)
+    row = (images + n * stride + channel * (height * width) + source_y * width)[None, :]
+    exists = ((channel < channels) & (y + dy < height + 2 * BORDER))[None, :]
+    plane = (height + 2 * BORDER) * columns * 8
+    row_start = result + (4 * n * (height + 2 * BORDER) + y) * columns * 8
+    row_start += (number // 8 * plane + number % 8)[None, :]
+    x = tl.arange(0, COLUMNS)[:, None]
+    inside = x < width - 2
+    values = tl.load(row + dx + x, mask=inside & exists, other=0)
+    target = x + BORDER
+    pointer = row_start + target % 2 * 2 * plane + target // 2 * 8
+    tl.store(pointer, values.to(result.dtype.element_ty), mask=inside)
+    edge = tl.arange(0, EDGE)[:, None]
+    x = edge + width - 2
+    on_right = exists & (edge < BORDER + 2) & (x + dx < width + BORDER)
+    right = tl.load(row + tl.minimum(x + dx, width - 1), mask=on_right, other=0)
+    target = x + BORDER
+    pointer = row_start + target % 2 * 2 * plane + target // 2 * 8
+    tl.store(pointer, right.to(result.dtype.element_ty), mask=edge < BORDER + 2)
+    if BORDER > 0:
+        x = edge - BORDER
+        left = tl.load(row + tl.maximum(x + dx, 0), mask=exists & (edge < BORDER), other=0)
+        pointer = row_start + edge % 2 * 2 * plane + edge // 2 * 8
+        tl.store(pointer, left.to(result.dtype.element_ty), mask=edge < BORDER)
+
+
+def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
+    channels, height, width = images[0].shape[1:]
+    count = sum(map(len, images))
+    columns = (width + 2 * border + 1) // 2
+    shape = (count, 2, 2, height + 2 * border, columns, CHANNELS // 2)
+    result = torch.empty(shape, dtype=dtype, device=images[0].device)
+    done = 0
+    for batch in images:
+        # the images may be slices of longer stacks, so only the first stride may be larger
+        assert batch.stride()[1:] == (height * width, width, 1), (
+            "the planes of a frame must be contiguous"
+        )
+        sizes = {"EDGE": triton.next_power_of_2(border + 2), "CHANNELS": CHANNELS}
+        _pack[(height + 2 * border, len(batch))](
+            batch,
+            result[done:],
+            batch.stride(0),
+            channels,
+            height,
+            width,
+            columns,
+            BORDER=border,
+            COLUMNS=triton.next_power_of_2(width),
+            FEW=channels <= FEW_CHANNELS,
+            **sizes,
+        )
+        done += len(batch)
+    return result

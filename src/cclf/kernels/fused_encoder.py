@@ -1,4 +1,4 @@
-"""The encoder's convolutions in kernels that keep an image in shared memory: one kernel from the
+"""The encoder's convolutions in kernels that hold an image in shared memory: one kernel from the
 pixels to the features, one for the backward pass, and two for the weight gradients. They are in
 `fused_encoder.cu`, for GPUs of the Hopper generation.
 
@@ -123,9 +123,9 @@ def encode(
     """Features (., 35 * 36 * 32) of the first `num_learned` crops of packed frames, with gradient,
     and of the other crops, without. The last of the 36 columns of pixels is zero."""
     parameters = [parameter for layer in layers for parameter in layer]
-    keep = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
+    save_activations = torch.is_grad_enabled() and any(each.requires_grad for each in parameters)
     features: tuple[Tensor, Tensor] = _Encode.apply(  # type: ignore[no-untyped-call]
-        *crops, num_learned, keep, prepare, *parameters
+        *crops, num_learned, save_activations, prepare, *parameters
     )
     return features
 
@@ -135,18 +135,18 @@ class _Encode(torch.autograd.Function):
     def forward(
         ctx: Any,
         images: Tensor,
-        sample: Tensor,
-        origins: Tensor,
+        image_index: Tensor,
+        corners: Tensor,
         pixels: int,
         num_learned: int,
-        keep: bool,
+        save_activations: bool,
         prepare: Callable[[Layers], Weights],
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        crops = LazyCrops(images, sample, origins, pixels)
+        crops = LazyCrops(images, image_index, corners, pixels)
         weights = prepare(list(zip(parameters[::2], parameters[1::2], strict=True)))
         learned, others = crops.select(slice(num_learned)), crops.select(slice(num_learned, None))
-        results = forward(learned, weights, keep)
+        results = forward(learned, weights, save_activations)
         other_features = forward(others, weights)[0].flatten(1)
         ctx.crops, ctx.channels = learned, parameters[0].shape[1]
         ctx.save_for_backward(*results, weights.flipped)
@@ -159,17 +159,18 @@ class _Encode(torch.autograd.Function):
         return *[None] * 7, *gradients(features[0], ctx.crops, results, flipped, ctx.channels)
 
 
-def forward(crops: LazyCrops, weights: Weights, keep: bool = False) -> list[Tensor]:
-    """Features (N, 35, 36, 32), whose last column is zero. With `keep` they follow the results of the
-    three earlier convolutions, as planes (N, 4, side, side, 8)."""
-    images, count = crops.images, len(crops.sample)
-    sides = SIDES[:-1] if keep else ()
-    kept = [images.new_empty((count, FILTERS // 8, side, side, 8)) for side in sides]
+def forward(crops: LazyCrops, weights: Weights, save_activations: bool = False) -> list[Tensor]:
+    """Features (N, 35, 36, 32), whose last column is zero. With `save_activations` they follow the
+    results of the three earlier convolutions, as planes (N, 4, side, side, 8)."""
+    images, count = crops.images, len(crops.image_index)
+    sides = SIDES[:-1] if save_activations else ()
+    activations = [images.new_empty((count, FILTERS // 8, side, side, 8)) for side in sides]
     features = images.new_empty((count, SIDES[-1], SIDES[-1] + 1, FILTERS))
-    others = kept or [features] * 3  # the kernel ignores these arguments
+    others = activations or [features] * 3  # the kernel ignores these arguments
     arguments = [*_crop_tensors(crops), *weights[:3], features, *others, count, *images.shape[3:5]]
-    _run("encode_and_keep" if keep else "encode_frozen", images.device, count, arguments)
-    return [*kept, features]
+    name = "encode_and_keep" if save_activations else "encode_frozen"
+    _run(name, images.device, count, arguments)
+    return [*activations, features]
 
 
 def gradients(
@@ -199,7 +200,7 @@ def gradients(
 
 
 def _crop_tensors(crops: LazyCrops) -> list[Tensor]:
-    return [crops.images, crops.sample.contiguous(), crops.origins.contiguous()]
+    return [crops.images, crops.image_index.contiguous(), crops.corners.contiguous()]
 
 
 def _run(name: str, device: torch.device, count: int, arguments: Sequence[Tensor | int]) -> None:

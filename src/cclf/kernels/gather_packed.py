@@ -2,7 +2,7 @@
 pixel in one int32, the oldest in the lowest byte.
 
 The GPU kernels that read the views handle a 32-bit number as fast as a byte. In addition, a compiler
-would write the index of every pixel of the plain version (`augmentations.gather_pixels`) to memory as
+would write the index of every pixel of the reference (`augmentations.gather_pixels`) to memory as
 an int64, while the Triton kernel of `gather_packed_triton` reads and writes pixels only.
 """
 

@@ -1,4 +1,5 @@
-"""The agent of an off-policy run: its policy with evaluation environments, here or in workers."""
+"""The agent of an off-policy run: its policy, and evaluation environments in this process or in
+workers."""
 
 import os
 from functools import partial
@@ -16,14 +17,14 @@ from cclf.types import Env, EnvFactory, Policy
 def make_agent(
     config: Config, device: torch.device, make_env: EnvFactory, env: Env, policy: Policy
 ) -> Agent:
-    """`env` is one evaluation environment; it is closed if workers have others."""
+    """`env` is an evaluation environment, which is closed if workers make their own."""
     workers = num_eval_workers(config, device)
     pool: Pool[Env]
     if workers:
         env.close()
         pool = WorkerPool([partial(make_env, config, 0)] * workers, config.task)
     elif evaluates_between_steps(device):
-        # Two, because an action arrives one round after it was requested.
+        # Two, because an action is available one step after it was requested.
         pool = LocalPool([env, make_env(config, 0)])
     else:
         pool = LocalPool([env])
@@ -40,8 +41,8 @@ def make_agent(
 
 
 def num_eval_workers(config: Config, device: torch.device) -> int:
-    """Processes that step evaluation environments. By default there is one for each episode on a
-    GPU, as far as there are cores, and none on a CPU, where they would not save time."""
+    """The number of processes that step evaluation environments. By default one for each episode, but
+    no more than cores, for a policy on a GPU; none on a CPU, where they would not save time."""
     if config.run.eval_workers is not None:
         return min(config.run.eval_workers, config.run.eval_episodes)
     if device.type == "cpu":

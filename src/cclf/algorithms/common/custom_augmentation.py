@@ -1,4 +1,4 @@
-"""A custom augmentation of image views: found by its name, checked once."""
+"""A custom augmentation of image views, which is imported by its name and checked once."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from cclf.errors import ConfigError, short_error
 from cclf.plugins import import_function
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
-"""Views (N, C, h, w), already cut out of their frames, to views of the same shape and type."""
+"""Augmented views, of the shape and type of the uint8 crops (N, C, h, w) that it is given."""
 
 
 def make_custom_augmentation(name: str, channels: int, pixels: int) -> Augmentation:
@@ -20,7 +20,7 @@ def make_custom_augmentation(name: str, channels: int, pixels: int) -> Augmentat
     random = torch.Generator().manual_seed(0)
     images = torch.randint(256, shape, dtype=torch.uint8, generator=random)
     try:
-        views, again = (augment(images.clone(), random.manual_seed(1)) for _ in range(2))
+        views, repeated = (augment(images.clone(), random.manual_seed(1)) for _ in range(2))
     except Exception as error:  # the user's code may raise anything
         called = f"augmentation={name} of images of shape {shape}"
         raise ConfigError(f"{called} failed: {short_error(error)}") from error
@@ -31,9 +31,9 @@ def make_custom_augmentation(name: str, channels: int, pixels: int) -> Augmentat
             f"augmentation={name} returns {views.dtype} of shape {tuple(views.shape)} for "
             f"{images.dtype} of shape {shape}: it must return the same type and shape"
         )
-    if not views.equal(again):
+    if not views.equal(repeated):
         raise ConfigError(
-            f"augmentation={name} returns other images for the same state of its generator, so that "
-            "no run could be repeated: draw all its random numbers from the generator"
+            f"augmentation={name} returns different images for the same state of its generator, so a "
+            "run would not be reproducible: draw all its random numbers from the generator"
         )
     return augment

@@ -1,13 +1,14 @@
-"""The image encoder of a run: the published convolutions, or a custom module, found by its name and
-checked once."""
+"""The image encoder of a run: the published convolutions, or a custom module, which is imported by
+its name and checked once."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.common.off_policy_base import OffPolicySettings
-from cclf.algorithms.common.pixel_encoder import ConvEncoder, materialize_crops, select_kernels
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, select_kernels
 from cclf.config import Config
 from cclf.data.augmentations import LazyCrops
 from cclf.errors import ConfigError, short_error
@@ -16,8 +17,10 @@ from cclf.training.cuda_graphs import Compiler
 
 
 class CustomEncoder(nn.Module):
-    """A user's module with its own initial weights: uint8 pixels to features (N, D). The module gets
-    x / 255 - `pixel_offset`."""
+    """A user's module, which sets its own initial weights: uint8 pixels to features (N, D). Its input
+    is x / 255 - `pixel_offset`."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, module: nn.Module, out_dim: int, pixel_offset: float):
         super().__init__()
@@ -26,8 +29,8 @@ class CustomEncoder(nn.Module):
     def forward(self, images: Tensor | LazyCrops) -> Tensor:
         """Features of images (N, C, h, w), or of lazy crops."""
         dtype = next(self.module.parameters()).dtype
-        inputs = _normalize(materialize_crops(images), self.pixel_offset, dtype)
-        features: Tensor = self.module(inputs)
+        pixels = images.materialize() if isinstance(images, LazyCrops) else images
+        features: Tensor = self.module(_normalize(pixels, self.pixel_offset, dtype))
         return features.to(dtype)  # the module may compute in a lower precision
 
     def encode_with_frozen(self, crops: LazyCrops, num_learned: int) -> tuple[Tensor, Tensor]:
@@ -44,7 +47,7 @@ def _normalize(pixels: Tensor, pixel_offset: float, dtype: torch.dtype) -> Tenso
 def make_pixel_encoder(
     config: Config[OffPolicySettings], wrap: Compiler, pixel_offset: float = 0.0
 ) -> ConvEncoder | CustomEncoder:
-    """The published convolutions, compiled by `wrap`, or the custom encoder of a run."""
+    """The published convolutions, compiled by `wrap`, or the run's custom encoder."""
     settings = config.algorithm
     channels, pixels = 3 * config.env.frame_stack, config.env.crop_pixels
     if settings.encoder:
@@ -57,7 +60,7 @@ def make_pixel_encoder(
 def make_custom_encoder(
     name: str, channels: int, pixels: int, pixel_offset: float = 0.0
 ) -> CustomEncoder:
-    """The encoder that the function `name` (MODULE:FUNCTION) makes; ConfigError if it cannot be
+    """The encoder that the function `name` (MODULE:FUNCTION) returns; ConfigError if it cannot be
     trained."""
     make = import_function("encoder", name)
     shape = (2, channels, pixels, pixels)
@@ -65,63 +68,51 @@ def make_custom_encoder(
     inputs = _normalize(images, pixel_offset, torch.float32)
     try:
         module = make(channels, pixels)
-        out_dim = _check_encoder(module, inputs)
-    except _EncoderError as error:
-        raise ConfigError(f"encoder={name} {error}") from error
+        out_dim = _check_encoder(f"encoder={name}", module, inputs)
+        copy.deepcopy(module)  # as for a target network
+    except ConfigError:
+        raise
     except Exception as error:  # the user's code may raise anything
         called = f"encoder={name} of {channels} channels and {pixels} pixels"
         raise ConfigError(f"{called} failed: {short_error(error)}") from error
     return CustomEncoder(module, out_dim, pixel_offset)
 
 
-class _EncoderError(ValueError):
-    """What is wrong with an encoder, as a sentence without its subject."""
-
-
-def _check_encoder(module: object, images: Tensor) -> int:
-    """The number of features that the module makes of an image."""
+def _check_encoder(encoder: str, module: object, images: Tensor) -> int:
+    """The number of features of an image; ConfigError if the module cannot be trained."""
     if not isinstance(module, nn.Module):
-        raise _EncoderError(f"returns no torch.nn.Module but {type(module).__name__}")
+        raise ConfigError(f"{encoder} returns no torch.nn.Module but {type(module).__name__}")
     other = {parameter.dtype for parameter in module.parameters()} - {torch.float32}
     if other:
-        raise _EncoderError(f"has parameters of {other.pop()}: they must be torch.float32")
-    features = module(images)
-    _check_features(features, images)
-    _check_gradients(module, features)
-    alone = torch.cat([module(image[None]) for image in images])
-    scale = float(features.detach().abs().max())
-    if not torch.allclose(features, alone, rtol=1e-3, atol=1e-4 * scale):
-        raise _EncoderError(
-            "gives an image other features a second time, or in another batch: remove dropout and "
-            "batch normalization (nn.GroupNorm can be used)"
-        )
-    copy.deepcopy(module)  # as for a target network
-    return int(features.shape[1])
-
-
-def _check_features(features: object, images: Tensor) -> None:
+        raise ConfigError(f"{encoder} has parameters of {other.pop()}: they must be torch.float32")
+    features: object = module(images)
     count, got = len(images), type(features).__name__
     if isinstance(features, Tensor):
         got = f"shape {tuple(features.shape)}"
     if not isinstance(features, Tensor) or features.shape[:-1] != (count,) or not features.numel():
-        raise _EncoderError(
-            f"returns {got} for images of shape {tuple(images.shape)}: it must return ({count}, D), "
-            "a vector for each image; end it with nn.Flatten(), for example"
+        raise ConfigError(
+            f"{encoder} returns {got} for images of shape {tuple(images.shape)}: it must return "
+            f"({count}, D), a vector for each image; end it with nn.Flatten(), for example"
         )
     if not features.isfinite().all():
-        raise _EncoderError("returns non-finite values for random pixels")
-
-
-def _check_gradients(module: nn.Module, features: Tensor) -> None:
+        raise ConfigError(f"{encoder} returns non-finite values for random pixels")
     learned = {name: each for name, each in module.named_parameters() if each.requires_grad}
     if not learned or not features.requires_grad:
-        raise _EncoderError(
-            "cannot learn: its features must depend on a parameter with requires_grad"
+        raise ConfigError(
+            f"{encoder} cannot learn: its features must depend on a parameter with requires_grad"
         )
     gradients = torch.autograd.grad(features.sum(), list(learned.values()), allow_unused=True)
     unused = [name for name, each in zip(learned, gradients, strict=True) if each is None]
     if unused:
-        raise _EncoderError(
-            f"has the parameter {unused[0]}, which its features do not depend on: remove it, or "
-            "freeze it (requires_grad_(False))"
+        raise ConfigError(
+            f"{encoder} has the parameter {unused[0]}, which its features do not depend on: remove "
+            "it, or freeze it (requires_grad_(False))"
         )
+    separate = torch.cat([module(image[None]) for image in images])
+    scale = float(features.detach().abs().max())
+    if not torch.allclose(features, separate, rtol=1e-3, atol=1e-4 * scale):
+        raise ConfigError(
+            f"{encoder} returns different features for an image in another batch: remove dropout and "
+            "batch normalization (nn.GroupNorm can be used)"
+        )
+    return int(features.shape[1])

@@ -12,11 +12,11 @@ from cclf.types import Env, ExportedPolicy
 
 
 class GreedyPolicy(nn.Module):
-    """The mean action (B, A), each in [-1, 1], for stacks of whole uint8 frames (B, C, H, W) or of
-    float32 states (B, D)."""
+    """The mean action (B, A), each in [-1, 1], for stacks of uncropped uint8 frames (B, C, H, W) or
+    for float32 states (B, D)."""
 
     def __init__(self, encoder: nn.Module, actor: nn.Module, crop: slice | None = None):
-        """`crop`: the rows and the columns of a frame that the encoder sees, by default all."""
+        """`crop`: the rows and columns of a frame that the encoder reads, by default all."""
         super().__init__()
         self.encoder, self.actor, self.crop = encoder, actor, crop
 
@@ -34,7 +34,8 @@ def export_policy(
     seed: int,
     num_steps: int,
 ) -> ExportedPolicy:
-    """The rollout has random actions: a policy that does not move would be checked on one frame."""
+    """The policy and its actions on a rollout. The environment executes random actions, so that the
+    observations differ even if those of the policy do not change anything."""
     random = np.random.default_rng(seed)
     frames = deque([env.reset(seed)] * frame_stack, frame_stack)
     stacks, actions = [], []

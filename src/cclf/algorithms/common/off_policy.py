@@ -28,45 +28,37 @@ from cclf.types import (
 )
 
 
-def replay_size(config: Config[OffPolicySettings], spec: EnvSpec, n_steps: int = 1) -> ReplaySize:
-    """The transitions that this run can ever hold, and their bytes. A short run never allocates the
-    whole capacity."""
-    capacity, planned = config.algorithm.replay_capacity_transitions, config.planned_agent_steps
-    transitions = min(capacity, max(1, planned))
+def replay_size(config: Config[OffPolicySettings], spec: EnvSpec) -> ReplaySize:
+    """The largest number of transitions that this run stores, and their bytes. A short run does not
+    allocate the whole capacity."""
+    settings = config.algorithm
+    transitions = min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
     num_bytes = Replay.bytes_needed(
         transitions,
         spec.frame_shape,
         spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
-        n_steps,
+        settings.n_steps,
         _frame_dtype(spec),
     )
     return ReplaySize(transitions, num_bytes)
 
 
-def make_replay(
-    config: Config[OffPolicySettings], spec: EnvSpec, device: torch.device, n_steps: int = 1
-) -> Replay:
-    """An empty replay, on the GPU of the updates where it fits."""
-    size = replay_size(config, spec, n_steps)
+def make_replay(config: Config[OffPolicySettings], spec: EnvSpec, device: torch.device) -> Replay:
+    """An empty replay, on the GPU that computes the updates if it fits there."""
+    settings, size = config.algorithm, replay_size(config, spec)
     return Replay(
         size.transitions,
         spec.frame_shape,
         spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
-        choose_replay_device(config.algorithm.replay_device, device, size.num_bytes),
-        n_steps,
-        config.algorithm.discount,
+        choose_replay_device(settings.replay_device, device, size.num_bytes),
+        settings.n_steps,
+        settings.discount,
         _frame_dtype(spec),
     )
-
-
-def uses_cuda_graphs(config: Config, replay_device: torch.device) -> bool:
-    """Whether updates run in CUDA graphs. A custom augmentation may do what a graph cannot repeat."""
-    graphs = replay_device.type == "cuda" and config.run.cuda_graphs
-    return graphs and not config.method.has_custom_augmentation
 
 
 def _frame_dtype(spec: EnvSpec) -> torch.dtype:
@@ -84,35 +76,32 @@ class OffPolicyLearner:
 
     def __init__(
         self,
+        config: Config[OffPolicySettings],
         env: Env,
         algorithm: OffPolicyAlgorithm,
         replay: Replay,
         generators: Generators,
-        batch_size: int,
-        warmup_agent_steps: int,
-        graph_cycle: int | None = None,
-        update_every_agent_steps: int = 1,
     ):
-        """With `graph_cycle` updates run in CUDA graphs: every `graph_cycle`-th update launches the
-        same kernels."""
+        self.settings = config.algorithm
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
-        self.device = generators["policy"].device
+        self.device, acting = generators["policy"].device, generators["act"]
         self._env_steps = torch.zeros((), dtype=torch.float64, device=self.device)
         self._run_update = self._draw_and_update
-        acting = generators["act"]
         self._collect: Callable[[Tensor], Tensor] = partial(
             algorithm.collection_action,
             env_steps=self._env_steps,
             augment_generator=acting,
             policy_generator=acting,
         )
-        if graph_cycle is not None:
+        # A custom augmentation may do what a CUDA graph cannot repeat.
+        uses_graphs = config.run.cuda_graphs and not config.method.has_custom_augmentation
+        if uses_graphs and replay.device.type == "cuda":
             self._collect = GraphedPolicy(self._collect, [acting])
             streams = [generators[name] for name in ("replay", "augment", "policy")]
-            self._run_update = GraphedUpdate(self._draw_and_update, graph_cycle, algorithm, streams)
+            self._run_update = GraphedUpdate(
+                self._draw_and_update, self.settings.updates_per_cycle, algorithm, streams
+            )
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
-        self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
-        self.update_every_agent_steps = update_every_agent_steps
         self.agent_steps = 0
         self.updates = 0
         self.in_episode = False
@@ -122,21 +111,21 @@ class OffPolicyLearner:
         if not self.in_episode:
             self.replay.begin_episode(self.env.reset())
             self.in_episode, self.episode_return = True, 0.0
-        chosen = self.act(env_steps)
-        # before waiting for the action: a GPU computes the update while the environment steps
-        updates_now = self.agent_steps % self.update_every_agent_steps == 0
+        pending_action = self.act(env_steps)
+        # Before waiting for the action, so that a GPU updates while the environment steps.
+        updates_now = self.agent_steps % self.settings.update_every_agent_steps == 0
         metrics = self.update(env_steps) if updates_now else None
-        action = chosen.numpy()
+        action = pending_action.numpy()
         self.observe(action, self.env.step(action))
-        finished = [] if self.in_episode else [self.episode_return]
-        return StepResult(1, metrics, finished)
+        finished_returns = [] if self.in_episode else [self.episode_return]
+        return StepResult(1, metrics, finished_returns)
 
     @property
     def warming_up(self) -> bool:
-        return self.agent_steps < self.warmup_agent_steps
+        return self.agent_steps < self.settings.warmup_agent_steps
 
     def act(self, env_steps: int) -> AsyncHostCopy:
-        # a tensor, because a CUDA graph would keep the value of a Python number
+        # A tensor, because a CUDA graph would always repeat the value of a Python number.
         self._env_steps.fill_(env_steps)
         generator = self.generators["act"]
         if self.warming_up:
@@ -157,10 +146,10 @@ class OffPolicyLearner:
 
     def draw(self) -> tuple[Batch, Any]:
         """The inputs of an update: a batch, on the device of the replay, and its random numbers."""
-        generators = self.generators
-        batch = self.replay.sample(self.batch_size, generators["replay"])
+        generators, batch_size = self.generators, self.settings.batch_size
+        batch = self.replay.sample(batch_size, generators["replay"])
         return batch, self.algorithm.draw_noise(
-            self.batch_size, generators["augment"], generators["policy"]
+            batch_size, generators["augment"], generators["policy"]
         )
 
     def _draw_and_update(self) -> Metrics:
@@ -201,7 +190,7 @@ class OffPolicyLearner:
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_state_dict(state["replay"])
         self.generators.load_state_dict(state["generators"])
-        # If the environment cannot be saved or restored, its episode is cut off without an end, and
-        # the next step begins a new one.
+        # If the environment cannot be restored, the next step begins a new episode. The unfinished one
+        # stays in the replay, neither terminated nor truncated.
         if not state["env"] or self.env.load_state_dict(state["env"]) is False:
             self.in_episode = False

@@ -1,4 +1,4 @@
-"""A learner for plug-ins that keeps no data: act, step, learn from that one transition."""
+"""A learner without replay, for plug-ins: act, step, learn from that transition."""
 
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ class Transition(NamedTuple):
     action: int
     reward: float
     next_observation: Tensor  # (F, H, W) uint8
-    terminated: bool  # False at a time limit, so the value of what follows counts
+    terminated: bool  # False at a time limit, where the bootstrap stays
 
 
 class OnlineAlgorithm(HasState, Protocol):
@@ -44,7 +44,7 @@ class OnlineLearner:
         self.in_episode = False
         self.game_return = 0.0
 
-    def step(self, env_steps: int) -> StepResult:  # noqa: ARG002 (nothing here decays)
+    def step(self, env_steps: int) -> StepResult:  # noqa: ARG002 (no schedule depends on it)
         if not self.in_episode:
             self.env.reset()
         observation = torch.from_numpy(self.env.stack)

@@ -20,7 +20,7 @@ from cclf.types import StateDict
 
 
 class Optimizer(ABC):
-    """Parameters, and the state that the optimizer keeps for each of them from its first step on."""
+    """Parameters, and for each of them a state, which its first step creates."""
 
     state_names: ClassVar[tuple[str, ...]]
     """Names of the tensors in the state of each parameter, all of the parameter's shape."""
@@ -190,7 +190,9 @@ def trainable_parameters(network: nn.Module) -> list[Tensor]:
 
 def backward_and_step(loss: Tensor, *optimizers: Optimizer) -> list[Tensor]:
     """Backpropagate once, then step each optimizer on its own parameters. Returns the gradients."""
-    parameters = list(dict.fromkeys(each for one in optimizers for each in one.parameters))
+    parameters = list(
+        dict.fromkeys(each for optimizer in optimizers for each in optimizer.parameters)
+    )
     gradients = dict(zip(parameters, torch.autograd.grad(loss, parameters), strict=True))
     for optimizer in optimizers:
         owned = optimizer.parameters

@@ -1,39 +1,29 @@
-"""What SAC and DrQ-v2 share: the random numbers of an update, the appraisal of encoded views, and
-state."""
+"""What the updates of SAC and DrQ-v2 share: random numbers, the appraisal of encoded views, the loss
+of the Q-functions, and state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.custom_augmentation import Augmentation, make_custom_augmentation
+from cclf import equations
+from cclf.algorithms.common.observations import PixelObservations, StateObservations, UpdateNoise
 from cclf.algorithms.common.optimizers import Adam, Optimizer, OptimizerFactory
 from cclf.config import AlgorithmSettings, Config
-from cclf.data.augmentations import LazyCrops, ViewIndex, Views, full_frame_crops
+from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
 from cclf.types import Batch, Metrics, StateDict, UpdateResult
 
-S = TypeVar("S", bound=AlgorithmSettings)
-
-
-class UpdateNoise(NamedTuple):
-    """All random numbers of one update. K views are augmented, V of them enter the losses."""
-
-    augmentation: Tensor  # (K, B, 2) crop corners of o_t; normal noise (K, B, D) for states
-    next_augmentation: Tensor  # the same of o_(t+1)
-    target: Tensor  # (V, B, A) policy noise in the target, standard normal
-    actor: Tensor  # (B, A) policy noise in the actor loss, standard normal
-    permutation: Tensor | None = None  # (B,) where the curiosity measure needs one
-    generator: torch.Generator | None = None  # of a custom augmentation
+S = TypeVar("S", bound=AlgorithmSettings, covariant=True)
 
 
 class PixelActorCritic(ABC, Generic[S]):
     """An actor-critic that learns from an appraisal whose views are indices into encoded views.
 
     Its K views of each o_t and of each o_(t+1) are rows: row k B + b is view k of o_t in sample b,
-    and the rows of o_(t+1) follow K B further.
+    and row K B + k B + b is view k of o_(t+1).
     """
 
     optimizer_class: ClassVar[OptimizerFactory] = Adam
@@ -41,59 +31,70 @@ class PixelActorCritic(ABC, Generic[S]):
     metric_names: tuple[str, ...]
     networks: nn.ModuleDict
     framework: Framework
+    observations: PixelObservations | StateObservations
     optimizers: Mapping[str, Optimizer]
 
     def __init__(self, config: Config[S], action_dim: int):
         self.settings, self.method, self.env = config.algorithm, config.method, config.env
         self.action_dim = action_dim
         self.updates = 0
-        self.augment: Augmentation | None = None
-        if self.method.has_custom_augmentation:
-            shape = (3 * self.env.frame_stack, self.env.crop_pixels)
-            self.augment = make_custom_augmentation(self.method.augmentation, *shape)
 
     @abstractmethod
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult: ...
 
     @abstractmethod
+    def collection_action(
+        self,
+        observation: Tensor,
+        env_steps: Tensor,
+        augment_generator: torch.Generator,
+        policy_generator: torch.Generator,
+    ) -> Tensor:
+        """An exploring action (B, A) for stacks of frames (B, C, H, W) or for states (B, D)."""
+
+    @abstractmethod
     def evaluation_action(self, observation: Tensor) -> Tensor:
-        """The mean action (B, A) for stacks of frames (B, C, H, W) or of states (B, D)."""
+        """The mean action (B, A) for the same observations."""
 
     @abstractmethod
     def greedy_policy(self) -> nn.Module:
         """`evaluation_action` as a module that other programs can run."""
 
     @abstractmethod
-    def sample_augmentation(self, batch_size: int, generator: torch.Generator) -> Tensor:
-        """Random numbers (K, B, ...) of K views of each observation."""
+    def encode_query(self, views: Tensor) -> Tensor:
+        """Features (B, D) of views, as queries of the belief (3)."""
+
+    @abstractmethod
+    def encode_key(self, views: Tensor) -> Tensor:
+        """Features (B, D) of views, as keys of the belief (3)."""
+
+    @abstractmethod
+    def td_errors(self, batch: Batch, noise: Tensor, env_steps: Tensor) -> Tensor:
+        """|y - Q| (2, B) of both Q-functions on the views of evaluation, without the bonus. `noise`
+        (B, A) is that of the policy in the target."""
 
     @property
     def num_fixed_views(self) -> int:
-        """How many views enter the losses whichever view is selected: they are encoded first."""
+        """The number of views that enter the losses whichever view is selected. They are encoded
+        before the appraisal."""
         return self.framework.num_loss_views if self.framework.selection == "all" else 1
 
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
     ) -> UpdateNoise:
-        num_views = self.framework.num_loss_views
+        method, num_views = self.method, self.framework.num_loss_views
+        views = (method.augmentation, method.num_augmented_views, batch_size, augment_generator)
         return UpdateNoise(
-            self.sample_augmentation(batch_size, augment_generator),
-            self.sample_augmentation(batch_size, augment_generator),
+            self.observations.sample(*views),
+            self.observations.sample(*views),
             self.policy_noise(num_views, batch_size, generator=policy_generator),
             self.policy_noise(batch_size, generator=policy_generator),
             self.framework.sample_permutation(batch_size, augment_generator),
-            augment_generator if self.augment else None,
+            augment_generator if method.has_custom_augmentation else None,
         )
 
-    def augment_crops(self, crops: LazyCrops, noise: UpdateNoise) -> LazyCrops:
-        """The crops, cut out of their frames and put through the custom augmentation, as crops of
-        whole images. Rows stay as they are."""
-        assert self.augment is not None, "there is a custom augmentation"
-        assert noise.generator is not None, "a custom augmentation needs a generator"
-        return full_frame_crops(self.augment(crops.materialize(), noise.generator))
-
     def policy_noise(self, *shape: int, generator: torch.Generator) -> Tensor:
-        """Standard normal numbers (*shape, A)."""
+        """Standard normal noise (*shape, A)."""
         size = (*shape, self.action_dim)
         return torch.randn(size, generator=generator, device=generator.device)
 
@@ -112,7 +113,7 @@ class PixelActorCritic(ABC, Generic[S]):
 
 
 def appraise_encoded(
-    algorithm: "PixelActorCritic[Any]",
+    algorithm: PixelActorCritic[AlgorithmSettings],
     batch: Batch,
     noise: UpdateNoise,
     env_steps: Tensor,
@@ -123,15 +124,15 @@ def appraise_encoded(
     """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over row indices
     in place of images: the appraisal, new priorities (B,) or None, and metrics.
 
-    With curiosity `query` and `next_query` (B, D) are features of the anchors, and `keys`
-    (2 K B - B, D) those of all rows but the first B, the anchors of o_t.
+    If the method needs curiosity, `query` and `next_query` (B, D) are features of the anchors of o_t
+    and o_(t+1), and `keys` (2 K B - B, D) are those of all rows except the anchors of o_t.
     """
     num_views, batch_size = noise.augmentation.shape[:2]
     rows = torch.arange(2 * num_views * batch_size, device=batch.reward.device)
     rows = rows.view(2, num_views, batch_size)
 
     def key_features(key_views: ViewIndex) -> Tensor:
-        assert keys is not None, "only curiosity asks for features"
+        assert keys is not None, "features are only needed for curiosity"
         return keys[key_views.rows - batch_size]
 
     framework, crop_pixels = algorithm.framework, algorithm.env.crop_pixels
@@ -150,3 +151,16 @@ def appraise_encoded(
     if priority is not None:
         metrics["priority_mean"] = priority.mean()
     return appraisal, priority, metrics
+
+
+def twin_q_loss(q1: Tensor, q2: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor, Metrics]:
+    """Eq. (1) with uniform weights (V, B), Eq. (7) with those of curiosity, for both Q-functions
+    (V B,) and the target (B,)."""
+    q1, q2 = q1.view_as(weights), q2.view_as(weights)
+    loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
+    metrics = {"critic_loss": loss, "q_mean": q1.mean(), "target_mean": target.mean()}
+    return loss, detached(metrics)
+
+
+def detached(metrics: Metrics) -> Metrics:
+    return {name: value.detach() for name, value in metrics.items()}

@@ -1,18 +1,24 @@
-"""Networks that SAC and DrQ-v2 share: convolutions, the layer behind them, and an MLP."""
+"""Networks that SAC and DrQ-v2 share: convolutions, the layer after them, and an MLP."""
 
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from cclf.config import Precision
 from cclf.data.augmentations import LazyCrops
 from cclf.kernels import fused_encoder
 from cclf.kernels.bf16_linear import bf16_linear
 from cclf.kernels.fused_encoder import Layers
-from cclf.kernels.paired_convolutions import backward, paired_convolutions, paired_split, prepare
+from cclf.kernels.paired_convolutions import (
+    backward,
+    paired_convolutions,
+    paired_split,
+    prepare,
+    reference_convolutions,
+    reference_split,
+)
 from cclf.training.cuda_graphs import Compiler
 
 ConvFn = Callable[[Tensor | LazyCrops, Layers], Tensor]
@@ -33,9 +39,11 @@ class ConvEncoder(nn.Module):
     """3x3 convolutions, the first with stride 2, each with a ReLU: uint8 pixels to features (N, H),
     the feature map flattened with its channels last.
 
-    `convolutions` computes them: the reference below, or kernels in bfloat16 with float32 sums
-    (`cclf.kernels.paired_convolutions`).
+    `convolutions` computes them: `reference_convolutions` or, in bfloat16 with float32 sums,
+    `paired_convolutions`. `split_convolutions` computes some of them without gradient.
     """
+
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -47,7 +55,7 @@ class ConvEncoder(nn.Module):
         pixel_offset: float = 0.0,
         split_convolutions: "SplitConvFn | None" = None,
     ):
-        """Pixels enter as x / 255 - `pixel_offset`."""
+        """The input of the first convolution is x / 255 - `pixel_offset`."""
         super().__init__()
         self.layers = nn.ModuleList(
             nn.Conv2d(
@@ -80,32 +88,6 @@ class ConvEncoder(nn.Module):
         return layers
 
 
-def _fastest_layout(pixels: Tensor) -> torch.memory_format:
-    """Channels last, except for float32 on a GPU without TF32, where cuDNN is a quarter faster with
-    channels first."""
-    channels_first = pixels.is_cuda and not torch.backends.cudnn.allow_tf32
-    return torch.contiguous_format if channels_first else torch.channels_last
-
-
-def materialize_crops(images: Tensor | LazyCrops) -> Tensor:
-    """(N, C, h, w) uint8."""
-    return images.materialize() if isinstance(images, LazyCrops) else images
-
-
-def reference_convolutions(images: Tensor | LazyCrops, layers: Layers) -> Tensor:
-    pixels = materialize_crops(images)
-    x = pixels.to(layers[0][0].dtype, memory_format=_fastest_layout(pixels)) / 255.0
-    for i, (weight, bias) in enumerate(layers):
-        x = torch.relu(F.conv2d(x, weight, bias, stride=2 if i == 0 else 1))
-    return x.permute(0, 2, 3, 1).flatten(1)
-
-
-def reference_split(crops: LazyCrops, layers: Layers, num_learned: int) -> tuple[Tensor, Tensor]:
-    first = reference_convolutions(crops.select(slice(num_learned)), layers)
-    with torch.no_grad():
-        return first, reference_convolutions(crops.select(slice(num_learned, None)), layers)
-
-
 def select_kernels(precision: Precision, compiler: Compiler) -> tuple[ConvFn, SplitConvFn]:
     """The functions that compute convolutions in this precision, with their parts compiled."""
     if precision != "bf16":
@@ -120,6 +102,8 @@ def select_kernels(precision: Precision, compiler: Compiler) -> tuple[ConvFn, Sp
 
 class EncoderHead(nn.Module):
     """The last layer of an encoder: fully connected, LayerNorm, and a tanh in the paper's text."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, inputs: int, feature_dim: int, tanh: bool):
         super().__init__()

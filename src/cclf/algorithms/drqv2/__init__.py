@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from cclf.algorithms.base import Defaults
 from cclf.algorithms.common.off_policy_base import OffPolicyBase
 from cclf.algorithms.drqv2.config import Drqv2Config
-from cclf.algorithms.drqv2.presets import DEFAULTS, METHODS, SIZES, of_task
+from cclf.algorithms.drqv2.presets import DEFAULTS, METHODS, SIZES, task_defaults
 
 if TYPE_CHECKING:
     import torch
 
-    from cclf.algorithms.common.inspection import InspectionAdapter
     from cclf.algorithms.drqv2.drqv2 import DrQv2
     from cclf.config import Config
-    from cclf.types import EnvFactory, EnvSpec, Learner
+    from cclf.types import EnvSpec
 
 
 class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
@@ -27,36 +26,7 @@ class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
     sizes = SIZES
 
     def task_defaults(self, task: str) -> Defaults:
-        return of_task(task)
-
-    def n_steps(self, config: Config[Drqv2Config]) -> int:
-        return config.algorithm.n_steps
-
-    def make_learner(
-        self, config: Config[Drqv2Config], device: torch.device, make_env: EnvFactory
-    ) -> Learner:
-        from cclf.algorithms.common.off_policy import (
-            OffPolicyLearner,
-            make_replay,
-            uses_cuda_graphs,
-        )
-        from cclf.training.seeding import Generators, derive
-
-        settings = config.algorithm
-        env = make_env(config, derive(config.seed, "env"))
-        replay = make_replay(config, env.spec, device, settings.n_steps)
-        algorithm = self.make_algorithm(config, env.spec, device)
-        generators = Generators(config.seed, device, replay.device)
-        return OffPolicyLearner(
-            env,
-            algorithm,
-            replay,
-            generators,
-            settings.batch_size,
-            settings.warmup_agent_steps,
-            graph_cycle=1 if uses_cuda_graphs(config, replay.device) else None,
-            update_every_agent_steps=settings.update_every_agent_steps,
-        )
+        return task_defaults(task)
 
     def make_algorithm(
         self, config: Config[Drqv2Config], spec: EnvSpec, device: torch.device
@@ -66,11 +36,6 @@ class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
 
         compiler = select_compiler(device, config.run.compile)
         return DrQv2(config, spec.action_dim, device, compiler)
-
-    def inspection_adapter(self, algorithm: DrQv2) -> InspectionAdapter:
-        from cclf.algorithms.drqv2.inspect import inspection_adapter
-
-        return inspection_adapter(algorithm)
 
 
 ALGORITHM = DrQv2Algorithm()

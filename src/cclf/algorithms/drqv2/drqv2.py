@@ -16,6 +16,7 @@ from torch.nn.utils import get_total_norm
 from cclf import equations
 from cclf.algorithms.common.custom_encoder import make_pixel_encoder
 from cclf.algorithms.common.export import GreedyPolicy
+from cclf.algorithms.common.observations import PixelObservations, UpdateNoise
 from cclf.algorithms.common.optimizers import (
     backward_and_step,
     polyak_update,
@@ -23,29 +24,21 @@ from cclf.algorithms.common.optimizers import (
 )
 from cclf.algorithms.common.pixel_actor_critic import (
     PixelActorCritic,
-    UpdateNoise,
     appraise_encoded,
+    twin_q_loss,
 )
 from cclf.algorithms.common.pixel_encoder import ConvEncoder
 from cclf.algorithms.drqv2.config import Drqv2Config
 from cclf.algorithms.drqv2.equations import noise_std, noisy_action
 from cclf.algorithms.drqv2.networks import DrQv2Actor, DrQv2Critic, initialize
 from cclf.config import Config
-from cclf.data.augmentations import (
-    LazyCrops,
-    V,
-    ViewIndex,
-    lazy_crop_pairs,
-    replicate_pad_indices,
-    sample_crop_corners,
-)
+from cclf.data.augmentations import LazyCrops, ViewIndex
 from cclf.framework import Appraisal, Framework
-from cclf.kernels.first_convolution import pack
 from cclf.training.cuda_graphs import Compiler, concurrent_streams, uncompiled
 from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, UpdateResult
 
-PIXEL_OFFSET = 0.5  # pixels enter the encoder as x / 255 - 0.5
+PIXEL_OFFSET = 0.5  # the encoder's input is x / 255 - 0.5
 
 
 class DrQv2Features(NamedTuple):
@@ -76,25 +69,23 @@ def appraise(
 @torch.no_grad()
 def q_target(
     agent: "DrQv2",
-    appraisal: Appraisal[V],
     batch: Batch,
+    bonus: Tensor,
+    weights: Tensor,
     features: Tensor,
     noise: Tensor,
     std: Tensor,
 ) -> Tensor:
-    """y (B,) of Eq. (2) and (7) over n steps, from features (V B, H) of the next views."""
+    """y (B,) of Eq. (2) and (7) over n steps, from features (V B, H) of the next views. `bonus` (B,),
+    `weights` (V, B), standard normal `noise` (V, B, A) and its scale `std`."""
     settings, target = agent.settings, agent.target_critic
-    noise_clip = settings.update_noise_clip
-    action = noisy_action(agent.actor(features), noise.flatten(0, 1), std, noise_clip)
+    mean = agent.actor(features)
+    action = noisy_action(mean, noise.flatten(0, 1), std, settings.update_noise_clip)
     q1, q2 = target.q_values(target.trunk(features), action)
-    return equations.q_target(
-        batch.n_step_return,
-        appraisal.bonus,
-        batch.continuation,
-        settings.discount**settings.n_steps,
-        torch.minimum(q1, q2).view_as(appraisal.next_weights),
-        appraisal.next_weights,
-    )
+    values = torch.minimum(q1, q2).view_as(weights)
+    discount = settings.discount**settings.n_steps
+    rewards = (batch.n_step_return, bonus)
+    return equations.q_target(*rewards, batch.continuation, discount, values, weights)
 
 
 def q_values(
@@ -116,16 +107,14 @@ def critic_loss(
     key: Tensor | None,
     curiosity: Tensor,
 ) -> tuple[Tensor, Metrics]:
-    """Eq. (1) with even weights, Eq. (7) with those of curiosity (V, B). With key features (B, D)
-    the contrastive loss (8) is added: encoder, trunk and belief learn from both in one step."""
-    q1, q2 = q1.view_as(weights), q2.view_as(weights)
-    loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
-    metrics = {"critic_loss": loss, "q_mean": q1.mean(), "target_mean": target.mean()}
+    """Eq. (1) and (7), from `q_values`. With key features (B, D) the contrastive loss (8) is added:
+    encoder, trunk and belief learn from both in one step."""
+    loss, metrics = twin_q_loss(q1, q2, target, weights)
     if key is not None:
         contrastive = agent.framework.contrastive_loss(z[: len(key)], key, curiosity)
         loss = loss + agent.settings.contrastive_coefficient * contrastive
-        metrics["contrastive_loss"] = contrastive
-    return loss, {name: value.detach() for name, value in metrics.items()}
+        metrics["contrastive_loss"] = contrastive.detach()
+    return loss, metrics
 
 
 def actor_loss(
@@ -136,18 +125,6 @@ def actor_loss(
     q1, q2 = agent.critic.q_values(agent.critic.trunk(features), action)
     loss = -torch.minimum(q1, q2).mean()
     return loss, {"actor_loss": loss.detach()}
-
-
-def pad_and_concatenate(shift_pixels: int, *frames: Tensor) -> Tensor:
-    """Batches of frames (B, C, H, W) as one, with borders replicated by `shift_pixels`."""
-    joined = torch.cat(frames)
-    index = replicate_pad_indices(joined.shape[-1], shift_pixels, joined.device)
-    return joined[:, :, index][:, :, :, index]
-
-
-def pad_and_pack(shift_pixels: int, *frames: Tensor) -> Tensor:
-    """The same in the packed format of the bfloat16 kernels."""
-    return pack(*frames, border=shift_pixels)
 
 
 class DrQv2(PixelActorCritic[Drqv2Config]):
@@ -171,6 +148,8 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         """`compiler` compiles the functions of an update, for a GPU."""
         super().__init__(config, action_dim)
         settings, wrap = self.settings, compiler or uncompiled
+        self.observations: PixelObservations
+        self.observations = PixelObservations(config, border=settings.shift_pixels, compiler=wrap)
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
@@ -200,40 +179,35 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
             "actor": self.optimizer_class(self.actor.parameters(), rate, compiler=compiler),
         }
 
-        packs = settings.precision == "bf16"
-        self._join_frames = pad_and_pack if packs else wrap(pad_and_concatenate)
         self._appraise, self._q_target = wrap(appraise), wrap(q_target)
         self._q_values, self._critic_loss = wrap(q_values), wrap(critic_loss)
         self._actor_loss, self._polyak_update = wrap(actor_loss), wrap(polyak_update)
 
-    def sample_augmentation(self, batch_size: int, generator: torch.Generator) -> Tensor:
-        """Corners (K, B, 2) of the views in frames with replicated borders."""
-        pixels = self.env.frame_pixels
-        padded = pixels + 2 * self.settings.shift_pixels
-        views = self.method.num_augmented_views
-        return sample_crop_corners(views, batch_size, padded, pixels, True, generator)
-
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult:
-        """One update: appraise the batch, then critic and encoder, target critic, actor."""
+        """Appraise the batch, then update critic and encoder, target critic, and actor."""
         std = self.noise_std(env_steps)
-        views = self.make_views(batch, noise)  # 2 K B rows
+        views = self.observations.views(batch, noise)  # 2 K B rows
         features = self.encode(views, len(batch.reward))
+        # Eq. (3) to (6), (9), and the weights of (7)
         appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
-        learned, next_features = self._loss_features(views, features, appraisal)  # (V B, H) each
+        learned, next_features = self._learned_features(views, features, appraisal)  # (V B, H) each
         action = batch.action.repeat(len(appraisal.views.rows), 1)
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
-                z, q1, q2 = self._q_values(self.critic, learned, action)
+                z, q1, q2 = self._q_values(self.critic, learned, action)  # (V B, D), (V B,)
             with target_stream, torch.no_grad():
                 key = self._key_features(views, appraisal) if self.method.contrastive else None
-                target = self._q_target(self, appraisal, batch, next_features, noise.target, std)
-        loss, critic_metrics = self._critic_loss(
+                bonus, next_weights = appraisal.bonus, appraisal.next_weights
+                target = self._q_target(  # (B,)
+                    self, batch, bonus, next_weights, next_features, noise.target, std
+                )
+        loss, critic_metrics = self._critic_loss(  # Eq. (1), (7), (8)
             self, z, q1, q2, target, appraisal.weights, key, appraisal.curiosity
         )
 
-        # The backward pass in two parts: once the gradient of the features is known, the encoder's
-        # step and everything else are independent.
+        # The backward pass in two parts: given the gradient of the features, the encoder's step and the
+        # other steps are independent.
         *critic_gradients, feature_gradient = torch.autograd.grad(
             loss, [*self.critic_parameters, learned]
         )
@@ -247,7 +221,9 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
                 self.optimizers["critic"].step(encoder_parameters, encoder_gradients)
             with actor_stream:
                 self.optimizers["critic"].step(self.critic_parameters, critic_gradients)
-                self._update_target()
+                critic, target_critic = self.critic.parameters(), self.target_critic.parameters()
+                rate = self.settings.q_ema_rate
+                self._polyak_update(list(target_critic), list(critic), rate)
                 loss, actor_metrics = self._actor_loss(self, anchors, noise.actor, std)
                 backward_and_step(loss, self.optimizers["actor"])
 
@@ -261,25 +237,12 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         bounds = (settings.first_noise_std, settings.last_noise_std)
         return noise_std(agent_steps, *bounds, settings.noise_agent_steps)
 
-    def make_views(self, batch: Batch, noise: UpdateNoise) -> LazyCrops:
-        """All views of the batch as rows (2 K B), not yet cut out of their frames, unless a custom
-        augmentation needs them."""
-        observations = (batch.observation, batch.next_observation)
-        corners = (noise.augmentation, noise.next_augmentation)
-        shift, pixels = self.settings.shift_pixels, self.env.frame_pixels
-        if self.augment is None:
-            frames = self._join_frames(shift, *observations)
-            return lazy_crop_pairs(frames, *corners, pixels)
-        frames = pad_and_concatenate(shift, *observations)
-        crops = self.augment_crops(lazy_crop_pairs(frames, *corners, pixels), noise)
-        return crops._replace(images=self._join_frames(0, crops.images))
-
     def encode(self, views: LazyCrops, batch_size: int) -> DrQv2Features:
-        """Encode the views that are needed whichever view is selected, in one pass: large batches
-        use a GPU better."""
+        """Features of the fixed views, and with curiosity those of all views, in one pass: a GPU is
+        faster on large batches."""
         num_fixed = self.num_fixed_views * batch_size
         if not self.framework.needs_curiosity:
-            rows = torch.arange(len(views.sample), device=views.sample.device).view(2, -1)
+            rows = torch.arange(len(views.corners), device=views.corners.device).view(2, -1)
             needed = views.select(rows[:, :num_fixed].flatten())
             return DrQv2Features(*self.encoder.encode_with_frozen(needed, num_fixed), None)
         fixed, others = self.encoder.encode_with_frozen(views, num_fixed)
@@ -288,7 +251,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         next_anchors = (self.method.num_augmented_views - 1) * batch_size
         return DrQv2Features(fixed, others[next_anchors:][:num_fixed], others)
 
-    def _loss_features(
+    def _learned_features(
         self, views: LazyCrops, features: DrQv2Features, appraisal: Appraisal[ViewIndex]
     ) -> tuple[Tensor, Tensor]:
         """Features (V B, H) of the views in the critic loss, with gradient, and of those in the
@@ -310,20 +273,14 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         """Features (B, D) of the key views by the target critic's trunk."""
         if appraisal.key is not None:
             return appraisal.key
-        key: Tensor = self.target_critic.trunk(self.encoder(views.select(appraisal.key_view.rows)))
-        return key
-
-    def _update_target(self) -> None:
-        online: list[Tensor] = list(self.critic.parameters())
-        target: list[Tensor] = list(self.target_critic.parameters())
-        self._polyak_update(target, online, self.settings.q_ema_rate)
+        return self.target_critic.trunk(self.encoder(views.select(appraisal.key_view.rows)))
 
     @torch.no_grad()
     def collection_action(
         self,
         observation: Tensor,
         env_steps: Tensor,
-        augment_generator: torch.Generator,  # noqa: ARG002 (acting uses whole frames)
+        augment_generator: torch.Generator,  # noqa: ARG002 (the policy reads unshifted frames)
         policy_generator: torch.Generator,
     ) -> Tensor:
         """A noisy action (B, A) for stacks of frames (B, C, H, W)."""
@@ -333,8 +290,22 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
     @torch.no_grad()
     def evaluation_action(self, observation: Tensor) -> Tensor:
         """The mean action (B, A)."""
-        action: Tensor = self.actor(self.encoder(observation))
-        return action
+        return self.actor(self.encoder(observation))
 
     def greedy_policy(self) -> GreedyPolicy:
         return GreedyPolicy(self.encoder, self.actor)
+
+    def encode_query(self, views: Tensor) -> Tensor:
+        return self.critic.trunk(self.encoder(views))
+
+    def encode_key(self, views: Tensor) -> Tensor:
+        return self.target_critic.trunk(self.encoder(views))
+
+    @torch.no_grad()
+    def td_errors(self, batch: Batch, noise: Tensor, env_steps: Tensor) -> Tensor:
+        features = self.encode_query(batch.observation)
+        next_features = self.encoder(batch.next_observation)
+        bonus, weights = torch.zeros_like(batch.reward), torch.ones_like(batch.reward)[None]
+        std = self.noise_std(env_steps)
+        target = q_target(self, batch, bonus, weights, next_features, noise[None], std)
+        return (torch.stack(self.critic.q_values(features, batch.action)) - target).abs()

@@ -21,7 +21,7 @@ def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: 
 def noisy_action(
     mean: Tensor, noise: Tensor, std: Tensor, noise_clip: float | None = None
 ) -> Tensor:
-    """An action around the policy's mean, inside [-1, 1]; the gradient passes where it was cut.
+    """The policy's mean plus clipped noise, clamped to [-1, 1] without effect on the gradient.
 
         a = clamp(μ + clip(σ ε, −c, c), −1, 1)        ∂a/∂μ = 1
 

@@ -1,5 +1,6 @@
-"""Networks of DrQ-v2 on the features of its encoder: an actor and a twin critic, each with its own
-trunk."""
+"""Networks of DrQ-v2 after the encoder: an actor and twin Q-functions, each with its own trunk."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class DrQv2Critic(nn.Module):
 
 class DrQv2Actor(nn.Module):
     """A trunk and the mean action (B, A), for features (B, H) of the encoder."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, inputs: int, feature_dim: int, action_dim: int, hidden_dim: int):
         super().__init__()

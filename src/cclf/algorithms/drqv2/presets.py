@@ -69,14 +69,14 @@ SIZES = {
 }
 
 
-def of_task(task: str) -> Defaults:
+def task_defaults(task: str) -> Defaults:
     suite, _, name = task.partition("/")
     if suite == "toy":
         return Defaults(env={"crop_pixels": 20}, settings=_TOY)
     if suite == "gym":
         return Defaults(env={"action_repeat": 1})
     settings: Overrides = {}
-    run: Overrides = {"env_steps": 3_100_000}  # a task of no class is taken for a medium one
+    run: Overrides = {"env_steps": 3_100_000}  # as for medium tasks, if the task has no class
     for names, noise_agent_steps, env_steps in _CLASSES:
         if name in names:
             settings, run = {"noise_agent_steps": noise_agent_steps}, {"env_steps": env_steps}

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from cclf.algorithms.base import Defaults
 from cclf.algorithms.common.off_policy_base import OffPolicyBase
 from cclf.algorithms.sac.config import SacConfig
-from cclf.algorithms.sac.presets import METHODS, OBSERVING, PROFILES, SIZES, of_task
+from cclf.algorithms.sac.presets import (
+    METHODS,
+    OBSERVATION_DEFAULTS,
+    PROFILES,
+    SIZES,
+    task_defaults,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from cclf.algorithms.common.inspection import InspectionAdapter
     from cclf.algorithms.sac.sac import SAC
     from cclf.config import Config
-    from cclf.types import EnvFactory, EnvSpec, Learner
+    from cclf.types import EnvSpec
 
 
 class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
@@ -25,37 +29,10 @@ class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
     methods = METHODS
     profiles = PROFILES
     sizes = SIZES
-    observation_defaults = OBSERVING
+    observation_defaults = OBSERVATION_DEFAULTS
 
     def task_defaults(self, task: str) -> Defaults:
-        return of_task(task)
-
-    def make_learner(
-        self, config: Config[SacConfig], device: torch.device, make_env: EnvFactory
-    ) -> Learner:
-        from cclf.algorithms.common.off_policy import (
-            OffPolicyLearner,
-            make_replay,
-            uses_cuda_graphs,
-        )
-        from cclf.training.seeding import Generators, derive
-
-        settings = config.algorithm
-        env = make_env(config, derive(config.seed, "env"))
-        replay = make_replay(config, env.spec, device)
-        algorithm = self.make_algorithm(config, env.spec, device)
-        generators = Generators(config.seed, device, replay.device)
-        # Updates differ in whether they update the actor and the target networks.
-        cycle = math.lcm(settings.actor_every_updates, settings.target_every_updates)
-        return OffPolicyLearner(
-            env,
-            algorithm,
-            replay,
-            generators,
-            settings.batch_size,
-            settings.warmup_agent_steps,
-            graph_cycle=cycle if uses_cuda_graphs(config, replay.device) else None,
-        )
+        return task_defaults(task)
 
     def make_algorithm(self, config: Config[SacConfig], spec: EnvSpec, device: torch.device) -> SAC:
         from cclf.algorithms.sac.sac import SAC
@@ -63,11 +40,6 @@ class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
 
         compiler = select_compiler(device, config.run.compile)
         return SAC(config, spec.action_dim, device, compiler, spec.state_dim)
-
-    def inspection_adapter(self, algorithm: SAC) -> InspectionAdapter:
-        from cclf.algorithms.sac.inspect import inspection_adapter
-
-        return inspection_adapter(algorithm)
 
 
 ALGORITHM = SacAlgorithm()

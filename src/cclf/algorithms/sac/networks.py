@@ -1,14 +1,16 @@
 """Networks of SAC: the encoder of SAC-AE and CURL, a tanh-Gaussian actor, and twin Q-functions."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cclf.algorithms.common.custom_encoder import CustomEncoder
-from cclf.algorithms.common.pixel_encoder import EncoderHead, mlp
-from cclf.algorithms.sac.observations import LazyViews, ObservationEncoder
+from cclf.algorithms.common.observations import LazyViews
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, EncoderHead, mlp
+from cclf.data.augmentations import LazyNoise
 
 
 def initialize(module: nn.Module) -> None:
@@ -26,17 +28,35 @@ def initialize(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
+class StateEncoder(nn.Module):
+    """A linear layer in place of the convolutions: states (B, D) to features (B, H)."""
+
+    __call__: Callable[..., Tensor]
+
+    def __init__(self, state_dim: int, out_dim: int):
+        super().__init__()
+        self.fc, self.out_dim = nn.Linear(state_dim, out_dim), out_dim
+
+    def forward(self, states: Tensor | LazyNoise) -> Tensor:
+        vectors = states.materialize() if isinstance(states, LazyNoise) else states
+        return torch.relu(self.fc(vectors.to(self.fc.weight.dtype)))
+
+
+ObservationEncoder = ConvEncoder | CustomEncoder | StateEncoder
+
+
 class Encoder(nn.Module):
     """Pixels or states to features (B, D)."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, convolutions: ObservationEncoder, feature_dim: int, tanh: bool):
         super().__init__()
         self.convolutions = convolutions
         self.head = EncoderHead(convolutions.out_dim, feature_dim, tanh)
 
-    def forward(self, images: Tensor | LazyViews) -> Tensor:
-        z: Tensor = self.head(self.convolutions(images))
-        return z
+    def forward(self, observations: Tensor | LazyViews) -> Tensor:
+        return self.head(self.convolutions(observations))
 
 
 class SacCritic(nn.Module):
@@ -47,7 +67,7 @@ class SacCritic(nn.Module):
         self.encoder = encoder
         self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
-        custom = isinstance(encoder.convolutions, CustomEncoder)  # keeps its own initialization
+        custom = isinstance(encoder.convolutions, CustomEncoder)  # has its own initial weights
         for part in (encoder.head if custom else encoder, self.q1, self.q2):
             part.apply(initialize)
 
@@ -58,22 +78,16 @@ class SacCritic(nn.Module):
 
 
 class PolicySample(NamedTuple):
-    mean_action: Tensor  # (B, A)
     action: Tensor  # (B, A)
     log_prob: Tensor  # (B,)
     entropy: Tensor  # (B,)  of the Gaussian before the tanh
 
 
-class MeanAction(nn.Module):
-    """The action (B, A) of largest density, of the numbers (B, 2 A) of the actor's trunk."""
-
-    def forward(self, gaussian: Tensor) -> Tensor:
-        return torch.tanh(gaussian.chunk(2, dim=1)[0])
-
-
 class SacActor(nn.Module):
-    """Tanh-Gaussian policy: its own encoder head on the critic's convolutions, which get no gradient
-    from it."""
+    """Tanh-Gaussian policy with its own encoder head. It has no gradient in the critic's convolutions,
+    which compute its inputs."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -90,12 +104,13 @@ class SacActor(nn.Module):
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
         self.apply(initialize)
 
-    def forward(self, conv_features: Tensor, noise: Tensor) -> PolicySample:
-        """The policy for detached convolution features (B, H), with standard normal noise (B, A)."""
-        return self.policy(self.head(conv_features), noise)
+    def forward(self, conv_features: Tensor) -> Tensor:
+        """The mean action (B, A) for features (B, H) of the convolutions."""
+        mean, _ = self.trunk(self.head(conv_features)).chunk(2, dim=1)
+        return torch.tanh(mean)
 
-    def policy(self, features: Tensor, noise: Tensor) -> PolicySample:
-        """The same for features (B, D) of the actor's head."""
+    def sample(self, features: Tensor, noise: Tensor) -> PolicySample:
+        """A sampled action for features (B, D) of the head, with standard normal noise (B, A)."""
         mean, raw = self.trunk(features).chunk(2, dim=1)
         log_std = self.log_std_min + 0.5 * (self.log_std_max - self.log_std_min) * (
             torch.tanh(raw) + 1.0
@@ -105,4 +120,4 @@ class SacActor(nn.Module):
         # 1e-6 keeps the logarithm finite where the tanh saturates
         log_prob = gaussian - torch.log(torch.relu(1.0 - action**2) + 1e-6).sum(1)
         entropy = (log_std + 0.5 * (1.0 + math.log(2.0 * math.pi))).sum(1)
-        return PolicySample(torch.tanh(mean), action, log_prob, entropy)
+        return PolicySample(action, log_prob, entropy)

@@ -79,9 +79,9 @@ _TOY: Overrides = {
     "temperature_learning_rate": 1e-3,
 }
 
-# From state, as SAC is usually run there: narrow networks, one frame, the target after each update.
-# It is no setting of the paper; measured in docs/performance.md.
-OBSERVING = {
+# The usual settings of SAC from state: narrow networks, no frame stack. The paper has no experiments
+# from state; measured in docs/performance.md.
+OBSERVATION_DEFAULTS = {
     "state": Defaults(
         env={"frame_stack": 1},
         settings={
@@ -102,7 +102,7 @@ SIZES = {
 }
 
 
-def of_task(task: str) -> Defaults:
+def task_defaults(task: str) -> Defaults:
     if task.startswith("toy/"):
         return Defaults(settings=_TOY)
     # the paper trains belief and encoder at the same rate; the released profile at its own

@@ -16,31 +16,31 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
+from cclf.algorithms.common.custom_encoder import make_pixel_encoder
 from cclf.algorithms.common.export import GreedyPolicy
+from cclf.algorithms.common.observations import (
+    LazyViews,
+    PixelObservations,
+    StateObservations,
+    UpdateNoise,
+)
 from cclf.algorithms.common.optimizers import (
-    Optimizer,
     backward_and_step,
     polyak_update,
     trainable_parameters,
 )
 from cclf.algorithms.common.pixel_actor_critic import (
     PixelActorCritic,
-    UpdateNoise,
     appraise_encoded,
+    detached,
+    twin_q_loss,
 )
 from cclf.algorithms.common.pixel_encoder import EncoderHead
 from cclf.algorithms.sac.config import SacConfig
-from cclf.algorithms.sac.networks import Encoder, MeanAction, PolicySample, SacActor, SacCritic
-from cclf.algorithms.sac.observations import (
-    LazyViews,
-    ObservationPipeline,
-    PixelObservations,
-    StateObservations,
-)
+from cclf.algorithms.sac.networks import Encoder, SacActor, SacCritic, StateEncoder
 from cclf.config import Config
-from cclf.data.augmentations import LazyCrops, V, ViewIndex
+from cclf.data.augmentations import ViewIndex
 from cclf.framework import Appraisal, Framework
-from cclf.kernels.first_convolution import pack
 from cclf.training.cuda_graphs import Compiler, concurrent_streams, uncompiled
 from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, StateDict, UpdateResult
@@ -53,7 +53,7 @@ class SacFeatures(NamedTuple):
     fixed: Tensor  # (F B, D) of o_t by the critic's encoder, with gradient
     next_fixed_conv: Tensor  # (F B, H) of o_(t+1) by the critic's convolutions
     next_fixed_target: Tensor  # (F B, D) of o_(t+1) by the target encoder
-    keys: Tensor | None  # (2 K B - B, D) all but the anchors by the target encoder, for curiosity
+    keys: Tensor | None  # (2 K B - B, D) by the target encoder, of all rows after the first B
 
 
 @torch.no_grad()
@@ -73,47 +73,39 @@ def appraise(
 @torch.no_grad()
 def q_target(
     sac: "SAC",
-    appraisal: Appraisal[V],
     batch: Batch,
+    bonus: Tensor,
+    weights: Tensor,
     conv_features: Sequence[Tensor],
     target_features: Tensor,
     noise: Tensor,
 ) -> Tensor:
-    """y (B,) of Eq. (2) and (7), from features of the next views (V B in all): `conv_features` by
-    the critic's convolutions, in one or two parts, `target_features` (V B, D) by the target
-    encoder."""
-    # concatenated behind the heads, where features are small
+    """y (B,) of Eq. (2) and (7), from features of the next views: `conv_features` (V B, H) by the
+    critic's convolutions, in one or two parts, and `target_features` (V B, D) by the target encoder.
+    `bonus` (B,), `weights` (V, B) and standard normal `noise` (V, B, A)."""
+    # The parts are concatenated after the head, where features are small.
     features = torch.cat([sac.actor.head(part) for part in conv_features])
-    policy = sac.actor.policy(features, noise.flatten(0, 1))
+    policy = sac.actor.sample(features, noise.flatten(0, 1))
     q1, q2 = sac.target_critic.q_values(target_features, policy.action)
-    values = equations.soft_value(q1, q2, policy.log_prob, sac.temperature)
-    return equations.q_target(
-        batch.reward,
-        appraisal.bonus,
-        batch.continuation,
-        sac.settings.discount,
-        values.view_as(appraisal.next_weights),
-        appraisal.next_weights,
-    )
+    values = equations.soft_value(q1, q2, policy.log_prob, sac.temperature).view_as(weights)
+    discount = sac.settings.discount
+    return equations.q_target(batch.reward, bonus, batch.continuation, discount, values, weights)
 
 
 def critic_loss(
     critic: SacCritic, features: Tensor, action: Tensor, target: Tensor, weights: Tensor
 ) -> tuple[Tensor, Metrics]:
-    """Eq. (1) with even weights, Eq. (7) with those of curiosity (V, B), over features (V B, D)."""
-    q1, q2 = critic.q_values(features, action.repeat(weights.shape[0], 1))
-    q1, q2 = q1.view_as(weights), q2.view_as(weights)
-    loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
-    metrics = {"critic_loss": loss, "q_mean": q1.mean(), "target_mean": target.mean()}
-    return loss, {name: value.detach() for name, value in metrics.items()}
+    """Eq. (1) and (7) for features (V B, D), actions (B, A), target (B,) and weights (V, B)."""
+    q1, q2 = critic.q_values(features, action.repeat(len(weights), 1))
+    return twin_q_loss(q1, q2, target, weights)
 
 
 def actor_loss(
     sac: "SAC", conv_features: Tensor, features: Tensor, noise: Tensor
 ) -> tuple[Tensor, Metrics]:
-    """The losses of actor and temperature, summed: neither has a gradient in the other's
-    parameters, nor in the encoder, whose features (B, H) and (B, D) are detached."""
-    policy = sac.actor(conv_features, noise)
+    """The sum of the losses of actor and temperature: neither has a gradient in the parameters of the
+    other, nor in the encoder, whose features (B, H) and (B, D) are detached."""
+    policy = sac.actor.sample(sac.actor.head(conv_features), noise)
     q1, q2 = sac.critic.q_values(features, policy.action)
     loss = -equations.soft_value(q1, q2, policy.log_prob, sac.temperature.detach()).mean()
     entropy_gap = (-policy.log_prob - sac.target_entropy).detach()
@@ -123,11 +115,7 @@ def actor_loss(
         "policy_entropy": policy.entropy.mean(),
         "temperature_loss": temperature_loss,
     }
-    return loss + temperature_loss, {name: value.detach() for name, value in metrics.items()}
-
-
-def _concatenate(*batches: Tensor) -> Tensor:
-    return torch.cat(batches)
+    return loss + temperature_loss, detached(metrics)
 
 
 class SAC(PixelActorCritic[SacConfig]):
@@ -150,19 +138,25 @@ class SAC(PixelActorCritic[SacConfig]):
         compiler: Compiler | None = None,
         state_dim: int = 0,
     ):
-        """`compiler` compiles the functions of an update, for a GPU. `state_dim`: numbers in one
-        observation of state, 0 for pixels."""
+        """`compiler` compiles the functions of an update, for a GPU. `state_dim` is the length of one
+        state vector, 0 for pixels."""
         super().__init__(config, action_dim)
         settings, wrap = self.settings, compiler or uncompiled
         self.target_entropy = -float(action_dim)
-        self.observations: ObservationPipeline
-        self.observations = (
-            StateObservations(config, state_dim) if state_dim else PixelObservations(config)
+        stacked_dim = config.env.frame_stack * state_dim
+        self.observations: PixelObservations | StateObservations = (
+            StateObservations(stacked_dim, settings.noise_scale)
+            if state_dim
+            else PixelObservations(config, settings.last_crop_offset)
         )
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
-            convolutions = self.observations.make_encoder(wrap)
+            convolutions = (
+                StateEncoder(stacked_dim, settings.hidden_dim)
+                if state_dim
+                else make_pixel_encoder(config, wrap)
+            )
             encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
             sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
             self.critic = SacCritic(encoder, *sizes)
@@ -179,73 +173,83 @@ class SAC(PixelActorCritic[SacConfig]):
         ).to(device)
         log_temperature = math.log(settings.initial_temperature)
         self.log_temperature = torch.tensor(log_temperature, device=device, requires_grad=True)
-        self.optimizers = self._make_optimizers(compiler)
 
-        self.concatenate = pack if settings.precision == "bf16" else _concatenate
+        make = partial(self.optimizer_class, compiler=compiler)
+        encoder_parameters = trainable_parameters(encoder)
+        contrastive_parameters = [*encoder_parameters, *self.framework.parameters()]
+        contrastive_rate = settings.contrastive_learning_rate
+        betas = (settings.temperature_beta1, 0.999)
+        self.optimizers = {
+            "critic": make(trainable_parameters(self.critic), settings.learning_rate),
+            "actor": make(self.actor.parameters(), settings.learning_rate),
+            "temperature": make([self.log_temperature], settings.temperature_learning_rate, betas),
+            "contrastive": make(contrastive_parameters, contrastive_rate),
+        }
+        if settings.contrastive_encoder_steps == 2:
+            self.optimizers["encoder"] = make(encoder_parameters, contrastive_rate)
+
         self._appraise, self._q_target = wrap(appraise), wrap(q_target)
         self._critic_loss, self._actor_loss = wrap(critic_loss), wrap(actor_loss)
         self._contrastive_loss = wrap(Framework.contrastive_loss)
         self._polyak_update = wrap(polyak_update)
 
-    def _make_optimizers(self, compiler: Compiler | None) -> dict[str, Optimizer]:
-        settings, make = self.settings, partial(self.optimizer_class, compiler=compiler)
-        encoder = trainable_parameters(self.critic.encoder)
-        rate, contrastive_rate = settings.learning_rate, settings.contrastive_learning_rate
-        betas = (settings.temperature_beta1, 0.999)
-        optimizers = {
-            "critic": make(trainable_parameters(self.critic), rate),
-            "actor": make(self.actor.parameters(), rate),
-            "temperature": make([self.log_temperature], settings.temperature_learning_rate, betas),
-            "contrastive": make([*encoder, *self.framework.parameters()], contrastive_rate),
-        }
-        if settings.contrastive_encoder_steps == 2:
-            optimizers["encoder"] = make(encoder, contrastive_rate)
-        return optimizers
-
-    def sample_augmentation(self, batch_size: int, generator: torch.Generator) -> Tensor:
-        kind, num_views = self.method.augmentation, self.method.num_augmented_views
-        return self.observations.sample(kind, num_views, batch_size, generator)
-
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult:
-        """One step of Algorithm 1: appraise the batch, then critic, target networks, actor and
-        temperature, and contrastive loss."""
-        views = self.make_views(batch, noise)  # 2 K B rows
-        features = self.encode(views, len(batch.reward))
+        """One step of Algorithm 1: appraise the batch, then update critic, target networks, actor and
+        temperature, and encoder and belief by the contrastive loss."""
+        batch_size, contrastive = len(batch.reward), self.method.contrastive
+        views = self.observations.views(batch, noise)  # 2 K B rows
+        features = self.encode(views, batch_size)
+        # Eq. (3) to (6), (9), and the weights of (7)
         appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
-                learned = self._loss_features(views, features, appraisal)  # (V B, D)
+                learned = self._learned_features(views, features, appraisal)  # (V B, D)
             with target_stream:
                 target = self._td_target(views, features, appraisal, batch, noise.target)  # (B,)
-        critic_loss, critic_metrics = self._critic_loss(
+        loss, critic_metrics = self._critic_loss(  # Eq. (1), (7)
             self.critic, learned, batch.action, target, appraisal.weights
         )
-        gradients = backward_and_step(critic_loss, self.optimizers["critic"])
+        gradients = self._step(loss, "critic")
         metrics |= critic_metrics | {"gradient_norm": get_total_norm(gradients)}
 
         updates_target = self.updates % self.settings.target_every_updates == 0
-        if updates_target:  # before the actor's step, which neither reads nor changes the target
+        if updates_target:  # the actor's step neither reads nor changes it
             self._update_target()
-        metrics |= self._update_actor_and_encoder(views, appraisal, noise.actor, updates_target)
+
+        updates_actor = self.updates % self.settings.actor_every_updates == 0
+        if updates_actor or contrastive:
+            # The critic's step has changed the encoder, so the anchors are encoded again.
+            anchors = views.select(slice(batch_size))
+            with torch.set_grad_enabled(contrastive):
+                conv_features = self.critic.encoder.convolutions(anchors)  # (B, H)
+                query = self.critic.encoder.head(conv_features)  # (B, D)
+            with concurrent_streams() as (encoder_stream, actor_stream):
+                with encoder_stream:
+                    if contrastive:
+                        key = self._key_features(views, appraisal, updates_target)  # (B, D)
+                        loss = self._contrastive_loss(  # Eq. (8)
+                            self.framework, query, key, appraisal.curiosity
+                        )
+                        self._step(loss, "encoder", "contrastive")
+                        metrics["contrastive_loss"] = loss.detach()
+                with actor_stream:
+                    if updates_actor:
+                        loss, actor_metrics = self._actor_loss(
+                            self, conv_features.detach(), query.detach(), noise.actor
+                        )
+                        self._step(loss, "actor", "temperature")
+                        metrics |= actor_metrics | {"temperature": self.temperature.detach()}
         self.updates += 1
         return UpdateResult(metrics, priority)
 
-    def make_views(self, batch: Batch, noise: UpdateNoise) -> LazyViews:
-        """All views of the batch as rows (2 K B). Crops are not yet cut out of their frames, unless
-        a custom augmentation needs them."""
-        observations = (batch.observation, batch.next_observation)
-        augmentations = (noise.augmentation, noise.next_augmentation)
-        if self.augment is None:
-            joined = self.concatenate(*observations)
-            return self.observations.view_pairs(joined, *augmentations)
-        crops = self.observations.view_pairs(torch.cat(observations), *augmentations)
-        assert isinstance(crops, LazyCrops), "a custom augmentation needs pixels"
-        crops = self.augment_crops(crops, noise)
-        return crops._replace(images=self.concatenate(crops.images))
+    def _step(self, loss: Tensor, *names: str) -> list[Tensor]:
+        """Step these optimizers, as far as they exist. Returns the gradients."""
+        optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
+        return backward_and_step(loss, *optimizers)
 
     def encode(self, views: LazyViews, batch_size: int) -> SacFeatures:
-        """Encode the views that are needed whichever view is selected."""
+        """Features of the fixed views, and with curiosity those of all views by the target encoder."""
         encoder, target_encoder = self.critic.encoder, self.target_critic.encoder
         num_fixed = self.num_fixed_views * batch_size
         first_next = self.method.num_augmented_views * batch_size
@@ -255,12 +259,12 @@ class SAC(PixelActorCritic[SacConfig]):
             next_conv = encoder.convolutions(views.select(next_fixed))
             if not self.framework.needs_curiosity:
                 return SacFeatures(fixed, next_conv, target_encoder(views.select(next_fixed)), None)
-            # one pass over all views but the anchors of o_t: large batches use a GPU better
+            # One pass over all views but the anchors of o_t: a GPU is faster on large batches.
             keys = target_encoder(views.select(slice(batch_size, None)))
             next_target = keys[first_next - batch_size :][:num_fixed]
             return SacFeatures(fixed, next_conv, next_target, keys)
 
-    def _loss_features(
+    def _learned_features(
         self, views: LazyViews, features: SacFeatures, appraisal: Appraisal[ViewIndex]
     ) -> Tensor:
         """Features (V B, D) of the views in the critic loss, with gradient."""
@@ -289,7 +293,8 @@ class SAC(PixelActorCritic[SacConfig]):
             else:
                 selected_target = features.keys[row - len(batch.reward)]
             target_features = torch.cat([target_features, selected_target])
-        return self._q_target(self, appraisal, batch, conv_features, target_features, noise)
+        bonus, weights = appraisal.bonus, appraisal.next_weights
+        return self._q_target(self, batch, bonus, weights, conv_features, target_features, noise)
 
     def _update_target(self) -> None:
         critic, target = self.critic, self.target_critic
@@ -301,44 +306,6 @@ class SAC(PixelActorCritic[SacConfig]):
         ):
             self._polyak_update(list(slow.parameters()), list(online.parameters()), rate)
 
-    def _update_actor_and_encoder(
-        self, views: LazyViews, appraisal: Appraisal[ViewIndex], noise: Tensor, target_updated: bool
-    ) -> Metrics:
-        """Update actor and temperature, and encoder and belief by the contrastive loss (8), on the
-        anchors, encoded again after the critic's step. Neither update reads what the other writes."""
-        updates_actor = self.updates % self.settings.actor_every_updates == 0
-        contrastive = self.method.contrastive
-        if not (updates_actor or contrastive):
-            return {}
-        with torch.set_grad_enabled(contrastive):
-            anchors = views.select(slice(len(appraisal.curiosity)))
-            conv_features = self.critic.encoder.convolutions(anchors)  # (B, H)
-            query = self.critic.encoder.head(conv_features)  # (B, D)
-
-        actor_metrics: Metrics = {}
-        contrastive_metrics: Metrics = {}
-        with concurrent_streams() as (encoder_stream, actor_stream):
-            with encoder_stream:
-                if contrastive:
-                    key = self._key_features(views, appraisal, target_updated)  # (B, D)
-                    contrastive_metrics = self._update_encoder(query, key, appraisal.curiosity)
-            with actor_stream:
-                if updates_actor:
-                    detached = (conv_features.detach(), query.detach())
-                    actor_metrics = self._update_actor(*detached, noise)
-        return actor_metrics | contrastive_metrics
-
-    def _update_encoder(self, query: Tensor, key: Tensor, curiosity: Tensor) -> Metrics:
-        loss = self._contrastive_loss(self.framework, query, key, curiosity)
-        steps = [name for name in ("encoder", "contrastive") if name in self.optimizers]
-        backward_and_step(loss, *(self.optimizers[name] for name in steps))
-        return {"contrastive_loss": loss.detach()}
-
-    def _update_actor(self, conv_features: Tensor, features: Tensor, noise: Tensor) -> Metrics:
-        loss, metrics = self._actor_loss(self, conv_features, features, noise)
-        backward_and_step(loss, self.optimizers["actor"], self.optimizers["temperature"])
-        return metrics | {"temperature": self.temperature.detach()}
-
     @torch.no_grad()
     def _key_features(
         self, views: LazyViews, appraisal: Appraisal[ViewIndex], target_updated: bool
@@ -346,8 +313,7 @@ class SAC(PixelActorCritic[SacConfig]):
         """Features (B, D) of the key views by the target encoder as it is now."""
         if appraisal.key is not None and not target_updated:
             return appraisal.key
-        key: Tensor = self.target_critic.encoder(views.select(appraisal.key_view.rows))
-        return key
+        return self.target_critic.encoder(views.select(appraisal.key_view.rows))
 
     @property
     def temperature(self) -> Tensor:
@@ -361,34 +327,43 @@ class SAC(PixelActorCritic[SacConfig]):
         augment_generator: torch.Generator,
         policy_generator: torch.Generator,
     ) -> Tensor:
-        """A sampled action (B, A) for stacks of whole frames (B, C, H, W) or states (B, D)."""
-        batch_size = observation.shape[0]
+        """A sampled action (B, A) for stacks of whole frames (B, C, H, W) or for states (B, D)."""
+        batch_size, kind = len(observation), self.settings.collection_view
         noise = self.policy_noise(batch_size, generator=policy_generator)
-        view = self.settings.collection_view
-        augmentation = self.observations.sample(view, 1, batch_size, augment_generator)
-        return self.policy(observation, augmentation, noise).action
+        augmentation = self.observations.sample(kind, 1, batch_size, augment_generator)
+        view = self.observations.augmented(observation, augmentation)
+        features = self.actor.head(self.critic.encoder.convolutions(view))
+        return self.actor.sample(features, noise).action
 
     @torch.no_grad()
     def evaluation_action(self, observation: Tensor) -> Tensor:
-        """The mean action (B, A) on the centre crop, or on the state as it is."""
-        batch_size, device = observation.shape[0], observation.device
-        noise = torch.zeros(batch_size, self.action_dim, device=device)
-        view = self.observations.deterministic_view(batch_size, device)
-        return self.policy(observation, view, noise).mean_action
-
-    def policy(self, observation: Tensor, augmentation: Tensor, noise: Tensor) -> PolicySample:
-        """The policy on one view of each observation."""
-        views = self.observations.views(observation, augmentation)
-        sample: PolicySample = self.actor(self.critic.encoder.convolutions(views), noise)
-        return sample
+        """The mean action (B, A) on the centre crop, or on the state without noise."""
+        view = self.observations.evaluation_view(observation)
+        return self.actor(self.critic.encoder.convolutions(view))
 
     def greedy_policy(self) -> GreedyPolicy:
-        actor = nn.Sequential(self.actor.head, self.actor.trunk, MeanAction())
         crop = None
         if self.env.observe == "pixels":
             first = (self.env.frame_pixels - self.env.crop_pixels) // 2
             crop = slice(first, first + self.env.crop_pixels)
-        return GreedyPolicy(self.critic.encoder.convolutions, actor, crop)
+        return GreedyPolicy(self.critic.encoder.convolutions, self.actor, crop)
+
+    def encode_query(self, views: Tensor) -> Tensor:
+        return self.critic.encoder(views)
+
+    def encode_key(self, views: Tensor) -> Tensor:
+        return self.target_critic.encoder(views)
+
+    @torch.no_grad()
+    def td_errors(self, batch: Batch, noise: Tensor, env_steps: Tensor) -> Tensor:  # noqa: ARG002
+        view = self.observations.evaluation_view(batch.observation)
+        next_view = self.observations.evaluation_view(batch.next_observation)
+        features, target_features = self.critic.encoder(view), self.target_critic.encoder(next_view)
+        bonus, weights = torch.zeros_like(batch.reward), torch.ones_like(batch.reward)[None]
+        conv_features = [self.critic.encoder.convolutions(next_view)]
+        noise = noise[None]
+        target = q_target(self, batch, bonus, weights, conv_features, target_features, noise)
+        return (torch.stack(self.critic.q_values(features, batch.action)) - target).abs()
 
     def state_dict(self) -> StateDict:
         return super().state_dict() | {"log_temperature": self.log_temperature.detach()}
