@@ -11,7 +11,7 @@ import torch
 
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.storage import checkpoint
-from cclf.storage.failure import first_non_finite_of
+from cclf.storage.failure import first_non_finite
 from cclf.training import loop
 from cclf.training.agent import Agent
 from cclf.training.evaluation import Evaluation
@@ -183,12 +183,10 @@ def test_which_values_of_a_state_are_checked():
         "none": torch.zeros(0),
         "words": ["inf", None, True, 7],
     }
-    assert first_non_finite_of(state) is None
-    found = first_non_finite_of(
-        state | {"list": [0.5, -math.inf], "tensor": torch.tensor([1.0, NAN])}
-    )
+    assert first_non_finite(state) is None
+    found = first_non_finite(state | {"list": [0.5, -math.inf], "tensor": torch.tensor([1.0, NAN])})
     assert found == ("list/1", -math.inf), "the first of several"
-    name, value = first_non_finite_of(
+    name, value = first_non_finite(
         state | {"inner": {"array": np.array([[0.0, NAN]], dtype=np.float32)}}
     )
     assert (name, math.isnan(value)) == ("inner/array", True)

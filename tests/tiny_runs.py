@@ -10,7 +10,7 @@ from cclf.algorithms import registry
 from cclf.storage.loggers import make_loggers
 from cclf.storage.run_log import RunLog
 from cclf.training import trainer
-from cclf.training.loop import ActiveRun, train_loop
+from cclf.training.loop import train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 
@@ -130,6 +130,12 @@ def make_training(config, folder, device=CPU, learner=None):
     return training, learner, agent
 
 
+def start(config, training, stop, loggers=()):
+    """Open the tables of a run, without progress output."""
+    log = RunLog(training.folder, training.learner.metric_names, loggers, training.rows)
+    training.start(log, QuietProgress(config.run.env_steps, training.env_steps, stop))
+
+
 def run(config, folder, stop_at=None, prepare=lambda _: None):
     """Train in `folder`, going on from what is saved there; the learner, and whether it reached the
     end."""
@@ -139,12 +145,11 @@ def run(config, folder, stop_at=None, prepare=lambda _: None):
     prepare(learner)
     training.resume()
     stop = StopAt(stop_at)
-    moment = training.env_steps, training.evaluation_due
-    log = RunLog(folder, learner.metric_names, make_loggers(config, folder, moment[0]), *moment)
-    progress = QuietProgress(config.run.env_steps, training.env_steps, stop)
-    for error in train_loop([ActiveRun(training, log, progress)], stop).values():
-        raise error
-    log.close()
+    if not training.finished:
+        start(config, training, stop, make_loggers(config, folder, training.env_steps))
+        for error in train_loop([training], stop).values():
+            raise error
+        training.log.close()
     agent.close()
     learner.close()
     return learner, training.finished

@@ -132,15 +132,20 @@ def test_runs_without_a_common_checkpoint_resume_separately(tmp_path, undisturbe
     assert len(rows(folder(tmp_path, 2) / "final.csv")) == 1
 
 
+def rewind(checkpoints, agent_steps):
+    checkpoints.load(agent_steps=agent_steps)
+    checkpoints.discard_later(agent_steps)
+
+
 def test_files_of_discarded_checkpoints_are_removed(tmp_path, undisturbed):
     """They may have second names in a bundle, which must stay what they are."""
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     own = checkpoint.Checkpoints(folder(tmp_path) / "checkpoint")
     chunk = max(own.folder.glob("frames/*-00000003-*"))
-    own.rewind(24)
+    rewind(own, 24)
     assert own.steps() == {24: 2}
     assert not chunk.exists()
-    own.rewind(12)
+    rewind(own, 12)
     assert own.steps() == {24: 2}, "that one was pruned before: nothing happens"
 
 
@@ -190,13 +195,13 @@ def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
 def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbed, monkeypatch):
     """Beside training it stays at the checkpoint of the moment it began at, while others are saved
     where they are."""
-    save_and_close = loop.TrainingRun.save_and_close
+    save_before_stop = loop.TrainingRun.save_before_stop
     with monkeypatch.context() as patch:
         patch.setattr(BatchedLearner, "learn", signalled(BatchedLearner.learn, 17))
         patch.setattr(
             loop.TrainingRun,
-            "save_and_close",
-            lambda self, *rest: None if self.learner.index else save_and_close(self, *rest),
+            "save_before_stop",
+            lambda self, *rest: None if self.learner.index else save_before_stop(self, *rest),
         )
         assert train(tmp_path)[0] == 75
     assert (newest(tmp_path, 1), newest(tmp_path, 2)) == (17, 12)
@@ -345,7 +350,7 @@ def test_a_batch_refused_for_one_run_changes_no_files(tmp_path, undisturbed, mon
     """Seed 1 stands a checkpoint ahead, so it would go back beside seed 2; seed 3 is new."""
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
-    checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint").rewind(24)
+    rewind(checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint"), 24)
     with REFUSED[why](folder(tmp_path, 2)):
         before = files_of(tmp_path)
         for seeds in ((1, 2), (3, 1, 2)):
@@ -362,7 +367,7 @@ def test_a_batch_refused_for_one_run_changes_no_files(tmp_path, undisturbed, mon
 # what finds the disk full from which call on -> where the runs are saved
 FULL = {
     "a row": (CsvTable, "write", 6, 12, 12),
-    "a checkpoint of the second run": (checkpoint, "fsync_write", 14, 24, 12),
+    "a checkpoint of the second run": (checkpoint, "fsync_write", 11, 24, 12),
     "the final row": (CsvTable, "write", 13, 36, 36),
 }
 

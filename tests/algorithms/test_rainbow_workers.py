@@ -12,7 +12,7 @@ import pytest
 from cclf.errors import WorkerError
 from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
-from cclf.training.loop import ActiveRun, train_loop
+from cclf.training.loop import train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 from rainbow_inputs import CPU, batched_learner, tiny
@@ -40,13 +40,12 @@ def run_both(folders, happened=lambda: False, configs=CONFIGS):
     for config, folder, learner, point in zip(configs, folders, learners, points, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
         training, _, agent = make_training(config, folder, CPU, learner)
-        training.checkpoints.rewind(point)
-        training.resume()
+        training.resume(point)
+        training.checkpoints.discard_later(point)
         if not training.finished:
-            log = RunLog(
-                folder, learner.metric_names, (), training.env_steps, training.evaluation_due
-            )
-            prepared.append((ActiveRun(training, log, Progress(config.run.env_steps, 0, 0)), agent))
+            log = RunLog(folder, learner.metric_names, (), training.rows)
+            training.start(log, Progress(config.run.env_steps, 0, 0))
+            prepared.append((training, agent))
     failed = train_loop([run for run, _ in prepared], StopWhen(happened))
     for run, agent in prepared:
         run.log.close()

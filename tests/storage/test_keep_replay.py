@@ -54,8 +54,8 @@ def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path
     with monkeypatch.context() as patch:
         step = loop.TrainingRun._step_learner
 
-        def killed(self, log, progress):
-            step(self, log, progress)
+        def killed(self):
+            step(self)
             if self.agent_steps == 40:
                 raise Killed
 

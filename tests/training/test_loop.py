@@ -10,19 +10,18 @@ import torch
 from cclf.algorithms.common import agent
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
-from cclf.storage.run_log import RunLog
 from cclf.training import loop
 from cclf.training.evaluation import Evaluation
-from cclf.training.loop import ActiveRun, TrainingRun, train_loop
+from cclf.training.loop import TrainingRun, train_loop
 from cclf.types import StepResult
 from tiny_runs import (
     CPU,
-    QuietProgress,
     StopAt,
     differing,
     make_training,
     rows,
     run,
+    start,
     tables,
     tiny_config,
 )
@@ -146,8 +145,8 @@ def test_long_steps_are_logged_and_evaluated_when_a_multiple_is_crossed(tmp_path
     )
     training = TrainingRun(config, learner, evaluate, tmp_path)
     stop = StopAt()
-    log = RunLog(tmp_path, learner.metric_names, loggers=(), resume_env_steps=0)
-    assert not train_loop([ActiveRun(training, log, QuietProgress(100, 0, stop))], stop)
+    start(config, training, stop)
+    assert not train_loop([training], stop)
     assert training.finished
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
     assert evaluated == [(64, False), (128, True)], "only the last evaluation is recorded"
@@ -317,7 +316,7 @@ def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
 
 
 def together(configs, folder, stop, spoil=None):
-    """Train several runs, each in `folder/<seed>`. Returns the errors of `train_loop` and the
+    """Train several runs, each in `folder/<seed>`. Returns the indices of failed runs and the
     learners."""
     runs, learners = [], []
     for config in configs:
@@ -325,17 +324,15 @@ def together(configs, folder, stop, spoil=None):
         own.mkdir(parents=True, exist_ok=True)
         training, learner, _ = make_training(config, own, CPU)
         training.resume()
-        log = RunLog(own, learner.metric_names, (), training.env_steps, training.evaluation_due)
-        runs.append(
-            ActiveRun(training, log, QuietProgress(config.run.env_steps, training.env_steps, stop))
-        )
+        start(config, training, stop)
+        runs.append(training)
         learners.append(learner)
     if spoil is not None:
         learners[spoil].algorithm.critic.q1[0].weight.data.fill_(float("nan"))
     failed = train_loop(runs, stop)
     for run_ in runs:
         run_.log.close()
-    return failed, learners
+    return {runs.index(run_) for run_ in failed}, learners
 
 
 def test_interleaved_runs_equal_separate_runs(tmp_path):
@@ -357,7 +354,7 @@ def test_diverged_run_ends_and_the_other_continues(tmp_path):
     failed, learners = together(
         [tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0
     )
-    assert set(failed) == {0}
+    assert failed == {0}
     assert learners[0].agent_steps < 60 == learners[1].agent_steps
     assert (tmp_path / "1" / "failure").exists()
 
@@ -379,8 +376,8 @@ def test_final_evaluations_of_several_runs_overlap(tmp_path):
         folder.mkdir()
         evaluate = partial(evaluation, name)
         training = TrainingRun(config, learner, evaluate, folder, evaluates_asynchronously=True)
-        log = RunLog(folder, learner.metric_names, loggers=(), resume_env_steps=0)
-        runs.append(ActiveRun(training, log, QuietProgress(60, 0, stop)))
+        start(config, training, stop)
+        runs.append(training)
     assert not train_loop(runs, stop)
     assert [event for event, _, env_steps in events if env_steps == 60] == [
         "begins",
@@ -391,8 +388,8 @@ def test_final_evaluations_of_several_runs_overlap(tmp_path):
     assert events.index(("ends", "a", 40)) < events.index(("begins", "a", 60)), (
         "a run has one evaluation at a time"
     )
-    for training, log, _ in runs:
-        log.close()
+    for training in runs:
+        training.log.close()
         assert training.finished
         assert training.checkpoints.load()["evaluation_due"] is False
         assert [row["env_steps"] for row in rows(training.folder / "eval.csv")] == ["40", "60"]

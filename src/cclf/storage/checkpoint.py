@@ -36,8 +36,8 @@ from cclf.storage.checkpoint_files import (
     serials,
 )
 from cclf.storage.migrations import format_field, migrate_state
-from cclf.storage.replay_chunks import FrameTable, ReplayChunks, frame_table, read_frames
-from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_file
+from cclf.storage.replay_chunks import FrameTable, frame_table, read_frames, write_frames
+from cclf.storage.safe_loading import DATA_ERRORS, check_data
 from cclf.types import StateDict, StateValue
 
 REPLAY_KEPT = "replay_kept"  # in the state of a run: whether its checkpoint has the replay's frames
@@ -52,7 +52,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._chunks = ReplayChunks()
+        self._loaded_serial = 0  # 0 if none was loaded
+        self._saved_frames: FrameTable | None = None  # of the last checkpoint written or read
         self._damaged: set[int] = set()
 
     def load(self, frames: bool = True, agent_steps: int | None = None) -> StateDict | None:
@@ -75,8 +76,7 @@ class Checkpoints:
                 continue
             if reasons:
                 warn(f"{'; '.join(reasons)}; resuming from checkpoint {serial:08d} before it")
-            if table is not None:
-                self._chunks.saved = table
+            self._loaded_serial, self._saved_frames = serial, table
             return migrate_state(state)
         if reasons:
             raise DataError(
@@ -105,10 +105,9 @@ class Checkpoints:
             return serial == 0 or bool(_read(self.folder, serial, frames=True))
         return False
 
-    def rewind(self, agent_steps: int) -> None:
-        """Delete the checkpoints after this step, if it is one of `steps`."""
-        last = self.steps().get(agent_steps)
-        later = [serial for serial in serials(self.folder) if last is not None and serial > last]
+    def discard_later(self, agent_steps: int) -> None:
+        """Delete the checkpoints after the one that was loaded, which is at `agent_steps`."""
+        later = [serial for serial in serials(self.folder) if serial > self._loaded_serial]
         # Rename first, atomically: a partially deleted checkpoint would look damaged.
         for serial in reversed(later):
             folder = folder_of(self.folder, serial)
@@ -121,8 +120,8 @@ class Checkpoints:
 
     def save(self, state: StateDict, frames: bool = True) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and delete all but the
-        checkpoint before it. Without `frames` those of a replay are not saved, and earlier
-        checkpoints that have some are deleted too."""
+        checkpoint before it. Without `frames` those of a replay are not saved, and the checkpoint
+        before it, which has some, is deleted too."""
         known = serials(self.folder)
         serial = known[-1] + 1 if known else 1
         folder = folder_of(self.folder, serial)
@@ -136,11 +135,9 @@ class Checkpoints:
                 path.unlink()
             raise
         sync_folder(self.folder)
-        if table is not None:
-            self._chunks.saved = table
-        valid = [number for number in known if number not in self._damaged]
-        before = [number for number in valid[-1:] if frames or not self._has_frames(number)]
-        self._prune({serial, *before})
+        self._saved_frames = table
+        before = [number for number in known if frames and number not in self._damaged]
+        self._prune({serial, *before[-1:]})
 
     def _write(
         self, temporary: Path, serial: int, state: StateDict, frames: bool
@@ -150,16 +147,16 @@ class Checkpoints:
         temporary.mkdir()
         tensors: dict[str, torch.Tensor] = {}
         tree = _flatten(state, "", tensors)
-        table = None
+        table, checksums = None, {}
         if _REPLAY_FRAMES in tensors:
             replay, ring = tree["learner"]["replay"], tensors.pop(_REPLAY_FRAMES)
+            table = frame_table(ring, replay["written"], None)
             if frames:
-                table = self._write_frames(serial, ring, replay["written"])
-            else:
-                table = frame_table(ring, replay["written"], None)
+                chunks = self.folder / "frames"
+                saved = self._saved_frames
+                table = write_frames(chunks, serial, ring, replay["written"], saved)
             replay["frames"] = {_FRAMES: table}
-        chunks = (table["chunks"] if table else None) or []
-        checksums = {f"frames/{chunk['file']}": chunk["sha256"] for chunk in chunks}
+            checksums = {f"frames/{each['file']}": each["sha256"] for each in table["chunks"] or ()}
         contents = (
             json.dumps(tree).encode(),
             tensors_to_bytes({key: _contiguous_copy(value) for key, value in tensors.items()}),
@@ -171,33 +168,13 @@ class Checkpoints:
         sync_folder(temporary)
         return table
 
-    def _write_frames(self, serial: int, frames: torch.Tensor, written: int) -> FrameTable:
-        folder = self.folder / "frames"
-        folder.mkdir(exist_ok=True)
-
-        def write_file(name: str, tensors: dict[str, torch.Tensor]) -> str:
-            data = tensors_to_bytes(tensors)
-            fsync_write(folder / name, data)
-            return checksum(data)
-
-        table = self._chunks.write(serial, frames, written, write_file)
-        sync_folder(folder)
-        return table
-
-    def _files(self, serial: int) -> list[str]:
-        """The files that a checkpoint lists, none if its list is damaged."""
-        with contextlib.suppress(*_READ_ERRORS):
-            index = read_file(folder_of(self.folder, serial) / "index.json")
-            return list(json.loads(index)["sha256"])
-        return []
-
-    def _has_frames(self, serial: int) -> bool:
-        return any(name.startswith("frames/") for name in self._files(serial))
-
     def _prune(self, kept: set[int]) -> None:
         """Delete what no kept checkpoint needs, also what a killed process has left."""
         names = {f"{serial:08d}" for serial in kept}
-        used = {name for serial in kept for name in self._files(serial)}
+        used = set[str]()
+        for serial in kept:
+            with contextlib.suppress(*_READ_ERRORS):  # a damaged checkpoint needs nothing
+                used |= read_index(folder_of(self.folder, serial)).keys()
         # The oldest first: a reader that finds one deleted then finds a newer one.
         for path in sorted(self.folder.iterdir()):
             if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):

@@ -97,10 +97,15 @@ def _without_duplicates(pairs: list[tuple[str, StateValue]]) -> StateDict:
 def load_state(target: HasState, saved: StateValue, path: str) -> None:
     """Load a saved state into `target`; a ValueError if it is not the state of such an object.
     `path` is its place in the state of the run."""
-    own = target.state_dict()
-    state = with_added_fields(own, saved, path)
-    check_same_structure(own, state, path)
-    target.load_state_dict(state)
+    target.load_state_dict(matching_state(target.state_dict(), saved, path))
+
+
+def matching_state(own: StateDict, saved: StateValue, path: str = "") -> StateDict:
+    """`saved`, with added fields at their values in `own`, the state of the object that is to load it;
+    a ValueError if it is not the state of such an object."""
+    state: StateDict = with_added_fields(own, saved, path)
+    check_same_structure(own, state, path or "the run")
+    return state
 
 
 def check_same_structure(own: StateValue, saved: StateValue, name: str = "the state") -> None:

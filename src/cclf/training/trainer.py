@@ -2,8 +2,6 @@
 final evaluation. `cclf train` and `cclf.train` both call `train_runs`."""
 
 import contextlib
-import errno
-import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -34,13 +32,13 @@ from cclf.storage.loggers import make_loggers
 from cclf.storage.manifest import write_manifest
 from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context
-from cclf.storage.tables import EVAL_COLUMNS, CsvTable, check_tables, final_rows, write_final_record
+from cclf.storage.tables import rows_until, write_final_table
 from cclf.training import devices
 from cclf.training.agent import Agent, evaluation_networks, load_agent
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks
 from cclf.training.evaluation import EvaluationSteps, EvaluationStoppedError
 from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.training.loop import ActiveRun, TrainingRun, train_loop
+from cclf.training.loop import RunError, StepCounters, TrainingRun, evaluation_row, train_loop
 from cclf.training.progress import Progress
 from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
@@ -53,11 +51,11 @@ class RunResult(NamedTuple):
     folder: Path
     end: Literal["done", "stopped", "failed"]
     message: str = ""  # of a run that was stopped
-    error: NonFiniteError | WorkerError | None = None  # of a run that failed
+    error: RunError | None = None  # of a run that failed
 
 
 def train_runs(
-    configs: list[Config], out: Path, stop: StopSignal, callbacks: Callbacks | None = None
+    configs: list[Config], out: Path, stop: StopSignal, callbacks: Callbacks = NO_CALLBACKS
 ) -> Generator[RunResult, None, None]:
     """Train runs in this process, and yield the result of each. Several runs must differ in task and
     seed only, and their algorithm must compute one batched update for all of them."""
@@ -69,35 +67,29 @@ def train_runs(
         )
     device = devices.choose_device(configs[0].run.device)
     out = out.absolute()  # an environment may change the working directory
-    started = False
-    try:
-        configs = presets.resolve_precision(configs, out, device.type == "cuda")
+    with contextlib.ExitStack() as stack:
+        with data_error_context(f"cannot use the run folders in {out}"):
+            configs = presets.resolve_precision(configs, out, device.type == "cuda")
+            existing = {folder for each in configs if (folder := out / each.run_name()).exists()}
         devices.configure_torch(configs[0], device)
         configs = _without_missing_extras(configs)
-        with contextlib.ExitStack() as stack:
-            existing = {folder for each in configs if (folder := out / each.run_name()).exists()}
-            configs = _lock_existing_folders(configs, out, existing, stack)
-            workers = algorithm.make_evaluation_workers(configs[0], device, make_env, len(configs))
-            if workers is not None:
-                stack.callback(workers.close)
-            trainings = _resume_runs(configs, out, device, workers, stack)
-            runs = _start_runs(configs, trainings, out, existing, device, stack)
-            started = True
-            errors = train_loop(runs, stop, callbacks or NO_CALLBACKS)
-            for run in runs:
-                run.progress.close()  # later lines are printed below it
-            failed = {runs[index].training: error for index, error in errors.items()}
-            for training in trainings:
-                if training in failed:
-                    yield RunResult(training.folder, "failed", error=failed[training])
-                else:
-                    yield _finish_run(training, device, stop, workers)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        path = None if error.filename is None else Path(os.fsdecode(error.filename))
-        if started or full or path is None or not path.is_relative_to(out):
-            raise
-        raise ConfigError(f"cannot use the run folder: {error}") from error
+        configs = _lock_existing_folders(configs, out, existing, stack)
+        workers = algorithm.make_evaluation_workers(configs[0], device, make_env, len(configs))
+        if workers is not None:
+            stack.callback(workers.close)
+        runs = _resume_runs(configs, out, device, workers, stack)
+        _write_manifests(configs, runs, out, existing, device, stack)
+        for config, run in zip(configs, runs, strict=True):
+            _start_run(config, run, device, len(configs) > 1, stack)
+        active = [run for run in runs if not run.finished]
+        errors = train_loop(active, stop, callbacks)
+        for run in active:
+            run.progress.close()  # later lines are printed below it
+        for run in runs:
+            if run in errors:
+                yield RunResult(run.folder, "failed", error=errors[run])
+            else:
+                yield _finish_run(run, device, stop, workers)
 
 
 def _without_missing_extras(configs: list[Config]) -> list[Config]:
@@ -157,99 +149,15 @@ def _resume_runs(
     if len(configs) > 1:
         steps = [*common_checkpoint_steps([folder / "checkpoint" for folder in folders])]
     learners = algorithm.make_learners(configs, device, make_env, steps)
-    trainings = []
+    runs = []
     for config, learner, folder, step in zip(configs, learners, folders, steps, strict=True):
         stack.callback(learner.close)
         agent = make_agent(config, device, workers)
         stack.callback(agent.close)
         asynchronous = algorithm.evaluates_asynchronously(config, device, workers)
-        training = make_training(config, learner, agent, folder, asynchronous)
-        training.resume(step)
-        check_tables(folder, training.env_steps, training.evaluation_due, training.table_records)
-        trainings.append(training)
-    return trainings
-
-
-def _start_runs(
-    configs: list[Config],
-    trainings: list[TrainingRun],
-    out: Path,
-    existing: set[Path],
-    device: torch.device,
-    stack: contextlib.ExitStack,
-) -> list[ActiveRun]:
-    """The unfinished runs with their folders, which are created, locked and written here, and their
-    open tables, loggers and progress output."""
-    for config, training in zip(configs, trainings, strict=True):
-        if training.folder not in existing:
-            if training.folder.exists():
-                raise ConfigError(
-                    f"another process has started in {training.folder}: run the same command again"
-                )
-            stack.enter_context(run_folder.create_run_folder(config, out))
-        run_folder.write_config(config, training.folder)
-    # Before any checkpoint or row is discarded, since environments may raise here.
-    for config, training in zip(configs, trainings, strict=True):
-        if not training.finished:
-            env_steps = training.env_steps
-            write_manifest(config, training.learner, device, training.folder, env_steps)
-    several, runs = len(configs) > 1, []
-    for config, training in zip(configs, trainings, strict=True):
-        if several:
-            training.checkpoints.rewind(training.agent_steps)
-        if training.finished:
-            say(
-                f"finished before, at {training.env_steps:,} env steps; a larger --env-steps goes on "
-                "from there"
-            )
-            continue
-        runs.append(_start_run(config, training, device, several))
-        stack.callback(runs[-1].log.close)
-        stack.callback(runs[-1].progress.close)
+        runs.append(make_training(config, learner, agent, folder, asynchronous))
+        runs[-1].resume(step)
     return runs
-
-
-def _start_run(
-    config: Config, training: TrainingRun, device: torch.device, several: bool
-) -> ActiveRun:
-    folder, learner, env_steps = training.folder, training.learner, training.env_steps
-    start = f"resuming at {env_steps:,} env steps in" if training.resumed else "run folder"
-    say("\n".join([*run_summary(config, learner, device), f"{start} {_relative_path(folder)}"]))
-    with data_error_context(f"cannot go on with the tables in {folder}"):
-        loggers = make_loggers(config, folder, env_steps)
-        tables = training.evaluation_due, training.table_records
-        log = RunLog(folder, learner.metric_names, loggers, env_steps, *tables)
-    label = f"{config.task} seed {config.seed}: " if several else ""
-    progress = Progress(config.run.env_steps, env_steps, learner.updates, label)
-    return ActiveRun(training, log, progress)
-
-
-def _relative_path(folder: Path) -> Path:
-    """The path relative to the working directory, if that contains the folder."""
-    with contextlib.suppress(OSError, ValueError):  # OSError: the working directory was removed
-        return folder.relative_to(Path.cwd())
-    return folder
-
-
-def _finish_run(
-    training: TrainingRun,
-    device: torch.device,
-    stop: StopSignal,
-    workers: EvaluationWorkers | None,
-) -> RunResult:
-    """The result of a run that did not fail, after the final evaluation of a finished one."""
-    folder = training.folder
-    if not training.finished:
-        saved = training.saved_env_steps
-        message = f"stopped at {saved:,} env steps and saved; run the same command to go on"
-        return RunResult(folder, "stopped", message)
-    try:
-        if final_evaluation(folder, device, lambda: stop.requested, workers):
-            return RunResult(folder, "done")
-    except (NonFiniteError, WorkerError) as error:  # of this run only
-        return RunResult(folder, "failed", error=error)
-    message = "stopped in the final evaluation; run the same command to make it again"
-    return RunResult(folder, "stopped", message)
 
 
 def make_training(
@@ -271,6 +179,117 @@ def make_training(
         return agent.evaluate_async(seeds, record)
 
     return TrainingRun(config, learner, evaluate, folder, asynchronous)
+
+
+def _write_manifests(
+    configs: list[Config],
+    runs: list[TrainingRun],
+    out: Path,
+    existing: set[Path],
+    device: torch.device,
+    stack: contextlib.ExitStack,
+) -> None:
+    """Create and lock the folders of new runs, and write config.json and manifest.json of unfinished
+    ones. Environments may raise here, so it comes before any checkpoint or row is discarded."""
+    for config, run in zip(configs, runs, strict=True):
+        if run.folder not in existing:
+            if run.folder.exists():
+                raise ConfigError(
+                    f"another process has started in {run.folder}: run the same command again"
+                )
+            stack.enter_context(run_folder.create_run_folder(config, out))
+    for config, run in zip(configs, runs, strict=True):
+        if not run.finished:
+            write_manifest(config, run.learner, device, run.folder, run.env_steps)
+
+
+def _start_run(
+    config: Config,
+    run: TrainingRun,
+    device: torch.device,
+    several: bool,
+    stack: contextlib.ExitStack,
+) -> None:
+    """Print what begins, and open the tables, loggers and progress output of an unfinished run."""
+    if several:
+        run.checkpoints.discard_later(run.agent_steps)
+    if run.finished:
+        say(
+            f"finished before, at {run.env_steps:,} env steps; a larger --env-steps goes on from "
+            "there"
+        )
+        return
+    start = f"resuming at {run.env_steps:,} env steps in" if run.resumed else "run folder"
+    say("\n".join([*run_summary(config, run.learner, device), f"{start} {_shortest(run.folder)}"]))
+    with data_error_context(f"cannot go on with the tables in {run.folder}"):
+        loggers = make_loggers(config, run.folder, run.env_steps)
+        log = RunLog(run.folder, run.learner.metric_names, loggers, run.rows)
+    label = f"{config.task} seed {config.seed}: " if several else ""
+    progress = Progress(config.run.env_steps, run.env_steps, run.learner.updates, label)
+    stack.callback(log.close)
+    stack.callback(progress.close)
+    run.start(log, progress)
+
+
+def _shortest(folder: Path) -> Path:
+    """The path relative to the working directory, if that contains the folder."""
+    with contextlib.suppress(OSError, ValueError):  # OSError: the working directory was removed
+        return folder.relative_to(Path.cwd())
+    return folder
+
+
+def _finish_run(
+    run: TrainingRun,
+    device: torch.device,
+    stop: StopSignal,
+    workers: EvaluationWorkers | None,
+) -> RunResult:
+    """The result of a run that did not fail, after the final evaluation of a finished one."""
+    if not run.finished:
+        saved = run.saved_env_steps
+        message = f"stopped at {saved:,} env steps and saved; run the same command to go on"
+        return RunResult(run.folder, "stopped", message)
+    try:
+        if final_evaluation(run.folder, device, lambda: stop.requested, workers):
+            return RunResult(run.folder, "done")
+    except (NonFiniteError, WorkerError) as error:  # of this run only
+        return RunResult(run.folder, "failed", error=error)
+    message = "stopped in the final evaluation; run the same command to make it again"
+    return RunResult(run.folder, "stopped", message)
+
+
+def final_evaluation(
+    folder: Path,
+    device: torch.device,
+    stopped: Callable[[], bool],
+    workers: EvaluationWorkers | None = None,
+) -> bool:
+    """Evaluate the final agent of a finished run and append the result to final.csv. Returns whether
+    the row exists afterwards: not if `stopped()` became true.
+
+    It reads the last checkpoint, so it can be called at any later time.
+    """
+    episodes = run_folder.read_config(folder).run.final_eval_episodes
+    if not episodes:
+        return True
+    # The user of this command has chosen the modules that the run imports.
+    agent, config, env_steps = load_agent(folder, device, episodes, workers, trust_imports=True)
+    with closing(agent):
+        rows = rows_until(folder, "final", env_steps)
+        if rows and int(rows[-1]["env_steps"]) == env_steps:
+            return True
+        started = time.monotonic()
+        seeds = [derive(config.seed, "final", episode) for episode in range(episodes)]
+        try:
+            result = agent.evaluate(seeds, False, stopped)
+        except EvaluationStoppedError:
+            return False
+    agent_steps = env_steps // config.env.action_repeat
+    counters = StepCounters(env_steps, agent_steps, config.updates_at(agent_steps))
+    row = evaluation_row(counters, result, time.monotonic() - started)
+    check_finite(folder, row)
+    write_final_table(folder, rows, row)
+    return True
 
 
 def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]:
@@ -302,49 +321,6 @@ def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]
             f"{learner.replay.device}"
         )
     return lines
-
-
-def final_evaluation(
-    folder: Path,
-    device: torch.device,
-    stopped: Callable[[], bool],
-    workers: EvaluationWorkers | None = None,
-) -> bool:
-    """Evaluate the final agent of a finished run and append the result to final.csv. Returns whether
-    the row exists afterwards: not if `stopped()` became true.
-
-    It reads the last checkpoint, so it can be called at any later time.
-    """
-    episodes = run_folder.read_config(folder).run.final_eval_episodes
-    if not episodes:
-        return True
-    # The user of this command has chosen the modules that the run imports.
-    agent, config, env_steps = load_agent(folder, device, episodes, workers, trust_imports=True)
-    with closing(agent):
-        if str(env_steps) in [row["env_steps"] for row in final_rows(folder, env_steps)]:
-            return True
-        started = time.monotonic()
-        seeds = [derive(config.seed, "final", episode) for episode in range(episodes)]
-        try:
-            result = agent.evaluate(seeds, False, stopped)
-        except EvaluationStoppedError:
-            return False
-    row = {
-        "env_steps": env_steps,
-        "agent_steps": env_steps // config.env.action_repeat,
-        "updates": config.updates_at(env_steps // config.env.action_repeat),
-        "return_mean": result.mean,
-        "return_std": result.std,
-        "episodes": episodes,
-        "wall_seconds": round(time.monotonic() - started, 3),
-        "returns": " ".join(f"{value:.8g}" for value in result.returns),
-    }
-    check_finite(folder, row)
-    with closing(CsvTable(folder / "final.csv", EVAL_COLUMNS, env_steps - 1)) as table:
-        table.write(row)
-        table.sync()
-        write_final_record(folder, table.known())
-    return True
 
 
 def replay_size(config: Config) -> tuple[int, int]:
