@@ -16,8 +16,8 @@ from cclf.storage.run_log import RunLog
 from cclf.storage.tables import (
     CsvTable,
     TableRecord,
-    rows_to_keep,
     read_final_record,
+    rows_to_keep,
     rows_until,
     table_damage,
 )
