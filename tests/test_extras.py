@@ -139,7 +139,7 @@ def test_failed_rendering_in_a_worker_ends_no_evaluation():
     finally:
         pool.close()
     assert (len(result.returns), result.pictures) == (2, [])
-    assert str(BROKEN) in result.no_pictures
+    assert str(BROKEN) in result.recording_error
 
 
 @pytest.mark.parametrize(

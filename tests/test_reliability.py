@@ -123,8 +123,8 @@ PHASES = {
     "the announcement": (trainer, "run_summary", 1, 0),
     "warm-up": (OffPolicyLearner, "act", 5, 5),
     "an update": (OffPolicyLearner, "update", 42, 42),
-    "the first evaluation": (loop.TrainingRun, "_evaluate", 1, 30),
-    "the last evaluation": (loop.TrainingRun, "_evaluate", 2, 60),
+    "the first evaluation": (loop.TrainingRun, "_start_evaluation", 1, 30),
+    "the last evaluation": (loop.TrainingRun, "_start_evaluation", 2, 60),
     "a checkpoint": (checkpoint, "index_bytes", 1, 30),
 }
 
@@ -168,7 +168,9 @@ def test_kill_after_a_repeated_evaluation_leaves_no_duplicate_row(
     run resumes."""
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingRun, "_evaluate", signalled(loop.TrainingRun._evaluate, 1))
+        patch.setattr(
+            loop.TrainingRun, "_start_evaluation", signalled(loop.TrainingRun._start_evaluation, 1)
+        )
         assert train(tmp_path)[0] == 75
 
     class Killed(BaseException):

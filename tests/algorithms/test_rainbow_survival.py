@@ -13,7 +13,7 @@ from cclf.storage import atomic_files, checkpoint
 from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
 from cclf.training import loop, trainer
-from cclf.training.trainer import final_evaluation
+from cclf.training.final_evaluation import final_evaluation
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
@@ -157,9 +157,9 @@ PHASES = {
     "before the first step": (trainer, "make_agent", 1, 0, 0),
     "warm-up": (BatchedLearner, "act", 5, 5, 5),
     "an update": (BatchedLearner, "learn", 20, 20, 20),
-    "the evaluation of the first run": (loop.TrainingRun, "_evaluate", 1, 12, 12),
-    "the evaluation of the second run": (loop.TrainingRun, "_evaluate", 2, 12, 12),
-    "the last evaluation of the second run": (loop.TrainingRun, "_evaluate", 6, None, 36),
+    "the evaluation of the first run": (loop.TrainingRun, "_start_evaluation", 1, 12, 12),
+    "the evaluation of the second run": (loop.TrainingRun, "_start_evaluation", 2, 12, 12),
+    "the last evaluation of the second run": (loop.TrainingRun, "_start_evaluation", 6, None, 36),
     "a checkpoint": (checkpoint, "index_bytes", 3, 24, 24),
     "the final evaluation of the first run": (trainer, "final_evaluation", 1, None, None),
     "the final evaluation of the second run": (trainer, "final_evaluation", 2, None, None),
@@ -211,7 +211,9 @@ def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
-@pytest.mark.parametrize(("name", "number"), [("_evaluate", 2), ("_evaluate", 3), ("_step", 30)])
+@pytest.mark.parametrize(
+    ("name", "number"), [("_start_evaluation", 2), ("_start_evaluation", 3), ("_step_learner", 30)]
+)
 def test_a_signal_beside_evaluation_workers(
     tmp_path, undisturbed, monkeypatch, seeds, name, number
 ):

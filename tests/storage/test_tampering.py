@@ -226,7 +226,7 @@ def resume(config, folder, _tmp):
         training, learner, agent = make_training(config, own, CPU)
         try:
             training.resume()
-            assert training.resumed
+            assert training.agent_steps > 0
             if not training.finished:
                 said = checkpoint.load(own / "checkpoint")
                 tables = {

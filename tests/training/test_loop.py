@@ -10,7 +10,6 @@ import torch
 from cclf.algorithms.common import agent
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
-from cclf.training import loop
 from cclf.training.evaluation import Evaluation
 from cclf.training.loop import TrainingRun, train_loop
 from cclf.types import StepResult
@@ -299,14 +298,20 @@ def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
     """As SAC on a GPU without workers: episodes continue while the agent learns, with the weights of
     their start."""
     config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
-    polls, original = [], loop.poll
-    monkeypatch.setattr(loop, "poll", lambda *given: polls.append(given) or original(*given))
+    during_evaluation, original = [], TrainingRun._step_learner
+    monkeypatch.setattr(
+        TrainingRun,
+        "_step_learner",
+        lambda self: (
+            during_evaluation.append(self.pending_evaluation is not None) or original(self)
+        ),
+    )
     waiting, _ = run(config, tmp_path / "waiting")
-    assert polls == []
+    assert not any(during_evaluation)
     monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
     between, finished = run(config, tmp_path / "between")
     assert finished
-    assert len(polls) > 40, "one poll of the evaluation after each step of the training"
+    assert sum(during_evaluation) > 40, "training went on during the evaluations"
     for name in ("train", "eval"):
         one, two = (
             rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("waiting", "between")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import open_file
@@ -130,14 +130,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 @contextmanager
 def folder_lock(folder: Path, wait_seconds: float | None = None) -> Iterator[int]:
     """Lock `folder` for this process, after `wait_seconds` at most (by default LOCK_GRACE_SECONDS).
@@ -149,15 +141,19 @@ def folder_lock(folder: Path, wait_seconds: float | None = None) -> Iterator[int
     """
     with io.TextIOWrapper(_open_lock(folder / "lock"), errors="replace") as file:
         deadline = time.monotonic() + (LOCK_GRACE_SECONDS if wait_seconds is None else wait_seconds)
-        while not _locked(file):
-            if time.monotonic() > deadline:
-                file.seek(0)
-                holder = file.read(32).strip()
-                who = f"process {holder}" if holder.isdecimal() else "another process"
-                raise ConfigError(
-                    f"{who} is training in {folder}: wait for it, or use another --out"
-                )
-            time.sleep(0.02)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    file.seek(0)
+                    holder = file.read(32).strip()
+                    who = f"process {holder}" if holder.isdecimal() else "another process"
+                    raise ConfigError(
+                        f"{who} is training in {folder}: wait for it, or use another --out"
+                    ) from error
+                time.sleep(0.02)
         file.seek(0)
         file.truncate()
         file.write(f"{os.getpid()}\n")

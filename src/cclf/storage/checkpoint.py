@@ -24,10 +24,10 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
 from cclf.console import say, warn
-from cclf.errors import ConfigError, DataError, short_error
+from cclf.errors import DataError, short_error
 from cclf.storage.atomic_files import fsync_write, sync_folder
 from cclf.storage.checkpoint_files import (
-    OWN_FILES,
+    FILES,
     checksum,
     folder_of,
     index_bytes,
@@ -60,11 +60,13 @@ class Checkpoints:
         """The newest valid state, None if nothing was saved. A warning names damaged newer ones.
 
         Without `frames` those of a replay, which are nearly all of the bytes, are neither read nor
-        verified. With `agent_steps`, one of `steps`, later checkpoints are ignored.
+        verified. With `agent_steps`, one of `steps`, later checkpoints are ignored. Another process
+        may be training in this run.
         """
         reasons = []
         last = None if agent_steps is None else self.steps().get(agent_steps)
-        for serial in reversed(serials(self.folder)):
+        known = serials(self.folder)
+        for serial in reversed(known):
             if last is not None and serial > last:
                 continue
             try:
@@ -78,6 +80,8 @@ class Checkpoints:
                 warn(f"{'; '.join(reasons)}; resuming from checkpoint {serial:08d} before it")
             self._loaded_serial, self._saved_frames = serial, table
             return migrate_state(state)
+        if serials(self.folder) != known:  # they were deleted while they were read
+            return self.load(frames, agent_steps)
         if reasons:
             raise DataError(
                 f"no checkpoint in {self.folder} is valid: {'; '.join(reasons)}; restore it from a "
@@ -161,7 +165,7 @@ class Checkpoints:
             json.dumps(tree).encode(),
             tensors_to_bytes({key: _contiguous_copy(value) for key, value in tensors.items()}),
         )
-        for name, data in zip(OWN_FILES, contents, strict=True):
+        for name, data in zip(FILES, contents, strict=True):
             fsync_write(temporary / name, data)
             checksums[name] = checksum(data)
         fsync_write(temporary / "index.json", index_bytes(checksums))
@@ -189,15 +193,8 @@ def _remove(path: Path) -> None:
 
 
 def load(folder: Path, frames: bool = True) -> StateDict | None:
-    """The newest valid state in `folder`, None if there is none. For readers: the run may be
-    training."""
-    while True:
-        known = serials(folder)
-        try:
-            return Checkpoints(folder).load(frames)
-        except ConfigError:
-            if serials(folder) == known:
-                raise  # otherwise they were deleted while they were read, and there are newer ones
+    """The newest valid state in `folder`, None if there is none."""
+    return Checkpoints(folder).load(frames)
 
 
 def common_checkpoint_steps(folders: Sequence[Path]) -> list[int]:
@@ -217,16 +214,16 @@ def common_checkpoint_steps(folders: Sequence[Path]) -> list[int]:
 
 def _read(folder: Path, serial: int, frames: bool) -> tuple[StateDict, FrameTable | None]:
     """The state and its table of frames. One of _READ_ERRORS if any byte has changed."""
-    own = folder_of(folder, serial)
-    checksums = read_index(own)
-    tree = json.loads(read_checked(own, "state.json", checksums))
-    tensors = tensors_from_bytes(read_checked(own, "tensors.safetensors", checksums))
+    checkpoint = folder_of(folder, serial)
+    checksums = read_index(checkpoint)
+    tree = json.loads(read_checked(checkpoint, "state.json", checksums))
+    tensors = tensors_from_bytes(read_checked(checkpoint, "tensors.safetensors", checksums))
     replay = tree.get("learner", {}).get("replay", {})
     table: FrameTable | None = replay.get("frames", {}).get(_FRAMES)
     if table is not None and frames:
 
         def read_chunk(name: str) -> dict[str, torch.Tensor]:
-            return tensors_from_bytes(read_checked(own, f"frames/{name}", checksums))
+            return tensors_from_bytes(read_checked(checkpoint, f"frames/{name}", checksums))
 
         tensors[_REPLAY_FRAMES] = read_frames(table, read_chunk)
         replay["frames"] = {_TENSOR: _REPLAY_FRAMES}

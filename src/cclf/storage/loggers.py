@@ -36,7 +36,7 @@ class Logger(Protocol):
 
 
 def make_loggers(config: Config, folder: Path, resume_env_steps: int) -> list[Logger]:
-    """The loggers that a config asks for, ready to go on from a checkpoint at `resume_env_steps`."""
+    """The loggers that a config asks for, ready to continue from a checkpoint at `resume_env_steps`."""
     loggers: list[Logger] = []
     if config.run.tensorboard:
         try:
@@ -73,7 +73,7 @@ def hyperparameters(config: Config) -> Hyperparameters:
 
 
 def logger_error(error: Exception) -> str:
-    """An error of a library as part of a line; some services answer with whole pages."""
+    """An error of a library as part of a line; some services answer with long pages."""
     return short_error(error)[:300].rstrip(".")
 
 

@@ -12,13 +12,13 @@ from cclf.storage.tables import (
     CLOCK_COLUMNS,
     EVAL_COLUMNS,
     FINAL_RECORD,
+    CsvRow,
     CsvTable,
-    Row,
     TableRecord,
     write_final_table,
 )
 
-Values = Mapping[str, float | str]  # of one row, by column
+RowValues = Mapping[str, float | str]  # of one row, by column
 
 
 class RunLog:
@@ -29,7 +29,7 @@ class RunLog:
         folder: Path,
         metric_names: Iterable[str],
         loggers: Sequence[Logger] = (),
-        rows: Mapping[str, Sequence[Row]] | None = None,
+        rows: Mapping[str, Sequence[CsvRow]] | None = None,
     ):
         """`rows` are those that a resumed run keeps (`tables.rows_to_keep`); others are removed."""
         rows = rows or {}
@@ -44,9 +44,9 @@ class RunLog:
             "eval": CsvTable(folder / "eval.csv", EVAL_COLUMNS, rows.get("eval", ())),
         }
         self._loggers = [*loggers]
-        self._last_train_row: tuple[float, Values] | None = None  # and when it was written
+        self._last_train_row: tuple[float, RowValues] | None = None  # and when it was written
 
-    def write(self, table: str, row: Values) -> None:
+    def write(self, table: str, row: RowValues) -> None:
         """Append a row to "train" or "eval"."""
         self._tables[table].write(row)
         counters = {name: int(row[name]) for name in CLOCK_COLUMNS}
@@ -62,7 +62,7 @@ class RunLog:
     def log_video(self, path: Path, env_steps: int) -> None:
         self._for_each_logger(lambda logger: logger.log_video(path, env_steps))
 
-    def _speed(self, row: Values) -> dict[str, float]:
+    def _speed(self, row: RowValues) -> dict[str, float]:
         """Steps per second since the row before, evaluations included. Only for loggers: tables are
         reproducible, so they hold no times."""
         before, self._last_train_row = self._last_train_row, (time.monotonic(), row)

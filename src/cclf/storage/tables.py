@@ -31,18 +31,18 @@ EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_s
 TABLES = ("train", "eval", "final")
 FINAL_RECORD = "final.json"
 
-Row = dict[str, str]  # the text of each cell, by column
+CsvRow = dict[str, str]  # the text of each cell, by column
 
 
 class TableRecord(NamedTuple):
-    """Row count and checksum of a CSV file when it was recorded."""
+    """CsvRow count and checksum of a CSV file when it was recorded."""
 
     columns: list[str]
     rows: int
     sha256: str  # of the columns and these rows
 
 
-def record_of(columns: Iterable[str], rows: Sequence[Row]) -> TableRecord:
+def record_of(columns: Iterable[str], rows: Sequence[CsvRow]) -> TableRecord:
     columns = [*columns]
     sha256 = hashlib.sha256(json.dumps(columns).encode())
     for row in rows:
@@ -53,7 +53,7 @@ def record_of(columns: Iterable[str], rows: Sequence[Row]) -> TableRecord:
 class CsvTable:
     """A CSV file with fixed columns; each row is flushed to the operating system when written."""
 
-    def __init__(self, path: Path, columns: Iterable[str], rows: Sequence[Row] = ()):
+    def __init__(self, path: Path, columns: Iterable[str], rows: Sequence[CsvRow] = ()):
         """Replace the file by one with `rows`, whose columns it keeps: metrics that were declared
         later are not written, and metrics that no longer exist are empty."""
         self.columns, self._rows = tuple(rows[0] if rows else columns), [*rows]
@@ -88,7 +88,7 @@ def _text(value: object) -> str:
     return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[CsvRow]:
     """The rows of a CSV file. An incomplete last line, which a full disk or a kill leaves, is
     dropped."""
     lines = read_text(path).splitlines(keepends=True)
@@ -101,7 +101,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def rows_until(
     folder: Path, name: str, last_env_steps: int, record: TableRecord | None = None
-) -> list[Row]:
+) -> list[CsvRow]:
     """The recorded rows of a table up to `last_env_steps`; all rows up to there if there is no record
     (runs of earlier versions). Raises DataError if recorded rows are missing or changed.
 
@@ -133,7 +133,7 @@ def rows_until(
 
 def rows_to_keep(
     folder: Path, env_steps: int, evaluation_due: bool, records: Mapping[str, TableRecord]
-) -> dict[str, list[Row]]:
+) -> dict[str, list[CsvRow]]:
     """The rows of each table that a run keeps when it resumes at `env_steps`, verified against the
     records of its checkpoint. An evaluation that is due will be repeated."""
     last = {"train": env_steps, "eval": env_steps - evaluation_due, "final": env_steps}
@@ -154,7 +154,7 @@ def read_final_record(folder: Path) -> TableRecord | None:
 
 
 def write_final_table(
-    folder: Path, rows: Sequence[Row], new_row: Mapping[str, object] | None = None
+    folder: Path, rows: Sequence[CsvRow], new_row: Mapping[str, object] | None = None
 ) -> TableRecord:
     """Write final.csv with `rows` and perhaps a new one, and its record in final.json."""
     # First, so that after a kill no record counts rows that have been removed.

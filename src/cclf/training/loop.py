@@ -10,20 +10,20 @@ from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite
 from cclf.storage.run_log import RunLog
-from cclf.storage.safe_loading import check_data, data_error_context, load_state, matching_state
-from cclf.storage.tables import Row, TableRecord, rows_to_keep
+from cclf.storage.safe_loading import data_error_context, load_state, matching_state
+from cclf.storage.tables import CsvRow, TableRecord, rows_to_keep
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
 from cclf.training.evaluation import (
     Evaluation,
     EvaluationSteps,
-    EvaluationStoppedError,
+    StepCounters,
+    evaluation_row,
     poll,
-    wait_for_evaluation,
-    write_video,
 )
 from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
+from cclf.training.video import write_video
 from cclf.types import Learner, StateDict
 
 # (env_steps, record) -> the evaluation of the current agent
@@ -31,12 +31,6 @@ Evaluate = Callable[[int, bool], EvaluationSteps]
 RunError = NonFiniteError | WorkerError  # ends one run of several
 POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
 STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
-
-
-class StepCounters(NamedTuple):
-    env_steps: int
-    agent_steps: int
-    updates: int
 
 
 class PendingEvaluation(NamedTuple):
@@ -61,19 +55,17 @@ class TrainingRun:
         evaluates_asynchronously: bool = False,
     ):
         """`evaluates_asynchronously`: training continues during an evaluation."""
-        self.options, self.action_repeat = config.run, config.env.action_repeat
+        self.config, self.options = config, config.run
         self.learner, self.evaluate, self.folder = learner, evaluate, folder
         self.evaluates_asynchronously = evaluates_asynchronously
         self.checkpoints = Checkpoints(folder / "checkpoint")
-        self.resumed = False
         self.saved_env_steps = 0  # in the newest checkpoint of this process
         self.table_records: dict[str, TableRecord] = {}  # in the checkpoint that was loaded
-        self.rows: dict[str, list[Row]] = {}  # of the tables, at that checkpoint
+        self.rows: dict[str, list[CsvRow]] = {}  # of the tables, at that checkpoint
         self.agent_steps = 0
         self.episodes = 0
         self.finished_returns: list[float] = []  # since the last row of train.csv
         self.averages = MetricAccumulator()
-        self._declared_metrics = frozenset(learner.metric_names)
         # A checkpoint with `evaluation_due` was written before the evaluation at its step was
         # complete: a resumed run evaluates again.
         self.evaluation_due = False
@@ -87,7 +79,7 @@ class TrainingRun:
 
     @property
     def env_steps(self) -> int:
-        return self.agent_steps * self.action_repeat
+        return self.agent_steps * self.config.env.action_repeat
 
     @property
     def counters(self) -> StepCounters:
@@ -111,7 +103,6 @@ class TrainingRun:
                 f"the checkpoint in {self.folder} does not fit this run", "use another --out"
             ):
                 self.load_state_dict(saved)
-            self.resumed = True
         self.rows = rows_to_keep(
             self.folder, self.env_steps, self.evaluation_due, self.table_records
         )
@@ -120,19 +111,15 @@ class TrainingRun:
         self.log, self.progress = log, progress
         self._started = time.monotonic()
 
-    def step(self, stop: StopSignal) -> None:
-        """Train for one step of the learner; log, evaluate and save if it is due."""
+    def step(self) -> None:
+        """Train for one step of the learner, or wait a moment for the evaluation that is due. Log,
+        evaluate and save if it is due."""
         if not self.evaluation_due:
             self._step_learner()
         if self.pending_evaluation is not None:
-            timeout_seconds = POLL_SECONDS if self.evaluation_due else 0.0
-            result = poll(self.pending_evaluation.steps, timeout_seconds)
-            if result is not None:
-                self._write_eval_row(self.pending_evaluation, result)
-                if self.finished:
-                    self._save()
+            self._poll_evaluation(POLL_SECONDS if self.evaluation_due else 0.0)
         if self.evaluation_due and self.pending_evaluation is None:
-            self._evaluate(stop)
+            self._start_evaluation()
 
     def _step_learner(self) -> None:
         before, env_steps_before = self.agent_steps, self.env_steps
@@ -141,7 +128,7 @@ class TrainingRun:
         self.episodes += len(finished_returns)
         self.finished_returns += finished_returns
         if metrics is not None:
-            undeclared = metrics.keys() - self._declared_metrics
+            undeclared = metrics.keys() - {*self.learner.metric_names}
             if undeclared:  # train.csv has no columns for them
                 raise ConfigError(
                     f"the updates of this algorithm return the metrics {sorted(undeclared)}, which "
@@ -167,9 +154,9 @@ class TrainingRun:
         # Not after each update: here the values are on the host anyway.
         check_finite(self.folder, row)
 
-    def _evaluate(self, stop: StopSignal) -> None:
-        """Start the due evaluation. If it runs asynchronously, save the checkpoint now, and write the
-        row when it has finished; otherwise finish it first."""
+    def _start_evaluation(self) -> None:
+        """Start the evaluation that is due. If training continues meanwhile, save the checkpoint now,
+        otherwise when the evaluation has finished."""
         self._check_finite()  # an environment may raise on a non-finite action
         last = self.env_steps >= self.options.env_steps
         steps = self.evaluate(self.env_steps, self.options.video and last)
@@ -177,48 +164,51 @@ class TrainingRun:
         if self.evaluates_asynchronously:
             self._save()
             self.evaluation_due = last  # there are no further steps
-        elif self._finish_evaluation(lambda: stop.requested):
-            self._save()
-        else:
-            self.pending_evaluation = None
 
-    def _finish_evaluation(self, stopped: Callable[[], bool]) -> bool:
-        """Wait for the pending evaluation. Returns False if it was stopped first."""
-        if self.pending_evaluation is not None:
-            try:
-                result = wait_for_evaluation(self.pending_evaluation.steps, stopped)
-            except EvaluationStoppedError:
-                return False
-            self._write_eval_row(self.pending_evaluation, result)
-        return True
-
-    def _write_eval_row(self, pending: PendingEvaluation, result: Evaluation) -> None:
-        counters, self.pending_evaluation = pending.counters, None
+    def _poll_evaluation(self, timeout_seconds: float) -> None:
+        """Continue the pending evaluation, and write its row if it has finished."""
+        assert self.pending_evaluation is not None, "no evaluation has been started"
+        steps, counters, wall_seconds = self.pending_evaluation
+        result = poll(steps, timeout_seconds)
+        if result is None:
+            return
+        self.pending_evaluation = None
         if counters.env_steps == self.env_steps:
             self.evaluation_due = False
-        row = evaluation_row(counters, result, pending.wall_seconds)
+        row = evaluation_row(counters, result, wall_seconds)
         check_finite(self.folder, row)  # first, so that the table holds finite returns only
         self.log.write("eval", row)
         self.progress.evaluation(counters.env_steps, result.mean, result.std)
         self._evaluations.append(
             EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns))
         )
-        if result.no_pictures:
-            self.progress.print(f"cclf: warning: no video, rendering failed: {result.no_pictures}")
+        self._write_video(result, counters.env_steps)
+        if self.finished or not self.evaluates_asynchronously:
+            self._save()
+
+    def _write_video(self, result: Evaluation, env_steps: int) -> None:
+        """Write the recorded episode. Whatever a library raises, it must not end the run."""
+        if result.recording_error:
+            self.progress.print(f"cclf: warning: no video: {result.recording_error}")
         if result.pictures:
-            path = self.folder / f"episode-{counters.env_steps}.mp4"
+            path = self.folder / f"episode-{env_steps}.mp4"
             try:
                 write_video(str(path), result.pictures)
-            except Exception as error:  # whatever a library raises: a video must not end a run
+            except Exception as error:
                 path.unlink(missing_ok=True)
                 self.progress.print(f"cclf: warning: no video: {short_error(error)}")
             else:
-                self.log.log_video(path, counters.env_steps)
+                self.log.log_video(path, env_steps)
 
     def save_before_stop(self, deadline: float) -> None:
-        """Save the run before it is stopped. A pending evaluation may continue until `deadline`; if
-        that is not enough, the checkpoint of its start stays the newest."""
-        if self._finish_evaluation(lambda: time.monotonic() > deadline):
+        """Save the run before it is stopped. An evaluation during training may continue until
+        `deadline`; if that is not enough, the checkpoint of its start stays the newest."""
+        if self.evaluates_asynchronously:
+            while self.pending_evaluation is not None:
+                if time.monotonic() > deadline:
+                    return
+                self._poll_evaluation(POLL_SECONDS)
+        if not self.finished:
             self._save()
 
     def _save(self) -> None:
@@ -238,7 +228,9 @@ class TrainingRun:
 
     def notify(self, callbacks: Callbacks) -> bool:
         """Call the callbacks with the steps and evaluations since the last call. Returns whether one
-        of them requests a stop."""
+        of them requests a stop. A step during which training waits includes its evaluation."""
+        if self.evaluation_due and not self.evaluates_asynchronously:
+            return False
         step = StepInfo(*self.counters, self.episodes) if self._has_stepped else None
         evaluations, self._evaluations, self._has_stepped = self._evaluations, [], False
         return callbacks.notify(step, evaluations)
@@ -272,11 +264,6 @@ class TrainingRun:
             )
         load_state(self.learner, state["learner"], "learner")
         self.averages.load_state_dict(state["averages"])
-        learner_steps = state["learner"].get("agent_steps", self.agent_steps)
-        check_data(
-            learner_steps == self.agent_steps,
-            f"agent_steps is {self.agent_steps} and {learner_steps}",
-        )
 
 
 def train_loop(
@@ -306,24 +293,11 @@ def train_loop(
         # The next step of a batched run also updates the weights of the other runs of its batch, so
         # evaluations that are due come first.
         for run in [run for run in active if run.evaluation_due] or active:
-            attempt(run, lambda run: run.step(stop))
+            attempt(run, TrainingRun.step)
     deadline = time.monotonic() + STOP_GRACE_SECONDS
     for run in unfinished():
         attempt(run, lambda run: run.save_before_stop(deadline))
     return errors
-
-
-def evaluation_row(
-    counters: StepCounters, result: Evaluation, wall_seconds: float
-) -> dict[str, float | str]:
-    """A row of eval.csv or final.csv."""
-    return counters._asdict() | {
-        "return_mean": result.mean,
-        "return_std": result.std,
-        "episodes": len(result.returns),
-        "wall_seconds": round(wall_seconds, 3),
-        "returns": " ".join(f"{value:.8g}" for value in result.returns),
-    }
 
 
 def _crossed_multiple(before: int, now: int, every: int) -> bool:

@@ -2,12 +2,11 @@
 final evaluation. `cclf train` and `cclf.train` both call `train_runs`."""
 
 import contextlib
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -16,7 +15,6 @@ from cclf.algorithms.registry import algorithm_of, make_agent
 from cclf.config import Config
 from cclf.console import say, warn
 from cclf.envs.make import make_env
-from cclf.envs.registry import task_note
 from cclf.errors import (
     ConfigError,
     WorkerError,
@@ -27,19 +25,20 @@ from cclf.errors import (
 )
 from cclf.storage import run_folder
 from cclf.storage.checkpoint import common_checkpoint_steps
-from cclf.storage.failure import NonFiniteError, check_finite, check_not_failed
+from cclf.storage.failure import NonFiniteError, check_not_failed
 from cclf.storage.loggers import make_loggers
 from cclf.storage.manifest import write_manifest
 from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context
-from cclf.storage.tables import rows_until, write_final_table
 from cclf.training import devices
-from cclf.training.agent import Agent, evaluation_networks, load_agent
+from cclf.training.agent import Agent, evaluation_networks
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks
-from cclf.training.evaluation import EvaluationSteps, EvaluationStoppedError
+from cclf.training.evaluation import EvaluationSteps
 from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.training.loop import RunError, StepCounters, TrainingRun, evaluation_row, train_loop
+from cclf.training.final_evaluation import final_evaluation
+from cclf.training.loop import RunError, TrainingRun, train_loop
 from cclf.training.progress import Progress
+from cclf.training.run_summary import run_summary
 from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
 from cclf.types import Learner
@@ -78,9 +77,9 @@ def train_runs(
         if workers is not None:
             stack.callback(workers.close)
         runs = _resume_runs(configs, out, device, workers, stack)
-        _write_manifests(configs, runs, out, existing, device, stack)
-        for config, run in zip(configs, runs, strict=True):
-            _start_run(config, run, device, len(configs) > 1, stack)
+        _write_manifests(runs, out, existing, device, stack)
+        for run in runs:
+            _start_run(run, device, len(runs) > 1, stack)
         active = [run for run in runs if not run.finished]
         errors = train_loop(active, stop, callbacks)
         for run in active:
@@ -182,7 +181,6 @@ def make_training(
 
 
 def _write_manifests(
-    configs: list[Config],
     runs: list[TrainingRun],
     out: Path,
     existing: set[Path],
@@ -191,26 +189,23 @@ def _write_manifests(
 ) -> None:
     """Create and lock the folders of new runs, and write config.json and manifest.json of unfinished
     ones. Environments may raise here, so it comes before any checkpoint or row is discarded."""
-    for config, run in zip(configs, runs, strict=True):
+    for run in runs:
         if run.folder not in existing:
             if run.folder.exists():
                 raise ConfigError(
                     f"another process has started in {run.folder}: run the same command again"
                 )
-            stack.enter_context(run_folder.create_run_folder(config, out))
-    for config, run in zip(configs, runs, strict=True):
+            stack.enter_context(run_folder.create_run_folder(run.config, out))
+    for run in runs:
         if not run.finished:
-            write_manifest(config, run.learner, device, run.folder, run.env_steps)
+            write_manifest(run.config, run.learner, device, run.folder, run.env_steps)
 
 
 def _start_run(
-    config: Config,
-    run: TrainingRun,
-    device: torch.device,
-    several: bool,
-    stack: contextlib.ExitStack,
+    run: TrainingRun, device: torch.device, several: bool, stack: contextlib.ExitStack
 ) -> None:
     """Print what begins, and open the tables, loggers and progress output of an unfinished run."""
+    config = run.config
     if several:
         run.checkpoints.discard_later(run.agent_steps)
     if run.finished:
@@ -219,7 +214,7 @@ def _start_run(
             "there"
         )
         return
-    start = f"resuming at {run.env_steps:,} env steps in" if run.resumed else "run folder"
+    start = f"resuming at {run.env_steps:,} env steps in" if run.env_steps else "run folder"
     say("\n".join([*run_summary(config, run.learner, device), f"{start} {_shortest(run.folder)}"]))
     with data_error_context(f"cannot go on with the tables in {run.folder}"):
         loggers = make_loggers(config, run.folder, run.env_steps)
@@ -256,71 +251,6 @@ def _finish_run(
         return RunResult(run.folder, "failed", error=error)
     message = "stopped in the final evaluation; run the same command to make it again"
     return RunResult(run.folder, "stopped", message)
-
-
-def final_evaluation(
-    folder: Path,
-    device: torch.device,
-    stopped: Callable[[], bool],
-    workers: EvaluationWorkers | None = None,
-) -> bool:
-    """Evaluate the final agent of a finished run and append the result to final.csv. Returns whether
-    the row exists afterwards: not if `stopped()` became true.
-
-    It reads the last checkpoint, so it can be called at any later time.
-    """
-    episodes = run_folder.read_config(folder).run.final_eval_episodes
-    if not episodes:
-        return True
-    # The user of this command has chosen the modules that the run imports.
-    agent, config, env_steps = load_agent(folder, device, episodes, workers, trust_imports=True)
-    with closing(agent):
-        rows = rows_until(folder, "final", env_steps)
-        if rows and int(rows[-1]["env_steps"]) == env_steps:
-            return True
-        started = time.monotonic()
-        seeds = [derive(config.seed, "final", episode) for episode in range(episodes)]
-        try:
-            result = agent.evaluate(seeds, False, stopped)
-        except EvaluationStoppedError:
-            return False
-    agent_steps = env_steps // config.env.action_repeat
-    counters = StepCounters(env_steps, agent_steps, config.updates_at(agent_steps))
-    row = evaluation_row(counters, result, time.monotonic() - started)
-    check_finite(folder, row)
-    write_final_table(folder, rows, row)
-    return True
-
-
-def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]:
-    """The lines that are printed before a run begins."""
-    precision = config.precision
-    note = task_note(config.task, config.env.observe)
-    lines = [f"{config.task} {note}"] if note else []
-    lines += [
-        f"{option} {config.imported_names[option]} imports the Python module {module}"
-        for option, module in config.imported_modules.items()
-        if option != "task"
-    ]
-    lines += [
-        f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "
-        f"{config.profile}  on {device}{'' if precision == 'fp32' else f' in {precision}'}",
-        f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x "
-        f"{config.env.action_repeat}, "
-        f"{config.planned_updates:,} updates",
-    ]
-    algorithm = algorithm_of(config)
-    if algorithm.uses_replay:
-        if learner.env.spec.max_episode_agent_steps is None:
-            lines.append(
-                f"{config.task} has no time limit: an evaluation lasts until its episodes end"
-            )
-        transitions, num_bytes = algorithm.replay_size(config, learner.env.spec)
-        lines.append(
-            f"replay {transitions:,} transitions, {num_bytes / 1e9:.2f} GB on "
-            f"{learner.replay.device}"
-        )
-    return lines
 
 
 def replay_size(config: Config) -> tuple[int, int]:
