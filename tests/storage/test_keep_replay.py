@@ -76,14 +76,14 @@ def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, s
     words = ("--no-keep-replay", *(("--with-seeds", *seeds[1:]) if len(seeds) > 1 else ()))
     undisturbed = train(config, tmp_path / "undisturbed", *words)
 
-    def kill(self, result, env_steps):
-        if env_steps == 36:
+    def kill(counters, *rest):
+        if counters.env_steps == 36:
             raise Killed
-        return write(self, result, env_steps)
+        return make_row(counters, *rest)
 
     with monkeypatch.context() as patch:
-        write = loop.TrainingRun._write_video
-        patch.setattr(loop.TrainingRun, "_write_video", kill)
+        make_row = loop.evaluation_row
+        patch.setattr(loop, "evaluation_row", kill)
         with pytest.raises(Killed):
             train(config, tmp_path / "killed", *words)
     folder = tmp_path / "killed" / config.run_name()

@@ -40,8 +40,11 @@ def first_non_finite(state: StateDict) -> tuple[str, float] | None:
 
     The state of an environment is not checked: a physics model may use NaN for "not set".
     """
-    numbers = [(name, value[~value.isfinite()]) for name, value in _floating_point(state, "")]
-    non_finite = [(name, float(values[0])) for name, values in numbers if len(values)]
+    non_finite = [
+        (name, float(value[~value.isfinite()][0]))
+        for name, value in _floating_point(state, "")
+        if not value.isfinite().all()
+    ]
     return min(non_finite, key=lambda item: not item[0].endswith("_loss"), default=None)
 
 

@@ -33,7 +33,7 @@ def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: in
                 raise
             complete = False
         else:
-            complete = _is_readable(temporary)
+            complete = _number_of_frames(temporary) == count
         if not complete:
             free_megabytes = shutil.disk_usage(temporary.parent).free // 10**6
             raise OSError(
@@ -43,12 +43,11 @@ def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: in
             )
 
 
-def _is_readable(path: Path) -> bool:
-    """Whether ffmpeg can read the video. It does not report a full disk when it writes one."""
+def _number_of_frames(path: Path) -> int:
+    """The frames of the video that can be read. ffmpeg does not report a full disk when it writes."""
     import imageio_ffmpeg
 
     try:
-        frames, _ = imageio_ffmpeg.count_frames_and_secs(str(path))
+        return int(imageio_ffmpeg.count_frames_and_secs(str(path))[0])
     except RuntimeError:
-        return False
-    return bool(frames)
+        return 0
