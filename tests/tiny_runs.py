@@ -9,8 +9,7 @@ from cclf import presets
 from cclf.algorithms import registry
 from cclf.storage.loggers import make_loggers
 from cclf.storage.run_log import RunLog
-from cclf.training import trainer
-from cclf.training.loop import train_loop
+from cclf.training.loop import TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 
@@ -126,7 +125,7 @@ def make_training(config, folder, device=CPU, learner=None):
     learner = learner or registry.make_learner(config, device)
     agent = registry.make_agent(config, device)
     asynchronous = registry.algorithm_of(config).evaluates_asynchronously(config, device, None)
-    training = trainer.make_training(config, learner, agent, folder, asynchronous)
+    training = TrainingRun(config, learner, agent, folder, asynchronous)
     return training, learner, agent
 
 

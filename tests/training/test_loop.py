@@ -142,7 +142,8 @@ def test_long_steps_are_logged_and_evaluated_when_a_multiple_is_crossed(tmp_path
         log_every_agent_steps=30,
         video=True,
     )
-    training = TrainingRun(config, learner, evaluate, tmp_path)
+    training = TrainingRun(config, learner, None, tmp_path)
+    training.evaluate = evaluate
     stop = StopAt()
     start(config, training, stop)
     assert not train_loop([training], stop)
@@ -379,8 +380,8 @@ def test_final_evaluations_of_several_runs_overlap(tmp_path):
         config = tiny_config(env_steps=60, eval_every_env_steps=40, log_every_agent_steps=30)
         learner, folder = Scripted(stride=20), tmp_path / name
         folder.mkdir()
-        evaluate = partial(evaluation, name)
-        training = TrainingRun(config, learner, evaluate, folder, evaluates_asynchronously=True)
+        training = TrainingRun(config, learner, None, folder, evaluates_asynchronously=True)
+        training.evaluate = partial(evaluation, name)
         start(config, training, stop)
         runs.append(training)
     assert not train_loop(runs, stop)

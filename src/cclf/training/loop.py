@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cclf.config import Config
-from cclf.errors import ConfigError, WorkerError, short_error
+from cclf.errors import ConfigError, WorkerError
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite
 from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context, load_state, matching_state
 from cclf.storage.tables import CsvRow, TableRecord, rows_to_keep
+from cclf.training.agent import Agent, evaluation_networks
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
 from cclf.training.evaluation import (
-    Evaluation,
     EvaluationSteps,
     StepCounters,
     evaluation_row,
@@ -22,12 +22,11 @@ from cclf.training.evaluation import (
 )
 from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
+from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
-from cclf.training.video import write_video
+from cclf.training.video import save_video
 from cclf.types import Learner, StateDict
 
-# (env_steps, record) -> the evaluation of the current agent
-Evaluate = Callable[[int, bool], EvaluationSteps]
 RunError = NonFiniteError | WorkerError  # ends one run of several
 POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
 STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
@@ -50,13 +49,13 @@ class TrainingRun:
         self,
         config: Config,
         learner: Learner,
-        evaluate: Evaluate,
+        agent: Agent,
         folder: Path,
         evaluates_asynchronously: bool = False,
     ):
         """`evaluates_asynchronously`: training continues during an evaluation."""
         self.config, self.options = config, config.run
-        self.learner, self.evaluate, self.folder = learner, evaluate, folder
+        self.learner, self.agent, self.folder = learner, agent, folder
         self.evaluates_asynchronously = evaluates_asynchronously
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.saved_env_steps = 0  # in the newest checkpoint of this process
@@ -165,6 +164,18 @@ class TrainingRun:
             self._save()
             self.evaluation_due = last  # there are no further steps
 
+    def evaluate(self, env_steps: int, record: bool) -> EvaluationSteps:
+        """Start an evaluation with a copy of the current weights, since training may continue."""
+        weights = evaluation_networks(self.learner.algorithm).state_dict()
+        evaluation_networks(self.agent.policy).load_state_dict(weights)
+        # Seeds depend on the env steps and the episode only, so that the result at a step does not
+        # depend on the evaluation schedule.
+        seeds = [
+            derive(self.config.seed, "eval", env_steps, episode)
+            for episode in range(self.options.eval_episodes)
+        ]
+        return self.agent.evaluate_async(seeds, record)
+
     def _poll_evaluation(self, timeout_seconds: float) -> None:
         """Continue the pending evaluation, and write its row if it has finished."""
         assert self.pending_evaluation is not None, "no evaluation has been started"
@@ -182,23 +193,13 @@ class TrainingRun:
         self._evaluations.append(
             EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns))
         )
-        self._write_video(result, counters.env_steps)
+        video = self.folder / f"episode-{counters.env_steps}.mp4"
+        if error := result.recording_error or save_video(video, result.pictures):
+            self.progress.print(f"cclf: warning: no video: {error}")
+        elif result.pictures:
+            self.log.log_video(video, counters.env_steps)
         if self.finished or not self.evaluates_asynchronously:
             self._save()
-
-    def _write_video(self, result: Evaluation, env_steps: int) -> None:
-        """Write the recorded episode. Whatever a library raises, it must not end the run."""
-        if result.recording_error:
-            self.progress.print(f"cclf: warning: no video: {result.recording_error}")
-        if result.pictures:
-            path = self.folder / f"episode-{env_steps}.mp4"
-            try:
-                write_video(str(path), result.pictures)
-            except Exception as error:
-                path.unlink(missing_ok=True)
-                self.progress.print(f"cclf: warning: no video: {short_error(error)}")
-            else:
-                self.log.log_video(path, env_steps)
 
     def save_before_stop(self, deadline: float) -> None:
         """Save the run before it is stopped. An evaluation during training may continue until

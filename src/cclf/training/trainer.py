@@ -31,17 +31,13 @@ from cclf.storage.manifest import write_manifest
 from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context
 from cclf.training import devices
-from cclf.training.agent import Agent, evaluation_networks
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks
-from cclf.training.evaluation import EvaluationSteps
 from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.final_evaluation import final_evaluation
 from cclf.training.loop import RunError, TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.run_summary import run_summary
-from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
-from cclf.types import Learner
 
 
 class RunResult(NamedTuple):
@@ -154,30 +150,9 @@ def _resume_runs(
         agent = make_agent(config, device, workers)
         stack.callback(agent.close)
         asynchronous = algorithm.evaluates_asynchronously(config, device, workers)
-        runs.append(make_training(config, learner, agent, folder, asynchronous))
+        runs.append(TrainingRun(config, learner, agent, folder, asynchronous))
         runs[-1].resume(step)
     return runs
-
-
-def make_training(
-    config: Config, learner: Learner, agent: Agent, folder: Path, asynchronous: bool = False
-) -> TrainingRun:
-    """One run. `asynchronous`: training continues during an evaluation."""
-
-    def evaluate(env_steps: int, record: bool) -> EvaluationSteps:
-        # Copy the current weights: training may continue during the evaluation.
-        evaluation_networks(agent.policy).load_state_dict(
-            evaluation_networks(learner.algorithm).state_dict()
-        )
-        # Seeds depend on the env steps and the episode only, so that the result at a step does not
-        # depend on the evaluation schedule.
-        seeds = [
-            derive(config.seed, "eval", env_steps, episode)
-            for episode in range(config.run.eval_episodes)
-        ]
-        return agent.evaluate_async(seeds, record)
-
-    return TrainingRun(config, learner, evaluate, folder, asynchronous)
 
 
 def _write_manifests(

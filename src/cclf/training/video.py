@@ -2,12 +2,25 @@
 
 import errno
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from cclf.errors import short_error
 from cclf.storage.atomic_files import replacing
+
+
+def save_video(path: Path, pictures: Sequence[np.ndarray]) -> str:
+    """Write a video if there are pictures. Returns an error instead of raising it: whatever a library
+    raises, it must not end the run."""
+    try:
+        if pictures:
+            write_video(str(path), pictures)
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        return short_error(error)
+    return ""
 
 
 def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:
