@@ -159,7 +159,7 @@ PHASES = {
     "an update": (BatchedLearner, "learn", 20, 20, 20),
     "the evaluation of the first run": (loop.TrainingRun, "_start_evaluation", 1, 12, 12),
     "the evaluation of the second run": (loop.TrainingRun, "_start_evaluation", 2, 12, 12),
-    "the last evaluation of the second run": (loop.TrainingRun, "_start_evaluation", 6, None, 36),
+    "the last evaluation of the second run": (loop.TrainingRun, "_start_evaluation", 6, 36, 36),
     "a checkpoint": (checkpoint, "index_bytes", 3, 24, 24),
     "the final evaluation of the first run": (trainer, "final_evaluation", 1, None, None),
     "the final evaluation of the second run": (trainer, "final_evaluation", 2, None, None),

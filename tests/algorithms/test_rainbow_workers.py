@@ -12,7 +12,7 @@ import pytest
 from cclf.errors import WorkerError
 from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
-from cclf.training.loop import train_loop
+from cclf.training.loop import TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 from rainbow_inputs import CPU, batched_learner, tiny
@@ -66,10 +66,16 @@ def evaluated(folder, env_steps):
     )
 
 
-def test_stop_between_two_evaluations_of_a_batch_is_bitwise_equal(tmp_path, straight):
+def test_stop_between_two_evaluations_of_a_batch_is_bitwise_equal(tmp_path, straight, monkeypatch):
     """The first run has made its evaluation of step 12, the second has not."""
-    folders = [tmp_path / "1", tmp_path / "2"]
-    run_both(folders, lambda: evaluated(folders[0], 12))
+    folders, poll = [tmp_path / "1", tmp_path / "2"], TrainingRun._poll_evaluation
+
+    def poll_first_run(self, timeout_seconds):
+        return poll(self, timeout_seconds) if self.folder == folders[0] else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "_poll_evaluation", poll_first_run)
+        run_both(folders, lambda: evaluated(folders[0], 12))
     assert not evaluated(folders[1], 12)
     learners = run_both(folders)
     for folder, learner, expected, state in zip(folders, learners, *straight, strict=True):
