@@ -12,7 +12,7 @@ from cclf.diagnosis import diagnose
 from cclf.envs.minigrid import VectorMiniGrid
 from cclf.errors import EXTRAS, missing_packages
 from cclf.storage.loggers import make_loggers
-from cclf.training import evaluation, loop
+from cclf.training import evaluation, video
 from cclf.training.evaluation import wait_for_evaluation
 from cclf.training.workers import WorkerPool
 from faulty_envs import REACH
@@ -87,7 +87,7 @@ BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'"
 @pytest.mark.parametrize(
     ("config", "owner", "name"),
     [
-        (SAC, loop, "write_video"),
+        (SAC, video, "write_video"),
         (SAC, type(REACH()), "render"),
         (GRIDS, VectorMiniGrid, "render"),
     ],
@@ -110,7 +110,7 @@ def test_incomplete_video_is_removed(tmp_path, monkeypatch):
         Path(path).write_bytes(b"half")
         raise BROKEN
 
-    monkeypatch.setattr(loop, "write_video", half)
+    monkeypatch.setattr(video, "write_video", half)
     assert train(tmp_path, SAC)[0] == 0
     assert not list((tmp_path / SAC.run_name()).glob("*.mp4"))
 
@@ -139,7 +139,7 @@ def test_failed_rendering_in_a_worker_ends_no_evaluation():
     finally:
         pool.close()
     assert (len(result.returns), result.pictures) == (2, [])
-    assert str(BROKEN) in result.no_pictures
+    assert str(BROKEN) in result.recording_error
 
 
 @pytest.mark.parametrize(

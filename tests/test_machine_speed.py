@@ -49,7 +49,6 @@ def slow_evaluation(monkeypatch):
         return original(steps, timeout_seconds) if late or timeout_seconds else None
 
     monkeypatch.setattr(loop, "poll", poll)
-    monkeypatch.setattr(loop, "wait_for_evaluation", slow(loop.wait_for_evaluation))
 
 
 def immediate_evaluation(monkeypatch):

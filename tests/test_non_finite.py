@@ -11,10 +11,9 @@ import torch
 
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.storage import checkpoint
-from cclf.storage.failure import first_non_finite_of
+from cclf.storage.failure import first_non_finite
 from cclf.training import loop
 from cclf.training.agent import Agent
-from cclf.training.evaluation import Evaluation
 from test_cli import assert_refused, cclf
 from test_reliability import signalled
 from tiny_runs import differing, tables, tiny_config, tiny_options
@@ -150,14 +149,18 @@ def assert_same_end(folder, uninterrupted):
 
 
 def endless(original):
-    return lambda *args, **kwargs: Evaluation([1.0, math.inf], original(*args, **kwargs).pictures)
+    def evaluate(*args):
+        result = original(*args)
+        return result and result._replace(returns=[1.0, math.inf])
+
+    return evaluate
 
 
 # the spread of returns that are no numbers
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
 @pytest.mark.parametrize(
     ("owner", "name", "table"),
-    [(loop, "wait_for_evaluation", "eval.csv"), (Agent, "evaluate", "final.csv")],
+    [(loop, "poll", "eval.csv"), (Agent, "evaluate", "final.csv")],
 )
 def test_non_finite_return_is_a_failure_and_no_row(
     tmp_path, uninterrupted, monkeypatch, owner, name, table
@@ -183,12 +186,10 @@ def test_which_values_of_a_state_are_checked():
         "none": torch.zeros(0),
         "words": ["inf", None, True, 7],
     }
-    assert first_non_finite_of(state) is None
-    found = first_non_finite_of(
-        state | {"list": [0.5, -math.inf], "tensor": torch.tensor([1.0, NAN])}
-    )
+    assert first_non_finite(state) is None
+    found = first_non_finite(state | {"list": [0.5, -math.inf], "tensor": torch.tensor([1.0, NAN])})
     assert found == ("list/1", -math.inf), "the first of several"
-    name, value = first_non_finite_of(
+    name, value = first_non_finite(
         state | {"inner": {"array": np.array([[0.0, NAN]], dtype=np.float32)}}
     )
     assert (name, math.isnan(value)) == ("inner/array", True)

@@ -17,9 +17,9 @@ import torch
 from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.algorithms.registry import make_learner
-from cclf.storage import atomic_files, checkpoint
+from cclf.storage import atomic_files, checkpoint, replay_chunks
 from cclf.storage.atomic_files import folder_lock
-from cclf.storage.tables import CsvTable
+from cclf.storage.tables import CsvTable, rows_until
 from cclf.training import loop, trainer
 from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_evaluation
 from cclf.training.workers import LocalPool
@@ -123,8 +123,8 @@ PHASES = {
     "the announcement": (trainer, "run_summary", 1, 0),
     "warm-up": (OffPolicyLearner, "act", 5, 5),
     "an update": (OffPolicyLearner, "update", 42, 42),
-    "the first evaluation": (loop.TrainingRun, "_evaluate", 1, 30),
-    "the last evaluation": (loop.TrainingRun, "_evaluate", 2, 60),
+    "the first evaluation": (loop.TrainingRun, "_start_evaluation", 1, 30),
+    "the last evaluation": (loop.TrainingRun, "_start_evaluation", 2, 60),
     "a checkpoint": (checkpoint, "index_bytes", 1, 30),
 }
 
@@ -168,7 +168,9 @@ def test_kill_after_a_repeated_evaluation_leaves_no_duplicate_row(
     run resumes."""
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingRun, "_evaluate", signalled(loop.TrainingRun._evaluate, 1))
+        patch.setattr(
+            loop.TrainingRun, "_start_evaluation", signalled(loop.TrainingRun._start_evaluation, 1)
+        )
         assert train(tmp_path)[0] == 75
 
     class Killed(BaseException):
@@ -275,12 +277,13 @@ def full_from(original, at_call):
 
 FULL = {
     "a row": (CsvTable, "write", 6, 30),
-    "the files of a checkpoint": (checkpoint, "fsync_write", 6, 30),
-    "the index of a checkpoint": (checkpoint, "fsync_write", 8, 30),
+    "the frames of a checkpoint": (replay_chunks, "fsync_write", 2, 30),
+    "the files of a checkpoint": (checkpoint, "fsync_write", 5, 30),
+    "the index of a checkpoint": (checkpoint, "fsync_write", 6, 30),
     "the rename": (os, "rename", 2, 30),
     "the first checkpoint": (checkpoint, "fsync_write", 2, None),
-    "the first file": (atomic_files, "fsync_write", 1, None),
-    "the config": (atomic_files, "fsync_write", 2, None),
+    "the first file": (atomic_files, "replacing", 1, None),
+    "the manifest": (atomic_files, "replacing", 3, None),
     "a table": (os, "fsync", 7, None),
 }
 
@@ -371,7 +374,7 @@ def test_incomplete_row_is_removed(tmp_path):
     """The first half of 1250 is 12, which looks like a row before the checkpoint."""
     path = tmp_path / "t.csv"
     path.write_text("env_steps,value\n10,1\n20,2\n12")
-    CsvTable(path, ("env_steps", "value"), resume_env_steps=100).close()
+    CsvTable(path, ("env_steps", "value"), rows_until(tmp_path, "t", 100)).close()
     assert path.read_text() == "env_steps,value\n10,1\n20,2\n"
 
 

@@ -9,8 +9,7 @@ from cclf import presets
 from cclf.algorithms import registry
 from cclf.storage.loggers import make_loggers
 from cclf.storage.run_log import RunLog
-from cclf.training import trainer
-from cclf.training.loop import ActiveRun, train_loop
+from cclf.training.loop import TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 
@@ -126,8 +125,14 @@ def make_training(config, folder, device=CPU, learner=None):
     learner = learner or registry.make_learner(config, device)
     agent = registry.make_agent(config, device)
     asynchronous = registry.algorithm_of(config).evaluates_asynchronously(config, device, None)
-    training = trainer.make_training(config, learner, agent, folder, asynchronous)
+    training = TrainingRun(config, learner, agent, folder, asynchronous)
     return training, learner, agent
+
+
+def start(config, training, stop, loggers=()):
+    """Open the tables of a run, without progress output."""
+    log = RunLog(training.folder, training.learner.metric_names, loggers, training.rows)
+    training.start(log, QuietProgress(config.run.env_steps, training.env_steps, stop))
 
 
 def run(config, folder, stop_at=None, prepare=lambda _: None):
@@ -139,12 +144,11 @@ def run(config, folder, stop_at=None, prepare=lambda _: None):
     prepare(learner)
     training.resume()
     stop = StopAt(stop_at)
-    moment = training.env_steps, training.evaluation_due
-    log = RunLog(folder, learner.metric_names, make_loggers(config, folder, moment[0]), *moment)
-    progress = QuietProgress(config.run.env_steps, training.env_steps, stop)
-    for error in train_loop([ActiveRun(training, log, progress)], stop).values():
-        raise error
-    log.close()
+    if not training.finished:
+        start(config, training, stop, make_loggers(config, folder, training.env_steps))
+        for error in train_loop([training], stop).values():
+            raise error
+        training.log.close()
     agent.close()
     learner.close()
     return learner, training.finished

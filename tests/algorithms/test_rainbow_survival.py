@@ -13,7 +13,7 @@ from cclf.storage import atomic_files, checkpoint
 from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
 from cclf.training import loop, trainer
-from cclf.training.trainer import final_evaluation
+from cclf.training.final_evaluation import final_evaluation
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
@@ -132,15 +132,20 @@ def test_runs_without_a_common_checkpoint_resume_separately(tmp_path, undisturbe
     assert len(rows(folder(tmp_path, 2) / "final.csv")) == 1
 
 
+def rewind(checkpoints, agent_steps):
+    checkpoints.load(agent_steps=agent_steps)
+    checkpoints.discard_later(agent_steps)
+
+
 def test_files_of_discarded_checkpoints_are_removed(tmp_path, undisturbed):
     """They may have second names in a bundle, which must stay what they are."""
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     own = checkpoint.Checkpoints(folder(tmp_path) / "checkpoint")
     chunk = max(own.folder.glob("frames/*-00000003-*"))
-    own.rewind(24)
+    rewind(own, 24)
     assert own.steps() == {24: 2}
     assert not chunk.exists()
-    own.rewind(12)
+    rewind(own, 12)
     assert own.steps() == {24: 2}, "that one was pruned before: nothing happens"
 
 
@@ -152,9 +157,9 @@ PHASES = {
     "before the first step": (trainer, "make_agent", 1, 0, 0),
     "warm-up": (BatchedLearner, "act", 5, 5, 5),
     "an update": (BatchedLearner, "learn", 20, 20, 20),
-    "the evaluation of the first run": (loop.TrainingRun, "_evaluate", 1, 12, 12),
-    "the evaluation of the second run": (loop.TrainingRun, "_evaluate", 2, 12, 12),
-    "the last evaluation of the second run": (loop.TrainingRun, "_evaluate", 6, None, 36),
+    "the evaluation of the first run": (loop.TrainingRun, "_start_evaluation", 1, 12, 12),
+    "the evaluation of the second run": (loop.TrainingRun, "_start_evaluation", 2, 12, 12),
+    "the last evaluation of the second run": (loop.TrainingRun, "_start_evaluation", 6, 36, 36),
     "a checkpoint": (checkpoint, "index_bytes", 3, 24, 24),
     "the final evaluation of the first run": (trainer, "final_evaluation", 1, None, None),
     "the final evaluation of the second run": (trainer, "final_evaluation", 2, None, None),
@@ -190,13 +195,13 @@ def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
 def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbed, monkeypatch):
     """Beside training it stays at the checkpoint of the moment it began at, while others are saved
     where they are."""
-    save_and_close = loop.TrainingRun.save_and_close
+    save_before_stop = loop.TrainingRun.save_before_stop
     with monkeypatch.context() as patch:
         patch.setattr(BatchedLearner, "learn", signalled(BatchedLearner.learn, 17))
         patch.setattr(
             loop.TrainingRun,
-            "save_and_close",
-            lambda self, *rest: None if self.learner.index else save_and_close(self, *rest),
+            "save_before_stop",
+            lambda self, *rest: None if self.learner.index else save_before_stop(self, *rest),
         )
         assert train(tmp_path)[0] == 75
     assert (newest(tmp_path, 1), newest(tmp_path, 2)) == (17, 12)
@@ -206,7 +211,9 @@ def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
-@pytest.mark.parametrize(("name", "number"), [("_evaluate", 2), ("_evaluate", 3), ("_step", 30)])
+@pytest.mark.parametrize(
+    ("name", "number"), [("_start_evaluation", 2), ("_start_evaluation", 3), ("_step_learner", 30)]
+)
 def test_a_signal_beside_evaluation_workers(
     tmp_path, undisturbed, monkeypatch, seeds, name, number
 ):
@@ -345,7 +352,7 @@ def test_a_batch_refused_for_one_run_changes_no_files(tmp_path, undisturbed, mon
     """Seed 1 stands a checkpoint ahead, so it would go back beside seed 2; seed 3 is new."""
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
-    checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint").rewind(24)
+    rewind(checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint"), 24)
     with REFUSED[why](folder(tmp_path, 2)):
         before = files_of(tmp_path)
         for seeds in ((1, 2), (3, 1, 2)):
@@ -362,7 +369,7 @@ def test_a_batch_refused_for_one_run_changes_no_files(tmp_path, undisturbed, mon
 # what finds the disk full from which call on -> where the runs are saved
 FULL = {
     "a row": (CsvTable, "write", 6, 12, 12),
-    "a checkpoint of the second run": (checkpoint, "fsync_write", 14, 24, 12),
+    "a checkpoint of the second run": (checkpoint, "fsync_write", 11, 24, 12),
     "the final row": (CsvTable, "write", 13, 36, 36),
 }
 

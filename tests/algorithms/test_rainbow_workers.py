@@ -12,7 +12,7 @@ import pytest
 from cclf.errors import WorkerError
 from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
-from cclf.training.loop import ActiveRun, train_loop
+from cclf.training.loop import TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
 from rainbow_inputs import CPU, batched_learner, tiny
@@ -40,13 +40,12 @@ def run_both(folders, happened=lambda: False, configs=CONFIGS):
     for config, folder, learner, point in zip(configs, folders, learners, points, strict=True):
         folder.mkdir(parents=True, exist_ok=True)
         training, _, agent = make_training(config, folder, CPU, learner)
-        training.checkpoints.rewind(point)
-        training.resume()
+        training.resume(point)
+        training.checkpoints.discard_later(point)
         if not training.finished:
-            log = RunLog(
-                folder, learner.metric_names, (), training.env_steps, training.evaluation_due
-            )
-            prepared.append((ActiveRun(training, log, Progress(config.run.env_steps, 0, 0)), agent))
+            log = RunLog(folder, learner.metric_names, (), training.rows)
+            training.start(log, Progress(config.run.env_steps, 0, 0))
+            prepared.append((training, agent))
     failed = train_loop([run for run, _ in prepared], StopWhen(happened))
     for run, agent in prepared:
         run.log.close()
@@ -67,10 +66,16 @@ def evaluated(folder, env_steps):
     )
 
 
-def test_stop_between_two_evaluations_of_a_batch_is_bitwise_equal(tmp_path, straight):
+def test_stop_between_two_evaluations_of_a_batch_is_bitwise_equal(tmp_path, straight, monkeypatch):
     """The first run has made its evaluation of step 12, the second has not."""
-    folders = [tmp_path / "1", tmp_path / "2"]
-    run_both(folders, lambda: evaluated(folders[0], 12))
+    folders, poll = [tmp_path / "1", tmp_path / "2"], TrainingRun._poll_evaluation
+
+    def poll_first_run(self, timeout_seconds):
+        return poll(self, timeout_seconds) if self.folder == folders[0] else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "_poll_evaluation", poll_first_run)
+        run_both(folders, lambda: evaluated(folders[0], 12))
     assert not evaluated(folders[1], 12)
     learners = run_both(folders)
     for folder, learner, expected, state in zip(folders, learners, *straight, strict=True):

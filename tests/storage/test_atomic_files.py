@@ -22,12 +22,12 @@ def full_disk(monkeypatch):
 
 
 @pytest.mark.usefixtures("full_disk")
-@pytest.mark.parametrize("write", [atomic_files.write_output, atomic_files.atomic_write])
+@pytest.mark.parametrize("write", [atomic_files.write_output, atomic_files.write_json])
 def test_failed_write_keeps_the_old_file_and_names_it(tmp_path, write):
     path = tmp_path / "report.html"
     path.write_text("old")
     with pytest.raises(OSError, match="No space left") as raised:
-        write(path, b"new")
+        write(path, "new")
     assert raised.value.errno == 28
     assert raised.value.filename == str(path)
     assert path.read_text() == "old"
@@ -95,9 +95,9 @@ def test_output_that_leads_to_a_device_leaves_the_device(tmp_path):
 def test_run_file_replaces_a_link_and_does_not_follow_it(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "failed.json").symlink_to(tmp_path / "precious")
-    atomic_files.atomic_write(tmp_path / "failed.json", b"{}")
+    atomic_files.write_json(tmp_path / "failed.json", {})
     assert (tmp_path / "precious").read_text() == "mine"
-    assert (tmp_path / "failed.json").read_text() == "{}"
+    assert (tmp_path / "failed.json").read_text() == "{}\n"
 
 
 def make_runs(folder, *names):

@@ -139,6 +139,7 @@ class Executioner:
         (os, "fsync"),
         (shutil, "rmtree"),
         (checkpoint, "fsync_write"),
+        (replay_chunks, "fsync_write"),
         (Path, "unlink"),
     )
 

@@ -6,7 +6,7 @@ import torch
 
 from cclf.storage.loggers import TensorBoard
 from cclf.storage.run_log import RunLog
-from cclf.storage.tables import CLOCK_COLUMNS, EVAL_COLUMNS, CsvTable
+from cclf.storage.tables import CLOCK_COLUMNS, EVAL_COLUMNS, CsvTable, rows_until
 from cclf.training.metrics import MetricAccumulator
 from tiny_runs import rows
 
@@ -33,11 +33,11 @@ def write_steps(table, steps):
 
 def test_a_reopened_table_forgets_what_came_after_the_checkpoint(tmp_path):
     path = tmp_path / "t.csv"
-    table = CsvTable(path, ("env_steps", "value"), resume_env_steps=0)
+    table = CsvTable(path, ("env_steps", "value"))
     write_steps(table, [10, 20, 30, 40])
     table.close()
     undisturbed = path.read_text()
-    again = CsvTable(path, ("env_steps", "value"), resume_env_steps=25)
+    again = CsvTable(path, ("env_steps", "value"), rows_until(tmp_path, "t", 25))
     assert [row["env_steps"] for row in rows(path)] == ["10", "20"]
     write_steps(again, [30, 40])
     again.close()
@@ -57,15 +57,15 @@ def test_a_reopened_table_forgets_what_came_after_the_checkpoint(tmp_path):
 )
 def test_a_row_of_the_checkpoints_own_step_stays(tmp_path, resume, kept):
     path = tmp_path / "t.csv"
-    table = CsvTable(path, ("env_steps", "value"), 0)
+    table = CsvTable(path, ("env_steps", "value"))
     write_steps(table, [10, 20, 30, 40])
     table.close()
-    CsvTable(path, ("env_steps", "value"), resume).close()
+    CsvTable(path, ("env_steps", "value"), rows_until(tmp_path, "t", resume)).close()
     assert [row["env_steps"] for row in rows(path)] == kept
 
 
 def test_every_row_is_on_disk_at_once(tmp_path):
-    table = CsvTable(tmp_path / "t.csv", ("env_steps", "value"), 0)
+    table = CsvTable(tmp_path / "t.csv", ("env_steps", "value"))
     for count in (1, 2, 3):
         write_steps(table, [count])
         assert len(rows(tmp_path / "t.csv")) == count
@@ -73,7 +73,7 @@ def test_every_row_is_on_disk_at_once(tmp_path):
 
 
 def test_missing_values_are_empty_and_floats_keep_eight_digits(tmp_path):
-    table = CsvTable(tmp_path / "t.csv", ("env_steps", "value", "other"), 0)
+    table = CsvTable(tmp_path / "t.csv", ("env_steps", "value", "other"))
     table.write({"env_steps": 1_000_000, "value": 1 / 3, "not a column": 1})
     table.close()
     assert (tmp_path / "t.csv").read_text() == "env_steps,value,other\n1000000,0.33333333,\n"
@@ -123,7 +123,7 @@ def test_a_run_log_has_both_tables_and_a_mirror(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    log = RunLog(tmp_path, ("loss",), [TensorBoard(tmp_path, {}, 0)], resume_env_steps=0)
+    log = RunLog(tmp_path, ("loss",), [TensorBoard(tmp_path, {}, 0)])
     log.write("train", {"env_steps": 8, "agent_steps": 2, "updates": 1, "episodes": 0, "loss": 0.5})
     log.write(
         "train",

@@ -54,8 +54,8 @@ def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path
     with monkeypatch.context() as patch:
         step = loop.TrainingRun._step_learner
 
-        def killed(self, log, progress):
-            step(self, log, progress)
+        def killed(self):
+            step(self)
             if self.agent_steps == 40:
                 raise Killed
 
@@ -76,14 +76,14 @@ def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, s
     words = ("--no-keep-replay", *(("--with-seeds", *seeds[1:]) if len(seeds) > 1 else ()))
     undisturbed = train(config, tmp_path / "undisturbed", *words)
 
-    def kill(self, over, *_):
-        if over.counters.env_steps == 36:
+    def kill(counters, *rest):
+        if counters.env_steps == 36:
             raise Killed
-        return write(self, over, *_)
+        return make_row(counters, *rest)
 
     with monkeypatch.context() as patch:
-        write = loop.TrainingRun._write_eval_row
-        patch.setattr(loop.TrainingRun, "_write_eval_row", kill)
+        make_row = loop.evaluation_row
+        patch.setattr(loop, "evaluation_row", kill)
         with pytest.raises(Killed):
             train(config, tmp_path / "killed", *words)
     folder = tmp_path / "killed" / config.run_name()

@@ -13,6 +13,7 @@ import rainbow_inputs
 from cclf.errors import ConfigError
 from cclf.storage.loggers import TRACKER_FILE, hyperparameters, make_loggers
 from cclf.storage.run_log import RunLog
+from cclf.storage.tables import rows_to_keep
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, run, tables, tiny_config, tiny_options
 
@@ -63,7 +64,8 @@ def stand(monkeypatch):
 
 def write(config, folder, since=0, until=60, killed=False):
     """What a run writes that goes on after `since`, and is killed or stops after `until`."""
-    log = RunLog(folder, ("loss",), make_loggers(config, folder, since), since)
+    kept = rows_to_keep(folder, since, False, {})
+    log = RunLog(folder, ("loss",), make_loggers(config, folder, since), kept)
     for step in range(since + 10, until + 1, 10):
         clocks = {"env_steps": step, "agent_steps": step, "updates": step}
         log.write("train", clocks | {"episodes": 1, "loss": step / 7})
@@ -136,12 +138,13 @@ def test_a_stopped_run_goes_on_in_the_same_tracked_run(tmp_path, stand, tracker)
 
 
 @pytest.mark.parametrize("tracker", ["trackio", "wandb"])
-def test_nothing_is_tracked_twice_after_a_kill(tmp_path, stand, tracker):
-    """Rows after the checkpoint of step 30 are written again, and shown once."""
+def test_run_resumed_after_a_kill_goes_on_in_the_same_tracked_run(tmp_path, stand, tracker):
+    """Rows after the checkpoint of step 30 are written again, with the same values."""
     config = tiny_config(tracker=tracker)
     write(config, tmp_path, until=50, killed=True)
     write(config, tmp_path, since=30)
-    assert_each_row_once(stand)
+    ((shown),) = stand.runs.values()
+    assert steps(shown, TRAIN) == [10, 20, 30, 40, 50, 40, 50, 60]
 
 
 def test_a_run_that_begins_again_is_another_tracked_run(tmp_path, stand):
@@ -205,8 +208,7 @@ def test_a_tracker_that_cannot_finish_does_not_fail_a_run(tmp_path, stand, monke
 )
 def test_a_file_that_names_no_tracked_run_of_ours_is_replaced(tmp_path, stand, text):
     (tmp_path / TRACKER_FILE).write_text(text)
-    (logger,) = make_loggers(tiny_config(tracker="trackio"), tmp_path, 30)
-    assert not logger.keeps_later_rows
+    make_loggers(tiny_config(tracker="trackio"), tmp_path, 30)
     written = json.loads((tmp_path / TRACKER_FILE).read_text())
     assert written["id"] != "0123abcd"
     assert stand.begun[0]["name"].endswith(written["id"])

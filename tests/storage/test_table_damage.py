@@ -16,9 +16,9 @@ from cclf.storage.run_log import RunLog
 from cclf.storage.tables import (
     CsvTable,
     TableRecord,
-    check_tables,
     read_final_record,
-    rows_up_to,
+    rows_to_keep,
+    rows_until,
     table_damage,
 )
 from cclf.training import trainer
@@ -102,10 +102,10 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_table_that_is_not_what_the_checkpoint_knows_is_refused(run, table, damage):
     known = known_rows(run)
-    check_tables(run, 60, False, known)
+    rows_to_keep(run, 60, False, known)
     DAMAGE[damage](run / f"{table}.csv")
     with pytest.raises(DataError) as refusal:
-        check_tables(run, 60, False, known)
+        rows_to_keep(run, 60, False, known)
     assert str(refusal.value).startswith(f"cannot go on with {run / table}.csv: ")
     assert (
         f"restore it from a copy, or delete {run / 'checkpoint'} to train from the beginning"
@@ -116,8 +116,8 @@ def test_a_table_that_is_not_what_the_checkpoint_knows_is_refused(run, table, da
 
 def test_the_clock_on_the_wall_counts_too(run):
     edited(r"(\n\d+,\d+,\d+,[^,]*,[^,]*,\d+,)", r"\g<1>7")(run / "eval.csv")
-    with pytest.raises(DataError, match="its first 2 rows are not those"):
-        check_tables(run, 60, False, known_rows(run))
+    with pytest.raises(DataError, match="the first 2 are not those"):
+        rows_to_keep(run, 60, False, known_rows(run))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, trained):
     for table in ("train", "eval"):
         with (run / f"{table}.csv").open("a") as file:
             file.write("50,50,what a killed run wrote, and even this\n")
-    check_tables(run, 60, False, known_rows(run))
+    rows_to_keep(run, 60, False, known_rows(run))
     assert train(run.parents[len(CONFIG.run_name().split("/")) - 1], LONGER)[0] == 0
     kept, before = tables(run), tables(trained / CONFIG.run_name())
     assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
@@ -157,30 +157,30 @@ def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, trained):
     assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60", "90"]
     (run / "final.csv").unlink()
     with pytest.raises(DataError, match=r"final\.csv: it is missing"):
-        check_tables(run, 90, False, known_rows(run))
+        rows_to_keep(run, 90, False, known_rows(run))
 
 
 def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
-    check_tables(run, 60, False, {})
-    assert [row["env_steps"] for row in rows_up_to(run / "eval.csv", 59, None)] == ["30"]
+    rows_to_keep(run, 60, False, {})
+    assert [row["env_steps"] for row in rows_until(run, "eval", 59)] == ["30"]
     (run / "eval.csv").unlink()
-    check_tables(run, 60, False, {})
+    rows_to_keep(run, 60, False, {})
     DAMAGE["a word for a number"](run / "train.csv")
     with pytest.raises(DataError, match="cannot go on with"):
-        check_tables(run, 60, False, {})
-    check_tables(run, 0, False, {})  # where nothing is kept, nothing is read
+        rows_to_keep(run, 60, False, {})
+    rows_to_keep(run, 0, False, {})  # where nothing is kept, nothing is read
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
 def test_resumed_table_keeps_its_own_columns(tmp_path, recorded):
     """A later version declares the metric `new` and no longer computes `old`."""
     path = tmp_path / "t.csv"
-    table = CsvTable(path, ("env_steps", "old"), 0)
+    table = CsvTable(path, ("env_steps", "old"))
     table.write({"env_steps": 10, "old": 1})
     table.close()
-    known = table.known() if recorded else None
+    record = table.record() if recorded else None
     for _ in range(2):  # the second time as if it had been killed before the next checkpoint
-        again = CsvTable(path, ("env_steps", "new"), 10, known)
+        again = CsvTable(path, ("env_steps", "new"), rows_until(tmp_path, "t", 10, record))
         again.write({"env_steps": 20, "new": 2})
         again.close()
         assert path.read_text() == "env_steps,old\n10,1\n20,\n"

@@ -10,19 +10,17 @@ import torch
 from cclf.algorithms.common import agent
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
-from cclf.storage.run_log import RunLog
-from cclf.training import loop
 from cclf.training.evaluation import Evaluation
-from cclf.training.loop import ActiveRun, TrainingRun, train_loop
+from cclf.training.loop import TrainingRun, train_loop
 from cclf.types import StepResult
 from tiny_runs import (
     CPU,
-    QuietProgress,
     StopAt,
     differing,
     make_training,
     rows,
     run,
+    start,
     tables,
     tiny_config,
 )
@@ -144,10 +142,11 @@ def test_long_steps_are_logged_and_evaluated_when_a_multiple_is_crossed(tmp_path
         log_every_agent_steps=30,
         video=True,
     )
-    training = TrainingRun(config, learner, evaluate, tmp_path)
+    training = TrainingRun(config, learner, None, tmp_path)
+    training.evaluate = evaluate
     stop = StopAt()
-    log = RunLog(tmp_path, learner.metric_names, loggers=(), resume_env_steps=0)
-    assert not train_loop([ActiveRun(training, log, QuietProgress(100, 0, stop))], stop)
+    start(config, training, stop)
+    assert not train_loop([training], stop)
     assert training.finished
     assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
     assert evaluated == [(64, False), (128, True)], "only the last evaluation is recorded"
@@ -300,14 +299,20 @@ def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
     """As SAC on a GPU without workers: episodes continue while the agent learns, with the weights of
     their start."""
     config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
-    polls, original = [], loop.poll
-    monkeypatch.setattr(loop, "poll", lambda *given: polls.append(given) or original(*given))
+    during_evaluation, original = [], TrainingRun._step_learner
+    monkeypatch.setattr(
+        TrainingRun,
+        "_step_learner",
+        lambda self: (
+            during_evaluation.append(self.pending_evaluation is not None) or original(self)
+        ),
+    )
     waiting, _ = run(config, tmp_path / "waiting")
-    assert polls == []
+    assert not any(during_evaluation)
     monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
     between, finished = run(config, tmp_path / "between")
     assert finished
-    assert len(polls) > 40, "one poll of the evaluation after each step of the training"
+    assert sum(during_evaluation) > 40, "training went on during the evaluations"
     for name in ("train", "eval"):
         one, two = (
             rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("waiting", "between")
@@ -317,7 +322,7 @@ def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
 
 
 def together(configs, folder, stop, spoil=None):
-    """Train several runs, each in `folder/<seed>`. Returns the errors of `train_loop` and the
+    """Train several runs, each in `folder/<seed>`. Returns the indices of failed runs and the
     learners."""
     runs, learners = [], []
     for config in configs:
@@ -325,17 +330,15 @@ def together(configs, folder, stop, spoil=None):
         own.mkdir(parents=True, exist_ok=True)
         training, learner, _ = make_training(config, own, CPU)
         training.resume()
-        log = RunLog(own, learner.metric_names, (), training.env_steps, training.evaluation_due)
-        runs.append(
-            ActiveRun(training, log, QuietProgress(config.run.env_steps, training.env_steps, stop))
-        )
+        start(config, training, stop)
+        runs.append(training)
         learners.append(learner)
     if spoil is not None:
         learners[spoil].algorithm.critic.q1[0].weight.data.fill_(float("nan"))
     failed = train_loop(runs, stop)
     for run_ in runs:
         run_.log.close()
-    return failed, learners
+    return {runs.index(run_) for run_ in failed}, learners
 
 
 def test_interleaved_runs_equal_separate_runs(tmp_path):
@@ -357,7 +360,7 @@ def test_diverged_run_ends_and_the_other_continues(tmp_path):
     failed, learners = together(
         [tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0
     )
-    assert set(failed) == {0}
+    assert failed == {0}
     assert learners[0].agent_steps < 60 == learners[1].agent_steps
     assert (tmp_path / "1" / "failure").exists()
 
@@ -377,10 +380,10 @@ def test_final_evaluations_of_several_runs_overlap(tmp_path):
         config = tiny_config(env_steps=60, eval_every_env_steps=40, log_every_agent_steps=30)
         learner, folder = Scripted(stride=20), tmp_path / name
         folder.mkdir()
-        evaluate = partial(evaluation, name)
-        training = TrainingRun(config, learner, evaluate, folder, evaluates_asynchronously=True)
-        log = RunLog(folder, learner.metric_names, loggers=(), resume_env_steps=0)
-        runs.append(ActiveRun(training, log, QuietProgress(60, 0, stop)))
+        training = TrainingRun(config, learner, None, folder, evaluates_asynchronously=True)
+        training.evaluate = partial(evaluation, name)
+        start(config, training, stop)
+        runs.append(training)
     assert not train_loop(runs, stop)
     assert [event for event, _, env_steps in events if env_steps == 60] == [
         "begins",
@@ -391,8 +394,8 @@ def test_final_evaluations_of_several_runs_overlap(tmp_path):
     assert events.index(("ends", "a", 40)) < events.index(("begins", "a", 60)), (
         "a run has one evaluation at a time"
     )
-    for training, log, _ in runs:
-        log.close()
+    for training in runs:
+        training.log.close()
         assert training.finished
         assert training.checkpoints.load()["evaluation_due"] is False
         assert [row["env_steps"] for row in rows(training.folder / "eval.csv")] == ["40", "60"]

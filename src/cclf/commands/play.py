@@ -44,8 +44,8 @@ def main(arguments: list[str]) -> int:
     from cclf.storage.atomic_files import output_file
     from cclf.training import devices
     from cclf.training.agent import load_agent
-    from cclf.training.evaluation import write_video
     from cclf.training.seeding import derive
+    from cclf.training.video import write_video
 
     require_extras("cclf play", rendering_extras(run_folder.read_config(options.run).task))
     device = devices.choose_device(options.device)
@@ -55,8 +55,8 @@ def main(arguments: list[str]) -> int:
         # one at a time: an episode's pictures take 100 MB and more
         for episode in range(options.episodes):
             result = agent.evaluate([derive(options.seed, "evaluate", episode)], True)
-            if result.no_pictures:
-                raise ConfigError(f"no picture could be drawn: {result.no_pictures}")
+            if result.recording_error:
+                raise ConfigError(f"no picture could be drawn: {result.recording_error}")
             print(
                 f"episode {episode + 1}: return {result.mean:.4g} in {len(result.pictures)} steps",
                 flush=True,

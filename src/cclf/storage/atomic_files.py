@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import open_file
@@ -30,31 +30,19 @@ _RUN_FILE = "config.json"  # a folder with this file is a run folder
 
 def fsync_write(path: Path, data: bytes) -> None:
     # Links are not followed: one in a run folder could lead to a file elsewhere.
-    try:
-        with open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise _with_path(path, error) from error
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file of a run folder. If that fails, the old file stays as it was. A link in its place
-    is replaced, not followed."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        fsync_write(temporary, data)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise _with_path(path, error) from error
-    sync_folder(path.parent)
+    with (
+        error_with_path(path),
+        open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as file,
+    ):
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: object) -> None:
-    atomic_write(path, (json.dumps(value, indent=2) + "\n").encode())
+    """Write a file of a run folder, as `replacing` does."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def write_output(path: Path, content: str | bytes) -> None:
@@ -69,7 +57,7 @@ def write_output(path: Path, content: str | bytes) -> None:
 def output_file(path: Path) -> Iterator[Path]:
     """A temporary file for the caller to write, for an output at a path that the user chose: links
     are followed, devices and pipes are written to, and a regular file is replaced at the end."""
-    try:
+    with error_with_path(path):
         if path.exists() and not path.is_file():
             with tempfile.TemporaryDirectory() as folder:
                 yield Path(folder, path.name)
@@ -77,8 +65,6 @@ def output_file(path: Path) -> Iterator[Path]:
         else:
             with replacing(Path(os.path.realpath(path))) as temporary:
                 yield temporary
-    except OSError as error:
-        raise _with_path(path, error) from error
 
 
 @contextmanager
@@ -89,25 +75,30 @@ def replacing(path: Path) -> Iterator[Path]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     # Not with the name of `path`, which may have the maximum length.
     temporary = path.with_name(f".cclf-{secrets.token_hex(8)}.tmp{path.suffix[:16]}")
-    try:
-        temporary.open("xb").close()
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        if path.is_file() and not path.is_symlink():
-            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with error_with_path(path):
+        try:
+            temporary.open("xb").close()
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            if path.is_file() and not path.is_symlink():
+                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     with contextlib.suppress(OSError):  # the file is in place, even if the folder cannot be synced
         sync_folder(path.parent)
 
 
-def _with_path(path: Path, error: OSError) -> OSError:
-    """The error with the path of its file, which a failed write does not name."""
-    return OSError(error.errno, error.strerror or str(error), str(path))
+@contextmanager
+def error_with_path(path: Path) -> Iterator[None]:
+    """Give an OSError the path of the file, which a failed write does not name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def find_files(folder: Path, *patterns: str) -> Iterator[Path]:
@@ -139,14 +130,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 @contextmanager
 def folder_lock(folder: Path, wait_seconds: float | None = None) -> Iterator[int]:
     """Lock `folder` for this process, after `wait_seconds` at most (by default LOCK_GRACE_SECONDS).
@@ -158,15 +141,19 @@ def folder_lock(folder: Path, wait_seconds: float | None = None) -> Iterator[int
     """
     with io.TextIOWrapper(_open_lock(folder / "lock"), errors="replace") as file:
         deadline = time.monotonic() + (LOCK_GRACE_SECONDS if wait_seconds is None else wait_seconds)
-        while not _locked(file):
-            if time.monotonic() > deadline:
-                file.seek(0)
-                holder = file.read(32).strip()
-                who = f"process {holder}" if holder.isdecimal() else "another process"
-                raise ConfigError(
-                    f"{who} is training in {folder}: wait for it, or use another --out"
-                )
-            time.sleep(0.02)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    file.seek(0)
+                    holder = file.read(32).strip()
+                    who = f"process {holder}" if holder.isdecimal() else "another process"
+                    raise ConfigError(
+                        f"{who} is training in {folder}: wait for it, or use another --out"
+                    ) from error
+                time.sleep(0.02)
         file.seek(0)
         file.truncate()
         file.write(f"{os.getpid()}\n")

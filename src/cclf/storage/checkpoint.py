@@ -24,10 +24,10 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 
 from cclf.console import say, warn
-from cclf.errors import ConfigError, DataError, short_error
+from cclf.errors import DataError, short_error
 from cclf.storage.atomic_files import fsync_write, sync_folder
 from cclf.storage.checkpoint_files import (
-    OWN_FILES,
+    FILES,
     checksum,
     folder_of,
     index_bytes,
@@ -36,8 +36,8 @@ from cclf.storage.checkpoint_files import (
     serials,
 )
 from cclf.storage.migrations import format_field, migrate_state
-from cclf.storage.replay_chunks import FrameTable, ReplayChunks, frame_table, read_frames
-from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_file
+from cclf.storage.replay_chunks import FrameTable, frame_table, read_frames, write_frames
+from cclf.storage.safe_loading import DATA_ERRORS, check_data
 from cclf.types import StateDict, StateValue
 
 REPLAY_KEPT = "replay_kept"  # in the state of a run: whether its checkpoint has the replay's frames
@@ -52,18 +52,21 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._chunks = ReplayChunks()
+        self._loaded_serial = 0  # 0 if none was loaded
+        self._saved_frames: FrameTable | None = None  # of the last checkpoint written or read
         self._damaged: set[int] = set()
 
     def load(self, frames: bool = True, agent_steps: int | None = None) -> StateDict | None:
         """The newest valid state, None if nothing was saved. A warning names damaged newer ones.
 
         Without `frames` those of a replay, which are nearly all of the bytes, are neither read nor
-        verified. With `agent_steps`, one of `steps`, later checkpoints are ignored.
+        verified. With `agent_steps`, one of `steps`, later checkpoints are ignored. Another process
+        may be training in this run.
         """
         reasons = []
         last = None if agent_steps is None else self.steps().get(agent_steps)
-        for serial in reversed(serials(self.folder)):
+        known = serials(self.folder)
+        for serial in reversed(known):
             if last is not None and serial > last:
                 continue
             try:
@@ -75,9 +78,10 @@ class Checkpoints:
                 continue
             if reasons:
                 warn(f"{'; '.join(reasons)}; resuming from checkpoint {serial:08d} before it")
-            if table is not None:
-                self._chunks.saved = table
+            self._loaded_serial, self._saved_frames = serial, table
             return migrate_state(state)
+        if serials(self.folder) != known:  # they were deleted while they were read
+            return self.load(frames, agent_steps)
         if reasons:
             raise DataError(
                 f"no checkpoint in {self.folder} is valid: {'; '.join(reasons)}; restore it from a "
@@ -105,10 +109,9 @@ class Checkpoints:
             return serial == 0 or bool(_read(self.folder, serial, frames=True))
         return False
 
-    def rewind(self, agent_steps: int) -> None:
-        """Delete the checkpoints after this step, if it is one of `steps`."""
-        last = self.steps().get(agent_steps)
-        later = [serial for serial in serials(self.folder) if last is not None and serial > last]
+    def discard_later(self, agent_steps: int) -> None:
+        """Delete the checkpoints after the one that was loaded, which is at `agent_steps`."""
+        later = [serial for serial in serials(self.folder) if serial > self._loaded_serial]
         # Rename first, atomically: a partially deleted checkpoint would look damaged.
         for serial in reversed(later):
             folder = folder_of(self.folder, serial)
@@ -121,8 +124,8 @@ class Checkpoints:
 
     def save(self, state: StateDict, frames: bool = True) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and delete all but the
-        checkpoint before it. Without `frames` those of a replay are not saved, and earlier
-        checkpoints that have some are deleted too."""
+        checkpoint before it. Without `frames` those of a replay are not saved, and the checkpoint
+        before it, which has some, is deleted too."""
         known = serials(self.folder)
         serial = known[-1] + 1 if known else 1
         folder = folder_of(self.folder, serial)
@@ -136,11 +139,9 @@ class Checkpoints:
                 path.unlink()
             raise
         sync_folder(self.folder)
-        if table is not None:
-            self._chunks.saved = table
-        valid = [number for number in known if number not in self._damaged]
-        before = [number for number in valid[-1:] if frames or not self._has_frames(number)]
-        self._prune({serial, *before})
+        self._saved_frames = table
+        before = [number for number in known if frames and number not in self._damaged]
+        self._prune({serial, *before[-1:]})
 
     def _write(
         self, temporary: Path, serial: int, state: StateDict, frames: bool
@@ -150,54 +151,34 @@ class Checkpoints:
         temporary.mkdir()
         tensors: dict[str, torch.Tensor] = {}
         tree = _flatten(state, "", tensors)
-        table = None
+        table, checksums = None, {}
         if _REPLAY_FRAMES in tensors:
             replay, ring = tree["learner"]["replay"], tensors.pop(_REPLAY_FRAMES)
+            table = frame_table(ring, replay["written"], None)
             if frames:
-                table = self._write_frames(serial, ring, replay["written"])
-            else:
-                table = frame_table(ring, replay["written"], None)
+                chunks = self.folder / "frames"
+                saved = self._saved_frames
+                table = write_frames(chunks, serial, ring, replay["written"], saved)
             replay["frames"] = {_FRAMES: table}
-        chunks = (table["chunks"] if table else None) or []
-        checksums = {f"frames/{chunk['file']}": chunk["sha256"] for chunk in chunks}
+            checksums = {f"frames/{each['file']}": each["sha256"] for each in table["chunks"] or ()}
         contents = (
             json.dumps(tree).encode(),
             tensors_to_bytes({key: _contiguous_copy(value) for key, value in tensors.items()}),
         )
-        for name, data in zip(OWN_FILES, contents, strict=True):
+        for name, data in zip(FILES, contents, strict=True):
             fsync_write(temporary / name, data)
             checksums[name] = checksum(data)
         fsync_write(temporary / "index.json", index_bytes(checksums))
         sync_folder(temporary)
         return table
 
-    def _write_frames(self, serial: int, frames: torch.Tensor, written: int) -> FrameTable:
-        folder = self.folder / "frames"
-        folder.mkdir(exist_ok=True)
-
-        def write_file(name: str, tensors: dict[str, torch.Tensor]) -> str:
-            data = tensors_to_bytes(tensors)
-            fsync_write(folder / name, data)
-            return checksum(data)
-
-        table = self._chunks.write(serial, frames, written, write_file)
-        sync_folder(folder)
-        return table
-
-    def _files(self, serial: int) -> list[str]:
-        """The files that a checkpoint lists, none if its list is damaged."""
-        with contextlib.suppress(*_READ_ERRORS):
-            index = read_file(folder_of(self.folder, serial) / "index.json")
-            return list(json.loads(index)["sha256"])
-        return []
-
-    def _has_frames(self, serial: int) -> bool:
-        return any(name.startswith("frames/") for name in self._files(serial))
-
     def _prune(self, kept: set[int]) -> None:
         """Delete what no kept checkpoint needs, also what a killed process has left."""
         names = {f"{serial:08d}" for serial in kept}
-        used = {name for serial in kept for name in self._files(serial)}
+        used = set[str]()
+        for serial in kept:
+            with contextlib.suppress(*_READ_ERRORS):  # a damaged checkpoint needs nothing
+                used |= read_index(folder_of(self.folder, serial)).keys()
         # The oldest first: a reader that finds one deleted then finds a newer one.
         for path in sorted(self.folder.iterdir()):
             if path.name not in names and re.fullmatch(r"\d{8}(\.tmp)?", path.name):
@@ -212,15 +193,8 @@ def _remove(path: Path) -> None:
 
 
 def load(folder: Path, frames: bool = True) -> StateDict | None:
-    """The newest valid state in `folder`, None if there is none. For readers: the run may be
-    training."""
-    while True:
-        known = serials(folder)
-        try:
-            return Checkpoints(folder).load(frames)
-        except ConfigError:
-            if serials(folder) == known:
-                raise  # otherwise they were deleted while they were read, and there are newer ones
+    """The newest valid state in `folder`, None if there is none."""
+    return Checkpoints(folder).load(frames)
 
 
 def common_checkpoint_steps(folders: Sequence[Path]) -> list[int]:
@@ -240,16 +214,16 @@ def common_checkpoint_steps(folders: Sequence[Path]) -> list[int]:
 
 def _read(folder: Path, serial: int, frames: bool) -> tuple[StateDict, FrameTable | None]:
     """The state and its table of frames. One of _READ_ERRORS if any byte has changed."""
-    own = folder_of(folder, serial)
-    checksums = read_index(own)
-    tree = json.loads(read_checked(own, "state.json", checksums))
-    tensors = tensors_from_bytes(read_checked(own, "tensors.safetensors", checksums))
+    checkpoint = folder_of(folder, serial)
+    checksums = read_index(checkpoint)
+    tree = json.loads(read_checked(checkpoint, "state.json", checksums))
+    tensors = tensors_from_bytes(read_checked(checkpoint, "tensors.safetensors", checksums))
     replay = tree.get("learner", {}).get("replay", {})
     table: FrameTable | None = replay.get("frames", {}).get(_FRAMES)
     if table is not None and frames:
 
         def read_chunk(name: str) -> dict[str, torch.Tensor]:
-            return tensors_from_bytes(read_checked(own, f"frames/{name}", checksums))
+            return tensors_from_bytes(read_checked(checkpoint, f"frames/{name}", checksums))
 
         tensors[_REPLAY_FRAMES] = read_frames(table, read_chunk)
         replay["frames"] = {_TENSOR: _REPLAY_FRAMES}

@@ -18,7 +18,7 @@ from cclf.storage.safe_loading import (
 )
 from cclf.types import StateDict
 
-OWN_FILES = ("state.json", "tensors.safetensors")
+FILES = ("state.json", "tensors.safetensors")
 
 
 def folder_of(folder: Path, serial: int) -> Path:
@@ -51,44 +51,45 @@ def checksum(data: bytes) -> str:
 
 def index_bytes(checksums: dict[str, str]) -> bytes:
     """The exact content of index.json for these checksums, so that any changed byte is detected."""
-    own = checksum(json.dumps(checksums, sort_keys=True).encode())
-    index = {"sha256": checksums, "sha256_of_this": own}
+    of_checksums = checksum(json.dumps(checksums, sort_keys=True).encode())
+    index = {"sha256": checksums, "sha256_of_this": of_checksums}
     return json.dumps(index, sort_keys=True, indent=1).encode()
 
 
-def read_index(own: Path) -> dict[str, str]:
-    """The checksums of the files of the checkpoint in the folder `own`, by name."""
-    index = read_file(own / "index.json")
+def read_index(checkpoint: Path) -> dict[str, str]:
+    """The checksums of the files of one checkpoint, by name."""
+    index = read_file(checkpoint / "index.json")
     checksums: dict[str, str] = json.loads(index)["sha256"]
     check_data(index == index_bytes(checksums), "index.json has changed")
     return checksums
 
 
-def read_checked(own: Path, name: str, checksums: dict[str, str]) -> bytes:
-    """The content of a file of the checkpoint in the folder `own`: one of OWN_FILES, or
-    `frames/NAME`, which it shares with other checkpoints."""
-    path = own / name if name in OWN_FILES else own.parent / "frames" / Path(name).name
+def read_checked(checkpoint: Path, name: str, checksums: dict[str, str]) -> bytes:
+    """The content of a file of one checkpoint: one of FILES, or `frames/NAME`, which it shares with
+    other checkpoints."""
+    folder = checkpoint if name in FILES else checkpoint.parent / "frames"
+    path = folder / Path(name).name
     check_data(path.is_file(), f"{name} is missing")
     data = read_file(path, TENSOR_BYTES)
     check_data(checksum(data) == checksums.get(name), f"{name} has another checksum than its index")
     return data
 
 
-def newest_tables(folder: Path, whole: bool = False) -> StateDict:
+def newest_tables(folder: Path, verify_tensors: bool = False) -> StateDict:
     """The records of the CSV files in the newest valid checkpoint in `folder`; empty if there is
-    none, or if an earlier version wrote it.
+    none, or if version 0.1 wrote it.
 
-    Only index.json and state.json are verified, or every file if `whole`. The run may be training.
+    Without `verify_tensors` only index.json and state.json are verified. The run may be training.
     """
     while True:
         known = serials(folder)
         for serial in reversed(known):
-            own = folder_of(folder, serial)
+            checkpoint = folder_of(folder, serial)
             try:
-                checksums = read_index(own)
-                state = json.loads(read_checked(own, "state.json", checksums))
-                for name in checksums if whole else ():
-                    read_checked(own, name, checksums)
+                checksums = read_index(checkpoint)
+                state = json.loads(read_checked(checkpoint, "state.json", checksums))
+                for name in checksums if verify_tensors else ():
+                    read_checked(checkpoint, name, checksums)
                 return dict(state.get("tables", {}))
             except PermissionError:
                 raise  # not damaged
@@ -104,14 +105,14 @@ def newest_tables(folder: Path, whole: bool = False) -> StateDict:
 def is_complete(folder: Path, env_steps: int, action_repeat: int, final_eval_episodes: int) -> bool:
     """Whether the files of a run folder prove that the run trained for `env_steps` and made all of
     its evaluations."""
-    own = folder / "checkpoint"
+    checkpoints = folder / "checkpoint"
     try:
-        state = json.loads(read_text(folder_of(own, serials(own)[-1]) / "state.json"))
+        newest = folder_of(checkpoints, serials(checkpoints)[-1])
+        state = json.loads(read_text(newest / "state.json"))
         reached = state["agent_steps"] * action_repeat
         if reached < env_steps or state["evaluation_due"] or (folder / "failure").exists():
             return False
         rows = read_text(folder / "final.csv").splitlines() if final_eval_episodes else []
-        evaluated = [line.partition(",")[0] for line in rows]
-        return not final_eval_episodes or str(reached) in evaluated
+        return not final_eval_episodes or any(row.startswith(f"{reached},") for row in rows)
     except (OSError, *DATA_ERRORS):
-        return False  # `cclf train` reports what is wrong
+        return False  # `cclf train` reports the reason

@@ -14,9 +14,6 @@ from cclf.storage.atomic_files import sync_folder, write_json
 from cclf.types import StateDict, StateValue
 
 FAILURE_FOLDER = "failure"
-FACTS = "failure.json"
-
-Row = Mapping[str, StateValue]
 
 
 class NonFiniteError(ValueError):
@@ -27,54 +24,46 @@ class NonFiniteError(ValueError):
         )
 
 
-def first_non_finite(row: Row) -> str | None:
-    """The name of a non-finite value; a loss if there is one, since the others follow from it."""
-    names = [
-        name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)
-    ]
-    return min(names, key=lambda name: not name.endswith("_loss"), default=None)
+def check_finite(folder: Path, row: StateDict, state: StateDict | None = None) -> None:
+    """Raise NonFiniteError, after the failure was saved, if a number is not finite: in `row`, or in
+    `state` if that is given. `row` has the step counters."""
+    found = first_non_finite(row if state is None else state)
+    if found is not None:
+        name, value = found
+        failure = save_failure(folder, name, row | {name: value})
+        raise NonFiniteError(failure, name, value, row["env_steps"])
 
 
-def first_non_finite_of(state: StateDict) -> tuple[str, float] | None:
-    """The path and the value of the first non-finite number in a nested state.
+def first_non_finite(state: StateDict) -> tuple[str, float] | None:
+    """The path and the value of a non-finite number in a nested state: that of a loss if there is one,
+    since other values follow from it, otherwise the first.
 
-    The state of an environment is not checked: a physics model may use NaN for "not set". Each
-    device is synchronized once for all of its tensors.
+    The state of an environment is not checked: a physics model may use NaN for "not set".
     """
-    numbers = dict(_floats(state, ""))
-    tensors = {name: value for name, value in numbers.items() if isinstance(value, torch.Tensor)}
-    finite = {
-        name: math.isfinite(value) for name, value in numbers.items() if isinstance(value, float)
-    }
-    for device in {tensor.device for tensor in tensors.values()}:
-        there = {name: tensor for name, tensor in tensors.items() if tensor.device == device}
-        flags = torch.stack([tensor.isfinite().all() for tensor in there.values()]).tolist()
-        finite |= zip(there, flags, strict=True)
-    for name, value in numbers.items():
-        if not finite[name]:
-            number = value[~value.isfinite()][0] if isinstance(value, torch.Tensor) else value
-            return name, float(number)
-    return None
+    non_finite = [
+        (name, float(value[~value.isfinite()][0]))
+        for name, value in _floating_point(state, "")
+        if not value.isfinite().all()
+    ]
+    return min(non_finite, key=lambda item: not item[0].endswith("_loss"), default=None)
 
 
-def _floats(value: StateValue, name: str) -> Iterator[tuple[str, float | torch.Tensor]]:
+def _floating_point(value: StateValue, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The floating-point values of a nested state by path, without those of environments."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
             if key != "env":
-                yield from _floats(inner, f"{name}/{key}" if name else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, inner in enumerate(value):
-            yield from _floats(inner, f"{name}/{index}")
-    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        yield name, torch.from_numpy(value)
-    elif isinstance(value, float) or (
-        isinstance(value, torch.Tensor) and value.is_floating_point()
-    ):
-        yield name, value
+                yield from _floating_point(inner, f"{name}/{key}" if name else str(key))
+    elif isinstance(value, float):
+        yield name, torch.tensor(value, dtype=torch.float64)
+    elif isinstance(value, (torch.Tensor, np.ndarray)):
+        tensor = torch.as_tensor(value)
+        if tensor.is_floating_point():
+            yield name, tensor
 
 
-def save_failure(folder: Path, name: str, row: Row) -> Path:
+def save_failure(folder: Path, name: str, row: Mapping[str, StateValue]) -> Path:
     """Save the config, the row and the checkpoints. Training is deterministic, so the same command
     fails again from them."""
     failure, temporary = folder / FAILURE_FOLDER, folder / f"{FAILURE_FOLDER}.tmp"
@@ -87,26 +76,10 @@ def save_failure(folder: Path, name: str, row: Row) -> Path:
     if (folder / "checkpoint").exists():
         shutil.copytree(folder / "checkpoint", temporary / "checkpoint", copy_function=_link)
     values = {key: _to_json(value) for key, value in row.items()}
-    write_json(temporary / FACTS, {"metric": name, "value": str(row[name]), "row": values})
+    write_json(temporary / "failure.json", {"metric": name, "value": str(row[name]), "row": values})
     os.rename(temporary, failure)
     sync_folder(folder)
     return failure
-
-
-def check_finite(folder: Path, row: Row) -> None:
-    """Raise NonFiniteError, after the failure was saved, if a value of the row is not finite."""
-    name = first_non_finite(row)
-    if name is not None:
-        raise NonFiniteError(save_failure(folder, name, row), name, row[name], row["env_steps"])
-
-
-def check_not_failed(folder: Path) -> None:
-    failure = folder / FAILURE_FOLDER
-    if failure.exists():
-        raise ConfigError(
-            f"this run failed before, see {failure}/failure.json: delete {failure} to resume from "
-            "the last checkpoint"
-        )
 
 
 def _link(source: str, target: str) -> None:
@@ -119,3 +92,12 @@ def _link(source: str, target: str) -> None:
 
 def _to_json(value: StateValue) -> StateValue:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_not_failed(folder: Path) -> None:
+    failure = folder / FAILURE_FOLDER
+    if failure.exists():
+        raise ConfigError(
+            f"this run failed before, see {failure}/failure.json: delete {failure} to resume from "
+            "the last checkpoint"
+        )

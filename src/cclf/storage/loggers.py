@@ -5,23 +5,19 @@ import contextlib
 import contextvars
 import importlib
 import io
-import json
 import os
 import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cclf.config import Config
 from cclf.console import say, warn
 from cclf.errors import ConfigError, short_error
-from cclf.storage.atomic_files import atomic_write
-from cclf.storage.safe_loading import DATA_ERRORS, check_data, read_json
-
-if TYPE_CHECKING:
-    pass
+from cclf.storage.atomic_files import write_json
+from cclf.storage.safe_loading import DATA_ERRORS, read_json
 
 TRACKER_FILE = "tracker.json"
 PROJECT = "cclf"
@@ -31,8 +27,6 @@ Hyperparameters = Mapping[str, bool | int | float | str]
 
 class Logger(Protocol):
     name: str
-    # Whether it still has the rows that an earlier process logged after the checkpoint.
-    keeps_later_rows: bool
 
     def log(self, counters: Mapping[str, int], values: Mapping[str, float]) -> None:
         """One row: its step counters, and its values by names such as train/critic_loss."""
@@ -42,7 +36,7 @@ class Logger(Protocol):
 
 
 def make_loggers(config: Config, folder: Path, resume_env_steps: int) -> list[Logger]:
-    """The loggers that a config asks for, ready to go on from a checkpoint at `resume_env_steps`."""
+    """The loggers that a config asks for, ready to continue from a checkpoint at `resume_env_steps`."""
     loggers: list[Logger] = []
     if config.run.tensorboard:
         try:
@@ -79,7 +73,7 @@ def hyperparameters(config: Config) -> Hyperparameters:
 
 
 def logger_error(error: Exception) -> str:
-    """An error of a library as part of a line; some services answer with whole pages."""
+    """An error of a library as part of a line; some services answer with long pages."""
     return short_error(error)[:300].rstrip(".")
 
 
@@ -87,7 +81,6 @@ class TensorBoard:
     """Curves and hyperparameters in `RUN/tensorboard`."""
 
     name = "TensorBoard"
-    keeps_later_rows = False
 
     def __init__(self, folder: Path, options: Hyperparameters, resume_env_steps: int):
         from torch.utils.tensorboard import SummaryWriter
@@ -114,15 +107,14 @@ class Tracker:
     trackio (in its own folder on this machine, TRACKIO_DIR). Their Python interfaces agree but for a
     few options.
 
-    `RUN/tracker.json` holds the identity of the tracker's run, so that a resumed run goes on in it.
+    A resumed run is logged to the same run of the tracker, which then has the rows between the last
+    checkpoint and a kill twice.
     """
 
     def __init__(self, config: Config, folder: Path, resumes: bool):
         self.name: str = config.run.tracker
         self._module: ModuleType = importlib.import_module(self.name)
-        identity = _known_identity(folder / TRACKER_FILE, self.name) if resumes else None
-        self.keeps_later_rows = identity is not None
-        identity = identity or secrets.token_hex(4)
+        identity = _identity(folder / TRACKER_FILE, self.name, resumes)
         options: dict[str, object] = {
             "project": PROJECT,
             "group": f"{config.task} {config.method_name}",  # shared by the seeds of a method
@@ -150,8 +142,6 @@ class Tracker:
             self._run.define_metric("*", step_metric="env_steps")
             offline = f"offline, for wandb sync {Path(self._run.dir).parent}"
             where = offline if self._run.offline else self._run.url
-        identity_file = json.dumps({"tracker": self.name, "id": identity}) + "\n"
-        atomic_write(folder / TRACKER_FILE, identity_file.encode())
         say(f"tracked by {self.name}: {where}")
 
     def log(self, counters: Mapping[str, int], values: Mapping[str, float]) -> None:
@@ -169,12 +159,14 @@ class Tracker:
             self._run.finish()
 
 
-def _known_identity(path: Path, tracker: str) -> str | None:
-    """The identity in a tracker.json; None if there is none or if it is of another tracker."""
-    try:
+def _identity(path: Path, tracker: str, resumes: bool) -> str:
+    """The name of the tracker's run in tracker.json; a new one, which is written to that file, if the
+    run begins, or if the file does not name a run of this tracker."""
+    identity = secrets.token_hex(4)
+    with contextlib.suppress(OSError, *DATA_ERRORS):
         saved = read_json(path)
-        check_data(saved["tracker"] == tracker, "another tracker's")
-        check_data(re.fullmatch("[0-9a-f]{8}", saved["id"]), "not made here")
-        return str(saved["id"])
-    except (OSError, *DATA_ERRORS):
-        return None
+        known = saved["tracker"] == tracker and re.fullmatch("[0-9a-f]{8}", saved["id"])
+        if known and resumes:
+            identity = saved["id"]
+    write_json(path, {"tracker": tracker, "id": identity})
+    return identity

@@ -1,4 +1,4 @@
-"""Facts about this machine and its packages, for `cclf doctor` and for the manifest of every run.
+"""Information about this machine and its packages, for `cclf doctor` and for the manifest of every run.
 
 This module imports only the standard library, so that it works where a package is missing or
 broken.
@@ -130,13 +130,13 @@ def available_memory_bytes() -> int:
 def gpu_driver() -> str | None:
     """Version of NVIDIA's kernel driver; None if none is loaded."""
     try:
-        found = re.search(
+        match = re.search(
             r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)",
             Path("/proc/driver/nvidia/version").read_text(),
         )
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def gpus() -> list[Gpu]:

@@ -13,7 +13,7 @@ from cclf import __version__
 from cclf.config import Config
 from cclf.storage.atomic_files import write_json
 from cclf.storage.machine import MachineInfo, RendererInfo, machine_info
-from cclf.storage.safe_loading import DATA_ERRORS, read_json
+from cclf.storage.safe_loading import DATA_ERRORS, data_error_context, read_json
 from cclf.types import Learner, StateDict
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -92,8 +92,9 @@ def write_manifest(
 ) -> None:
     """Write config.json and manifest.json of a run that starts or resumes at `env_steps`."""
     now = manifest(config, learner, device)
-    write_json(folder / "config.json", config.to_dict())
-    write_json(folder / MANIFEST, append_history(_read_manifest(folder), now, env_steps))
+    with data_error_context(f"cannot use the run folder {folder}"):
+        write_json(folder / "config.json", config.to_dict())
+        write_json(folder / MANIFEST, append_history(_read_manifest(folder), now, env_steps))
 
 
 def append_history(

@@ -37,7 +37,8 @@ def create_run_folder(config: Config, out: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     with open_run_folder(config, out):
         with data_error_context(f"cannot use the run folder {folder}"):
-            write_config(config, folder)
+            if not os.path.lexists(folder / "config.json"):
+                write_json(folder / "config.json", config.to_dict())
         yield folder
 
 
@@ -49,14 +50,8 @@ def open_run_folder(config: Config, out: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         with data_error_context(f"cannot use the run folder {folder}"):
             stack.enter_context(folder_lock(folder))
-            _check_same_config(config, folder)
+        _check_same_config(config, folder)
         yield folder
-
-
-def write_config(config: Config, folder: Path) -> None:
-    """Write config.json if there is none."""
-    if not os.path.lexists(folder / "config.json"):
-        write_json(folder / "config.json", config.to_dict())
 
 
 def _check_same_config(config: Config, folder: Path) -> None:

@@ -97,57 +97,64 @@ def _without_duplicates(pairs: list[tuple[str, StateValue]]) -> StateDict:
 def load_state(target: HasState, saved: StateValue, path: str) -> None:
     """Load a saved state into `target`; a ValueError if it is not the state of such an object.
     `path` is its place in the state of the run."""
-    own = target.state_dict()
-    state = with_added_fields(own, saved, path)
-    check_same_structure(own, state, path)
-    target.load_state_dict(state)
+    target.load_state_dict(matching_state(target.state_dict(), saved, path))
 
 
-def check_same_structure(own: StateValue, saved: StateValue, name: str = "the state") -> None:
-    """A ValueError unless `saved` has the names, types and shapes of `own`, and finite numbers.
+def matching_state(expected: StateDict, saved: StateValue, path: str = "") -> StateDict:
+    """`saved`, with added fields at their values in `expected`, the state of the object that is to
+    load it; a ValueError if it is not the state of such an object."""
+    state: StateDict = with_added_fields(expected, saved, path)
+    check_same_structure(expected, state, path or "the run")
+    return state
+
+
+def check_same_structure(expected: StateValue, saved: StateValue, name: str = "the state") -> None:
+    """A ValueError unless `saved` has the names, types and shapes of `expected`, and finite numbers.
 
     Not compared are the parts that a run fills: an empty dict, None, and the length of an empty
     array or list.
     """
-    if own is None or name.rpartition("/")[2] in _CHECKED_BY_OWNER:
+    if expected is None or name.rpartition("/")[2] in _CHECKED_BY_OWNER:
         return
-    if isinstance(own, dict):
-        fits = isinstance(saved, dict) or not own
-    elif isinstance(own, list):
+    if isinstance(expected, dict):
+        fits = isinstance(saved, dict) or not expected
+    elif isinstance(expected, list):
         fits = isinstance(saved, list)
     else:
-        fits = _same_array(own, saved) if _is_array(own) else _same_scalar(own, saved)
+        fits = (
+            _same_array(expected, saved) if _is_array(expected) else _same_scalar(expected, saved)
+        )
     if not fits:
-        raise ValueError(f"{name} is {_describe(saved)}, not {_describe(own)}")
-    if isinstance(own, dict) and own:
-        for key in sorted(own.keys() ^ saved.keys(), key=str):
-            raise ValueError(f"{name} {'lacks' if key in own else 'has an unknown'} {key!r}")
-        for key, value in own.items():
+        raise ValueError(f"{name} is {_describe(saved)}, not {_describe(expected)}")
+    if isinstance(expected, dict) and expected:
+        for key in sorted(expected.keys() ^ saved.keys(), key=str):
+            raise ValueError(f"{name} {'lacks' if key in expected else 'has an unknown'} {key!r}")
+        for key, value in expected.items():
             check_same_structure(value, saved[key], f"{name}/{key}")
-    elif isinstance(own, list) and own:
+    elif isinstance(expected, list) and expected:
         for value in saved:
-            check_same_structure(own[0], value, name)
+            check_same_structure(expected[0], value, name)
 
 
 def _is_array(value: StateValue) -> bool:
     return hasattr(value, "shape")  # a numpy array or a tensor; torch is not imported here
 
 
-def _same_array(own: StateValue, saved: StateValue) -> bool:
-    if not _is_array(saved) or isinstance(saved, np.ndarray) != isinstance(own, np.ndarray):
+def _same_array(expected: StateValue, saved: StateValue) -> bool:
+    if not _is_array(saved) or isinstance(saved, np.ndarray) != isinstance(expected, np.ndarray):
         return False
-    fixed = 1 if own.ndim > 0 and len(own) == 0 else 0
-    same_shape = saved.ndim == own.ndim and saved.shape[fixed:] == own.shape[fixed:]
-    return bool(same_shape and saved.dtype == own.dtype)
+    fixed = 1 if expected.ndim > 0 and len(expected) == 0 else 0
+    same_shape = saved.ndim == expected.ndim and saved.shape[fixed:] == expected.shape[fixed:]
+    return bool(same_shape and saved.dtype == expected.dtype)
 
 
-def _same_scalar(own: StateValue, saved: StateValue) -> bool:
-    if isinstance(own, (bool, str)):
-        return type(saved) is type(own)
-    if isinstance(own, int):
+def _same_scalar(expected: StateValue, saved: StateValue) -> bool:
+    if isinstance(expected, (bool, str)):
+        return type(saved) is type(expected)
+    if isinstance(expected, int):
         # Only the state of a random generator has larger integers.
-        limit = 2**128 if own >= 2**63 else 2**63
-        return type(saved) is int and min(own, 0) <= saved < limit
+        limit = 2**128 if expected >= 2**63 else 2**63
+        return type(saved) is int and min(expected, 0) <= saved < limit
     return type(saved) in (int, float) and math.isfinite(saved)
 
 

@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -27,58 +28,54 @@ from cclf.storage.safe_loading import (
 
 CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
 EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
+TABLES = ("train", "eval", "final")
 FINAL_RECORD = "final.json"
+
+CsvRow = dict[str, str]  # the text of each cell, by column
 
 
 class TableRecord(NamedTuple):
-    """Row count and checksum of a CSV file when it was recorded."""
+    """CsvRow count and checksum of a CSV file when it was recorded."""
 
-    columns: tuple[str, ...]
+    columns: list[str]
     rows: int
     sha256: str  # of the columns and these rows
+
+
+def record_of(columns: Iterable[str], rows: Sequence[CsvRow]) -> TableRecord:
+    columns = [*columns]
+    sha256 = hashlib.sha256(json.dumps(columns).encode())
+    for row in rows:
+        sha256.update(json.dumps([row[column] for column in columns]).encode())
+    return TableRecord(columns, len(rows), sha256.hexdigest())
 
 
 class CsvTable:
     """A CSV file with fixed columns; each row is flushed to the operating system when written."""
 
-    def __init__(
-        self,
-        path: Path,
-        columns: Iterable[str],
-        resume_env_steps: int,
-        known: TableRecord | None = None,
-        include_later: bool = False,
-    ):
-        """Open the file with the rows that `rows_up_to` keeps. A file that a checkpoint recorded, or
-        that has rows, keeps its own columns: metrics that were declared later are not written, and
-        metrics that no longer exist are empty."""
-        kept = rows_up_to(path, resume_env_steps, known, include_later)
-        self.columns = tuple(known.columns if known else kept[0] if kept else columns)
-        self._rows, self._sha256 = 0, _hash_of_columns(self.columns)
+    def __init__(self, path: Path, columns: Iterable[str], rows: Sequence[CsvRow] = ()):
+        """Replace the file by one with `rows`, whose columns it keeps: metrics that were declared
+        later are not written, and metrics that no longer exist are empty."""
+        self.columns, self._rows = tuple(rows[0] if rows else columns), [*rows]
         with replacing(path) as temporary, temporary.open("w", newline="") as file:
             writer = self._writer_to(file)
             writer.writeheader()
-            for row in kept:
-                self._write(writer, row)
+            writer.writerows(rows)
         self._file = path.open("a", newline="")
         self._writer = self._writer_to(self._file)
 
     def _writer_to(self, file: TextIO) -> "csv.DictWriter[str]":
         return csv.DictWriter(file, self.columns, lineterminator="\n")
 
-    def _write(self, writer: "csv.DictWriter[str]", row: Mapping[str, object]) -> None:
-        text = {column: _text(row.get(column, "")) for column in self.columns}
-        writer.writerow(text)
-        self._rows += 1
-        _add_to_hash(self._sha256, self.columns, text)
-
     def write(self, row: Mapping[str, object]) -> None:
         """Append a row. Values of other columns are ignored; missing values are empty."""
-        self._write(self._writer, row)
+        text = {column: _text(row.get(column, "")) for column in self.columns}
+        self._writer.writerow(text)
         self._file.flush()
+        self._rows.append(text)
 
-    def known(self) -> TableRecord:
-        return TableRecord(self.columns, self._rows, self._sha256.hexdigest())
+    def record(self) -> TableRecord:
+        return record_of(self.columns, self._rows)
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -91,15 +88,7 @@ def _text(value: object) -> str:
     return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
-def _hash_of_columns(columns: Iterable[str]) -> "hashlib._Hash":
-    return hashlib.sha256(json.dumps([*columns]).encode())
-
-
-def _add_to_hash(sha256: "hashlib._Hash", columns: Iterable[str], row: Mapping[str, str]) -> None:
-    sha256.update(json.dumps([row[column] for column in columns]).encode())
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[CsvRow]:
     """The rows of a CSV file. An incomplete last line, which a full disk or a kill leaves, is
     dropped."""
     lines = read_text(path).splitlines(keepends=True)
@@ -110,76 +99,45 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(lines))
 
 
-def rows_up_to(
-    path: Path,
-    resume_env_steps: int,
-    known: TableRecord | None,
-    include_later: bool = False,
-    recorded_by: str = "the checkpoint",
-    remedy: str = "",
-) -> list[dict[str, str]]:
-    """The rows of a CSV file to keep when a run resumes at `resume_env_steps`. Raises ConfigError if
-    the recorded rows are missing or changed.
+def rows_until(
+    folder: Path, name: str, last_env_steps: int, record: TableRecord | None = None
+) -> list[CsvRow]:
+    """The recorded rows of a table up to `last_env_steps`; all rows up to there if there is no record
+    (runs of earlier versions). Raises DataError if recorded rows are missing or changed.
 
-    Rows after the recorded ones, up to `resume_env_steps`, are kept with `include_later`, and where
-    nothing was recorded (runs of earlier versions).
+    `record` is that of the checkpoint. final.csv is verified against final.json too.
     """
-    if resume_env_steps <= 0 or (known is None and not os.path.lexists(path)):
+    if last_env_steps <= 0:
         return []
-    if not os.path.lexists(path) and (path.parent / "failure.json").exists():
-        return []  # a copied failure folder contains no CSV files
-    remedy = remedy or f"delete {path.parent / 'checkpoint'} to train from the beginning"
+    path = folder / f"{name}.csv"
+    final_record = read_final_record(folder) if name == "final" else None
+    exists, is_failure_copy = os.path.lexists(path), (folder / "failure.json").exists()
+    if not exists and (record is None or is_failure_copy):  # a failure folder has no tables
+        return []
+    remedy = f"delete {folder / 'checkpoint'} to train from the beginning"
+    if name == "final" and record is None:
+        remedy = "delete it to make the final evaluation again"
     with data_error_context(f"cannot go on with {path}", f"restore it from a copy, or {remedy}"):
-        check_data(os.path.lexists(path), "it is missing")
+        check_data(exists, "it is missing")
         rows = read_rows(path)
-        recorded = 0
-        if known is not None:
-            _check_recorded_rows(rows, known, recorded_by)
-            recorded = known.rows
-        later = rows[recorded:] if known is None or include_later else []
-        return rows[:recorded] + [row for row in later if int(row["env_steps"]) <= resume_env_steps]
+        for recorded_by, known in (("the checkpoint", record), (FINAL_RECORD, final_record)):
+            if known is not None and record_of(known.columns, rows[: known.rows]) != known:
+                raise ValueError(
+                    f"it has {len(rows)} rows, of which the first {known.rows} are not those that "
+                    f"{recorded_by} recorded"
+                )
+        last = final_record if name == "final" else record
+        recorded = rows if last is None else rows[: last.rows]
+        return [row for row in recorded if int(row["env_steps"]) <= last_env_steps]
 
 
-def _check_recorded_rows(rows: list[dict[str, str]], known: TableRecord, recorded_by: str) -> None:
-    first = rows[: known.rows]
-    check_data(
-        len(first) == known.rows,
-        f"it holds {len(rows)} of the {known.rows} rows that {recorded_by} recorded",
-    )
-    sha256 = _hash_of_columns(known.columns)
-    for row in first:
-        _add_to_hash(sha256, known.columns, row)
-    check_data(
-        sha256.hexdigest() == known.sha256,
-        f"its first {known.rows} rows are not those that {recorded_by} recorded",
-    )
-
-
-def check_tables(
-    folder: Path,
-    resume_env_steps: int,
-    evaluation_due: bool,
-    known: Mapping[str, TableRecord] | None,
-) -> None:
-    """Raise ConfigError if a CSV file does not match the checkpoint or final.json."""
-    known = known or {}
-    rows_up_to(folder / "train.csv", resume_env_steps, known.get("train"))
-    rows_up_to(folder / "eval.csv", resume_env_steps - evaluation_due, known.get("eval"))
-    if resume_env_steps > 0:
-        final_rows(folder, resume_env_steps, known.get("final"))
-
-
-def final_rows(
-    folder: Path, resume_env_steps: int, known: TableRecord | None = None
-) -> list[dict[str, str]]:
-    """The rows of final.csv that final.json records (all rows for runs of earlier versions). Raises
-    ConfigError if the file does not match the checkpoint, whose record is `known`, or final.json."""
-    path, record = folder / "final.csv", read_final_record(folder)
-    again = "" if known else "delete it to make the final evaluation again"
-    rows_up_to(path, resume_env_steps, known, True, remedy=again)
-    accept = f"delete {folder / FINAL_RECORD} to accept it as it is"
-    rows = rows_up_to(path, resume_env_steps, record, True, FINAL_RECORD, again or accept)
-    return rows if record is None else rows[: record.rows]
+def rows_to_keep(
+    folder: Path, env_steps: int, evaluation_due: bool, records: Mapping[str, TableRecord]
+) -> dict[str, list[CsvRow]]:
+    """The rows of each table that a run keeps when it resumes at `env_steps`, verified against the
+    records of its checkpoint. An evaluation that is due will be repeated."""
+    last = {"train": env_steps, "eval": env_steps - evaluation_due, "final": env_steps}
+    return {name: rows_until(folder, name, last[name], records.get(name)) for name in TABLES}
 
 
 def read_final_record(folder: Path) -> TableRecord | None:
@@ -195,25 +153,18 @@ def read_final_record(folder: Path) -> TableRecord | None:
         return TableRecord(**record)
 
 
-def write_final_record(folder: Path, record: TableRecord) -> None:
-    write_json(folder / FINAL_RECORD, record._asdict())
-
-
-def reopen_final_table(
-    folder: Path, resume_env_steps: int, known: TableRecord | None
-) -> TableRecord | None:
-    """Remove the rows of final.csv after `resume_env_steps`, also from final.json. Returns the
-    record of the remaining rows, None if there is no final.csv."""
-    path, record = folder / "final.csv", folder / FINAL_RECORD
-    had_record = os.path.lexists(record)
-    record.unlink(missing_ok=True)  # so that final.json never records rows that were removed
-    if not path.exists():
-        return None
-    table = CsvTable(path, EVAL_COLUMNS, resume_env_steps, known, include_later=True)
-    table.close()
-    if had_record:
-        write_final_record(folder, table.known())
-    return table.known()
+def write_final_table(
+    folder: Path, rows: Sequence[CsvRow], new_row: Mapping[str, object] | None = None
+) -> TableRecord:
+    """Write final.csv with `rows` and perhaps a new one, and its record in final.json."""
+    # First, so that after a kill no record counts rows that have been removed.
+    (folder / FINAL_RECORD).unlink(missing_ok=True)
+    with closing(CsvTable(folder / "final.csv", EVAL_COLUMNS, rows)) as table:
+        if new_row is not None:
+            table.write(new_row)
+        table.sync()
+    write_json(folder / FINAL_RECORD, table.record()._asdict())
+    return table.record()
 
 
 def table_damage(run: Path, *names: str) -> str:
@@ -238,11 +189,10 @@ def table_damage(run: Path, *names: str) -> str:
 def _check_against_newest(run: Path, names: Iterable[str], verify_tensors: bool) -> None:
     saved = newest_tables(run / "checkpoint", verify_tensors)
     with data_error_context(f"the checkpoint in {run} is not that of a run"):
-        known = {name: TableRecord(**saved[name]) for name in names if name in saved}
+        records = {name: TableRecord(**saved[name]) for name in names if name in saved}
     for name in names:
-        if name == "final":
-            final_rows(run, sys.maxsize, known.get(name))
-            if os.path.lexists(run / FINAL_RECORD) and not os.path.lexists(run / "final.csv"):
-                raise ConfigError(f"{run / 'final.csv'} is missing; `cclf train` makes it again")
-        elif name in known:
-            rows_up_to(run / f"{name}.csv", sys.maxsize, known[name], include_later=True)
+        if name in records or name == "final":
+            rows_until(run, name, sys.maxsize, records.get(name))
+    lost = os.path.lexists(run / FINAL_RECORD) and not os.path.lexists(run / "final.csv")
+    if "final" in names and lost:
+        raise ConfigError(f"{run / 'final.csv'} is missing; `cclf train` makes it again")

@@ -1,1 +1,2 @@
-"""What runs a training: loop, evaluation, files, random numbers. Sees protocols only."""
+"""Training of runs: the loop, evaluation, worker processes, CUDA graphs, random numbers. It uses
+algorithms and environments only through the protocols of `cclf.types`."""

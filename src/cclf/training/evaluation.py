@@ -1,13 +1,10 @@
 """Evaluation in environments and with seeds of its own, so that it cannot influence training."""
 
-import errno
-import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +14,6 @@ from cclf.console import warn
 from cclf.data.device_transfer import AsyncHostCopy
 from cclf.envs.frame_stack import FrameStack
 from cclf.errors import WorkerError
-from cclf.storage.atomic_files import replacing
 from cclf.training.worker_process import error_message
 from cclf.training.workers import MAX_RESTARTS, Pending, Pool, WorkerLostError
 from cclf.types import Env, EnvStep, OnPolicyAlgorithm, Policy, VectorEnv
@@ -28,7 +24,7 @@ LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times the longest episode of Dee
 class Evaluation(NamedTuple):
     returns: list[float]
     pictures: list[np.ndarray]  # of the first episode, if it was recorded
-    no_pictures: str = ""  # why the recording failed
+    recording_error: str = ""
 
     @property
     def mean(self) -> float:
@@ -37,6 +33,25 @@ class Evaluation(NamedTuple):
     @property
     def std(self) -> float:
         return float(np.std(self.returns))
+
+
+class StepCounters(NamedTuple):
+    env_steps: int
+    agent_steps: int
+    updates: int
+
+
+def evaluation_row(
+    counters: StepCounters, result: Evaluation, wall_seconds: float
+) -> dict[str, float | str]:
+    """A row of eval.csv or final.csv."""
+    return counters._asdict() | {
+        "return_mean": result.mean,
+        "return_std": result.std,
+        "episodes": len(result.returns),
+        "wall_seconds": round(wall_seconds, 3),
+        "returns": " ".join(f"{value:.8g}" for value in result.returns),
+    }
 
 
 # An evaluation in progress. Each step does what is possible without waiting, and yields the pipes on
@@ -236,7 +251,7 @@ def evaluate_games(
     frame_stack: int,
     record: bool = False,
 ) -> EvaluationSteps:
-    """One whole game per seed. An action is random with probability `epsilon`."""
+    """One game per seed, until it is over. An action is random with probability `epsilon`."""
     assert env.spec.num_actions is not None, "games have discrete actions"
     returns, video = [], VideoRecorder(record)
     frames = FrameStack(frame_stack, pad="zeros")
@@ -256,56 +271,3 @@ def evaluate_games(
             yield ()
         returns.append(total_reward)
     return Evaluation(returns, video.pictures, video.error)
-
-
-def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:
-    """Write an mp4 file, complete or not at all. A link at this path is replaced, not followed."""
-    import imageio.v2 as imageio
-
-    with replacing(Path(path)) as temporary:
-        shape, count = (0, 0), 0
-        try:
-            # macro_block_size=None: no resizing if a side is not a multiple of 16.
-            with imageio.get_writer(
-                str(temporary),
-                mode="I",
-                fps=frames_per_second,
-                macro_block_size=None,
-                ffmpeg_log_level="quiet",  # it would print to standard error
-            ) as video:
-                for picture in pictures:
-                    shape, count = picture.shape[:2], count + 1
-                    video.append_data(picture)  # type: ignore[attr-defined]
-        except OSError as error:
-            # imageio reports that ffmpeg exited as a broken pipe, together with its command line.
-            if "FFMPEG COMMAND" not in str(error):
-                raise
-            complete = False
-        else:
-            complete = _is_complete_mp4(temporary)
-        if not complete:
-            free_megabytes = shutil.disk_usage(temporary.parent).free // 10**6
-            raise OSError(
-                errno.EIO,
-                f"ffmpeg failed after {count} pictures of {shape[1]} x {shape[0]} pixels, with "
-                f"{free_megabytes:,} MB of disk free",
-                path,
-            )
-
-
-def _is_complete_mp4(path: Path) -> bool:
-    """Whether the parts of the file (each begins with its length and name) end where the file ends,
-    and include the one that ffmpeg writes last. ffmpeg does not report a full disk."""
-    names, start, size_bytes = [], 0, path.stat().st_size
-    with path.open("rb") as file:
-        while start < size_bytes:
-            file.seek(start)
-            header = file.read(16)
-            length = int.from_bytes(header[:4], "big")
-            if length == 1:  # followed by a 64-bit length
-                length = int.from_bytes(header[8:], "big")
-            if length < 8:
-                return False
-            names.append(header[4:8])
-            start += length
-    return start == size_bytes and b"moov" in names

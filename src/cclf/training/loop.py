@@ -6,42 +6,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cclf.config import Config
-from cclf.errors import ConfigError, WorkerError, short_error
+from cclf.errors import ConfigError, WorkerError
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
-from cclf.storage.failure import NonFiniteError, check_finite, first_non_finite_of
-from cclf.storage.migrations import with_added_fields
+from cclf.storage.failure import NonFiniteError, check_finite
 from cclf.storage.run_log import RunLog
-from cclf.storage.safe_loading import (
-    check_data,
-    check_same_structure,
-    data_error_context,
-    load_state,
-)
-from cclf.storage.tables import TableRecord
+from cclf.storage.safe_loading import data_error_context, load_state, matching_state
+from cclf.storage.tables import CsvRow, TableRecord, rows_to_keep
+from cclf.training.agent import Agent, evaluation_networks
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
 from cclf.training.evaluation import (
-    Evaluation,
     EvaluationSteps,
-    EvaluationStoppedError,
+    StepCounters,
+    evaluation_row,
     poll,
-    wait_for_evaluation,
-    write_video,
 )
 from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
+from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
+from cclf.training.video import save_video
 from cclf.types import Learner, StateDict
 
-# (env_steps, record) -> the evaluation of the current agent
-Evaluate = Callable[[int, bool], EvaluationSteps]
+RunError = NonFiniteError | WorkerError  # ends one run of several
 POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
 STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
-
-
-class StepCounters(NamedTuple):
-    env_steps: int
-    agent_steps: int
-    updates: int
 
 
 class PendingEvaluation(NamedTuple):
@@ -51,30 +39,32 @@ class PendingEvaluation(NamedTuple):
 
 
 class TrainingRun:
-    """One run: a learner, its evaluation, and the counters of the loop. `state_dict` holds everything
-    that changes."""
+    """One run: a learner, its evaluation, its files, and the counters of the loop. `state_dict` holds
+    everything that changes. Call `resume` and `start` before the first `step`."""
+
+    log: RunLog  # set by `start`
+    progress: Progress
 
     def __init__(
         self,
         config: Config,
         learner: Learner,
-        evaluate: Evaluate,
+        agent: Agent,
         folder: Path,
         evaluates_asynchronously: bool = False,
     ):
         """`evaluates_asynchronously`: training continues during an evaluation."""
-        self.options, self.action_repeat = config.run, config.env.action_repeat
-        self.learner, self.evaluate, self.folder = learner, evaluate, folder
+        self.config, self.options = config, config.run
+        self.learner, self.agent, self.folder = learner, agent, folder
         self.evaluates_asynchronously = evaluates_asynchronously
         self.checkpoints = Checkpoints(folder / "checkpoint")
-        self.resumed = False
         self.saved_env_steps = 0  # in the newest checkpoint of this process
         self.table_records: dict[str, TableRecord] = {}  # in the checkpoint that was loaded
+        self.rows: dict[str, list[CsvRow]] = {}  # of the tables, at that checkpoint
         self.agent_steps = 0
         self.episodes = 0
         self.finished_returns: list[float] = []  # since the last row of train.csv
         self.averages = MetricAccumulator()
-        self._declared_metrics = frozenset(learner.metric_names)
         # A checkpoint with `evaluation_due` was written before the evaluation at its step was
         # complete: a resumed run evaluates again.
         self.evaluation_due = False
@@ -88,7 +78,7 @@ class TrainingRun:
 
     @property
     def env_steps(self) -> int:
-        return self.agent_steps * self.action_repeat
+        return self.agent_steps * self.config.env.action_repeat
 
     @property
     def counters(self) -> StepCounters:
@@ -103,43 +93,41 @@ class TrainingRun:
     def finished(self) -> bool:
         return self.env_steps >= self.options.env_steps and not self.evaluation_due
 
-    def step(self, log: RunLog, progress: Progress, stop: StopSignal) -> None:
-        """Train for one step of the learner; log, evaluate and save if it is due."""
-        if self._started is None:
-            self._started = time.monotonic()
+    def resume(self, agent_steps: int | None = None) -> None:
+        """Load the newest valid checkpoint of the folder, or the one at `agent_steps`, if there is
+        one, and read the tables up to there. Nothing in the folder is changed."""
+        saved = self.checkpoints.load(agent_steps=agent_steps)
+        if saved is not None:
+            with data_error_context(
+                f"the checkpoint in {self.folder} does not fit this run", "use another --out"
+            ):
+                self.load_state_dict(saved)
+        self.rows = rows_to_keep(
+            self.folder, self.env_steps, self.evaluation_due, self.table_records
+        )
+
+    def start(self, log: RunLog, progress: Progress) -> None:
+        self.log, self.progress = log, progress
+        self._started = time.monotonic()
+
+    def step(self) -> None:
+        """Train for one step of the learner, or wait a moment for the evaluation that is due. Log,
+        evaluate and save if it is due."""
         if not self.evaluation_due:
-            self._step_learner(log, progress)
+            self._step_learner()
         if self.pending_evaluation is not None:
-            timeout_seconds = POLL_SECONDS if self.evaluation_due else 0.0
-            result = poll(self.pending_evaluation.steps, timeout_seconds)
-            if result is not None:
-                self._write_eval_row(self.pending_evaluation, result, log, progress)
-                if self.finished:
-                    self._save(log)
+            self._poll_evaluation(POLL_SECONDS if self.evaluation_due else 0.0)
         if self.evaluation_due and self.pending_evaluation is None:
-            self._evaluate(log, progress, stop)
+            self._start_evaluation()
 
-    def save_and_close(self, log: RunLog, progress: Progress, deadline: float) -> None:
-        """Save the run before it is stopped. A pending evaluation may continue until `deadline`; if
-        that is not enough, the checkpoint of its start stays the newest."""
-        if self._finish_evaluation(log, progress, lambda: time.monotonic() > deadline):
-            self._save(log)
-
-    def notify(self, callbacks: Callbacks) -> bool:
-        """Call the callbacks with the steps and evaluations since the last call. Returns whether one
-        of them requests a stop."""
-        step = StepInfo(*self.counters, self.episodes) if self._has_stepped else None
-        evaluations, self._evaluations, self._has_stepped = self._evaluations, [], False
-        return callbacks.notify(step, evaluations)
-
-    def _step_learner(self, log: RunLog, progress: Progress) -> None:
+    def _step_learner(self) -> None:
         before, env_steps_before = self.agent_steps, self.env_steps
         agent_steps, metrics, finished_returns = self.learner.step(self.env_steps)
         self.agent_steps += agent_steps
         self.episodes += len(finished_returns)
         self.finished_returns += finished_returns
         if metrics is not None:
-            undeclared = metrics.keys() - self._declared_metrics
+            undeclared = metrics.keys() - {*self.learner.metric_names}
             if undeclared:  # train.csv has no columns for them
                 raise ConfigError(
                     f"the updates of this algorithm return the metrics {sorted(undeclared)}, which "
@@ -147,86 +135,87 @@ class TrainingRun:
                 )
             self.averages.add(metrics)
         if _crossed_multiple(before, self.agent_steps, self.options.log_every_agent_steps):
-            self._write_train_row(log, progress)
-        progress.step(self.env_steps, self.learner.updates)
+            self._write_train_row()
+        self.progress.step(self.env_steps, self.learner.updates)
         self._has_stepped = True
         self.evaluation_due = self.env_steps >= self.options.env_steps or _crossed_multiple(
             env_steps_before, self.env_steps, self.options.eval_every_env_steps
         )
 
-    def _write_train_row(self, log: RunLog, progress: Progress) -> None:
+    def _write_train_row(self) -> None:
         row: dict[str, float] = {**self.counters._asdict(), "episodes": self.episodes}
         if self.finished_returns:
             row["episode_return"] = sum(self.finished_returns) / len(self.finished_returns)
-            progress.training_return(row["episode_return"])
+            self.progress.training_return(row["episode_return"])
             self.finished_returns.clear()
         row |= self.averages.mean_and_reset() | self.learner.replay_metrics()
-        log.write("train", row)
+        self.log.write("train", row)
         # Not after each update: here the values are on the host anyway.
         check_finite(self.folder, row)
 
-    def _evaluate(self, log: RunLog, progress: Progress, stop: StopSignal) -> None:
-        """Start the due evaluation. If it runs asynchronously, save the checkpoint now, and write the
-        row when it has finished; otherwise finish it first."""
+    def _start_evaluation(self) -> None:
+        """Start the evaluation that is due. If training continues meanwhile, save the checkpoint now,
+        otherwise when the evaluation has finished."""
         self._check_finite()  # an environment may raise on a non-finite action
         last = self.env_steps >= self.options.env_steps
         steps = self.evaluate(self.env_steps, self.options.video and last)
         self.pending_evaluation = PendingEvaluation(steps, self.counters, self.wall_seconds)
         if self.evaluates_asynchronously:
-            self._save(log)
+            self._save()
             self.evaluation_due = last  # there are no further steps
-        elif self._finish_evaluation(log, progress, lambda: stop.requested):
-            self._save(log)
-        else:
-            self.pending_evaluation = None
 
-    def _finish_evaluation(
-        self, log: RunLog, progress: Progress, stopped: Callable[[], bool]
-    ) -> bool:
-        """Wait for the pending evaluation. Returns False if it was stopped first."""
-        if self.pending_evaluation is not None:
-            try:
-                result = wait_for_evaluation(self.pending_evaluation.steps, stopped)
-            except EvaluationStoppedError:
-                return False
-            self._write_eval_row(self.pending_evaluation, result, log, progress)
-        return True
+    def evaluate(self, env_steps: int, record: bool) -> EvaluationSteps:
+        """Start an evaluation with a copy of the current weights, since training may continue."""
+        weights = evaluation_networks(self.learner.algorithm).state_dict()
+        evaluation_networks(self.agent.policy).load_state_dict(weights)
+        # Seeds depend on the env steps and the episode only, so that the result at a step does not
+        # depend on the evaluation schedule.
+        seeds = [
+            derive(self.config.seed, "eval", env_steps, episode)
+            for episode in range(self.options.eval_episodes)
+        ]
+        return self.agent.evaluate_async(seeds, record)
 
-    def _write_eval_row(
-        self, pending: PendingEvaluation, result: Evaluation, log: RunLog, progress: Progress
-    ) -> None:
-        counters, self.pending_evaluation = pending.counters, None
+    def _poll_evaluation(self, timeout_seconds: float) -> None:
+        """Continue the pending evaluation, and write its row if it has finished."""
+        assert self.pending_evaluation is not None, "no evaluation has been started"
+        steps, counters, wall_seconds = self.pending_evaluation
+        result = poll(steps, timeout_seconds)
+        if result is None:
+            return
+        self.pending_evaluation = None
         if counters.env_steps == self.env_steps:
             self.evaluation_due = False
-        row = counters._asdict() | {
-            "return_mean": result.mean,
-            "return_std": result.std,
-            "episodes": len(result.returns),
-            "wall_seconds": round(pending.wall_seconds, 3),
-            "returns": " ".join(f"{value:.8g}" for value in result.returns),
-        }
+        row = evaluation_row(counters, result, wall_seconds)
         check_finite(self.folder, row)  # first, so that the table holds finite returns only
-        log.write("eval", row)
-        progress.evaluation(counters.env_steps, result.mean, result.std)
+        self.log.write("eval", row)
+        self.progress.evaluation(counters.env_steps, result.mean, result.std)
         self._evaluations.append(
             EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns))
         )
-        if result.no_pictures:
-            progress.print(f"cclf: warning: no video, rendering failed: {result.no_pictures}")
-        if result.pictures:
-            path = self.folder / f"episode-{counters.env_steps}.mp4"
-            try:
-                write_video(str(path), result.pictures)
-            except Exception as error:  # whatever a library raises: a video must not end a run
-                path.unlink(missing_ok=True)
-                progress.print(f"cclf: warning: no video: {short_error(error)}")
-            else:
-                log.log_video(path, counters.env_steps)
+        video = self.folder / f"episode-{counters.env_steps}.mp4"
+        if error := result.recording_error or save_video(video, result.pictures):
+            self.progress.print(f"cclf: warning: no video: {error}")
+        elif result.pictures:
+            self.log.log_video(video, counters.env_steps)
+        if self.finished or not self.evaluates_asynchronously:
+            self._save()
 
-    def _save(self, log: RunLog) -> None:
+    def save_before_stop(self, deadline: float) -> None:
+        """Save the run before it is stopped. An evaluation during training may continue until
+        `deadline`; if that is not enough, the checkpoint of its start stays the newest."""
+        if self.evaluates_asynchronously:
+            while self.pending_evaluation is not None:
+                if time.monotonic() > deadline:
+                    return
+                self._poll_evaluation(POLL_SECONDS)
+        if not self.finished:
+            self._save()
+
+    def _save(self) -> None:
         self._check_finite()  # so that a run can always resume from its newest checkpoint
-        log.sync()  # a checkpoint must not be newer than the rows before it
-        tables = {name: record._asdict() for name, record in log.known().items()}
+        self.log.sync()  # a checkpoint must not be newer than the rows before it
+        tables = {name: record._asdict() for name, record in self.log.records().items()}
         wanted = self.options.keep_replay or self.env_steps < self.options.env_steps
         kept = wanted and not self._replay_lost
         extra = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
@@ -234,12 +223,18 @@ class TrainingRun:
         self.saved_env_steps = self.env_steps
 
     def _check_finite(self) -> None:
-        """Check the metrics since the last row, losses first, and then the whole state."""
-        averages = self.averages.state_dict()
-        losses_first = sorted(averages.items(), key=lambda item: not item[0].endswith("_loss"))
-        found = first_non_finite_of(dict(losses_first)) or first_non_finite_of(self.state_dict())
-        if found is not None:
-            check_finite(self.folder, self.counters._asdict() | dict([found]))
+        """Check the metrics since the last row, and then the whole state."""
+        state = self.averages.state_dict() | self.state_dict()
+        check_finite(self.folder, self.counters._asdict(), state)
+
+    def notify(self, callbacks: Callbacks) -> bool:
+        """Call the callbacks with the steps and evaluations since the last call. Returns whether one
+        of them requests a stop. A step during which training waits includes its evaluation."""
+        if self.evaluation_due and not self.evaluates_asynchronously:
+            return False
+        step = StepInfo(*self.counters, self.episodes) if self._has_stepped else None
+        evaluations, self._evaluations, self._has_stepped = self._evaluations, [], False
+        return callbacks.notify(step, evaluations)
 
     def state_dict(self) -> StateDict:
         return {
@@ -253,13 +248,11 @@ class TrainingRun:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        own = self.state_dict() | {"tables": {}, REPLAY_KEPT: True}
-        state = with_added_fields(own, state)
-        own |= {"learner": None, "averages": None, "finished_returns": [0.0]}
-        check_same_structure(own, state, "the run")
+        own = self.state_dict() | {"tables": {}, REPLAY_KEPT: True, "finished_returns": [0.0]}
+        state = matching_state(own | {"learner": None, "averages": None}, state)
         self.agent_steps, self.episodes = state["agent_steps"], state["episodes"]
         self.finished_returns = state["finished_returns"]
-        self._earlier_seconds, self._started = state["wall_seconds"], None
+        self._earlier_seconds = state["wall_seconds"]
         self.evaluation_due = state["evaluation_due"]
         self.table_records = {name: TableRecord(**row) for name, row in state["tables"].items()}
         if self.finished:
@@ -272,64 +265,39 @@ class TrainingRun:
             )
         load_state(self.learner, state["learner"], "learner")
         self.averages.load_state_dict(state["averages"])
-        learner_steps = state["learner"].get("agent_steps", self.agent_steps)
-        check_data(
-            learner_steps == self.agent_steps,
-            f"agent_steps is {self.agent_steps} and {learner_steps}",
-        )
-
-    def resume(self, agent_steps: int | None = None) -> None:
-        """Load the newest valid checkpoint of the folder, or the one at `agent_steps`, if there is
-        one."""
-        saved = self.checkpoints.load(agent_steps=agent_steps)
-        if saved is not None:
-            with data_error_context(
-                f"the checkpoint in {self.folder} does not fit this run", "use another --out"
-            ):
-                self.load_state_dict(saved)
-            self.resumed = True
-
-
-class ActiveRun(NamedTuple):
-    """A run in training, with its tables and its progress output."""
-
-    training: TrainingRun
-    log: RunLog
-    progress: Progress
 
 
 def train_loop(
-    runs: Sequence[ActiveRun], stop: StopSignal, callbacks: Callbacks = NO_CALLBACKS
-) -> dict[int, NonFiniteError | WorkerError]:
+    runs: Sequence[TrainingRun], stop: StopSignal, callbacks: Callbacks = NO_CALLBACKS
+) -> dict[TrainingRun, RunError]:
     """Train all runs to the end of their budgets or until a stop is requested. Runs that did not
     reach the end are saved.
 
     A run with non-finite values, or whose environments failed, ends; the other runs continue. The
-    errors are returned, by the index of the run. `callbacks` are called after each step and its
-    checkpoint.
+    errors are returned. `callbacks` are called after each step and its checkpoint.
     """
-    errors: dict[int, NonFiniteError | WorkerError] = {}
+    errors: dict[TrainingRun, RunError] = {}
 
-    def unfinished() -> list[int]:
-        return [n for n, run in enumerate(runs) if not run.training.finished and n not in errors]
+    def unfinished() -> list[TrainingRun]:
+        return [run for run in runs if not run.finished and run not in errors]
 
-    def attempt(index: int, action: Callable[[ActiveRun], None]) -> None:
+    def attempt(run: TrainingRun, action: Callable[[TrainingRun], None]) -> None:
         try:
-            action(runs[index])
+            action(run)
         except (NonFiniteError, WorkerError) as error:
-            errors[index] = error
+            errors[run] = error
         else:
-            if runs[index].training.notify(callbacks):
+            if run.notify(callbacks):
                 stop.requested = True
 
     while not stop.requested and (active := unfinished()):
         # The next step of a batched run also updates the weights of the other runs of its batch, so
         # evaluations that are due come first.
-        for index in [n for n in active if runs[n].training.evaluation_due] or active:
-            attempt(index, lambda run: run.training.step(run.log, run.progress, stop))
+        for run in [run for run in active if run.evaluation_due] or active:
+            attempt(run, TrainingRun.step)
     deadline = time.monotonic() + STOP_GRACE_SECONDS
-    for index in unfinished():
-        attempt(index, lambda run: run.training.save_and_close(run.log, run.progress, deadline))
+    for run in unfinished():
+        attempt(run, lambda run: run.save_before_stop(deadline))
     return errors
 
 

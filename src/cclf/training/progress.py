@@ -99,10 +99,9 @@ class Progress:
         if self._last_line is None or env_steps >= self.total:
             return True
         last_env_steps, last_time = self._last_line
-        last, now = (
-            MAX_EVALUATION_LINES * steps // self.total for steps in (last_env_steps, env_steps)
-        )
-        return now > last or self._clock() - last_time > SILENT_SECONDS
+        interval = self.total / MAX_EVALUATION_LINES
+        in_next_interval = env_steps // interval > last_env_steps // interval
+        return in_next_interval or self._clock() - last_time > SILENT_SECONDS
 
     def _draw(self) -> None:
         """Update the estimates, also where nothing is drawn."""

@@ -13,14 +13,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # Signals within this time count as one: `timeout` and some schedulers send a signal to the process and
 # then to its process group.
 SAME_SIGNAL_SECONDS = 0.5
-STOP_MESSAGE = "stopping after this update, then saving; Ctrl-C again quits at once"
+STOP_MESSAGE = "stopping after this update, then saving; Ctrl-C again quits immediately"
 _STDERR = 2
 _CLEAR_LINE = "\r\x1b[2K"  # removes the live line and the ^C that a terminal prints
 
 
 class StopSignal:
     """A flag that the first of `SIGNALS` sets and that the training loop polls. A second signal
-    exits at once."""
+    exits immediately."""
 
     def __init__(self, message: str = "") -> None:
         """`message` is printed to standard error when a signal arrives."""

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from cclf.errors import ConfigError, WorkerError, short_error
 from cclf.training.signals import SIGNALS
@@ -23,14 +23,6 @@ class Closeable(Protocol):
     def close(self) -> None: ...
 
 
-class Failure(NamedTuple):
-    """The exception of a call as text, because not every exception can be pickled."""
-
-    is_config_error: bool
-    message: str
-    details: str
-
-
 def call_method(
     target: object, name: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Any:
@@ -43,12 +35,13 @@ def error_message(error: Exception) -> str:
     return " ".join(str(error).split()) if own else short_error(error)
 
 
-def describe_failure(error: Exception) -> Failure:
-    message = error_message(error)
-    if not isinstance(error, (ConfigError, WorkerError)):
-        message = f"the environment raised {message}"
-    details = error.details if isinstance(error, WorkerError) else traceback.format_exc()
-    return Failure(isinstance(error, ConfigError), message, details)
+def picklable_error(error: Exception) -> ConfigError | WorkerError:
+    """The error of a call in a form that can be sent; not every exception can be pickled."""
+    if isinstance(error, ConfigError):
+        return ConfigError(error_message(error))
+    if isinstance(error, WorkerError):
+        return WorkerError(error_message(error), error.details)
+    return WorkerError(f"the environment raised {error_message(error)}", traceback.format_exc())
 
 
 def main(descriptor: int, timeout_seconds: float) -> None:
@@ -74,8 +67,8 @@ def main(descriptor: int, timeout_seconds: float) -> None:
                     signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
                 reply = call_method(target, name, args, kwargs)
             except Exception as error:
-                reply = describe_failure(error)
-            if request or isinstance(reply, Failure):
+                reply = picklable_error(error)
+            if request or isinstance(reply, Exception):
                 pipe.send(reply)
             else:
                 pipe.send_bytes(b"")

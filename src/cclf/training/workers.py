@@ -33,7 +33,6 @@ from cclf.training.worker_process import (
     NOTIFY,
     START_SECONDS,
     Closeable,
-    Failure,
     call_method,
 )
 
@@ -256,19 +255,16 @@ class _Worker:
                 self.allowed_seconds = self.timeout_seconds + GRACE_SECONDS
                 reply = ForkingPickler.loads(message) if message else None
                 call = self.calls.popleft()
-                if isinstance(reply, Failure):
-                    call.set_error(self._error_of(reply))
+                if isinstance(reply, ConfigError):
+                    call.set_error(reply)
+                elif isinstance(reply, WorkerError):
+                    call.set_error(WorkerError(f"{self.name}: {reply}", reply.details))
                 else:
                     call.set_result(reply)
         except (EOFError, OSError):
             self._lose(GRACE_SECONDS)  # it is exiting
         if self.calls and time.monotonic() - self.waiting_since > self.allowed_seconds:
             self._lose(0.0)
-
-    def _error_of(self, failure: Failure) -> Exception:
-        if failure.is_config_error:
-            return ConfigError(failure.message)
-        return WorkerError(f"{self.name}: {failure.message}", failure.details)
 
     def _lose(self, grace_seconds: float) -> None:
         """End the process and report it as the error of all calls without a result."""

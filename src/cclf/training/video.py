@@ -1,0 +1,66 @@
+"""Videos of episodes, written by ffmpeg."""
+
+import errno
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cclf.errors import short_error
+from cclf.storage.atomic_files import replacing
+
+
+def save_video(path: Path, pictures: Sequence[np.ndarray]) -> str:
+    """Write a video if there are pictures. Returns an error instead of raising it: whatever a library
+    raises, it must not end the run."""
+    try:
+        if pictures:
+            write_video(str(path), pictures)
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        return short_error(error)
+    return ""
+
+
+def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:
+    """Write an mp4 file, complete or not at all. A link at this path is replaced, not followed."""
+    import imageio.v2 as imageio
+
+    with replacing(Path(path)) as temporary:
+        shape, count = (0, 0), 0
+        try:
+            with imageio.get_writer(
+                str(temporary),
+                mode="I",
+                fps=frames_per_second,
+                macro_block_size=None,  # no resizing if a side is not a multiple of 16
+                ffmpeg_log_level="quiet",  # it would print to standard error
+            ) as video:
+                for picture in pictures:
+                    shape, count = picture.shape[:2], count + 1
+                    video.append_data(picture)  # type: ignore[attr-defined]
+        except OSError as error:
+            # imageio reports that ffmpeg exited as a broken pipe, together with its command line.
+            if "FFMPEG COMMAND" not in str(error):
+                raise
+            complete = False
+        else:
+            complete = _number_of_frames(temporary) == count
+        if not complete:
+            free_megabytes = shutil.disk_usage(temporary.parent).free // 10**6
+            raise OSError(
+                errno.EIO,
+                f"ffmpeg failed after {count} pictures of {shape[1]} x {shape[0]} pixels, with "
+                f"{free_megabytes:,} MB of disk free",
+            )
+
+
+def _number_of_frames(path: Path) -> int:
+    """The frames of the video that can be read. ffmpeg does not report a full disk when it writes."""
+    import imageio_ffmpeg
+
+    try:
+        return int(imageio_ffmpeg.count_frames_and_secs(str(path))[0])
+    except RuntimeError:
+        return 0
