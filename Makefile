@@ -3,7 +3,7 @@ VENV := .venv
 PYTHON ?= python3
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint docs clean
+.PHONY: setup demo test test-slow lint docs site clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,12 +12,14 @@ help:
 	@echo "make test-slow  the long ones: every method must learn"
 	@echo "make lint       style and types"
 	@echo "make docs       write the tables and figures of docs/ again from results/"
+	@echo "make site       the documentation as a website in build/site, with every link checked"
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	@sh scripts/gl-libraries.sh
 	$(PYTHON) -m venv $(VENV)
+	@sh scripts/torch-cpu.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -44,6 +46,9 @@ docs: setup
 	$(VENV)/bin/cclf plot results/drqv2 --published --out docs/figures/drqv2.svg
 	$(VENV)/bin/cclf plot results/dmc --methods rad drq curl curl+ cclf cclf-shuffled --tasks dmc/cartpole-swingup --profiles released-bf16 --out docs/figures/dmc.svg
 	$(VENV)/bin/python scripts/docs_figures.py # shuffled.svg, atari.svg, dmc-tasks.svg
+
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -6,6 +6,7 @@ project=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work/env"
+sh "$project/scripts/torch-cpu.sh" "$work/env/bin/python"
 "$work/env/bin/pip" install --quiet --disable-pip-version-check "setuptools>=77" wheel
 "$work/env/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
   --wheel-dir "$work" "$project"
