@@ -265,13 +265,14 @@ def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
 
 
 def methods_with_measure(method: Method, *measures: str) -> tuple[Method, ...]:
-    """The method with each of these controls in place of curiosity, named after both."""
+    """The method with each of these controls of its curiosity, named after both."""
+    own = f"{method.overrides['curiosity']}-" if "curiosity" in method.overrides else ""
     return tuple(
         replace(
             method,
             name=f"{method.name}-{measure}",
             summary=CONTROLS[measure].format(name=method.name),
-            overrides=method.overrides | {"curiosity": measure},
+            overrides=method.overrides | {"curiosity": f"{own}{measure}"},
         )
         for measure in measures
     )

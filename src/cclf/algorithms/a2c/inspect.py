@@ -111,7 +111,7 @@ def columns(
     reward = torch.from_numpy(rollout.reward).flatten()
     with torch.no_grad(), kept_maxima(framework):
         features = a2c.features(rollout)
-        appraisal, _ = a2c.appraise(framework, features, rollout, reward, env_steps, permutation)
+        appraisal, *_ = a2c.appraise(framework, features, rollout, reward, env_steps, permutation)
         values = a2c.policy.critic(features).view(len(rollout.action) + 1, -1)
     advantage = generalized_advantage(
         torch.from_numpy(rollout.reward),
