@@ -17,7 +17,6 @@ from cclf.commands.options import (
     check_writable,
     output_errors,
     parse,
-    print_table,
 )
 from cclf.commands.sweep import Where, plan, print_plan, run_and_report, split, sweeping
 from cclf.commands.train_options import train_config
@@ -196,23 +195,17 @@ def _preset_curiosity(spec: "RunSpec") -> str:
 def _print(found: "Sequence[PairedDifference]") -> None:
     from cclf.analysis.table import format_interval, format_number
 
-    rows = [
-        (
-            each.task.partition("/")[2],
-            str(len(each.seeds)),
-            *(format_number(fmean(part)) for part in (each.method_returns, each.against_returns)),
-            format_number(each.difference),
-            format_interval(each.low, each.high),
-            format_number(each.detectable),
-            f"{each.p_holm:.2g}",
+    print(f"mean return over training, {found[0].method} − {found[0].against}, 95 % interval")
+    width = max(len(each.task) for each in found)
+    for each in found:
+        ours, theirs = map(fmean, (each.method_returns, each.against_returns))
+        means = f"{format_number(ours)} − {format_number(theirs)}"
+        difference = f"{format_number(each.difference)} {format_interval(each.low, each.high)}"
+        print(
+            f"{each.task:{width}}  {means} = {difference}  {len(each.seeds)} pairs  "
+            f"power: {format_number(each.detectable)}  p: {each.p_holm:.2g}"
         )
-        for each in found
-    ]
-    print(f"mean return over training: {found[0].method} − {found[0].against}")
-    header = ("task", "pairs", "method", "against", "difference", "95 % interval", "power", "p")
-    print_table(header, rows)
     print(
-        "difference: the mean over pairs of runs with the same seed. power: the smallest difference\n"
-        "that so many pairs detect four times out of five. p: by flipping the signs of the\n"
-        "differences, with Holm's correction for the number of tasks."
+        "power: the smallest difference that so many pairs detect four times out of five. p: by\n"
+        "flipping the signs of the differences, with Holm's correction for the number of tasks."
     )
