@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cclf import presets
 from cclf.algorithms.a2c.a2c import A2C
+from cclf.algorithms.a2c.inspect import sample_rollouts
 from cclf.algorithms.registry import make_learner
 from cclf.config import MethodConfig
 from cclf.curiosity import (
@@ -401,3 +402,24 @@ def test_a_stopped_run_goes_on_bit_for_bit(method: str, overrides: dict[str, Any
             else lambda one, other: bool(np.array_equal(one, other))
         )  # fmt: skip
         assert same(value, resumed[name]), name
+
+
+@pytest.mark.parametrize("method", ["a2c+rnd", "cclf+forward"])
+def test_inspection_reads_the_curiosity_of_the_checkpoint_and_changes_nothing(method: str) -> None:
+    config = tiny_config("minigrid/DoorKey-5x5", method)
+    learner = make_learner(config, CPU)
+    for number in range(5):
+        learner.step(number * 16)
+    before = flat(learner.algorithm.state_dict())
+    before = {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in before.items()
+    }
+    table = sample_rollouts(config, learner, 64, ENV_STEPS)
+    assert len(table["curiosity"]) == 64
+    assert 0.0 <= table["curiosity"].min() < table["curiosity"].max() <= 1.0
+    if method == "cclf+forward":  # the curiosity of o_t and of o_(t+1) is that of the transition
+        assert np.array_equal(table["curiosity"], table["next_curiosity"])
+    assert not table["next_curiosity"][table["ended"]].any()
+    for name, value in flat(learner.algorithm.state_dict()).items():
+        assert not isinstance(value, Tensor) or torch.equal(value, before[name]), name
