@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import TypeVar
 
+    from cclf.inspection.probe import Batches
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
@@ -212,6 +213,23 @@ class BaseAlgorithm(ABC, Generic[S]):
         """What `cclf inspect` shows of a run; `learner` is the learner's state in its checkpoint."""
         del about, config, learner, samples, env_steps, make_env
         raise ConfigError(f"{self.name} has no inspect: the base algorithm does not offer that")
+
+    def probe(
+        self,
+        config: Config[S],
+        learner: StateDict,
+        measures: Sequence[str],
+        quantities: Sequence[str],
+        num_batches: int,
+        env_steps: Tensor,
+        make_env: EnvFactory,
+    ) -> tuple[Batches, Batches]:
+        """Curiosity by measure, and quantities that it may follow by name, of batches of a run, for
+        `cclf inspect --curiosity`; `learner` is the learner's state in its checkpoint."""
+        del config, learner, measures, quantities, num_batches, env_steps, make_env
+        raise ConfigError(
+            f"--curiosity conflicts with {self.name}, which has no probe: use a run of a2c"
+        )
 
     def benchmark(self) -> Benchmark | None:
         """What `cclf bench NAME` measures; None where there is no such benchmark."""

@@ -225,9 +225,7 @@ class A2C:
         asked, answers, prediction_loss = query.detach(), key, None
         views, next_views = current, following
         if self.predicted is not None:
-            prediction, answers = self.predicted.query_and_key(
-                self._transitions(rollout, current, following)
-            )
+            prediction, answers = self.predicted.query_and_key(self.transitions(rollout))
             prediction_loss = equations.squared_distance(prediction, answers).mean()
             asked, answers = prediction.detach().flatten(0, 1), answers.flatten(0, 1)
             views, next_views = torch.arange(2 * batch_size).chunk(2)
@@ -249,12 +247,15 @@ class A2C:
         )
         return appraisal, contrastive_loss, prediction_loss
 
-    def _transitions(self, rollout: Rollout, current: Tensor, following: Tensor) -> Transitions:
+    def transitions(self, rollout: Rollout) -> Transitions:
+        """The T N transitions of a rollout; its observations are encoded once."""
+        batch_size, num_rows = rollout.action.size, len(rollout.observation) * len(rollout.ended[0])
+        rows = torch.arange(num_rows)
         action = nn.functional.one_hot(
             torch.from_numpy(rollout.action).flatten(), self.num_actions
         ).float()
         ended = torch.from_numpy(rollout.ended).flatten()
-        return Transitions(_windows(rollout), current, following, action, ended)
+        return Transitions(_windows(rollout), rows[:batch_size], rows[-batch_size:], action, ended)
 
     def _centred(self, bonus: Tensor) -> Tensor:
         """The bonus (B,) less its running mean, if the reward is to have no part that pays for long
