@@ -75,14 +75,15 @@ def _with_measure(config: Config[A2cConfig], learner: RolloutLearner, name: str)
     own = learner.algorithm
     if name == config.method.curiosity and config.method.needs_curiosity:
         return own
-    method = replace(config.method, curiosity=name, reward=True)
+    changes: dict[str, object] = {"curiosity": name, "reward": True}
     if name in PREDICTED_CURIOSITIES:
-        method = replace(method, contrastive=False, regularisation=False)
+        changes |= {"contrastive": False, "regularisation": False}
     elif not config.method.contrastive:
         raise ConfigError(
-            f"--curiosity {name} conflicts with {config.method_name}: this run has no contrastive loss, "
-            f"which alone trains it; use {', '.join(PREDICTED_CURIOSITIES)}"
+            f"--curiosity {name} conflicts with {config.method_name}: this run has no contrastive "
+            f"loss, which alone trains it; use {', '.join(PREDICTED_CURIOSITIES)}"
         )
+    method = replace(config.method, **changes)  # type: ignore[arg-type]
     a2c = A2C(replace(config, method=method), learner.env.num_actions)
     shapes = {key: value.shape for key, value in a2c.networks.state_dict().items()}
     weights = {
