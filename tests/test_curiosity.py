@@ -1,5 +1,6 @@
-"""Curiosity measures: the controls, and measures of other packages. The paper's measure is tested in
-test_equations.py and test_framework.py."""
+"""Curiosity measures without a state: the controls, and measures of other packages. The paper's measure
+is tested in test_equations.py and test_framework.py, those with a state in
+test_absolute_curiosity.py."""
 
 import ast
 from pathlib import Path
@@ -13,12 +14,19 @@ from torch.func import vmap
 import cclf
 from cclf.algorithms.base import CONTROLS
 from cclf.algorithms.registry import algorithms, make_learner
-from cclf.config import CURIOSITIES, MethodConfig
+from cclf.config import (
+    CURIOSITIES,
+    CURIOSITY_CONTROLS,
+    TRAINED_CURIOSITIES,
+    MethodConfig,
+    split_control,
+)
 from cclf.curiosity import CURIOSITY_MEASURES
 from cclf.data.augmentations import Views
 from cclf.framework import Appraisal, Framework
 from tiny_runs import CPU, tiny_config
 
+STATELESS = [name for name in CURIOSITY_MEASURES if name not in TRAINED_CURIOSITIES]
 VIEWS, BATCH, FEATURES = 4, 6, 3
 ORDER = torch.tensor([3, 0, 5, 1, 2, 4])
 STEPS = torch.tensor(0.0, dtype=torch.float64)
@@ -89,7 +97,7 @@ def test_shuffling_without_an_order_says_what_is_missing() -> None:
         appraised(framework_of("shuffled"))
 
 
-@pytest.mark.parametrize("measure", [name for name in CURIOSITY_MEASURES if name != "shuffled"])
+@pytest.mark.parametrize("measure", [name for name in STATELESS if name != "shuffled"])
 def test_no_other_measure_asks_for_an_order_or_reads_one(measure: str) -> None:
     framework = framework_of(measure)
     stream = torch.Generator().manual_seed(1)
@@ -122,7 +130,7 @@ def test_a_control_begins_as_cclf_does(task: str) -> None:
         learner.close()
 
 
-@pytest.mark.parametrize("measure", CURIOSITY_MEASURES)
+@pytest.mark.parametrize("measure", STATELESS)
 def test_every_measure_maps_over_runs_and_is_one_graph(measure: str) -> None:
     framework = framework_of(measure)
     now, following = ([views_of(seed).inputs for seed in pair] for pair in ((1, 3), (2, 4)))
@@ -151,7 +159,7 @@ def test_every_measure_maps_over_runs_and_is_one_graph(measure: str) -> None:
 def test_every_choice_of_the_option_is_a_measure() -> None:
     assert tuple(CURIOSITY_MEASURES) == CURIOSITIES
     assert MethodConfig.curiosity == "belief"
-    assert set(CONTROLS) == set(CURIOSITY_MEASURES) - {"belief"}
+    assert set(CONTROLS) == set(STATELESS) - {"belief"} == set(CURIOSITY_CONTROLS)
 
 
 @pytest.mark.parametrize("base", algorithms())
@@ -159,13 +167,17 @@ def test_methods_are_named_after_the_measure_they_change(base: str) -> None:
     methods, found = algorithms()[base].methods, set()
     for name, method in methods.items():
         measure = method.overrides.get("curiosity", "belief")
-        if measure != "belief":
+        control = measure if measure in CONTROLS else split_control(measure)[1]
+        if control:
             own, _, last = name.rpartition("-")
-            assert last == measure
+            assert last == control
+            assert measure.removesuffix(control).rstrip("-") == methods[own].overrides.get(
+                "curiosity", ""
+            )
             changed = method.overrides.items() - methods[own].overrides.items()
             assert {option for option, _ in changed} == {"curiosity"}
             assert method.settings == methods[own].settings
-            found.add(measure)
+            found.add(control)
     assert set(CONTROLS) <= found
 
 
@@ -180,5 +192,6 @@ def test_no_base_names_a_measure_where_it_learns(base: str) -> None:
             node.value for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }  # fmt: skip
-        assert not words & (set(CURIOSITY_MEASURES) - {"belief"}), path.name
+        # "forward" is also an action on MiniGrid
+        assert not words & (set(CURIOSITY_MEASURES) - {"belief", "forward"}), path.name
         assert "MEASURES" not in path.read_text(), path.name

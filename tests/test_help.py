@@ -41,6 +41,7 @@ KINDS = {
 NO_OPTIONS = {
     "train": {"env", "method_config", "algorithm", "run", "method"},
     "sweep": {"where"},
+    "compare": {"where"},
     "reproduce": {"where"},
 }
 

@@ -40,6 +40,9 @@ RUNS = {
         **OFTEN,
     ),
     "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", **OFTEN | {"eval_every_env_steps": 128}),
+    "a2c, predicted": tiny_config(
+        "minigrid/DoorKey-5x5", "a2c+rnd", **OFTEN | {"eval_every_env_steps": 128}
+    ),
     "rainbow": tiny_cclf(**OFTEN),
     "rainbow, workers": tiny_cclf(**OFTEN, eval_workers=2),
     "rainbow, a stack": tiny_cclf(**OFTEN),
@@ -54,6 +57,7 @@ ENV_STEPS = {
         "sac": 80,
         "drqv2": 80,
         "a2c": 384,
+        "a2c, predicted": 384,
         "rainbow, a stack": 40,
     },
     "slow lane": {
@@ -62,6 +66,7 @@ ENV_STEPS = {
         "sac, state": 600,
         "drqv2": 600,
         "a2c": 3_200,
+        "a2c, predicted": 3_200,
         "rainbow": 400,
         "rainbow, workers": 100,
         "rainbow, a stack": 200,

@@ -37,6 +37,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf inspect RUN     what curiosity was high and low for, as a page
   cclf export RUN      its policy as .pt2 (torch.export) or ONNX, checked
   cclf sweep           train methods x tasks x seeds, here or on a Ray cluster
+  cclf compare TASK    two methods with the same seeds: the paired difference
   cclf reproduce TABLE run a table of the paper, and say which claims held
   cclf results RUNS    collect run folders into one CSV per method
   cclf plot RESULTS    draw learning curves from those files

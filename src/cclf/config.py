@@ -35,7 +35,11 @@ else:
 
 Precision = Literal["fp32", "tf32", "bf16"]
 PrecisionOption = Literal["auto", "fp32", "tf32", "bf16"]
-CURIOSITIES = ("belief", "shuffled", "even")  # implemented in cclf.curiosity
+# Implemented in cclf.curiosity. The last three have a state that the base algorithm must train.
+CURIOSITIES = ("belief", "shuffled", "even", "absolute", "rnd", "forward")
+TRAINED_CURIOSITIES = ("absolute", "rnd", "forward")
+PREDICTED_CURIOSITIES = ("rnd", "forward")  # which need no contrastive loss
+CURIOSITY_CONTROLS = ("shuffled", "even")
 AUGMENTATIONS = ("random-crop", "centre-crop", "none", "crop-pad-crop", "shift", "noise")
 # Options whose value may be MODULE:NAME of the user's code.
 IMPORTED_OPTIONS = ("encoder", "curiosity", "augmentation")
@@ -129,8 +133,12 @@ class MethodConfig:
     once."""
     curiosity: str = "belief"
     """The measure of curiosity. belief: the paper's. shuffled, even: two controls, its permutation over
-    the batch and its batch mean. MODULE:NAME: a `cclf.curiosity.CuriosityMeasure` of your own, whose
-    module is imported; a package can also add one under a plain name (see docs/extending.md)."""
+    the batch and its batch mean. On A2C also absolute: the distance of the paper's query and key; rnd:
+    the error of a prediction of the observation's features under a fixed random network; forward: the
+    same of the next observation's features, predicted from observation and action. MODULE:NAME: a
+    `cclf.curiosity.CuriosityMeasure` of your own, whose module is imported; a package can also add one
+    under a plain name (see docs/extending.md). -shuffled or -even behind any other name than the first
+    three is that control of it, e.g. rnd-shuffled."""
 
     @property
     def num_loss_views(self) -> int:
@@ -164,7 +172,8 @@ class MethodConfig:
         pieces = [
             "selection=curiosity" if name == "selection" else name for name in self.active_pieces
         ]
-        if pieces and not self.contrastive:
+        is_predicted = split_control(self.curiosity)[0] in PREDICTED_CURIOSITIES
+        if pieces and not self.contrastive and not is_predicted:
             raise ConfigError(
                 f"contrastive=False conflicts with {pieces[0]}: curiosity is the error of a belief "
                 f"that only the contrastive loss trains; turn contrastive on or {pieces[0]} off"
@@ -199,13 +208,25 @@ class MethodConfig:
             )
 
 
+def split_control(curiosity: str) -> tuple[str, str]:
+    """The name of a measure without the control that is asked for behind it, and that control or "".
+
+    >>> split_control("rnd-shuffled"), split_control("rnd"), split_control("shuffled")
+    (('rnd', 'shuffled'), ('rnd', ''), ('shuffled', ''))
+    """
+    own, _, control = curiosity.rpartition("-")
+    return (own, control) if own and control in CURIOSITY_CONTROLS else (curiosity, "")
+
+
 def _validate_curiosity(name: str) -> None:
     """Raise ConfigError unless the name is known or has the form MODULE:NAME. Nothing is imported."""
     if ":" in name:
         plugins.validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
         return
-    known = [*CURIOSITIES, *plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)]
-    if name not in known:
+    added = plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)
+    controlled = [*TRAINED_CURIOSITIES, *added]
+    known = [*CURIOSITIES, *added]
+    if name not in known and not (split_control(name)[1] and split_control(name)[0] in controlled):
         raise ConfigError(
             f"curiosity={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
             "or MODULE:NAME of your own"
@@ -281,6 +302,8 @@ class AlgorithmSettings(ABC):
     rules: ClassVar[Mapping[str, Rule]] = {}
     """When an option has no effect, by its name; see `cclf.validation`."""
     supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels",)
+    trains_curiosity: ClassVar[bool] = False
+    """Whether a curiosity with a state can be used, one of `TRAINED_CURIOSITIES`."""
     always_hashed: ClassVar[frozenset[str] | None] = None
     """Fields that enter the name of the run folder even at their default; None: all of them. A new
     option of a released algorithm is not listed, so that it renames no existing run folder."""
@@ -346,6 +369,13 @@ class Config(Generic[S]):
             raise ConfigError(
                 f"observe={self.env.observe} conflicts with {self.base}, which learns from "
                 f"{' or '.join(supported)} alone; remove it"
+            )
+        curiosity = self.method.curiosity
+        is_trained = split_control(curiosity)[0] in TRAINED_CURIOSITIES
+        if is_trained and not self.algorithm.trains_curiosity:
+            raise ConfigError(
+                f"curiosity={curiosity} conflicts with {self.base}, which does not train it: use "
+                "curiosity=belief, or a task of a2c"
             )
         self.algorithm.validate(self)
 

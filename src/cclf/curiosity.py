@@ -1,16 +1,21 @@
-"""Curiosity measures: the paper's, two controls that remove information from it, and those of
-other packages.
+"""Curiosity measures: the paper's, three whose belief is absolute, two controls that remove the
+information from any of them, and those of other packages.
 
 Curiosity is used four times: to select a view (5), to weight losses (7), (8), to sample from replay
 (6) and as a bonus (9). Letters as in `cclf.equations`: B batch, K views, D features; c is curiosity,
 1 - belief.
 """
 
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cclf import equations
-from cclf.config import CURIOSITY_ENTRY_POINTS
+from cclf.config import CURIOSITY_ENTRY_POINTS, split_control
 from cclf.errors import ConfigError, short_error
 from cclf.plugins import import_object, load_entry_point
 
@@ -18,7 +23,8 @@ from cclf.plugins import import_object, load_entry_point
 class CuriosityMeasure:
     """The paper's curiosity. A subclass overrides what it computes differently.
 
-    A measure has no state. `torch.func.vmap` and `torch.compile` must be able to trace it.
+    A measure has no state, unless it is an `AbsoluteMeasure`. `torch.func.vmap` and `torch.compile`
+    must be able to trace one without.
     """
 
     needs_permutation: bool = False
@@ -82,15 +88,205 @@ class Even(CuriosityMeasure):
         return beliefs.amin(0).mean().expand(beliefs.shape)
 
 
+class RunningMean(nn.Module):
+    """An exponential moving average of batch means, without the bias towards its start (as in Adam).
+
+    >>> mean = RunningMean(decay=0.5)
+    >>> _ = [mean.update(torch.tensor(value)) for value in (4.0, 1.0)]
+    >>> mean.value  # (1/4 of 4 and 1/2 of 1) / (3/4)
+    tensor(2.)
+    """
+
+    total: Tensor
+    weight: Tensor
+
+    def __init__(self, *shape: int, decay: float = 0.99):
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("total", torch.zeros(shape))
+        self.register_buffer("weight", torch.zeros(()))
+
+    def update(self, batch_mean: Tensor) -> None:
+        self.total.lerp_(batch_mean, 1.0 - self.decay)
+        self.weight.lerp_(torch.ones_like(self.weight), 1.0 - self.decay)
+
+    @property
+    def value(self) -> Tensor:
+        """0 before the first update."""
+        return self.total / self.weight.clamp_min(torch.finfo(self.weight.dtype).tiny)
+
+
+class AbsoluteMeasure(CuriosityMeasure, nn.Module):
+    """`absolute`: the paper's query and key, with the belief exp(-d^2 / s). Look-alikes in the batch do
+    not change it. s is the running mean of d^2, so that curiosity keeps its spread as distances shrink.
+
+    Like that of a batch normalization, the state of the measure changes in training mode only. The
+    base algorithm calls `observe` once for each batch and saves the measure with its networks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean_distance = RunningMean()
+
+    def beliefs(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        bilinear: Tensor,  # noqa: ARG002
+        first_duplicate: Tensor | None,  # noqa: ARG002
+    ) -> Tensor:
+        distance = equations.squared_distance(query, keys)
+        return equations.absolute_belief(distance, self.mean_distance.value)
+
+    @torch.no_grad()
+    def observe(self, query: Tensor, key: Tensor) -> None:
+        """Move s towards the mean of d^2 over queries and keys (..., B, D)."""
+        if self.training:
+            self.mean_distance.update(equations.squared_distance(query, key).mean())
+
+
+class Transitions(NamedTuple):
+    """Transitions whose observations may share rows: those of a rollout do."""
+
+    observations: Tensor  # (R, ...)  input of an encoder
+    current: Tensor  # (B,)  the rows of o_t
+    following: Tensor  # (B,)  the rows of o_(t+1)
+    action: Tensor  # (B, A)
+    ended: Tensor  # (B,)  bool: o_(t+1) is not of the same episode
+
+
+class PredictedMeasure(AbsoluteMeasure, ABC):
+    """A measure that learns to predict keys which stand still: features under a fixed random encoder,
+    normalized by their running mean and standard deviation.
+
+    A base algorithm calls `build`, trains `predictor` on the mean squared distance of query and key,
+    and gives both to the belief.
+    """
+
+    learning_rate = 1e-3  # of Adam, one step for each batch
+    hidden_dim = 128
+    encoder: nn.Module
+    predictor: nn.Module
+
+    def build(self, make_encoder: Callable[[], nn.Module], features: int, actions: int) -> None:
+        """Make the networks: an encoder maps observations (R, ...) to (R, features)."""
+        self.encoder = make_encoder().requires_grad_(False)
+        self.predictor = self.make_predictor(make_encoder, features, actions)
+        self.mean, self.mean_square = RunningMean(features), RunningMean(features)
+
+    @abstractmethod
+    def make_predictor(
+        self, make_encoder: Callable[[], nn.Module], features: int, actions: int
+    ) -> nn.Module: ...
+
+    @abstractmethod
+    def predict(self, transitions: Transitions, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries about o_t and o_(t+1), (B, D) each, from transitions and the keys (R, D) of
+        all observations."""
+
+    def key_rows(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
+        """The rows (B,) of the keys that belong to the two queries."""
+        return transitions.current, transitions.following
+
+    def query_and_key(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
+        """Queries, with gradient, and keys, (2, B, D) each, of o_t and of o_(t+1). Where an episode
+        ended, there is nothing to predict: the query is the key, and curiosity is 0."""
+        keys = self.normalized_features(transitions.observations)
+        key = torch.stack([keys[rows] for rows in self.key_rows(transitions)])
+        query = torch.stack(self.predict(transitions, keys))
+        return torch.where(self.unknown(transitions)[..., None], key, query), key
+
+    def unknown(self, transitions: Transitions) -> Tensor:
+        """(2, B): the questions that have no answer, because the episode ended."""
+        return torch.stack([torch.zeros_like(transitions.ended), transitions.ended])
+
+    @torch.no_grad()
+    def normalized_features(self, observations: Tensor) -> Tensor:
+        """(R, D) of observations (R, ...), which enter mean and standard deviation first."""
+        features: Tensor = self.encoder(observations)
+        if self.training:
+            self.mean.update(features.mean(0))
+            self.mean_square.update((features**2).mean(0))
+        mean = self.mean.value
+        variance = (self.mean_square.value - mean**2).clamp_min(1e-6)
+        return (features - mean) * variance.rsqrt()
+
+
+class RandomDistillation(PredictedMeasure):
+    """`rnd`: the paper's own question with an absolute answer, do two views show the same observation?
+    The query is a predictor of one view, the key a fixed random encoder of another. With equal views,
+    as on MiniGrid, this is random network distillation (Burda et al., ICLR 2019)."""
+
+    def make_predictor(
+        self,
+        make_encoder: Callable[[], nn.Module],
+        features: int,
+        actions: int,  # noqa: ARG002
+    ) -> nn.Module:
+        return nn.Sequential(make_encoder(), *_two_layers(features, self.hidden_dim, features))
+
+    def predict(self, transitions: Transitions, key: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        queries = self.predictor(transitions.observations)
+        return queries[transitions.current], queries[transitions.following]
+
+
+class ForwardPrediction(PredictedMeasure):
+    """`forward`: is o_(t+1) what follows o_t and a_t? The query is predicted from the key of o_t and
+    the action, the key is that of o_(t+1) (random features: Burda et al., ICLR 2019, large-scale
+    study). The curiosity of o_t is that of its transition."""
+
+    def make_predictor(
+        self,
+        make_encoder: Callable[[], nn.Module],  # noqa: ARG002
+        features: int,
+        actions: int,
+    ) -> nn.Module:
+        return nn.Sequential(*_two_layers(features + actions, self.hidden_dim, features))
+
+    def predict(self, transitions: Transitions, key: Tensor) -> tuple[Tensor, Tensor]:
+        known = torch.cat([key[transitions.current], transitions.action], dim=1)
+        query: Tensor = self.predictor(known)
+        return query, query
+
+    def key_rows(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
+        return transitions.following, transitions.following
+
+    def unknown(self, transitions: Transitions) -> Tensor:
+        return torch.stack([transitions.ended, transitions.ended])
+
+
+def _two_layers(inputs: int, hidden: int, outputs: int) -> tuple[nn.Module, ...]:
+    return nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+
+
 # The names are those of `cclf.config.CURIOSITIES`.
-CURIOSITY_MEASURES = {"belief": CuriosityMeasure(), "shuffled": Shuffled(), "even": Even()}
+CURIOSITY_MEASURES: dict[str, type[CuriosityMeasure]] = {
+    "belief": CuriosityMeasure,
+    "shuffled": Shuffled,
+    "even": Even,
+    "absolute": AbsoluteMeasure,
+    "rnd": RandomDistillation,
+    "forward": ForwardPrediction,
+}
 
 
 def find_measure(name: str) -> CuriosityMeasure:
     """The measure that `MethodConfig.curiosity` names: a built-in one, the entry point of another
-    package, or MODULE:NAME of a `CuriosityMeasure` or of a subclass."""
+    package, or MODULE:NAME of a `CuriosityMeasure` or of a subclass; with -shuffled or -even behind
+    its name, that control of it."""
+    own, control = split_control(name)
+    measure = _find_measure(own)
+    if not control:
+        return measure
+    kind, measure = type(measure), copy.copy(measure)
+    controls = (CURIOSITY_MEASURES[control], kind)
+    measure.__class__ = type(f"{control.title()}{kind.__name__}", controls, {})
+    return measure
+
+
+def _find_measure(name: str) -> CuriosityMeasure:
     if name in CURIOSITY_MEASURES:
-        return CURIOSITY_MEASURES[name]
+        return CURIOSITY_MEASURES[name]()
     if ":" in name:
         found = import_object("curiosity", name)
     else:

@@ -132,6 +132,31 @@ def curiosity(belief: Tensor) -> Tensor:
     return 1.0 - belief
 
 
+def squared_distance(query: Tensor, key: Tensor) -> Tensor:
+    """d^2, shape (..., B): the mean squared difference of the features of queries (B, D) and keys
+    (..., B, D).
+
+    >>> squared_distance(torch.tensor([[1.0, 2.0]]), torch.tensor([[[1.0, 2.0]], [[0.0, 4.0]]]))
+    tensor([[0.0000],
+            [2.5000]])
+    """
+    return ((query - key) ** 2).mean(-1)
+
+
+def absolute_belief(distance: Tensor, scale: Tensor) -> Tensor:
+    """IB = exp(-d^2 / s), shape (..., B), of squared distances d^2 (..., B) and their running mean
+    s (): a variant of Eq. (3), not of the paper, which does not depend on the other keys of the batch.
+
+    If s is 0, every distance was 0, and so is every curiosity.
+
+    >>> absolute_belief(torch.tensor([0.0, 0.6931, 1.3863]), torch.tensor(1.0))
+    tensor([1.0000, 0.5000, 0.2500])
+    >>> absolute_belief(torch.tensor([0.0]), torch.tensor(0.0))
+    tensor([1.])
+    """
+    return torch.exp(-distance / scale.clamp_min(torch.finfo(scale.dtype).tiny))
+
+
 def overlap(origin: Tensor, other: Tensor, size: int) -> Tensor:
     """Overlap of Eq. (4): the number of pixels in both of two crops of `size` x `size`, given their
     top-left corners (..., 2).

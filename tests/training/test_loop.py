@@ -219,7 +219,9 @@ def test_deepmind_control_resumes_exactly(tmp_path):
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
-@pytest.mark.parametrize("method", ["a2c", "re3+cclf", "cclf-shuffled"])
+@pytest.mark.parametrize(
+    "method", ["a2c", "re3+cclf", "cclf-shuffled", "a2c+rnd", "cclf+forward-shuffled"]
+)
 def test_minigrid_resumes_exactly(tmp_path, method):
     pytest.importorskip("minigrid")
     config = tiny_config("minigrid/Empty-16x16", method, env_steps=320, eval_every_env_steps=160)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import TypeVar
 
+    from cclf.inspection.probe import Batches
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation_workers import EvaluationWorkers
@@ -209,6 +210,23 @@ class BaseAlgorithm(ABC, Generic[S]):
         """What `cclf inspect` shows of a run; `learner` is the learner's state in its checkpoint."""
         raise ConfigError(f"{self.name} has no inspect: it does not implement inspect")
 
+    def probe(
+        self,
+        config: Config[S],
+        learner: StateDict,
+        measures: Sequence[str],
+        quantities: Sequence[str],
+        num_batches: int,
+        env_steps: Tensor,
+        make_env: EnvFactory,
+    ) -> tuple[Batches, Batches]:
+        """Curiosity by measure, and quantities that it may follow by name, of batches of a run, for
+        `cclf inspect --curiosity`; `learner` is the learner's state in its checkpoint."""
+        del config, learner, measures, quantities, num_batches, env_steps, make_env
+        raise ConfigError(
+            f"--curiosity conflicts with {self.name}, which has no probe: use a run of a2c"
+        )
+
     def benchmark(self) -> Benchmark | None:
         """What `cclf bench NAME` measures; None where there is no such benchmark."""
         return None
@@ -258,13 +276,14 @@ def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
 
 
 def methods_with_measure(method: Method, *measures: str) -> tuple[Method, ...]:
-    """The method with each of these controls in place of curiosity, named after both."""
+    """The method with each of these controls of its curiosity, named after both."""
+    own = f"{method.overrides['curiosity']}-" if "curiosity" in method.overrides else ""
     return tuple(
         replace(
             method,
             name=f"{method.name}-{measure}",
             summary=CONTROLS[measure].format(name=method.name),
-            overrides=method.overrides | {"curiosity": measure},
+            overrides=method.overrides | {"curiosity": f"{own}{measure}"},
         )
         for measure in measures
     )

@@ -3,6 +3,6 @@ only where it must."""
 
 # Each is a file of its name here, with a function `main`.
 COMMANDS = (
-    *("demo", "train", "evaluate", "play", "inspect", "export", "sweep", "reproduce"),
+    *("demo", "train", "evaluate", "play", "inspect", "export", "sweep", "compare", "reproduce"),
     *("results", "plot", "report", "bench", "doctor", "methods", "tasks"),
 )

@@ -3,11 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
+from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse, print_table
+from cclf.config import CURIOSITIES, CURIOSITY_CONTROLS
 from cclf.errors import ConfigError, rendering_extras, require_extras
 from cclf.validation import Range
 
@@ -24,6 +25,14 @@ class Inspect:
     """The page, an .html."""
     samples: Annotated[int, Range(1, 1_000_000)] = 2_048
     """Number of transitions, rounded up to whole batches."""
+    curiosity: tuple[str, ...] = ()
+    """Instead of the page, a table: how these measures of curiosity (belief, absolute, rnd, forward)
+    would rank the transitions of the run. Those that it was not trained with learn from it first.
+    Runs of A2C."""
+    follow: tuple[Literal["rarity", "error", "td", "step"], ...] = ("rarity", "error", "td")
+    """With --curiosity: what its rank correlation is printed with. rarity: how seldom the same
+    observation is seen; error: that of predicting the next observation; td: the size of the TD error;
+    step: in the episode."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     trust_imports: bool = False
@@ -34,6 +43,8 @@ class Inspect:
 
 def main(arguments: list[str]) -> int:
     options = parse(Inspect, "cclf inspect", arguments)
+    if options.curiosity:
+        return _probe(options)
     if options.out.suffix not in (".html", ".htm"):
         raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
     require_extras("the page of cclf inspect", ("report",))
@@ -62,4 +73,41 @@ def main(arguments: list[str]) -> int:
         if options.json
         else options.out
     )
+    return EXIT_DONE
+
+
+BATCH_OF_PROBE = 128  # transitions, as in the default rollout of A2C
+
+
+def _probe(options: Inspect) -> int:
+    known = [name for name in CURIOSITIES if name not in CURIOSITY_CONTROLS]
+    if unknown := [name for name in options.curiosity if name not in known]:
+        raise ConfigError(f"--curiosity {unknown[0]} is unknown: use {', '.join(known)}")
+    from cclf.inspection.load import probe_run
+    from cclf.training import devices
+
+    found = probe_run(
+        options.run,
+        options.curiosity,
+        options.follow,
+        max(2, options.samples // BATCH_OF_PROBE),
+        devices.choose_device(options.device),
+        options.trust_imports,
+    )
+    if options.json:
+        print(
+            json.dumps(
+                {
+                    measure: {name: each._asdict() for name, each in line.items()}
+                    for measure, line in found.items()
+                }
+            )
+        )
+        return EXIT_DONE
+    rows = [
+        (measure, *(f"{each.rank:.2f} [{each.low:.2f}, {each.high:.2f}]" for each in line.values()))
+        for measure, line in found.items()
+    ]
+    print("rank correlations of curiosity: the mean over batches and its 95 % interval")
+    print_table(("measure", *options.follow), rows)
     return EXIT_DONE

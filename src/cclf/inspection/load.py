@@ -1,6 +1,7 @@
 """Inspect the newest checkpoint of a run. Run folders are only read, so a run in progress is not
 disturbed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from cclf.algorithms.registry import algorithm_of
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError
+from cclf.inspection.probe import RankCorrelation, rank_correlations
 from cclf.inspection.records import About, Gallery
 from cclf.storage.run_folder import read_checkpoint, read_config, reject_imports
 from cclf.storage.safe_loading import data_error_context
@@ -45,3 +47,24 @@ def inspect_run(
         return algorithm_of(config).inspect(
             about, config, saved["learner"], samples, clock, make_env
         )
+
+
+def probe_run(
+    folder: Path,
+    measures: Sequence[str],
+    quantities: Sequence[str],
+    num_batches: int,
+    device: torch.device,
+    trust_imports: bool = False,
+) -> dict[str, dict[str, RankCorrelation]]:
+    """Rank correlations by measure and quantity, over batches of the newest checkpoint of a run."""
+    config = read_config(folder)
+    reject_imports(config, folder, trust_imports, makes_env=False)
+    saved = read_checkpoint(folder)
+    with data_error_context(f"the checkpoint in {folder} cannot be inspected"):
+        env_steps = saved["agent_steps"] * config.env.action_repeat
+        clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
+        curiosity, found = algorithm_of(config).probe(
+            config, saved["learner"], measures, quantities, num_batches, clock, make_env
+        )
+    return rank_correlations(curiosity, found)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cclf.algorithms.a2c.a2c import A2C
     from cclf.algorithms.a2c.rollout import RolloutLearner
     from cclf.config import Config
+    from cclf.inspection.probe import Batches
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
     from cclf.training.evaluation import EvaluationSteps
@@ -107,6 +108,23 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         restored = self.make_learner(config, env_steps.device, make_env)
         load_state(restored, learner, "learner")
         return gallery(about, config, restored, samples, env_steps.cpu())
+
+    def probe(
+        self,
+        config: Config[A2cConfig],
+        learner: StateDict,
+        measures: Sequence[str],
+        quantities: Sequence[str],
+        num_batches: int,
+        env_steps: Tensor,
+        make_env: EnvFactory,
+    ) -> tuple[Batches, Batches]:
+        from cclf.algorithms.a2c.probe import probe
+        from cclf.storage.safe_loading import load_state
+
+        restored = self.make_learner(config, env_steps.device, make_env)
+        load_state(restored, learner, "learner")
+        return probe(config, restored, measures, quantities, num_batches, env_steps.cpu())
 
 
 ALGORITHM = A2cAlgorithm()

@@ -2,7 +2,8 @@
 
 A2C is on-policy, so there is no replay to prioritise. A grid observation is duplicated rather than
 augmented, so its two views are equal and so are both terms of Eq. (7). Curiosity therefore acts through
-the contrastive loss (8) and the intrinsic reward (9).
+the contrastive loss (8) and the intrinsic reward (9). A curiosity that learns its own predictions
+needs no contrastive loss: then the intrinsic reward is all that is added to A2C.
 """
 
 import copy
@@ -11,14 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cclf import equations
 from cclf.algorithms.a2c.config import A2cConfig
-from cclf.algorithms.a2c.networks import ContrastiveHead, GridPolicy, grid_windows
+from cclf.algorithms.a2c.networks import ContrastiveHead, GridEncoder, GridPolicy, grid_windows
 from cclf.algorithms.a2c.re3 import StateEntropyBonus
-from cclf.algorithms.common.optimizers import RMSprop
+from cclf.algorithms.common.optimizers import Adam, RMSprop, backward_and_step
 from cclf.config import Config
+from cclf.curiosity import AbsoluteMeasure, PredictedMeasure, RunningMean, Transitions
 from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
-from cclf.training.seeding import seeded_weights
+from cclf.training.seeding import derive, seeded_weights
 from cclf.types import Metrics, Rollout, StateDict
 
 
@@ -66,7 +69,8 @@ def actor_critic_loss(
 
 
 class A2C:
-    """Networks, optimizer and update. `framework` is None without CCLF, `re3` without RE3."""
+    """Networks, optimizers and update. `framework` is None without CCLF, `re3` without RE3, `predicted`
+    without a curiosity that learns its own predictions."""
 
     metric_names: tuple[str, ...] = (
         "policy_loss", "value_loss", "policy_entropy", "value_mean", "gradient_norm", "reward_mean",
@@ -78,8 +82,10 @@ class A2C:
     def __init__(self, config: Config[A2cConfig], num_actions: int):
         settings = config.algorithm
         self.settings, hidden = settings, settings.contrastive_hidden_dim
+        self.num_actions = num_actions
         self.re3: StateEntropyBonus | None = None
         self.framework: Framework | None = None
+        self.predicted: PredictedMeasure | None = None
         with seeded_weights(config.seed):
             if settings.re3:
                 self.re3 = StateEntropyBonus(
@@ -97,13 +103,32 @@ class A2C:
                 self.key = copy.deepcopy(query).requires_grad_(False)
                 modules = {"framework": self.framework, "head": self.head, "key": self.key}
                 self.networks.update(modules)
-        self.parameters = [p for p in self.networks.parameters() if p.requires_grad]
+        if self.framework is None and config.method.needs_curiosity:
+            self.framework = Framework(0, config.method)  # without a W
+            self.networks["framework"] = self.framework
+        self.parameters = [p for p in self.networks.parameters() if p.requires_grad and p.numel()]
         self.optimizer = RMSprop(
             self.parameters,
             settings.learning_rate,
             settings.rmsprop_alpha,
             settings.rmsprop_epsilon,
         )
+        if self.framework is not None and self.framework.needs_curiosity:
+            self._add_curiosity(self.framework, config.seed)
+
+    def _add_curiosity(self, framework: Framework, seed: int) -> None:
+        """What some measures and places of the bonus add to networks and metrics. The weights have a
+        stream of their own, so that those of the policy do not depend on the measure."""
+        measure = framework.measure
+        if isinstance(measure, PredictedMeasure):
+            with seeded_weights(derive(seed, "curiosity")):
+                measure.build(GridEncoder, 64, self.num_actions)
+            self.predicted = measure
+            self.prediction_optimizer = Adam(measure.predictor.parameters(), measure.learning_rate)
+            self.metric_names = (*self.metric_names, "prediction_loss")
+        if self.settings.bonus_place == "centred-reward":
+            self.bonus_mean = RunningMean()
+            self.networks["bonus_mean"] = self.bonus_mean
 
     @torch.inference_mode()
     def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray:
@@ -130,19 +155,28 @@ class A2C:
         reward = torch.from_numpy(rollout.reward)  # (T, N)
 
         metrics: Metrics = {"reward_mean": reward.mean()}
-        contrastive_loss = None
+        advantage_bonus, contrastive_loss = None, None
         if self.framework is not None:
-            appraisal, contrastive_loss = self.appraise(
+            appraisal, contrastive_loss, prediction_loss = self.appraise(
                 self.framework, features, rollout, reward.flatten(), env_steps, permutation
             )
-            reward = reward + appraisal.bonus.view_as(reward)
-            metrics["contrastive_loss"] = contrastive_loss.detach()
+            if self.settings.bonus_place == "advantage":
+                advantage_bonus = appraisal.bonus
+            else:
+                reward = reward + self._centred(appraisal.bonus).view_as(reward)
+            if contrastive_loss is not None:
+                metrics["contrastive_loss"] = contrastive_loss.detach()
+            if prediction_loss is not None:
+                metrics["prediction_loss"] = prediction_loss.detach()
+                backward_and_step(prediction_loss, self.prediction_optimizer)
             if self.framework.needs_curiosity:
                 metrics |= _curiosity_metrics(appraisal)
 
         baseline, ended = values.detach(), torch.from_numpy(rollout.ended)
         discounts = (self.settings.discount, self.settings.gae_lambda)
         advantage = generalized_advantage(reward, baseline, ended, *discounts).flatten()  # (T N,)
+        if advantage_bonus is not None:
+            advantage = advantage + advantage_bonus
         if self.re3 is not None:  # added to the advantage instead of the reward, as published
             bonus, re3_metrics = self.re3.bonus(rollout.observation[:-1].reshape(batch_size, 147))
             advantage = advantage + self.settings.re3_coefficient * bonus
@@ -172,32 +206,64 @@ class A2C:
         reward: Tensor,
         env_steps: Tensor,
         permutation: Tensor | None = None,
-    ) -> tuple[Appraisal[ViewIndex], Tensor]:
-        """The appraisal of a rollout, and the contrastive loss. A view is the index of a row of
-        `features`: o_t and o_(t+1) share all rows but N, so each observation is encoded once."""
+    ) -> tuple[Appraisal[ViewIndex], Tensor | None, Tensor | None]:
+        """The appraisal of a rollout, the contrastive loss, and the loss of curiosity's own predictions.
+        A view is the index of a row of `features`: o_t and o_(t+1) share all rows but N, so each
+        observation is encoded once."""
         batch_size = len(reward)
         rows = torch.arange(len(features))
         current, following = rows[:batch_size], rows[-batch_size:]
-        query = self.head(features)
-        with torch.no_grad():
-            key = self.key(_windows(rollout))
+        query = key = features
+        if framework.method.contrastive:
+            query = self.head(features)
+            with torch.no_grad():
+                key = self.key(_windows(rollout))
         duplicates: tuple[Tensor | None, Tensor | None] = (None, None)
         if framework.method.negatives == "distinct":
             flat = rollout.observation.reshape(-1, 147)
             duplicates = first_duplicate(flat[:batch_size]), first_duplicate(flat[-batch_size:])
-        detached = query.detach()
+        asked, answers, prediction_loss = query.detach(), key, None
+        views, next_views = current, following
+        if self.predicted is not None:
+            prediction, answers = self.predicted.query_and_key(self.transitions(rollout))
+            prediction_loss = equations.squared_distance(prediction, answers).mean()
+            asked, answers = prediction.detach().flatten(0, 1), answers.flatten(0, 1)
+            views, next_views = torch.arange(2 * batch_size).chunk(2)
+        if isinstance(framework.measure, AbsoluteMeasure):
+            framework.measure.observe(asked[next_views], answers[next_views])
         appraisal = framework.appraise(
-            Views(ViewIndex(current.expand(2, -1)), first_duplicate=duplicates[0]),
-            Views(ViewIndex(following.expand(2, -1)), first_duplicate=duplicates[1]),
+            Views(ViewIndex(views.expand(2, -1)), first_duplicate=duplicates[0]),
+            Views(ViewIndex(next_views.expand(2, -1)), first_duplicate=duplicates[1]),
             reward,
             env_steps,
-            encode_query=lambda view: detached[view.rows],
-            encode_key=lambda view: key[view.rows],
+            encode_query=lambda view: asked[view.rows],
+            encode_key=lambda view: answers[view.rows],
             permutation=permutation,
         )
-        return appraisal, framework.contrastive_loss(
+        if not framework.method.contrastive:
+            return appraisal, None, prediction_loss
+        contrastive_loss = framework.contrastive_loss(
             query[:batch_size], key[:batch_size], appraisal.curiosity, duplicates[0]
         )
+        return appraisal, contrastive_loss, prediction_loss
+
+    def transitions(self, rollout: Rollout) -> Transitions:
+        """The T N transitions of a rollout; its observations are encoded once."""
+        batch_size, num_rows = rollout.action.size, len(rollout.observation) * len(rollout.ended[0])
+        rows = torch.arange(num_rows)
+        action = nn.functional.one_hot(
+            torch.from_numpy(rollout.action).flatten(), self.num_actions
+        ).float()
+        ended = torch.from_numpy(rollout.ended).flatten()
+        return Transitions(_windows(rollout), rows[:batch_size], rows[-batch_size:], action, ended)
+
+    def _centred(self, bonus: Tensor) -> Tensor:
+        """The bonus (B,) less its running mean, if the reward is to have no part that pays for long
+        episodes whatever is seen in them."""
+        if self.settings.bonus_place != "centred-reward":
+            return bonus
+        self.bonus_mean.update(bonus.mean())
+        return bonus - self.bonus_mean.value
 
     def _optimizer_step(self, loss: Tensor) -> Tensor:
         """Step the optimizer and update the key network. Returns the norm of the gradient."""
@@ -209,7 +275,7 @@ class A2C:
         self.optimizer.step(self.parameters, gradients)
         for parameter in self.parameters:
             parameter.grad = None
-        if self.framework is not None:
+        if self.framework is not None and self.framework.method.contrastive:
             query: list[Tensor] = [*self.policy.encoder.parameters(), *self.head.parameters()]
             with torch.no_grad():
                 torch._foreach_lerp_(list(self.key.parameters()), query, self.settings.key_ema_rate)
@@ -222,6 +288,8 @@ class A2C:
         }
         if self.re3 is not None:
             state["state_entropy"] = self.re3.state_dict()
+        if self.predicted is not None:
+            state["prediction_optimiser"] = self.prediction_optimizer.state_dict()
         return state
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -229,6 +297,8 @@ class A2C:
         self.optimizer.load_state_dict(state["optimiser"])
         if self.re3 is not None:
             self.re3.load_state_dict(state["state_entropy"])
+        if self.predicted is not None:
+            self.prediction_optimizer.load_state_dict(state["prediction_optimiser"])
 
 
 def _windows(rollout: Rollout) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from cclf.algorithms.base import reject_eval_workers, validate_augmentation
 from cclf.config import AlgorithmSettings, Config
@@ -31,6 +31,7 @@ RULES: dict[str, Rule] = {  # when options act; one without a rule always does
     "contrastive_coefficient": requires("contrastive"),
     "contrastive_hidden_dim": requires("contrastive"),
     "key_ema_rate": requires("contrastive"),
+    "bonus_place": requires("reward"),
     "re3_coefficient": requires("re3"),
     "re3_window_observations": requires("re3"),
     "re3_running_mean_bug": requires("re3"),
@@ -42,6 +43,7 @@ class A2cConfig(AlgorithmSettings):
     """Settings of A2C on MiniGrid, with the defaults of the RE3 paper."""
 
     base: ClassVar[str] = "a2c"
+    trains_curiosity: ClassVar[bool] = True
     rules: ClassVar[Mapping[str, Rule]] = RULES
     always_hashed: ClassVar[frozenset[str]] = names(
         """
@@ -79,6 +81,10 @@ class A2cConfig(AlgorithmSettings):
     """Size of the queries and keys of the contrastive loss."""
     key_ema_rate: Fraction = 0.001
     """Rate at which the key network follows the query network, per update."""
+    bonus_place: Literal["reward", "centred-reward", "advantage"] = "reward"
+    """Where the bonus of Eq. (9) is added. reward: to the reward, as in the paper. centred-reward: the
+    same, less its running mean, because a bonus that is positive on average pays for long episodes.
+    advantage: to the advantage, as RE3's bonus."""
     re3: bool = False
     """Add RE3's state-entropy bonus."""
     re3_coefficient: ZeroOrMore = 0.01
@@ -108,6 +114,11 @@ class A2cConfig(AlgorithmSettings):
         if config.method.prioritisation:
             raise ConfigError(
                 "prioritisation=True conflicts with A2C, which has no replay: turn prioritisation off"
+            )
+        if config.method.regularisation and not config.method.contrastive:
+            raise ConfigError(
+                "regularisation=True conflicts with contrastive=False: on grids both views are the "
+                "same, and only the contrastive loss can be weighted; turn regularisation off"
             )
         reject_eval_workers(config.run, "A2C")
         validate_augmentation(

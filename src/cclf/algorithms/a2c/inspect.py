@@ -13,7 +13,9 @@ from torch import Tensor
 from cclf.algorithms.a2c.a2c import A2C, first_duplicate, generalized_advantage
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.rollout import GRID_SHAPE, RolloutLearner
-from cclf.config import Config, MethodConfig
+from cclf.config import Config
+from cclf.curiosity import AbsoluteMeasure
+from cclf.framework import Framework
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample
 from cclf.inspection.samples import ends, kept_maxima, rungs
@@ -32,6 +34,8 @@ def gallery(
     samples: int,
     env_steps: Tensor,
 ) -> Gallery:
+    framework = learner.algorithm.framework
+    assert framework is not None, "a method with curiosity has a framework"
     table = sample_rollouts(config, learner, samples, env_steps)
     identity = first_duplicate(table["observation"]).numpy()
     curiosity, floor = table["curiosity"], 1.0 - 1.0 / table["copies"]
@@ -48,12 +52,12 @@ def gallery(
         curiosity_name="c",
         curiosity=curiosity,
         measures=_measures(table, floor, identity),
-        most=[_sample(config.method, table, row, picture, batch_size) for row in most],
-        least=[_sample(config.method, table, row, picture, batch_size) for row in least],
+        most=[_sample(framework, table, row, picture, batch_size) for row in most],
+        least=[_sample(framework, table, row, picture, batch_size) for row in least],
         ladder=[
             (picture(table["observation"][row]), float(curiosity[row])) for row in rungs(curiosity)
         ],
-        remarks=_remarks(curiosity, floor, config.method.negatives == "distinct"),
+        remarks=_remarks(framework, curiosity, floor),
         priorities=None,
         ages=None,
     )
@@ -108,10 +112,11 @@ def columns(
     updated in place."""
     framework = a2c.framework
     assert framework is not None, "a method with curiosity has a framework"
+    framework.eval()  # running means stay those of the checkpoint
     reward = torch.from_numpy(rollout.reward).flatten()
     with torch.no_grad(), kept_maxima(framework):
         features = a2c.features(rollout)
-        appraisal, _ = a2c.appraise(framework, features, rollout, reward, env_steps, permutation)
+        appraisal, *_ = a2c.appraise(framework, features, rollout, reward, env_steps, permutation)
         values = a2c.policy.critic(features).view(len(rollout.action) + 1, -1)
     advantage = generalized_advantage(
         torch.from_numpy(rollout.reward),
@@ -143,7 +148,7 @@ def columns(
 
 
 def _sample(
-    method: MethodConfig, table: Table, row: int, picture: Picture, batch_size: int
+    framework: Framework, table: Table, row: int, picture: Picture, batch_size: int
 ) -> ShownSample:
     values = {name: column[row] for name, column in table.items()}
 
@@ -153,14 +158,14 @@ def _sample(
         return ShownObservation(frames, [], 1, 1.0 - curiosity, curiosity)
 
     action, step = int(values["action"]), values["step"]
-    distinct = method.negatives == "distinct"
+    counts_copies = framework.method.negatives == "all" and not _is_absolute(framework)
     return ShownSample(
         observed(""),
         observed("next_"),
         curiosity=float(values["curiosity"]),
         action=ACTIONS[action] if action < len(ACTIONS) else str(action),
         reward=float(values["reward"]),
-        bonus=float(values["bonus"]) if method.reward else None,
+        bonus=float(values["bonus"]) if framework.method.reward else None,
         second_weight=None,  # both views are the same, so their weights have no effect
         next_second_weight=None,
         priority=None,
@@ -168,16 +173,21 @@ def _sample(
         step=None if math.isnan(step) else int(step),
         age=None,
         new_episode=bool(values["ended"]),
-        copies=None if distinct else (int(values["copies"]), batch_size),
+        copies=(int(values["copies"]), batch_size) if counts_copies else None,
     )
 
 
-def _remarks(curiosity: np.ndarray, floor: np.ndarray, distinct: bool) -> list[str]:
+def _is_absolute(framework: Framework) -> bool:
+    """Whether the belief does not depend on the other keys of the batch."""
+    return isinstance(framework.measure, AbsoluteMeasure)
+
+
+def _remarks(framework: Framework, curiosity: np.ndarray, floor: np.ndarray) -> list[str]:
     linear = correlation.correlate(curiosity, floor).linear
-    if math.isnan(linear):
+    if math.isnan(linear) or _is_absolute(framework):
         return []
     correlation_is = f"The linear correlation of curiosity with 1 − 1/n is {linear:.2f}"
-    if distinct:
+    if framework.method.negatives == "distinct":
         return [
             f"{correlation_is}: this method counts each distinct observation once, so that copies do not "
             "lower a belief."

@@ -27,6 +27,28 @@ _UNWEIGHTED: Overrides = {"regularisation": False, "reward": False}
 _RE3: Overrides = {"re3": True}
 _CCLF = Method("cclf", "A2C with curiosity-weighted contrastive loss and intrinsic reward", {})
 _RE3_CCLF = Method("re3+cclf", "both", {}, _RE3)
+# The bonus of a curiosity that learns its own predictions, alone: it does not decay, because on these
+# tasks the goal may be found late.
+_PREDICTED: Overrides = {
+    "contrastive": False,
+    "regularisation": False,
+    "bonus_temperature": 0.01,
+    "bonus_decay_per_env_step": 0.0,
+}
+_CENTRED: Overrides = {"bonus_place": "centred-reward"}
+_RND = "errors of random network distillation"
+_FORWARD = "errors of predicting the next observation"
+_WITH_PREDICTION = (
+    Method("a2c+rnd", f"A2C with {_RND} as a bonus", _PREDICTED | {"curiosity": "rnd"}, _CENTRED),
+    Method(
+        "a2c+forward",
+        f"A2C with {_FORWARD} as a bonus",
+        _PREDICTED | {"curiosity": "forward"},
+        _CENTRED,
+    ),
+    Method("cclf+rnd", f"CCLF whose curiosity is {_RND}", {"curiosity": "rnd"}),
+    Method("cclf+forward", f"CCLF whose curiosity is {_FORWARD}", {"curiosity": "forward"}),
+)
 METHODS = index_by_name(
     Method("a2c", "advantage actor-critic", _NO_CURIOSITY),
     Method("re3", "A2C with RE3's state-entropy bonus", _NO_CURIOSITY, _RE3),
@@ -42,6 +64,12 @@ METHODS = index_by_name(
     Method("re3+cclf-distinct", "the same on RE3", {"negatives": "distinct"}, _RE3),
     *methods_with_measure(_CCLF, *CONTROLS),
     *methods_with_measure(_RE3_CCLF, *CONTROLS),
+    *_WITH_PREDICTION,
+    *(
+        control
+        for method in _WITH_PREDICTION
+        for control in methods_with_measure(method, "shuffled")
+    ),
 )
 
 # CCLF on A2C was never released: here "released" is RE3's code, on which it was built.

@@ -1,0 +1,211 @@
+"""`cclf compare`: two methods with the same seeds, and the paired difference."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from cclf.algorithms.base import DEFAULT_PROFILE
+from cclf.algorithms.registry import find_algorithm
+from cclf.commands.options import (
+    EXIT_DONE,
+    EXIT_STOPPED,
+    check_writable,
+    output_errors,
+    parse,
+)
+from cclf.commands.sweep import Where, plan, print_plan, run_and_report, split, sweeping
+from cclf.commands.train_options import train_config
+from cclf.config import CURIOSITY_CONTROLS, split_control
+from cclf.console import say
+from cclf.errors import ConfigError, require_extras
+from cclf.validation import Range, Seed
+
+if TYPE_CHECKING:
+    from cclf.analysis.paired import PairedDifference
+    from cclf.sweep.plan import RunSpec
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Train two methods with the same seeds, seed by seed, and print the paired difference of the mean
+    return over training with its 95 % interval. Run it again to finish what was stopped.
+
+    Options after a bare -- go to each `cclf train`: cclf compare minigrid/DoorKey-6x6 --method cclf
+    --against shuffled -- --curiosity my_module:MyMeasure
+    """
+
+    tasks: tyro.conf.Positional[tuple[str, ...]]
+    """Tasks to train on (see: cclf tasks)."""
+    where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
+    method: str
+    """The method of interest (see: cclf methods)."""
+    against: str = "shuffled"
+    """shuffled, even: that control of the method's own curiosity. Or another method."""
+    seeds: Annotated[int, Range(2, 10_000)] = 20
+    """Number of pairs."""
+    first_seed: Seed = 1
+    """The pairs have this seed and those that follow it."""
+    profile: str = DEFAULT_PROFILE
+    """Reading of the points where the paper and the released code disagree."""
+    out: Path = Path("runs")
+    """Folder for run folders."""
+    plot: Path | None = None
+    """The figure, .svg, .png or .pdf. Default: OUT/compare-METHOD-AGAINST.svg."""
+    json: bool = False
+    """One JSON document with all numbers on standard output."""
+    dry_run: bool = False
+    """Print the runs and their steps, and train nothing."""
+
+
+def main(arguments: list[str]) -> int:
+    words, extra = split(arguments)
+    options = parse(Compare, "cclf compare", words)
+    if not options.tasks:
+        raise ConfigError(
+            "compare needs a task, e.g. cclf compare minigrid/DoorKey-6x6 --method cclf"
+        )
+    require_extras("the figure of cclf compare", ("report",))
+    arms = plan_arms(options, extra)
+    figure = options.plot or options.out / f"compare-{options.method}-{options.against}.svg"
+    if figure.suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"cannot draw {figure}: the name must end in .svg, .png or .pdf")
+    check_writable(figure)
+    check_writable(options.out, is_folder=True)
+    from cclf.sweep.plan import resolve_precision
+
+    with sweeping(options.where) as (backend, stop):
+        arms = [resolve_precision(arm, backend.computes_on_gpus) for arm in arms]
+        specs = interleave(arms)
+        if options.dry_run:
+            print_plan(specs)
+            return EXIT_DONE
+        exit_code = run_and_report(specs, backend, stop, options.where)
+    found = _differences(arms)
+    if not found:
+        say("fewer than two pairs of runs have finished: there is nothing to compare yet")
+        return exit_code or EXIT_STOPPED
+    from cclf.analysis import paired
+    from cclf.analysis.figures import save
+
+    with output_errors(figure):
+        save(paired.figure(found), figure)
+    if options.json:
+        print(
+            json.dumps({"comparisons": [each._asdict() for each in found], "figure": str(figure)})
+        )
+    else:
+        _print(found)
+        print(figure)
+    return exit_code
+
+
+def plan_arms(options: Compare, extra: list[str]) -> "list[list[RunSpec]]":
+    """The runs of the method and of what it is compared with, each by seed and then by task."""
+    against, changed = _against(options, extra)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    return [
+        [
+            spec
+            for seed in seeds
+            for spec in plan(options.tasks, [method], [options.profile], [seed], options.out, words)
+        ]
+        for method, words in ((options.method, extra), (against, changed))
+    ]
+
+
+def interleave(arms: "Sequence[Sequence[RunSpec]]") -> "list[RunSpec]":
+    """The first seed of each arm, then the second of each, so that neither arm trains later than the
+    other, on another version of a driver or beside other work."""
+    specs = [spec for pair in zip(*arms, strict=True) for spec in pair]
+    if len({spec.folder for spec in specs}) < len(specs):
+        raise ConfigError(
+            f"{specs[0].method} is compared with itself: name another method after --against"
+        )
+    return specs
+
+
+def _against(options: Compare, extra: list[str]) -> tuple[str, list[str]]:
+    """The other method, and the options of its runs. A control of a curiosity that was named after
+    the -- is the same method with another curiosity."""
+    if options.against not in CURIOSITY_CONTROLS:
+        return options.against, extra
+    names = [options.tasks[0], "--method", options.method, "--profile", options.profile]
+    config = train_config([*names, *extra]).config
+    measure = config.method.curiosity
+    if (
+        not config.method.needs_curiosity
+        or measure in CURIOSITY_CONTROLS
+        or split_control(measure)[1]
+    ):
+        raise ConfigError(
+            f"--against {options.against} conflicts with {options.method}, which has no curiosity of "
+            "its own: name another method"
+        )
+    named = f"{options.method}-{options.against}"
+    preset = find_algorithm(config.base).methods.get(named)
+    control = options.against if measure == "belief" else f"{measure}-{options.against}"
+    if preset is not None and preset.overrides.get("curiosity") == control:
+        return named, extra
+    return options.method, [*_without("--curiosity", extra), "--curiosity", control]
+
+
+def _without(option: str, words: list[str]) -> list[str]:
+    """
+    >>> _without("--curiosity", ["--curiosity", "rnd", "--seed=1"])
+    ['--seed=1']
+    """
+    kept = [word for word in words if not word.startswith(f"{option}=")]
+    while option in kept:
+        place = kept.index(option)
+        del kept[place : place + 2]
+    return kept
+
+
+def _differences(arms: "Sequence[Sequence[RunSpec]]") -> "list[PairedDifference]":
+    from cclf.analysis import paired
+
+    pairs, env_steps = {}, {}
+    for task in dict.fromkeys(spec.config.task for spec in arms[0]):
+        both = [[spec for spec in arm if spec.config.task == task] for arm in arms]
+        first, second = (
+            paired.Arm(_name(arm[0]), {spec.config.seed: spec.folder for spec in arm})
+            for arm in both
+        )
+        pairs[task] = first, second
+        env_steps[task] = both[0][0].config.run.env_steps
+    return paired.compare(pairs, env_steps)
+
+
+def _name(spec: "RunSpec") -> str:
+    curiosity = spec.config.method.curiosity
+    is_named = curiosity == _preset_curiosity(spec)
+    return spec.config.method_name if is_named else f"{spec.config.method_name}, {curiosity}"
+
+
+def _preset_curiosity(spec: "RunSpec") -> str:
+    method = find_algorithm(spec.config.base).methods[spec.config.method_name]
+    return str(method.overrides.get("curiosity", "belief"))
+
+
+def _print(found: "Sequence[PairedDifference]") -> None:
+    from cclf.analysis.table import format_interval, format_number
+
+    print(f"mean return over training, {found[0].method} − {found[0].against}, 95 % interval")
+    width = max(len(each.task) for each in found)
+    for each in found:
+        ours, theirs = map(fmean, (each.method_returns, each.against_returns))
+        means = f"{format_number(ours)} − {format_number(theirs)}"
+        difference = f"{format_number(each.difference)} {format_interval(each.low, each.high)}"
+        print(
+            f"{each.task:{width}}  {means} = {difference}  {len(each.seeds)} pairs  "
+            f"power: {format_number(each.detectable)}  p: {each.p_holm:.2g}"
+        )
+    print(
+        "power: the smallest difference that so many pairs detect four times out of five. p: by\n"
+        "flipping the signs of the differences, with Holm's correction for the number of tasks."
+    )

@@ -1,0 +1,425 @@
+"""Curiosity measures with an absolute belief, exp(-d^2 / s): by hand, by their properties, as controls,
+and on A2C, where they add a bonus to A2C or replace CCLF's curiosity."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cclf import presets
+from cclf.algorithms.a2c.a2c import A2C
+from cclf.algorithms.a2c.inspect import sample_rollouts
+from cclf.algorithms.registry import make_learner
+from cclf.config import MethodConfig
+from cclf.curiosity import (
+    AbsoluteMeasure,
+    CuriosityMeasure,
+    ForwardPrediction,
+    PredictedMeasure,
+    RandomDistillation,
+    RunningMean,
+    Transitions,
+    find_measure,
+)
+from cclf.errors import ConfigError
+from cclf.presets import with_changes
+from cclf.types import Rollout
+from tiny_runs import CPU, flat, tiny_config
+
+TASK = "minigrid/DoorKey-6x6"
+ACTIONS, FEATURES = 3, 4
+NO_W = torch.zeros(0, 0)
+PREDICTED = ("rnd", "forward")
+ENV_STEPS = torch.tensor(0.0, dtype=torch.float64)
+
+
+def built(name: str, seed: int = 0) -> PredictedMeasure:
+    torch.manual_seed(seed)
+    measure = find_measure(name)
+    assert isinstance(measure, PredictedMeasure)
+    measure.build(lambda: nn.Linear(5, FEATURES), FEATURES, ACTIONS)
+    return measure
+
+
+def transitions(observations: Tensor, ended: list[bool] | None = None) -> Transitions:
+    """One environment: each observation follows the one before. The action is always the first."""
+    steps = len(observations) - 1
+    rows = torch.arange(steps)
+    action = nn.functional.one_hot(torch.zeros(steps, dtype=torch.int64), ACTIONS).float()
+    return Transitions(observations, rows, rows + 1, action, torch.tensor(ended or [False] * steps))
+
+
+def learn(measure: PredictedMeasure, given: Transitions, updates: int) -> Tensor:
+    """Train on the same transitions; the last curiosity (2, B)."""
+    optimizer = torch.optim.Adam(measure.predictor.parameters(), lr=1e-2)
+    for _ in range(updates):
+        query, key = measure.query_and_key(given)
+        measure.observe(query, key)
+        optimizer.zero_grad()
+        ((query - key) ** 2).mean().backward()
+        optimizer.step()
+    return curiosity(measure, given)
+
+
+@torch.no_grad()
+def curiosity(measure: PredictedMeasure, given: Transitions) -> Tensor:
+    measure.eval()
+    query, key = measure.query_and_key(given)
+    found = 1.0 - torch.stack(
+        [measure.beliefs(q, k[None], NO_W, None)[0] for q, k in zip(query, key, strict=True)]
+    )
+    measure.train()
+    return found
+
+
+# Numbers by hand
+
+
+def test_absolute_belief_by_hand() -> None:
+    # Mean squared differences: (1 + 9) / 2 = 5 and (0 + 4) / 2 = 2; their mean, s, is 3.5.
+    measure = AbsoluteMeasure()
+    query, key = torch.tensor([[1.0, 3.0], [0.0, 2.0]]), torch.zeros(2, 2)
+    measure.observe(query, key)
+    beliefs = measure.beliefs(query, key[None], NO_W, None)
+    torch.testing.assert_close(beliefs, torch.exp(-torch.tensor([[5.0, 2.0]]) / 3.5))
+    # Twice the distances, d^2 of 20 and 8: s = (0.99 * 0.01 * 3.5 + 0.01 * 14) / (0.99 * 0.01 + 0.01).
+    measure.observe(2 * query, key)
+    scale = (0.99 * 3.5 + 14.0) / 1.99
+    torch.testing.assert_close(
+        measure.beliefs(2 * query, key[None], NO_W, None),
+        torch.exp(-torch.tensor([[20.0, 8.0]]) / scale),
+    )
+
+
+def test_look_alikes_in_the_batch_change_no_absolute_belief() -> None:
+    measure = AbsoluteMeasure()
+    query, key = torch.randn(6, 3), torch.randn(6, 3)
+    measure.observe(query, key)
+    alone = measure.beliefs(query[:1], key[None, :1], NO_W, None)
+    copies = measure.beliefs(query[:1].expand(6, -1), key[None, :1].expand(-1, 6, -1), NO_W, None)
+    assert torch.equal(copies, alone.expand(1, 6))
+
+
+def test_running_mean_is_unbiased_from_its_first_value_on() -> None:
+    mean = RunningMean(2)
+    for value in (3.0, 5.0):
+        mean.update(torch.tensor([value, -value]))
+    expected = (0.99 * 3.0 + 5.0) / 1.99
+    torch.testing.assert_close(mean.value, torch.tensor([expected, -expected]))
+
+
+def test_keys_are_features_normalized_by_their_running_moments() -> None:
+    measure = built("rnd")
+    observations = torch.randn(400, 5)
+    for _ in range(3):
+        keys = measure.normalized_features(observations)
+    torch.testing.assert_close(keys.mean(0), torch.zeros(FEATURES), atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(keys.std(0), torch.ones(FEATURES), atol=1e-2, rtol=0.0)
+
+
+def test_rnd_asks_about_o_t_and_what_followed_and_forward_about_the_transition() -> None:
+    given = transitions(torch.randn(4, 5), ended=[False, True, False])
+    for measure in (built("rnd"), built("forward")):
+        keys = measure.normalized_features(given.observations)
+        measure.eval()
+        query, key = measure.query_and_key(given)
+        assert torch.equal(key[1], keys[1:])
+        if isinstance(measure, RandomDistillation):
+            assert torch.equal(key[0], keys[:3])
+            own = measure.predictor(given.observations)
+            torch.testing.assert_close(query[0], own[:3])
+            torch.testing.assert_close(query[1, [0, 2]], own[[1, 3]])
+        else:
+            assert isinstance(measure, ForwardPrediction)
+            known = torch.cat([keys[:3], given.action], dim=1)
+            torch.testing.assert_close(query[1, [0, 2]], measure.predictor(known)[[0, 2]])
+            assert torch.equal(query[0], query[1])
+            assert torch.equal(key[0], key[1])
+        # Nothing is asked across the end of an episode.
+        assert torch.equal(query[1, 1], key[1, 1])
+        assert float(curiosity(measure, given)[1, 1]) == 0.0
+
+
+# Properties
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+def test_curiosity_lies_in_0_to_1_and_keeps_its_spread_as_errors_shrink(name: str) -> None:
+    measure = built(name)
+    observations = torch.randn(65, 5)
+    early = learn(measure, transitions(observations), 20)
+    first_scale = float(measure.mean_distance.value)
+    late = learn(measure, transitions(observations), 600)
+    for found in (early, late):
+        assert float(found.min()) >= 0.0
+        assert float(found.max()) <= 1.0
+    assert float(measure.mean_distance.value) < first_scale / 4.0
+    assert float(late.std()) > 0.5 * float(early.std()) > 0.05
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+def test_what_is_seen_often_loses_its_curiosity_and_what_is_new_has_it(name: str) -> None:
+    """Among others, so that s does not shrink with the one error."""
+    measure = built(name)
+    torch.manual_seed(1)
+    often, new = torch.randn(1, 5), 3.0 * torch.randn(1, 5)
+    optimizer = torch.optim.Adam(measure.predictor.parameters(), lr=1e-3)
+    for _ in range(300):
+        given = transitions(torch.cat([often.expand(33, -1), torch.randn(32, 5)]))
+        query, key = measure.query_and_key(given)
+        measure.observe(query, key)
+        optimizer.zero_grad()
+        ((query - key) ** 2).mean().backward()
+        optimizer.step()
+    given = transitions(torch.cat([often, often, new]))
+    seen, unseen = curiosity(measure, given)[1].tolist()
+    assert seen < 0.1
+    assert unseen > 0.9
+
+
+def test_a_measure_in_evaluation_mode_keeps_its_state() -> None:
+    measure = built("rnd")
+    given = transitions(torch.randn(9, 5))
+    learn(measure, given, 1)
+    before = {name: value.clone() for name, value in measure.state_dict().items()}
+    measure.eval()
+    query, key = measure.query_and_key(given)
+    measure.observe(query, key)
+    assert all(torch.equal(value, before[name]) for name, value in measure.state_dict().items())
+    measure.train()
+    measure.observe(*measure.query_and_key(given))
+    assert not torch.equal(measure.mean_distance.weight, before["mean_distance.weight"])
+
+
+# Controls
+
+
+@pytest.mark.parametrize("name", ["absolute", "rnd", "forward"])
+def test_controls_have_the_beliefs_of_their_measure_in_another_order_or_their_mean(
+    name: str,
+) -> None:
+    measure, shuffled, even = (
+        find_measure(f"{name}{control}") for control in ("", "-shuffled", "-even")
+    )
+    assert [each.needs_permutation for each in (measure, shuffled, even)] == [False, True, False]
+    assert isinstance(shuffled, type(measure))
+    beliefs, order = torch.rand(1, 6), torch.tensor([3, 0, 5, 1, 2, 4])
+    mixed = shuffled.transform(beliefs, order)
+    assert torch.equal(mixed, beliefs[:, order])
+    assert torch.equal(mixed.sort().values, beliefs.sort().values)
+    torch.testing.assert_close(even.transform(beliefs, None), beliefs.mean().expand(1, 6))
+
+
+class Mine(CuriosityMeasure):
+    """A measure of a user."""
+
+    def bonus_signal(self, curiosity: Tensor, query: Tensor) -> Tensor:  # noqa: ARG002
+        return curiosity**2
+
+
+def test_a_measure_of_the_user_has_the_same_controls() -> None:
+    name = "test_absolute_curiosity:Mine"
+    assert MethodConfig(curiosity=f"{name}-shuffled").curiosity == f"{name}-shuffled"
+    shuffled = find_measure(f"{name}-shuffled")
+    assert shuffled.needs_permutation
+    assert float(shuffled.bonus_signal(torch.tensor(0.5), NO_W)) == 0.25
+    assert not find_measure(name).needs_permutation
+
+
+@pytest.mark.parametrize(
+    "name", ["belief-shuffled", "shuffled-even", "rnd-shuffled-even", "rnd-odd"]
+)
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"curiosity={name} is unknown"):
+        MethodConfig(curiosity=name)
+
+
+# On A2C
+
+
+def make_rollout(seed: int = 0, steps: int = 8, envs: int = 4) -> Rollout:
+    random = np.random.default_rng(seed)
+    pool = random.integers(0, 11, (12, 7, 7, 3)).astype(np.uint8)
+    return Rollout(
+        pool[random.integers(0, 12, (steps + 1, envs))],
+        random.integers(0, 7, (steps, envs)),
+        (random.random((steps, envs)) < 0.2).astype(np.float32),
+        random.random((steps, envs)) < 0.15,
+    )
+
+
+def make_a2c(method: str, settings: dict[str, Any] | None = None, **overrides: Any) -> A2C:
+    config = presets.resolve(TASK, method)
+    config = replace(config, method=replace(config.method, **overrides))
+    return A2C(config.with_settings(**settings or {}), 7)
+
+
+def policy_after(a2c: A2C, rollouts: int = 4) -> dict[str, Tensor]:
+    order = torch.arange(32).flip(0)
+    for number in range(rollouts):
+        a2c.update(make_rollout(number), ENV_STEPS, order if a2c.needs_permutation else None)
+    return a2c.policy.state_dict()
+
+
+@pytest.mark.parametrize("method", ["a2c+rnd", "a2c+forward", "a2c+rnd-shuffled"])
+def test_without_its_coefficient_it_is_a2c_bit_for_bit(method: str) -> None:
+    plain = policy_after(make_a2c("a2c"))
+    for place in ("reward", "centred-reward", "advantage"):
+        unpaid = make_a2c(method, {"bonus_place": place}, bonus_temperature=0.0)
+        paid = make_a2c(method, {"bonus_place": place})
+        assert all(torch.equal(value, plain[name]) for name, value in policy_after(unpaid).items())
+        assert not all(
+            torch.equal(value, plain[name]) for name, value in policy_after(paid).items()
+        )
+
+
+@pytest.mark.parametrize("curiosity", ["absolute", "rnd", "forward"])
+def test_networks_of_cclf_begin_the_same_with_every_measure(curiosity: str) -> None:
+    plain = make_a2c("cclf").networks.state_dict()
+    other = make_a2c("cclf", curiosity=curiosity).networks.state_dict()
+    assert all(torch.equal(other[name], value) for name, value in plain.items())
+    added = {name.split(".")[1] for name in other.keys() - plain.keys()}
+    assert added == {"measure"}
+
+
+def test_a2c_trains_the_predictor_with_an_optimizer_of_its_own() -> None:
+    a2c = make_a2c("cclf+rnd")
+    assert a2c.predicted is not None
+    trained = {id(parameter) for parameter in a2c.parameters}
+    assert not trained & {id(parameter) for parameter in a2c.predicted.parameters()}
+    fixed = {name: value.clone() for name, value in a2c.predicted.encoder.state_dict().items()}
+    losses = [float(a2c.update(make_rollout(0), ENV_STEPS)["prediction_loss"]) for _ in range(60)]
+    assert losses[-1] < 0.5 * losses[5]
+    for name, value in a2c.predicted.encoder.state_dict().items():
+        assert torch.equal(value, fixed[name]), "a key stands still"
+
+
+def test_the_bonus_is_paid_in_the_reward_less_its_mean_or_in_the_advantage() -> None:
+    """With no rewards and a critic of zeros, one rollout of one step shows what is paid: the targets of
+    the critic."""
+    rollout = make_rollout(3, steps=1, envs=8)
+    rollout = rollout._replace(
+        reward=np.zeros_like(rollout.reward), ended=np.zeros_like(rollout.ended)
+    )
+    losses = {}
+    for place in ("reward", "centred-reward", "advantage"):
+        a2c = make_a2c("a2c+rnd", {"bonus_place": place}, bonus_temperature=1.0)
+        for parameter in a2c.policy.critic.parameters():
+            parameter.data.zero_()
+        assert a2c.framework is not None
+        with torch.no_grad():
+            twin = make_a2c("a2c+rnd", {"bonus_place": place}, bonus_temperature=1.0)
+            assert twin.framework is not None
+            appraisal, *_ = twin.appraise(
+                twin.framework, twin.features(rollout), rollout, torch.zeros(8), ENV_STEPS
+            )
+        losses[place] = float(a2c.update(rollout, ENV_STEPS)["value_loss"])
+        bonus = appraisal.bonus
+        torch.testing.assert_close(bonus, (appraisal.curiosity + appraisal.next_curiosity) / 2.0)
+        expected = bonus - bonus.mean() if place == "centred-reward" else bonus
+        assert losses[place] == pytest.approx(float((expected**2).mean()), rel=1e-5)
+    assert losses["centred-reward"] < losses["reward"] == pytest.approx(losses["advantage"])
+
+
+def test_a_decay_reaches_the_bonus_in_every_place() -> None:
+    late = torch.tensor(50_000.0, dtype=torch.float64)
+    for place in ("reward", "centred-reward", "advantage"):
+        settings = {"bonus_place": place}
+        early, later = (
+            make_a2c("a2c+rnd", settings, bonus_decay_per_env_step=2e-5).update(
+                make_rollout(), clock
+            )
+            for clock in (ENV_STEPS, late)
+        )
+        torch.testing.assert_close(later["bonus_mean"], early["bonus_mean"] * float(np.exp(-1.0)))
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "settings", "message"),
+    [
+        ("a2c", {}, {"bonus_place": "advantage"}, "bonus_place=advantage conflicts with reward=False"),
+        ("a2c+rnd", {"curiosity": "belief"}, {}, "contrastive=False conflicts with reward"),
+        ("a2c+rnd", {"curiosity": "absolute"}, {}, "contrastive=False conflicts with reward"),
+        ("a2c+rnd", {"regularisation": True}, {}, "regularisation=True conflicts with contrastive=False"),
+        ("curl", {"curiosity": "rnd"}, {}, "curiosity=rnd conflicts with .*reward=False"),
+    ],
+)  # fmt: skip
+def test_what_cannot_act_is_refused(
+    method: str, overrides: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    defaults = presets.resolve(TASK, method)
+    with pytest.raises(ConfigError, match=message):
+        with_changes(defaults, overrides | settings)
+
+
+@pytest.mark.parametrize(
+    ("task", "base"), [("toy/reach", "sac"), ("toy/catch", "rainbow"), ("toy/reach", "drqv2")]
+)
+def test_other_algorithms_refuse_a_measure_that_they_do_not_train(task: str, base: str) -> None:
+    config = presets.resolve(task, "drq-v2+cclf" if base == "drqv2" else "cclf", base_name=base)
+    for curiosity in ("absolute", "rnd", "forward-shuffled"):
+        with pytest.raises(ConfigError, match=f"curiosity={curiosity} conflicts with {base}"):
+            replace(config, method=replace(config.method, curiosity=curiosity))
+
+
+def run_of(method: str, rollouts: range, state: Any = None, **overrides: Any) -> Any:
+    config = tiny_config("minigrid/DoorKey-5x5", method)
+    config = replace(config, method=replace(config.method, **overrides))
+    learner = make_learner(config, CPU)
+    if state is not None:
+        learner.load_state_dict(state)
+    for number in rollouts:
+        learner.step(number * 16)
+    state = learner.state_dict()
+    learner.close()
+    return state
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides"),
+    [
+        ("a2c+rnd", {}),
+        ("a2c+forward", {}),
+        ("a2c+rnd-shuffled", {}),
+        ("cclf+rnd", {}),
+        ("cclf+forward", {}),
+        ("cclf", {"curiosity": "absolute"}),
+        ("cclf", {"curiosity": "absolute-even"}),
+    ],
+)
+def test_a_stopped_run_goes_on_bit_for_bit(method: str, overrides: dict[str, Any]) -> None:
+    whole = flat(run_of(method, range(12), **overrides))
+    part = run_of(method, range(7), **overrides)
+    resumed = flat(run_of(method, range(7, 12), state=part, **overrides))
+    assert whole.keys() == resumed.keys()
+    for name, value in whole.items():
+        same: Callable[[Any, Any], bool] = (
+            torch.equal if isinstance(value, Tensor)
+            else lambda one, other: bool(np.array_equal(one, other))
+        )  # fmt: skip
+        assert same(value, resumed[name]), name
+
+
+@pytest.mark.parametrize("method", ["a2c+rnd", "cclf+forward"])
+def test_inspection_reads_the_curiosity_of_the_checkpoint_and_changes_nothing(method: str) -> None:
+    config = tiny_config("minigrid/DoorKey-5x5", method)
+    learner = make_learner(config, CPU)
+    for number in range(5):
+        learner.step(number * 16)
+    before = flat(learner.algorithm.state_dict())
+    before = {
+        name: value.clone() if isinstance(value, Tensor) else value
+        for name, value in before.items()
+    }
+    table = sample_rollouts(config, learner, 64, ENV_STEPS)
+    assert len(table["curiosity"]) == 64
+    assert 0.0 <= table["curiosity"].min() < table["curiosity"].max() <= 1.0
+    if method == "cclf+forward":  # the curiosity of o_t and of o_(t+1) is that of the transition
+        assert np.array_equal(table["curiosity"], table["next_curiosity"])
+    assert not table["next_curiosity"][table["ended"]].any()
+    for name, value in flat(learner.algorithm.state_dict()).items():
+        assert not isinstance(value, Tensor) or torch.equal(value, before[name]), name
