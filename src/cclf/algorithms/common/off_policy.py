@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from cclf.algorithms.base import ReplaySize
 from cclf.algorithms.common.off_policy_base import OffPolicySettings
@@ -36,7 +37,7 @@ def replay_size(config: Config[OffPolicySettings], spec: EnvSpec, n_steps: int =
     num_bytes = Replay.bytes_needed(
         transitions,
         spec.frame_shape,
-        spec.action_dim,
+        spec.num_actions or spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
         n_steps,
@@ -46,20 +47,30 @@ def replay_size(config: Config[OffPolicySettings], spec: EnvSpec, n_steps: int =
 
 
 def make_replay(
-    config: Config[OffPolicySettings], spec: EnvSpec, device: torch.device, n_steps: int = 1
+    config: Config[OffPolicySettings],
+    spec: EnvSpec,
+    device: torch.device,
+    n_steps: int = 1,
+    horizon_steps: int = 0,
+    new_priority: Literal["one", "max"] = "one",
+    priority_decay: float = 1.0,
 ) -> Replay:
-    """An empty replay, on the GPU of the updates where it fits."""
-    size = replay_size(config, spec, n_steps)
+    """An empty replay, on the GPU of the updates where it fits. It stores discrete actions as one-hot
+    vectors."""
+    size = replay_size(config, spec, max(n_steps, horizon_steps))
     return Replay(
         size.transitions,
         spec.frame_shape,
-        spec.action_dim,
+        spec.num_actions or spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
         choose_replay_device(config.algorithm.replay_device, device, size.num_bytes),
         n_steps,
         config.algorithm.discount,
         _frame_dtype(spec),
+        horizon_steps,
+        new_priority,
+        priority_decay,
     )
 
 
@@ -92,9 +103,10 @@ class OffPolicyLearner:
         warmup_agent_steps: int,
         graph_cycle: int | None = None,
         update_every_agent_steps: int = 1,
+        before_update: Callable[[Replay, Generators], None] | None = None,
     ):
         """With `graph_cycle` updates run in CUDA graphs: every `graph_cycle`-th update launches the
-        same kernels."""
+        same kernels. `before_update` runs before each update, outside of the graphs."""
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
         self.device = generators["policy"].device
         self._env_steps = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -113,6 +125,7 @@ class OffPolicyLearner:
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
         self.batch_size, self.warmup_agent_steps = batch_size, warmup_agent_steps
         self.update_every_agent_steps = update_every_agent_steps
+        self.before_update = before_update
         self.agent_steps = 0
         self.updates = 0
         self.in_episode = False
@@ -127,7 +140,8 @@ class OffPolicyLearner:
         updates_now = self.agent_steps % self.update_every_agent_steps == 0
         metrics = self.update(env_steps) if updates_now else None
         action = chosen.numpy()
-        self.observe(action, self.env.step(action))
+        is_discrete = self.env.spec.num_actions is not None
+        self.observe(action, self.env.step(int(action.argmax()) if is_discrete else action))
         finished = [] if self.in_episode else [self.episode_return]
         return StepResult(1, metrics, finished)
 
@@ -140,10 +154,11 @@ class OffPolicyLearner:
         self._env_steps.fill_(env_steps)
         generator = self.generators["act"]
         if self.warming_up:
-            uniform = torch.rand(
-                self.env.spec.action_dim, generator=generator, device=generator.device
-            )
-            return AsyncHostCopy(uniform * 2.0 - 1.0)
+            actions = self.replay.actions.shape[1]
+            uniform = torch.rand(actions, generator=generator, device=generator.device)
+            if self.env.spec.num_actions is None:
+                return AsyncHostCopy(uniform * 2.0 - 1.0)
+            return AsyncHostCopy(one_hot(uniform.argmax(), actions).float())
         observation = to_device(self.replay.observation(), generator.device)
         return AsyncHostCopy(self._collect(observation)[0])
 
@@ -151,6 +166,8 @@ class OffPolicyLearner:
         if self.warming_up:
             return None
         self._env_steps.fill_(env_steps)
+        if self.before_update is not None:
+            self.before_update(self.replay, self.generators)
         metrics = self._run_update()
         self.updates += 1
         return metrics
