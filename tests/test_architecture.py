@@ -247,6 +247,7 @@ def test_classes_inherit_from_records_interfaces_and_errors_alone():
             "ABC",
             "CuriosityMeasure",
             "AbsoluteMeasure",
+            "ReplaySettings",
             "OffPolicySettings",
             "OffPolicyBase",
             "Pool",

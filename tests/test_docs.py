@@ -17,6 +17,7 @@ import cclf
 from cclf import cli, config, equations, presets
 from cclf.algorithms.a2c.a2c import A2C
 from cclf.algorithms.drqv2.drqv2 import DrQv2
+from cclf.algorithms.mrq.mrq import MrQ
 from cclf.algorithms.rainbow.rainbow import RainbowLoss
 from cclf.algorithms.registry import find_algorithm
 from cclf.algorithms.sac.sac import SAC
@@ -195,7 +196,7 @@ def test_every_column_of_a_table_is_explained():
     }
     written = {*EVAL_COLUMNS, "episode_return", "gradient_norm", "priority_entropy_share"}
     written |= set(EvaluationRow._fields)
-    for algorithm in (SAC, DrQv2, A2C, RainbowLoss):
+    for algorithm in (SAC, DrQv2, MrQ, A2C, RainbowLoss):
         written |= set(algorithm.metric_names)
     assert explained == written
 

@@ -19,7 +19,7 @@ from tiny_runs import CPU, rows, run
 NINE = ("sac-pixel", "rad", "curl", "drq", "curl+", "curl++", "select", "select+", "cclf")
 FOUR = ("cclf", "drq", "curl", "rad")
 RUNS = [*(("toy/reach-1d", method) for method in NINE), *(("toy/reach", method) for method in FOUR)]
-RUNS += [("toy/reach-1d", "drq-v2"), ("toy/reach-1d", "drq-v2+cclf")]
+RUNS += [("toy/reach-1d", "drq-v2"), ("toy/reach-1d", "drq-v2+cclf"), ("toy/reach-1d", "mr-q")]
 BAR = 0.85
 EPISODES = 50
 
@@ -69,7 +69,7 @@ def shuffle(learner):
 
 
 def final_return(task, method, folder, prepare=lambda _: None):
-    base = "drqv2" if method.startswith("drq-v2") else None
+    base = "mrq" if method == "mr-q" else "drqv2" if method.startswith("drq-v2") else None
     config = presets.resolve(task, method, base_name=base)
     options = replace(
         config.run, device="cpu", threads=1, video=False, tensorboard=False, eval_episodes=EPISODES

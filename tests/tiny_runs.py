@@ -30,6 +30,16 @@ _SIZES = {
         "re3_window_observations": 40,
     },
     "rainbow": {},
+    "mrq": {
+        "batch_size": 4,
+        "hidden_dim": 16,
+        "encoder_hidden_dim": 16,
+        "conv_filters": 4,
+        "feature_dim": 8,
+        "action_feature_dim": 4,
+        "warmup_agent_steps": 20,
+        "target_every_updates": 7,
+    },
     "drqv2": {
         "batch_size": 4,
         "hidden_dim": 16,

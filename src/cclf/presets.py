@@ -26,16 +26,19 @@ GROUPS = ("env", "method", "algorithm", "run")  # the parts of a config, each a 
 
 
 def select_algorithm(
-    task_name: str, base_name: str | None = None, look: bool = True
+    task_name: str,
+    base_name: str | None = None,
+    look: bool = True,
+    observe: ObservationType = "pixels",
 ) -> BaseAlgorithm:
-    """The base algorithm of this name, or the task's default. Raises ConfigError if it does not support
-    the task.
+    """The base algorithm of this name, or the default for the task and what is observed. Raises
+    ConfigError if it does not support the task.
 
     `look`: see `task_kind`. Without it `gym/` tasks are continuous, as all were in version 0.1.
     """
     kind = task_kind(task_name, look)
     if base_name is None:
-        return default_algorithm(kind)
+        return default_algorithm(kind, observe)
     base = find_algorithm(base_name)
     if kind not in base.supported_tasks:
         able = [each.name for each in algorithms().values() if kind in each.supported_tasks]
@@ -81,7 +84,7 @@ def resolve(
 ) -> Config[Any]:
     """The config of a run before the options of a command line change it. Without `method_name` it is
     the algorithm's default method. The type of its settings is known at run time only."""
-    base = select_algorithm(task_name, base_name, look)
+    base = select_algorithm(task_name, base_name, look, observe)
     task, suite = find_task(task_name), suite_of(task_name)
     validate_observation(task.name, observe)
     method = base.default_method if method_name is None else find_method(method_name, base)

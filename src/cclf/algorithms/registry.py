@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, get_args
 
 from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
-from cclf.config import AlgorithmSettings, Config, TaskKind
+from cclf.config import AlgorithmSettings, Config, ObservationType, TaskKind
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import load_entry_points
@@ -25,6 +25,7 @@ BUILT_IN = (
     "cclf.algorithms.rainbow",
     "cclf.algorithms.a2c",
     "cclf.algorithms.drqv2",
+    "cclf.algorithms.mrq",
 )
 # Groups of entry points, each of which names a `BaseAlgorithm` object. The first is the older name.
 ENTRY_POINT_GROUPS = ("cclf.bases", "cclf.algorithms")
@@ -54,8 +55,11 @@ def algorithm_of(config: Config) -> BaseAlgorithm:
     return find_algorithm(config.base)
 
 
-def default_algorithm(kind: TaskKind) -> BaseAlgorithm:
-    return next(each for each in algorithms().values() if kind in each.supported_tasks)
+def default_algorithm(kind: TaskKind, observe: ObservationType = "pixels") -> BaseAlgorithm:
+    """The first that learns such tasks from such observations, or else the first for such tasks."""
+    able = [each for each in algorithms().values() if kind in each.supported_tasks]
+    fits = [each for each in able if observe in each.settings_type.supported_observations]
+    return (fits or able)[0]
 
 
 def make_learner(config: Config, device: torch.device) -> Learner:

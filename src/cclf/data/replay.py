@@ -6,6 +6,8 @@ starts there, so an episode of T transitions fills T + 1 slots. A slot is `valid
 can be sampled: once the n-th frame after it is known, or the task has terminated.
 """
 
+from typing import Literal, NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +15,20 @@ from torch import Tensor
 from cclf.data.device_transfer import to_device
 from cclf.storage.safe_loading import check_data, check_lengths
 from cclf.types import Batch, StateDict
+
+LOWEST_AGE_FACTOR = 0.1  # of a priority that decays with age
+
+
+class SequenceBatch(NamedTuple):
+    """Subsequences of T steps. What follows a termination within them belongs to another episode."""
+
+    observations: Tensor  # (1 + T, B, C, H, W) stacks of frames, or (1 + T, B, D) states
+    action: Tensor  # (B, T, A)
+    reward: Tensor  # (B, T)
+    continuation: Tensor  # (B, T)  0 where the episode terminated
+
+    def to(self, device: torch.device) -> "SequenceBatch":
+        return SequenceBatch(*(tensor.to(device) for tensor in self))
 
 
 def slots_needed(
@@ -29,8 +45,7 @@ def slots_needed(
 
 
 class Replay:
-    """Samples transitions with replacement, in proportion to their priorities. A new transition has
-    priority 1."""
+    """Samples transitions with replacement, in proportion to their priorities."""
 
     def __init__(
         self,
@@ -43,13 +58,18 @@ class Replay:
         n_steps: int = 1,
         discount: float = 1.0,
         dtype: torch.dtype = torch.uint8,
+        horizon_steps: int = 0,
+        new_priority: Literal["one", "max"] = "one",
+        priority_decay: float = 1.0,
     ):
         """`discount` applies to the rewards within the `n_steps` of a transition; `dtype` is that
-        of the frames."""
+        of the frames. Subsequences of `horizon_steps` can be sampled. A new transition has priority 1
+        or the largest so far; with `priority_decay` priorities shrink with every added frame."""
         self.capacity = capacity_transitions
         self.frame_stack, self.n_steps, self.discount = frame_stack, n_steps, discount
+        self.steps_after_start = max(n_steps, horizon_steps)
         self.slots = slots_needed(
-            capacity_transitions, max_episode_agent_steps, frame_stack, n_steps
+            capacity_transitions, max_episode_agent_steps, frame_stack, self.steps_after_start
         )
         self.device = device
         self.frames = torch.zeros(self.slots, *frame_shape, dtype=dtype, device=device)
@@ -57,6 +77,8 @@ class Replay:
         self.rewards = torch.zeros(self.slots, device=device)
         self.continuations = torch.zeros(self.slots, device=device)
         self.priorities = torch.zeros(self.slots, dtype=torch.float64, device=device)
+        self.new_priority, self.priority_decay = new_priority, priority_decay
+        self.max_priority = torch.ones((), dtype=torch.float64, device=device)
         # agent steps since the start of the episode
         self.ages = torch.zeros(self.slots, dtype=torch.int64, device=device)
         # on the host: reading a flag from a GPU would synchronize with it
@@ -96,14 +118,14 @@ class Replay:
         self.rewards[start].fill_(reward)
         self.continuations[start].fill_(0.0 if terminated else 1.0)
         # At a terminal state the n-step return is complete with fewer steps.
-        min_steps = 1 if terminated else self.n_steps
-        for back in range(min(self.n_steps, self.head_age), min_steps - 1, -1):
+        min_steps = 1 if terminated else self.steps_after_start
+        for back in range(min(self.steps_after_start, self.head_age), min_steps - 1, -1):
             self._mark_valid((self.head - back) % self.slots)
 
     def _mark_valid(self, slot: int) -> None:
         if self.size == self.capacity:
             self._evict_oldest()
-        self.priorities[slot].fill_(1.0)
+        self.priorities[slot].copy_(self.max_priority)
         self.valid[slot] = True
         self.size += 1
 
@@ -117,13 +139,48 @@ class Replay:
         return torch.cat([self.frames[slot] for slot in slots])[None]
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Batch:
+        return self.gather(self._sample_index(batch_size, generator))
+
+    def sample_sequences(
+        self, batch_size: int, steps: int, generator: torch.Generator
+    ) -> SequenceBatch:
+        """Subsequences of at most `horizon_steps`, which cross no time limit."""
+        index = self._sample_index(batch_size, generator)
+        frames = self._gather_frames(index, following=steps)
+        stack = self.frames.shape[1] * self.frame_stack
+        starts = range(0, (steps + 1) * self.frames.shape[1], self.frames.shape[1])
+        later = (index[:, None] + torch.arange(steps, device=self.device)) % self.slots
+        return SequenceBatch(
+            torch.stack([frames[:, start : start + stack] for start in starts]),
+            self.actions[later],
+            self.rewards[later],
+            self.continuations[later],
+        )
+
+    def mean_absolute_reward(self) -> Tensor:
+        """The mean of |r| over all slots that were written."""
+        return self.rewards[: min(self.written, self.slots)].abs().mean()
+
+    def has_termination(self) -> Tensor:
+        """1 if a stored transition ended its episode other than by a time limit, else 0."""
+        followed = self.ages.roll(-1) == self.ages + 1
+        followed[self.head].fill_(False)
+        ended = followed & (self.continuations == 0.0)
+        return ended[: min(self.written, self.slots)].any().to(self.rewards.dtype)
+
+    def _sample_index(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        """Slots (B,), in proportion to their priorities."""
+        weights = self.priorities
+        if self.priority_decay < 1.0:
+            age = (self.head - torch.arange(self.slots, device=self.device)) % self.slots
+            weights = weights * (self.priority_decay**age).clamp_min(LOWEST_AGE_FACTOR)
         # float64: near a sum of 1e5, float32 has steps of 0.008, almost a percent of a priority
-        cumulative = self.priorities.cumsum(0)
+        cumulative = weights.cumsum(0)
         uniform = torch.rand(
             batch_size, dtype=torch.float64, generator=generator, device=self.device
         )
         index = torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
-        return self.gather(index.clamp_max(self.slots - 1))
+        return index.clamp_max(self.slots - 1)
 
     def gather(self, index: Tensor) -> Batch:
         """The transitions that start in the slots `index` (B,)."""
@@ -159,6 +216,8 @@ class Replay:
         last = torch.full((self.slots,), -1, dtype=torch.int64, device=self.device)
         last = last.scatter_reduce(0, index, position, reduce="amax")
         self.priorities[index] = priority.double()[last[index]]
+        if self.new_priority == "max":
+            self.max_priority = torch.maximum(self.max_priority, priority.double().max())
 
     def priority_entropy_share(self) -> float:
         """Entropy of the sampling distribution divided by its maximum: 1 for uniform replay, 0 for
@@ -207,6 +266,8 @@ class Replay:
         written = min(self.written, self.slots)
         state = {name: getattr(self, name) for name in self._COUNTERS}
         state |= {name: getattr(self, name)[:written] for name in self._TENSORS}
+        if self.new_priority == "max":
+            state["max_priority"] = self.max_priority
         return state | {"live": torch.from_numpy(self.valid[:written])}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -220,6 +281,8 @@ class Replay:
         self._check_counters(state, saved_slots)
         for name in self._COUNTERS:
             setattr(self, name, int(state[name]))
+        if self.new_priority == "max":
+            self.max_priority = state["max_priority"].to(self.device)
         shift = 0
         # A wrapped ring is rotated, so that its oldest frame comes first in a larger one.
         if saved_slots < min(self.slots, self.written):

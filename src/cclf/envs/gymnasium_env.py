@@ -21,7 +21,6 @@ from cclf.envs.gymnasium_spaces import (
     state_dim,
 )
 from cclf.envs.registry import EnvInfo
-from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
@@ -54,12 +53,9 @@ class GymnasiumEnv:
         limit = self._env.spec.max_episode_steps if self._env.spec else None
         steps = None if limit is None else -(-limit // action_repeat)
         if isinstance(space, spaces.Discrete):
-            if observe == "state":
-                raise ConfigError(
-                    f"{env_id} has actions {space}: with observe=state learned is a Box with "
-                    "finite bounds (by SAC)"
-                )
             shape: tuple[int, ...] = (1, frame_pixels, frame_pixels)
+            if observe == "state":
+                shape = (require_state(env_id, self._env.observation_space),)
             self._first_action = int(space.start)
             self._recorder = EpisodeRecorder(seed, (), np.int64)
             self.spec = EnvSpec(shape, 1, action_repeat, steps, num_actions=int(space.n))

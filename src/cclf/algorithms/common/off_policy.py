@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from cclf.algorithms.base import ReplaySize
-from cclf.algorithms.common.off_policy_base import OffPolicySettings
+from cclf.algorithms.common.off_policy_base import ReplaySettings
 from cclf.config import Config
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
@@ -28,7 +29,7 @@ from cclf.types import (
 )
 
 
-def replay_size(config: Config[OffPolicySettings], spec: EnvSpec) -> ReplaySize:
+def replay_size(config: Config[ReplaySettings], spec: EnvSpec) -> ReplaySize:
     """The largest number of transitions that this run stores, and their bytes. A short run does not
     allocate the whole capacity."""
     settings = config.algorithm
@@ -36,28 +37,32 @@ def replay_size(config: Config[OffPolicySettings], spec: EnvSpec) -> ReplaySize:
     num_bytes = Replay.bytes_needed(
         transitions,
         spec.frame_shape,
-        spec.action_dim,
+        spec.num_actions or spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
-        settings.n_steps,
+        max(settings.n_steps, settings.horizon_steps),
         _frame_dtype(spec),
     )
     return ReplaySize(transitions, num_bytes)
 
 
-def make_replay(config: Config[OffPolicySettings], spec: EnvSpec, device: torch.device) -> Replay:
-    """An empty replay, on the GPU that computes the updates if it fits there."""
+def make_replay(config: Config[ReplaySettings], spec: EnvSpec, device: torch.device) -> Replay:
+    """An empty replay, on the GPU that computes the updates if it fits there. It stores discrete actions
+    as one-hot vectors."""
     settings, size = config.algorithm, replay_size(config, spec)
     return Replay(
         size.transitions,
         spec.frame_shape,
-        spec.action_dim,
+        spec.num_actions or spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
         choose_replay_device(settings.replay_device, device, size.num_bytes),
         settings.n_steps,
         settings.discount,
         _frame_dtype(spec),
+        settings.horizon_steps,
+        settings.new_priority,
+        settings.priority_decay,
     )
 
 
@@ -76,13 +81,15 @@ class OffPolicyLearner:
 
     def __init__(
         self,
-        config: Config[OffPolicySettings],
+        config: Config[ReplaySettings],
         env: Env,
         algorithm: OffPolicyAlgorithm,
         replay: Replay,
         generators: Generators,
+        before_update: Callable[[Replay, Generators], None] | None = None,
     ):
-        self.settings = config.algorithm
+        """`before_update` runs before each update, outside of CUDA graphs."""
+        self.settings, self.before_update = config.algorithm, before_update
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
         self.device, acting = generators["policy"].device, generators["act"]
         self._env_steps = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -94,8 +101,9 @@ class OffPolicyLearner:
             policy_generator=acting,
         )
         # A custom augmentation may do what a CUDA graph cannot repeat.
-        uses_graphs = config.run.cuda_graphs and not config.method.has_custom_augmentation
-        if uses_graphs and replay.device.type == "cuda":
+        can_use_graphs = self.settings.supports_cuda_graphs
+        can_use_graphs &= config.run.cuda_graphs and not config.method.has_custom_augmentation
+        if can_use_graphs and replay.device.type == "cuda":
             self._collect = GraphedPolicy(self._collect, [acting])
             streams = [generators[name] for name in ("replay", "augment", "policy")]
             self._run_update = GraphedUpdate(
@@ -116,7 +124,8 @@ class OffPolicyLearner:
         updates_now = self.agent_steps % self.settings.update_every_agent_steps == 0
         metrics = self.update(env_steps) if updates_now else None
         action = pending_action.numpy()
-        self.observe(action, self.env.step(action))
+        is_discrete = self.env.spec.num_actions is not None
+        self.observe(action, self.env.step(int(action.argmax()) if is_discrete else action))
         finished_returns = [] if self.in_episode else [self.episode_return]
         return StepResult(1, metrics, finished_returns)
 
@@ -129,10 +138,11 @@ class OffPolicyLearner:
         self._env_steps.fill_(env_steps)
         generator = self.generators["act"]
         if self.warming_up:
-            uniform = torch.rand(
-                self.env.spec.action_dim, generator=generator, device=generator.device
-            )
-            return AsyncHostCopy(uniform * 2.0 - 1.0)
+            actions = self.replay.actions.shape[1]
+            uniform = torch.rand(actions, generator=generator, device=generator.device)
+            if self.env.spec.num_actions is None:
+                return AsyncHostCopy(uniform * 2.0 - 1.0)
+            return AsyncHostCopy(one_hot(uniform.argmax(), actions).float())
         observation = to_device(self.replay.observation(), generator.device)
         return AsyncHostCopy(self._collect(observation)[0])
 
@@ -140,6 +150,8 @@ class OffPolicyLearner:
         if self.warming_up:
             return None
         self._env_steps.fill_(env_steps)
+        if self.before_update is not None:
+            self.before_update(self.replay, self.generators)
         metrics = self._run_update()
         self.updates += 1
         return metrics

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OffPolicySettings(AlgorithmSettings):
-    """The settings that all of these algorithms have."""
+class ReplaySettings(AlgorithmSettings):
+    """The settings of an algorithm with one environment and a replay."""
 
     batch_size: PositiveInt = 512
     """Transitions in each update."""
@@ -42,6 +42,54 @@ class OffPolicySettings(AlgorithmSettings):
     """Device that stores the frames of the replay; auto: the GPU if they fit there."""
     discount: Fraction = 0.99
     """Discount factor per agent step."""
+
+    # An algorithm that has one of these options declares a field of its name.
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of a transition in the replay."""
+        return 1
+
+    @property
+    def horizon_steps(self) -> int:
+        """Steps of the subsequences that can be sampled from the replay; 0 for none."""
+        return 0
+
+    @property
+    def new_priority(self) -> Literal["one", "max"]:
+        """Priority of a new transition: 1, or the largest so far."""
+        return "one"
+
+    @property
+    def priority_decay(self) -> float:
+        """Factor on a priority for each frame that was added since."""
+        return 1.0
+
+    @property
+    def update_every_agent_steps(self) -> int:
+        """Agent steps from one update to the next."""
+        return 1
+
+    @property
+    def updates_per_cycle(self) -> int:
+        """The number of updates after which the sequence of GPU kernels repeats."""
+        return 1
+
+    @property
+    def supports_cuda_graphs(self) -> bool:
+        """Whether an update can run in a CUDA graph."""
+        return True
+
+    def updates_at(self, agent_steps: int) -> int:
+        """Updates are made at the agent steps 0, k, 2 k, ... after the warm-up."""
+        every = self.update_every_agent_steps
+        return max(0, -(-agent_steps // every) - -(-self.warmup_agent_steps // every))
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(ReplaySettings):
+    """The settings of SAC and DrQ-v2."""
+
     learning_rate: Positive = 1e-3
     """Learning rate of encoder, actor and critic."""
     q_ema_rate: Fraction = 0.01
@@ -61,21 +109,6 @@ class OffPolicySettings(AlgorithmSettings):
     """Precision of the encoder's convolutions and of its large linear layer; the rest is float32. tf32
     and bf16 need a GPU. auto: bf16 on a GPU for views of the published size, otherwise fp32."""
 
-    @property
-    def n_steps(self) -> int:
-        """Steps of a transition in the replay."""
-        return 1
-
-    @property
-    def update_every_agent_steps(self) -> int:
-        """Agent steps from one update to the next."""
-        return 1
-
-    @property
-    def updates_per_cycle(self) -> int:
-        """The number of updates after which the sequence of GPU kernels repeats."""
-        return 1
-
     def validate_encoder(self, config: Config) -> None:
         """Raise ConfigError if the encoder does not fit the views of this run."""
         if self.encoder:
@@ -92,11 +125,6 @@ class OffPolicySettings(AlgorithmSettings):
 
     def preferred_gpu_precision(self, config: Config) -> Precision:
         return default_precision(config)
-
-    def updates_at(self, agent_steps: int) -> int:
-        """Updates are made at the agent steps 0, k, 2 k, ... after the warm-up."""
-        every = self.update_every_agent_steps
-        return max(0, -(-agent_steps // every) - -(-self.warmup_agent_steps // every))
 
 
 A = TypeVar("A", bound="PixelActorCritic[OffPolicySettings]")

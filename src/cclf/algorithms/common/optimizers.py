@@ -106,9 +106,11 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         compiler: Compiler | None = None,
+        weight_decay: float = 0.0,
     ):
+        """With `weight_decay` it is AdamW: parameters shrink by `lr * weight_decay` before each step."""
         super().__init__(parameters, lr)
-        self.betas, self.eps = betas, eps
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.compiled_step = None if compiler is None else compiler(adam_step)
 
     def apply(
@@ -119,6 +121,8 @@ class Adam(Optimizer):
         steps: list[Tensor],
     ) -> None:
         means, squares = states
+        if self.weight_decay:
+            torch._foreach_mul_(parameters, 1.0 - self.lr * self.weight_decay)
         if self.compiled_step is not None:
             rates = (self.lr, *self.betas, self.eps)
             self.compiled_step(parameters, gradients, means, squares, steps, *rates)

@@ -1,0 +1,127 @@
+"""The settings of MR.Q: those of its authors' code (github.com/facebookresearch/MRQ)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from cclf.algorithms.base import cclf_inactive_rules
+from cclf.algorithms.common.off_policy_base import ReplaySettings
+from cclf.config import Config, ObservationType
+from cclf.errors import ConfigError
+from cclf.validation import (
+    Fraction,
+    Positive,
+    PositiveInt,
+    Range,
+    Rule,
+    StepCount,
+    ZeroOrMore,
+    always_inactive,
+    excludes_value,
+)
+
+_of_pixels = excludes_value("observe", "state")
+RULES: dict[str, Rule] = {  # when an option has an effect; one without a rule always has
+    **cclf_inactive_rules("MR.Q"),
+    "crop_pixels": always_inactive("MR.Q, which sees whole frames: set frame_pixels alone"),
+    **dict.fromkeys(("frame_pixels", "shift_pixels", "conv_filters"), _of_pixels),
+    "infonce_temperature": excludes_value("infonce_coefficient", 0.0),
+}
+
+
+@dataclass(frozen=True)
+class MrqConfig(ReplaySettings):
+    """MR.Q and DR.Q: model-based representations, model-free values and policy."""
+
+    base: ClassVar[str] = "mrq"
+    supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
+    rules: ClassVar[Mapping[str, Rule]] = RULES
+
+    batch_size: PositiveInt = 256
+    """Transitions in each value and policy update, and subsequences in each encoder update."""
+    warmup_agent_steps: StepCount = 10_000
+    """Uniform random actions, no update."""
+    replay_capacity_transitions: StepCount = 1_000_000
+    """Transitions that the replay keeps; the oldest leave first."""
+    n_steps: Annotated[int, Range(1, 100)] = 3
+    """Rewards in a return before the value of the state that follows."""
+    horizon_steps: Annotated[int, Range(1, 100)] = 5
+    """Steps over which the encoder's model is unrolled in its loss."""
+    target_every_updates: StepCount = 250
+    """Updates between two copies of the networks into their targets. Each copy is followed by as many
+    encoder updates."""
+    encoder_learning_rate: Positive = 1e-4
+    """Learning rate of the encoder and its model."""
+    learning_rate: Positive = 3e-4
+    """Learning rate of value and policy."""
+    encoder_weight_decay: ZeroOrMore = 1e-4
+    """Weight decay of the encoder (AdamW)."""
+    weight_decay: ZeroOrMore = 1e-4
+    """Weight decay of value and policy (AdamW)."""
+    max_gradient_norm: ZeroOrMore = 20.0
+    """Largest norm of the value gradient; 0 does not clip it."""
+    dynamics_coefficient: ZeroOrMore = 1.0
+    """Weight of the error of the predicted next features in the encoder loss."""
+    reward_coefficient: ZeroOrMore = 0.1
+    """Weight of the cross-entropy of the predicted reward in the encoder loss."""
+    termination_coefficient: ZeroOrMore = 0.1
+    """Weight of the error of the predicted termination in the encoder loss."""
+    infonce_coefficient: ZeroOrMore = 0.0
+    """Weight of the InfoNCE loss between predicted and true next features in the encoder loss."""
+    infonce_temperature: Positive = 0.1
+    """Temperature of the InfoNCE loss."""
+    preactivation_coefficient: ZeroOrMore = 1e-5
+    """Weight of the squared output of the policy network, before tanh or softmax, in its loss."""
+    scale_rewards: bool = True
+    """Divide the value target by the mean absolute reward of the replay."""
+    priority_exponent: Fraction = 0.4
+    """Exponent of the TD error in the replay priority; errors below 1 count as 1."""
+    priority_decay: Annotated[float, Range(0, 1, exclusive_minimum=True)] = 1.0
+    """Factor on the replay priority for each transition added since, at least 0.1 in total."""
+    shift_pixels: Annotated[int, Range(1, 64)] = 4
+    """Pixels that an image may be shifted by, either way; the border is replicated."""
+    conv_filters: PositiveInt = 32
+    """Channels of each convolution."""
+    feature_dim: PositiveInt = 512
+    """Size of the features z_s of a state and z_sa of a state and an action."""
+    action_feature_dim: PositiveInt = 256
+    """Size of the features of an action."""
+    encoder_hidden_dim: PositiveInt = 512
+    """Width of the hidden layers of the encoder."""
+    hidden_dim: PositiveInt = 512
+    """Width of the hidden layers of value and policy."""
+    reward_bins: Annotated[int, Range(2, 10_000)] = 65
+    """Bins of the predicted reward."""
+    reward_bin_limit: Annotated[float, Range(0, 50, exclusive_minimum=True)] = 10.0
+    """The bins span symexp(-limit) to symexp(limit)."""
+    exploration_noise_std: ZeroOrMore = 0.2
+    """Standard deviation of the noise on actions that are taken; half of it on discrete ones."""
+    target_noise_std: ZeroOrMore = 0.2
+    """Standard deviation of the noise on actions in the value target; half of it on discrete ones."""
+    target_noise_clip: ZeroOrMore = 0.3
+    """Largest noise on actions in the value target; half of it on discrete ones."""
+    gumbel_temperature: Positive = 10.0
+    """Temperature of the Gumbel-softmax that makes discrete actions differentiable."""
+
+    @property
+    def new_priority(self) -> Literal["one", "max"]:
+        return "max"
+
+    @property
+    def supports_cuda_graphs(self) -> bool:
+        """The scale of rewards and the decay of priorities are not in the memory of a graph."""
+        return False
+
+    def validate(self, config: Config) -> None:
+        """Raise ConfigError if the settings conflict with the rest of a run."""
+        env = config.env
+        if env.observe == "pixels" and env.crop_pixels != env.frame_pixels:
+            raise ConfigError(
+                f"crop_pixels={env.crop_pixels} conflicts with frame_pixels={env.frame_pixels}: MR.Q "
+                "sees whole frames; set both alike"
+            )
+        if env.observe == "pixels" and env.frame_pixels < 31:
+            raise ConfigError(
+                f"frame_pixels={env.frame_pixels} conflicts with the four convolutions of MR.Q, which "
+                "leave no pixels: use 31 or more"
+            )

@@ -1,0 +1,361 @@
+"""MR.Q (Fujimoto et al., 2025): values and a policy on features that are trained to predict what
+follows. DR.Q (Lyu et al., 2026) is a preset of it.
+
+Every `target_every_updates` updates the networks are copied into their targets, and the encoder is
+trained on as many batches of subsequences. In between it is fixed, while value and policy are trained
+on n-step transitions.
+"""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import get_total_norm
+
+from cclf.algorithms.common.optimizers import Adam, backward_and_step, trainable_parameters
+from cclf.algorithms.mrq.config import MrqConfig
+from cclf.algorithms.mrq.equations import (
+    gumbel_softmax,
+    infonce_loss,
+    lap_priority,
+    reward_loss,
+    symexp_bins,
+)
+from cclf.algorithms.mrq.networks import (
+    Critic,
+    Model,
+    NormalizedMlp,
+    PixelEncoder,
+    StateEncoder,
+    initialize,
+)
+from cclf.config import Config
+from cclf.data.augmentations import lazy_crops, replicate_pad_indices, sample_crop_corners
+from cclf.data.replay import Replay, SequenceBatch
+from cclf.training.seeding import Generators, seeded_weights
+from cclf.types import Batch, EnvSpec, Metrics, StateDict, UpdateResult
+
+MIN_REWARD_SCALE = 1e-8
+ENCODER_METRICS = (
+    "encoder_loss",
+    "dynamics_loss",
+    "reward_loss",
+    "termination_loss",
+    "infonce_loss",
+)
+
+
+class MrqNoise(NamedTuple):
+    """All random numbers of one update of value and policy."""
+
+    target: Tensor  # (B, A) standard normal noise on the target's actions
+    corners: Tensor | None = None  # (2, B, 2) shifts of o_t and o_(t+n); None of state
+    target_gumbel: Tensor | None = None  # (B, A) where actions are discrete
+    policy_gumbel: Tensor | None = None  # (B, A)
+
+
+def encoder_losses(
+    agent: "MrQ", z_s: Tensor, next_z_s: Tensor, batch: SequenceBatch, terminates: Tensor
+) -> Metrics:
+    """The encoder loss and its four terms, from features z_s (B, D) of the first observation and
+    the target encoder's features (T, B, D) of those that follow.
+
+    The model is unrolled from the first observation. Steps after a termination do not count.
+    `terminates` is 1 once a termination is in the replay; before, its prediction is not trained.
+    """
+    settings = agent.settings
+    zero = z_s.new_zeros(())
+    dynamics, reward, termination, infonce = zero, zero, zero, zero
+    mask = torch.ones_like(batch.reward[:, 0])  # (B,) 1 until the episode terminates
+    for t in range(settings.horizon_steps):
+        predicted_end, z_s, logits = agent.model.predict(z_s, batch.action[:, t])
+        continuation = batch.continuation[:, t]
+        dynamics = dynamics + ((z_s - next_z_s[t]) ** 2 * mask[:, None]).mean()
+        reward = reward + (reward_loss(logits, batch.reward[:, t], agent.bins) * mask).mean()
+        termination = termination + ((predicted_end - (1.0 - continuation)) ** 2 * mask).mean()
+        if settings.infonce_coefficient:
+            similarity = infonce_loss(z_s, next_z_s[t], settings.infonce_temperature)
+            infonce = infonce + (similarity * mask).mean()
+        mask = mask * continuation
+    loss = (
+        settings.dynamics_coefficient * dynamics
+        + settings.reward_coefficient * reward
+        + settings.termination_coefficient * terminates * termination
+        + settings.infonce_coefficient * infonce
+    )
+    return dict(zip(ENCODER_METRICS, (loss, dynamics, reward, termination, infonce), strict=True))
+
+
+@torch.no_grad()
+def q_target(agent: "MrQ", batch: Batch, next_z_s: Tensor, noise: MrqNoise) -> Tensor:
+    """y (B,), from the target encoder's features (B, D) of the observation n steps later.
+
+        y = (sum_i gamma^i r_i + gamma^n (1 - d) s' min_k Q'_k(z_sa')) / s
+
+    s is the mean absolute reward of the replay, s' the one when the targets were copied before.
+    """
+    settings, targets = agent.settings, agent.targets
+    clip = settings.target_noise_clip * agent.noise_scale
+    shift = noise.target * settings.target_noise_std * agent.noise_scale
+    action = agent.action(targets["policy"](next_z_s), noise.target_gumbel)
+    action = agent.to_valid_action(action + shift.clamp(-clip, clip))
+    value = targets["critic"](targets["model"](next_z_s, action)).amin(0)
+    value = value * agent.target_reward_scale * settings.discount**settings.n_steps
+    y: Tensor = (batch.n_step_return + batch.continuation * value) / agent.reward_scale
+    return y
+
+
+def policy_loss(agent: "MrQ", z_s: Tensor, gumbel: Tensor | None) -> Tensor:
+    """The negative mean of both Q-values, and a penalty on large outputs of the policy network."""
+    preactivation = agent.policy(z_s)
+    q = agent.critic(agent.model(z_s, agent.action(preactivation, gumbel)))
+    penalty = agent.settings.preactivation_coefficient * (preactivation**2).mean()
+    loss: Tensor = penalty - q.mean()
+    return loss
+
+
+class MrQ:
+    """Encoder, model, policy and critic, their targets and optimizers."""
+
+    metric_names: tuple[str, ...] = (
+        *("critic_loss", "gradient_norm", "q_mean", "target_mean", "policy_loss"),
+        *("td_error_mean", "reward_scale", *ENCODER_METRICS),
+    )
+
+    def __init__(self, config: Config[MrqConfig], spec: EnvSpec, device: torch.device):
+        self.settings, settings = config.algorithm, config.algorithm
+        self.is_discrete = spec.num_actions is not None
+        self.action_dim = spec.num_actions or spec.action_dim
+        # Discrete actions lie in [0, 1], continuous ones in [-1, 1].
+        self.noise_scale = 0.5 if self.is_discrete else 1.0
+        self.pixels = None if spec.state_dim else config.env.frame_pixels
+        stack, features = config.env.frame_stack, settings.feature_dim
+        with seeded_weights(config.seed):
+            if self.pixels is None:
+                inputs = spec.state_dim * stack
+                self.encoder: nn.Module = StateEncoder(
+                    inputs, settings.encoder_hidden_dim, features
+                )
+            else:
+                channels = spec.frame_shape[0] * stack
+                self.encoder = PixelEncoder(channels, self.pixels, settings.conv_filters, features)
+            self.model = Model(
+                features,
+                self.action_dim,
+                settings.action_feature_dim,
+                settings.encoder_hidden_dim,
+                settings.reward_bins,
+            )
+            self.policy = NormalizedMlp(features, settings.hidden_dim, self.action_dim, F.relu)
+            self.critic = Critic(features, settings.hidden_dim)
+            self.networks = nn.ModuleDict(
+                {
+                    "encoder": self.encoder,
+                    "model": self.model,
+                    "policy": self.policy,
+                    "critic": self.critic,
+                }
+            )
+            self.networks.apply(initialize)
+        self.networks.to(device)
+        self.targets = copy.deepcopy(self.networks).requires_grad_(False)
+        rates = (settings.encoder_learning_rate, settings.learning_rate, settings.learning_rate)
+        decays = (settings.encoder_weight_decay, settings.weight_decay, settings.weight_decay)
+        trained = (nn.ModuleList([self.encoder, self.model]), self.policy, self.critic)
+        self.optimizers = {
+            name: Adam(trainable_parameters(network), lr, weight_decay=weight_decay)
+            for name, network, lr, weight_decay in zip(
+                ("encoder", "policy", "critic"), trained, rates, decays, strict=True
+            )
+        }
+        self.bins = symexp_bins(settings.reward_bins, settings.reward_bin_limit, device)
+        self.reward_scale = torch.ones((), device=device)
+        self.target_reward_scale = torch.zeros((), device=device)
+        if not settings.scale_rewards:
+            self.target_reward_scale += 1.0
+        self.encoder_metrics = torch.zeros(len(ENCODER_METRICS), device=device)
+        self.updates = 0
+
+    # --- actions
+
+    def action(self, preactivation: Tensor, gumbel: Tensor | None) -> Tensor:
+        """Actions (B, A) of the policy network's output: tanh, or a Gumbel-softmax sample."""
+        if gumbel is None:
+            return preactivation.tanh()
+        return gumbel_softmax(preactivation, gumbel, self.settings.gumbel_temperature)
+
+    def to_valid_action(self, action: Tensor) -> Tensor:
+        """Actions (B, A) within [-1, 1], or one-hot."""
+        if self.is_discrete:
+            return F.one_hot(action.argmax(1), self.action_dim).to(action.dtype)
+        return action.clamp(-1.0, 1.0)
+
+    @torch.no_grad()
+    def evaluation_action(self, observation: Tensor) -> Tensor:
+        """The greedy action for stacks of frames or for states: (B, A), or indices (B,)."""
+        preactivation = self.policy(self.encoder(observation))
+        action: Tensor = preactivation.argmax(1) if self.is_discrete else preactivation.tanh()
+        return action
+
+    @torch.no_grad()
+    def collection_action(
+        self,
+        observation: Tensor,
+        env_steps: Tensor,  # noqa: ARG002 (the noise does not decay)
+        augment_generator: torch.Generator,  # noqa: ARG002 (acting does not augment)
+        policy_generator: torch.Generator,
+    ) -> Tensor:
+        """Actions with noise (B, A), one-hot if they are discrete."""
+        preactivation = self.policy(self.encoder(observation))
+        gumbel = self._gumbel(len(observation), policy_generator)
+        noise = self._normal(len(observation), policy_generator)
+        noise = noise * self.settings.exploration_noise_std * self.noise_scale
+        return self.to_valid_action(self.action(preactivation, gumbel) + noise)
+
+    # --- updates
+
+    def draw_noise(
+        self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
+    ) -> MrqNoise:
+        return MrqNoise(
+            self._normal(batch_size, policy_generator),
+            self._corners(2, batch_size, augment_generator),
+            self._gumbel(batch_size, policy_generator),
+            self._gumbel(batch_size, policy_generator),
+        )
+
+    def update(self, batch: Batch, noise: MrqNoise, env_steps: Tensor) -> UpdateResult:
+        """One step of value and policy on a batch of n-step transitions."""
+        del env_steps
+        with torch.no_grad():
+            frames = torch.stack([batch.observation, batch.next_observation])
+            observation, next_observation = self.shift(frames, noise.corners)
+            z_s = self.encoder(observation)
+            z_sa = self.model(z_s, batch.action)
+        target = q_target(self, batch, self.targets["encoder"](next_observation), noise)
+
+        q = self.critic(z_sa)  # (2, B)
+        critic_loss = F.smooth_l1_loss(q, target.expand_as(q))
+        gradient_norm = self._critic_step(critic_loss)
+
+        loss = policy_loss(self, z_s, noise.policy_gumbel)
+        backward_and_step(loss, self.optimizers["policy"])
+
+        td_errors = (q.detach() - target).abs()
+        self.updates += 1
+        metrics = {
+            "critic_loss": critic_loss.detach(),
+            "gradient_norm": gradient_norm,
+            "q_mean": q.detach().mean(),
+            "target_mean": target.mean(),
+            "policy_loss": loss.detach(),
+            "td_error_mean": td_errors.mean(),
+            "reward_scale": self.reward_scale,
+            **dict(zip(ENCODER_METRICS, self.encoder_metrics, strict=True)),
+        }
+        return UpdateResult(metrics, lap_priority(td_errors, self.settings.priority_exponent))
+
+    def before_update(self, replay: Replay, generators: Generators) -> None:
+        """Every `target_every_updates` updates: copy the targets, then train the encoder."""
+        settings = self.settings
+        if self.updates % settings.target_every_updates:
+            return
+        self.copy_targets(replay.mean_absolute_reward())
+        terminates = replay.has_termination()
+        total = torch.zeros_like(self.encoder_metrics)
+        for _ in range(settings.target_every_updates):
+            batch = replay.sample_sequences(
+                settings.batch_size, settings.horizon_steps, generators["replay"]
+            )
+            corners = self._corners(
+                1 + settings.horizon_steps, settings.batch_size, generators["augment"]
+            )
+            metrics = self.update_encoder(batch.to(self.bins.device), corners, terminates)
+            total += torch.stack([metrics[name].detach() for name in ENCODER_METRICS])
+        self.encoder_metrics = total / settings.target_every_updates
+
+    def copy_targets(self, mean_absolute_reward: Tensor) -> None:
+        self.targets.load_state_dict(self.networks.state_dict())
+        if self.settings.scale_rewards:
+            self.target_reward_scale = self.reward_scale
+            self.reward_scale = mean_absolute_reward.clamp_min(MIN_REWARD_SCALE)
+
+    def update_encoder(
+        self, batch: SequenceBatch, corners: Tensor | None, terminates: Tensor
+    ) -> Metrics:
+        """One step of encoder and model on a batch of subsequences."""
+        observations = self.shift(batch.observations, corners)
+        with torch.no_grad():
+            following = observations[1:]
+            next_z_s = self.targets["encoder"](following.flatten(0, 1))
+            next_z_s = next_z_s.view(*following.shape[:2], -1)  # (T, B, D)
+        z_s = self.encoder(observations[0])
+        metrics = encoder_losses(self, z_s, next_z_s, batch, terminates)
+        backward_and_step(metrics["encoder_loss"], self.optimizers["encoder"])
+        return metrics
+
+    def shift(self, observations: Tensor, corners: Tensor | None) -> Tensor:
+        """Each image of (N, B, C, H, W) shifted, its border replicated; states (N, B, S) as they are."""
+        if corners is None or self.pixels is None:
+            return observations
+        images = observations.flatten(0, 1)
+        index = replicate_pad_indices(self.pixels, self.settings.shift_pixels, images.device)
+        padded = images[:, :, index][:, :, :, index]
+        shifted = lazy_crops(padded, corners.flatten(0, 1)[None], self.pixels).materialize()
+        return shifted.view(observations.shape)
+
+    def _critic_step(self, loss: Tensor) -> Tensor:
+        """Step the critic with clipped gradients. Returns the norm before clipping."""
+        optimizer, limit = self.optimizers["critic"], self.settings.max_gradient_norm
+        gradients = torch.autograd.grad(loss, optimizer.parameters)
+        norm = get_total_norm(gradients)
+        if limit:
+            factor = (limit / (norm + 1e-6)).clamp_max(1.0)
+            gradients = tuple(gradient * factor for gradient in gradients)
+        optimizer.step(optimizer.parameters, gradients)
+        return norm
+
+    # --- random numbers
+
+    def _normal(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        shape = (batch_size, self.action_dim)
+        return torch.randn(shape, generator=generator, device=generator.device)
+
+    def _gumbel(self, batch_size: int, generator: torch.Generator) -> Tensor | None:
+        if not self.is_discrete:
+            return None
+        shape = (batch_size, self.action_dim)
+        return -torch.empty(shape, device=generator.device).exponential_(generator=generator).log()
+
+    def _corners(self, count: int, batch_size: int, generator: torch.Generator) -> Tensor | None:
+        """Top-left corners of `count` shifted views in the padded image, (count, B, 2)."""
+        if self.pixels is None:
+            return None
+        padded = self.pixels + 2 * self.settings.shift_pixels
+        return sample_crop_corners(count, batch_size, padded, self.pixels, True, generator)
+
+    # --- state
+
+    def state_dict(self) -> StateDict:
+        return {
+            "networks": self.networks.state_dict(),
+            "targets": self.targets.state_dict(),
+            "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
+            "reward_scale": self.reward_scale,
+            "target_reward_scale": self.target_reward_scale,
+            "encoder_metrics": self.encoder_metrics,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.networks.load_state_dict(state["networks"])
+        self.targets.load_state_dict(state["targets"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"].get(name, {}))
+        device = self.bins.device
+        self.reward_scale = state["reward_scale"].to(device)
+        self.target_reward_scale = state["target_reward_scale"].to(device)
+        self.encoder_metrics = state["encoder_metrics"].to(device)
+        self.updates = int(state["updates"])
