@@ -153,7 +153,7 @@ def test_actions_are_clipped_and_scaled_to_the_bounds():
     env.reset()
     for action in ([-1.0, 1.0], [0.0, 0.5], [3.0, -3.0]):
         env.step(np.array(action))
-    given = env._env.unwrapped.given
+    given = env._env._env.unwrapped.given
     assert np.allclose(given, [[-2.0, 6.0], [2.0, 4.0], [6.0, -2.0]])
     assert all(action.dtype == np.float32 for action in given)
 

@@ -140,7 +140,7 @@ def test_other_observations_become_one_vector(name, numbers):
     state = env.reset()
     assert (state.shape, state.dtype) == ((numbers,), np.float32)
     assert env.spec.state_dim == numbers
-    inner = env._env.unwrapped
+    inner = env._env._env.unwrapped
     inner.observation_space.seed(0)
     expected = spaces.flatten(inner.observation_space, inner.observation_space.sample())
     assert np.array_equal(state, np.asarray(expected, np.float32).ravel())
@@ -148,11 +148,13 @@ def test_other_observations_become_one_vector(name, numbers):
 
 @pytest.mark.parametrize("name", ["Image", "Growing"])
 def test_what_is_no_state_is_refused(name):
-    with pytest.raises(ConfigError, match=f"cclf-state/{name}-v0 gives .*, which is no state"):
+    with pytest.raises(
+        ConfigError, match=f"cclf-state/{name}-v0 has observations .*, which are not a state"
+    ):
         make(name)
 
 
-@pytest.mark.parametrize("name", list(ACTIONS))
+@pytest.mark.parametrize("name", ["Buttons", "Boundless"])
 def test_other_actions_are_refused(name):
     with pytest.raises(ConfigError, match=r"has actions .* a Box with finite bounds"):
         make(name)
@@ -161,10 +163,9 @@ def test_other_actions_are_refused(name):
 def test_the_first_line_of_a_run_says_what_is_learned_from():
     facts = gymnasium_env.inspect_env("cclf-state/Named-v0")
     assert facts.kind == "continuous"
-    assert facts.state_note == "gives no images but Dict: learning from 3 numbers of state"
+    assert facts.state_note == "has Dict observations: learning from 3 numbers of state"
     assert facts.note == (
-        "gives no images but Dict: learning from its rendered pictures (--observe state: from its "
-        "numbers)"
+        "has Dict observations: learning from rendered frames (or from the numbers: --observe state)"
     )
     assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Choice-v0").note, (
         "Rainbow cannot"
@@ -218,7 +219,7 @@ def test_one_that_its_seed_does_not_decide_begins_a_new_episode(tmp_path, capsys
     learner.load_state_dict(cut.state_dict())
     assert not learner.in_episode
     learner.close()
-    assert "cannot be brought back to where it was" in capsys.readouterr().err
+    assert "cannot be restored" in capsys.readouterr().err
     assert run(config, tmp_path / "run")[1]
 
 
@@ -287,7 +288,7 @@ def test_a_run_says_so_and_goes_on(trained):
     config, folder, stdout, stderr = trained
     assert stdout.strip() == str(folder)
     assert stderr.splitlines()[0] == (
-        "gym/Pendulum-v1 gives vectors: learning from 3 numbers of state"
+        "gym/Pendulum-v1 has vectors: learning from 3 numbers of state"
     )
     written = json.loads((folder / "config.json").read_text())
     assert written["env"]["observe"] == "state"
