@@ -433,7 +433,7 @@ def test_an_environment_of_another_suite_is_named_too(tmp_path, monkeypatch):
     ("task", "said"),
     [
         ("dmc/cartpole-swing", "did you mean dmc/cartpole-swingup"),
-        ("minigrid/FourRoom", "did you mean FourRooms"),
+        ("minigrid/FourRoom", "did you mean minigrid/FourRooms"),
         ("atari/Pongg", "did you mean atari/Pong"),
         ("gym/Pendulm-v1", "did you mean Pendulum-v1"),
         ("toy/rech", "did you mean toy/reach"),

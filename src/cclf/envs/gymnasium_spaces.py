@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
+from cclf.envs.minigrid import short_name
 from cclf.errors import ConfigError
 from cclf.validation import short_text
 
@@ -91,7 +92,7 @@ def minigrid_hint(env_id: str) -> str:
     name = env_id.rpartition(":")[2]
     if not name.startswith("MiniGrid-"):
         return ""
-    return f", or train minigrid/{name.removeprefix('MiniGrid-').removesuffix('-v0')}"
+    return f", or train minigrid/{short_name(name)}"
 
 
 def _parts(space: Space) -> Iterable[tuple[Any, Space]]:
