@@ -405,7 +405,7 @@ def test_act_refuses_other_observations_in_one_line(run: cclf.Run) -> None:
         with pytest.raises(cclf.ConfigError, match=r"has the shape .*: use one newest frame"):
             agent.act(wrong)
     agent.act(frames)
-    with pytest.raises(cclf.ConfigError, match="1 frames, and 3 the time before"):
+    with pytest.raises(cclf.ConfigError, match="1 frames, but the last batch had 3"):
         agent.act(frames[0])
     with pytest.raises(cclf.ConfigError, match="the last batch had 3 rows"):
         agent.reset([3])

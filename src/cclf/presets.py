@@ -33,7 +33,7 @@ def select_algorithm(
 
     `look`: see `task_kind`. Without it `gym/` tasks are continuous, as all were in version 0.1.
     """
-    kind = task_kind(task_name, look)
+    kind = task_kind(task_name, make_env=look)
     if base_name is None:
         return default_algorithm(kind)
     base = find_algorithm(base_name)

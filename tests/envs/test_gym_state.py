@@ -379,8 +379,8 @@ def test_from_python_and_in_a_worker(tmp_path):
     ("words", "said"),
     [
         (["gym/CartPole-v1", "--observe", "state"], "observe=state conflicts with rainbow"),
-        (["dmc/walker-walk", "--observe", "state"], "tasks of dmc/ show pixels"),
-        (["gym/Pendulum-v1", "--observe", "stat"], "tasks of gym/ show pixels or state"),
+        (["dmc/walker-walk", "--observe", "state"], "tasks of dmc/ have pixels"),
+        (["gym/Pendulum-v1", "--observe", "stat"], "tasks of gym/ have pixels or state"),
         (["gym/Pendulum-v1", "--observe", "state", "--method", "select"], "selection=overlap"),
         (["gym/Pendulum-v1", "--observe", "state", "--base", "drqv2"], "conflicts with drqv2"),
         (["gym/Pendulum-v1", "--observe", "state", "--augmentation", "none"], "augmentation=none"),

@@ -533,7 +533,7 @@ def test_misuse_says_what_to_do(name):
     vector_env = make(name, 2, 0)
     with pytest.raises(RuntimeError, match="call reset"):
         vector_env.step([0, 0])
-    with pytest.raises(ValueError, match="the state is of 2 x .*DoorKey-8x8, not 2 x"):
+    with pytest.raises(ValueError, match=r"the state is of 2 x .*DoorKey-8x8, not 2 x"):
         vector_env.load_state_dict(make("DoorKey-8x8", 2, 0).state_dict())
 
 

@@ -45,8 +45,8 @@ def _import_suite() -> ModuleType:
             f"MuJoCo cannot render with MUJOCO_GL={os.environ['MUJOCO_GL']}: its GL libraries are "
             f"missing; {GL_HELP} ({error})"
         ) from error
-    found: ModuleType = suite
-    return found
+    module: ModuleType = suite
+    return module
 
 
 class DeepMindControl:
@@ -216,19 +216,17 @@ class DeepMindControl:
     def _check_state(self, state: StateDict) -> None:
         """Raise ValueError unless the state fits this task. Its names become attributes of the task, so
         only those that exist are accepted."""
-        own, known = self.state_dict(), vars(self._env.task)
-        check_same_structure(own | {"model": {}, "task": {}}, state, "env of dmc")
+        check_same_structure(self.state_dict() | {"model": {}, "task": {}}, state, "env of dmc")
         check_data(np.isfinite(state["physics"]).all(), "env: physics is not finite")
         for name, value in state["model"].items():
             check_data(name in self._initial_arrays, f"env: a model has no {name!r}")
             check_same_structure(self._initial_arrays[name], value, f"env of dmc, model: {name}")
+        own = vars(self._env.task)
         for name, value in state["task"].items():
-            check_data(name in known, f"env: a task has no {name!r}")
-            check_data(
-                isinstance(value, PLAIN_TYPES)
-                and np.shape(own["task"].get(name, value)) == np.shape(value),
-                f"env: a task's {name} is another",
-            )
+            fits = name in own and isinstance(value, PLAIN_TYPES)
+            if fits and isinstance(own[name], PLAIN_TYPES):
+                fits = np.shape(own[name]) == np.shape(value)
+            check_data(fits, f"env: the task has no attribute {name!r} of this shape")
 
 
 def _disable_floor_shadow(scene: MujocoObject) -> None:

@@ -230,9 +230,9 @@ BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 @cache
 def suites() -> dict[str, Suite]:
     """All suites by name."""
-    found = {suite.name: suite for suite in BUILT_IN}
-    load_entry_points(ENTRY_POINTS, Suite, found, _validate_suite)
-    return found
+    by_name = {suite.name: suite for suite in BUILT_IN}
+    load_entry_points(ENTRY_POINTS, Suite, by_name, _validate_suite)
+    return by_name
 
 
 def _validate_suite(suite: Suite) -> str:
@@ -293,11 +293,11 @@ def find_task(name: str) -> Task:
     raise ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
 
 
-def task_kind(task_name: str, look: bool = True) -> TaskKind:
-    """The kind of a task. With `look=False` no environment is made and no code of the user is
+def task_kind(task_name: str, make_env: bool = True) -> TaskKind:
+    """The kind of a task. With `make_env=False` no environment is made and no code of the user is
     imported, for names that come from a file."""
     task, suite = find_task(task_name), suite_of(task_name)
-    if task.kind is None and suite.inspect_env and look:
+    if task.kind is None and suite.inspect_env and make_env:
         return suite.env_info(task_name.partition("/")[2]).kind
     return task.kind or suite.kind
 
@@ -316,7 +316,7 @@ def validate_observation(task_name: str, observe: ObservationType) -> None:
     suite = suite_of(task_name)
     if observe not in suite.observations:
         raise ConfigError(
-            f"observe={observe} conflicts with {task_name}: tasks of {suite.name}/ show "
+            f"observe={observe} conflicts with {task_name}: tasks of {suite.name}/ have "
             f"{' or '.join(suite.observations)}; remove it"
         )
 
