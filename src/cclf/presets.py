@@ -205,6 +205,8 @@ def reject_inactive_options(chosen: Config, defaults: Config) -> None:
         reason = chosen.why_inactive(option)
         if option == "action_repeat" and not repeats_actions(chosen.task):
             reason = f"{chosen.task}, which repeats no action"
+        if option == "observe_key" and not suite_of(chosen.task).has_dict_observations:
+            reason = f"{chosen.task}, which has no Dict observations"
         if reason:
             raise ConfigError(
                 f"{option}={value} conflicts with {reason}: it would do nothing; remove it"

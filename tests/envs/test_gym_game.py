@@ -13,6 +13,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from cclf import presets  # noqa: E402
 from cclf.algorithms.rainbow.rainbow import make_rainbow  # noqa: E402
 from cclf.algorithms.registry import make_learner  # noqa: E402
+from cclf.config import EnvConfig  # noqa: E402
 from cclf.envs.frame_stack import StackedEnv  # noqa: E402
 from cclf.envs.gymnasium_env import GymnasiumEnv, inspect_env, to_rgb  # noqa: E402
 from cclf.envs.registry import task_kind, task_note  # noqa: E402
@@ -363,9 +364,11 @@ def test_both_of_its_networks_see_whole_frames():
 
 
 def test_what_is_seen_instead_of_vectors_is_said():
-    assert task_note("gym/cclf-game/Falling-v0") == ""
-    assert task_note("gym/cclf-game/Still-v0").startswith("has vectors: learning from render")
-    assert task_note("toy/catch") == ""
+    assert task_note("gym/cclf-game/Falling-v0", EnvConfig()) == ""
+    assert task_note("gym/cclf-game/Still-v0", EnvConfig()).startswith(
+        "has vectors: learning from render"
+    )
+    assert task_note("toy/catch", EnvConfig()) == ""
 
 
 def test_actions_that_nothing_can_learn_are_refused_with_what_to_do():

@@ -149,7 +149,7 @@ def test_other_observations_become_one_vector(name, numbers):
 @pytest.mark.parametrize("name", ["Image", "Growing"])
 def test_what_is_no_state_is_refused(name):
     with pytest.raises(
-        ConfigError, match=f"cclf-state/{name}-v0 has observations .*, which are not a state"
+        ConfigError, match=f"cclf-state/{name}-v0 has .* observations that are not a state"
     ):
         make(name)
 

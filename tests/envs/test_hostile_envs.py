@@ -454,18 +454,13 @@ def test_a_dry_run_refuses_an_environment_that_no_run_could_learn():
     assert_refused(cclf(*words), "observation['mission'] is Space", "use a wrapper")
 
 
-def test_minigrid_of_gymnasium_is_learned_from_pictures_and_its_own_suite_is_named():
+def test_minigrid_of_gymnasium_is_refused_with_the_task_of_its_own_suite():
     pytest.importorskip("minigrid")
-    code, _, err = cclf("train", "gym/minigrid:MiniGrid-Empty-5x5-v0", "--dry-run")
-    assert (code, err) == (0, "")
-    assert gymnasium_env.inspect_env("minigrid:MiniGrid-Empty-5x5-v0").note == (
-        "has Dict observations: learning from rendered frames, or train minigrid/Empty-5x5; "
-        "imports the Python module minigrid"
-    )
+    words = ("train", "gym/minigrid:MiniGrid-Empty-5x5-v0", "--dry-run")
+    assert_refused(cclf(*words), "--observe-key image", "or train minigrid/Empty-5x5")
 
 
-@pytest.mark.parametrize("task", [None, 5, ["toy/reach"], hostile_envs.Steady(), lambda: None])
+@pytest.mark.parametrize("task", [None, 5, ["toy/reach"]])
 def test_train_from_python_refuses_what_is_no_name(task):
-    with pytest.raises(ConfigError, match=r"^task is .*, not a name such as toy/reach") as caught:
+    with pytest.raises(ConfigError, match=r"^task is .*, not a name such as toy/reach"):
         package.train(task)
-    assert ("'gym/MODULE:ID'" in str(caught.value)) == (callable(task) or hasattr(task, "step"))

@@ -4,7 +4,9 @@ is checked before it is used. PyTorch and numpy would broadcast, cast or fail mu
 import os
 import warnings
 from numbers import Real
+from operator import itemgetter
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import gymnasium
 import numpy as np
@@ -14,10 +16,12 @@ from cclf.config import ObservationType
 from cclf.envs.env_errors import close_env, named_errors
 from cclf.envs.gymnasium_spaces import is_image_space, observation_error
 from cclf.errors import ConfigError, WorkerError, did_you_mean
+from cclf.plugins import import_function
 from cclf.types import EnvStep
 from cclf.validation import short_text
 
 GymnasiumAction: TypeAlias = np.ndarray | int  # an element of the action space
+AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -26,9 +30,7 @@ class CheckedEnv:
     training: a float32 vector (D,) of state, or the image. Where rendered frames replace the
     observation, it is empty and the environment's own observation is not checked."""
 
-    def __init__(
-        self, env_id: str, env: "gymnasium.Env[Any, Any]", observe: ObservationType = "pixels"
-    ):
+    def __init__(self, env_id: str, env: AnyEnv, observe: ObservationType = "pixels"):
         self.id, self._env, self.spec = env_id, env, env.spec
         with named_errors(env_id, "make"):
             self.action_space: object = env.action_space
@@ -150,15 +152,32 @@ class CheckedEnv:
         return WorkerError(f"the environment {self.id}: {method}() returned {what}")
 
 
-def make_gymnasium(env_id: str, observe: ObservationType = "pixels") -> CheckedEnv:
-    """The environment, with the wrappers it is registered with."""
+def make_gymnasium(env_id: str, observe: ObservationType = "pixels", key: str = "") -> CheckedEnv:
+    """The environment of a registered id, with its wrappers, or of MODULE:FUNCTION. With `key` its
+    observation is that part of its Dict."""
     # pygame, which many of them render with, would need a display. A value set by the user stays.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     with named_errors(env_id, "make"):
-        return CheckedEnv(env_id, _make(env_id), observe)
+        env = _make(env_id)
+        return CheckedEnv(env_id, _select_key(env_id, env, key) if key else env, observe)
 
 
-def _make(env_id: str) -> "gymnasium.Env[Any, Any]":
+def _select_key(env_id: str, env: AnyEnv, key: str) -> AnyEnv:
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict):
+        raise ConfigError(
+            f"observe_key={key} conflicts with {env_id}, whose observations are "
+            f"{type(space).__name__}, not Dict: remove it"
+        )
+    if key not in space.spaces:
+        raise ConfigError(
+            f"observe_key={key} is unknown{did_you_mean(key, space)}: the observations of {env_id} "
+            f"have the keys {', '.join(space)}"
+        )
+    return gymnasium.wrappers.TransformObservation(env, itemgetter(key), space[key])
+
+
+def _make(env_id: str) -> AnyEnv:
     try:
         with warnings.catch_warnings():
             # `CheckedEnv.render` raises a clearer error if a frame is needed
@@ -172,6 +191,8 @@ def _make(env_id: str) -> "gymnasium.Env[Any, Any]":
                     raise
                 return gymnasium.make(env_id)
     except gymnasium.error.UnregisteredEnv as error:
+        if env_id.partition(":")[2].replace(".", "").isidentifier():
+            return _call_function(env_id)
         raise ConfigError(
             f"unknown Gymnasium environment {env_id!r}{did_you_mean(env_id, gymnasium.registry)}"
         ) from error
@@ -179,3 +200,20 @@ def _make(env_id: str) -> "gymnasium.Env[Any, Any]":
         raise ConfigError(
             f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
         ) from error
+
+
+def _call_function(name: str) -> AnyEnv:
+    """The environment that the function MODULE:FUNCTION returns."""
+    env = import_function("task", name)()
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(f"{name}() returned {type(env).__name__}, not a gymnasium.Env")
+    if id(env) in _returned:
+        raise ConfigError(
+            f"{name}() returned the same environment twice: make a new one in each call, because "
+            "training and evaluation need one each"
+        )
+    _returned[id(env)] = env
+    return env
+
+
+_returned: WeakValueDictionary[int, AnyEnv] = WeakValueDictionary()  # by id

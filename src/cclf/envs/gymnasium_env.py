@@ -17,10 +17,12 @@ from cclf.envs.gymnasium_spaces import (
     RescaleAction,
     minigrid_hint,
     require_actions,
+    require_no_image_key,
     require_state,
     state_dim,
 )
 from cclf.envs.registry import EnvInfo
+from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
@@ -43,8 +45,9 @@ class GymnasiumEnv:
         frame_pixels: int = 84,
         action_repeat: int = 1,
         seed: int = 0,
+        observe_key: str = "",
     ):
-        self._env = make_gymnasium(env_id, observe)
+        self._env = make_gymnasium(env_id, observe, observe_key)
         self._observe, self._repeat = observe, action_repeat
         space = require_actions(env_id, self._env.action_space)
         if isinstance(space, spaces.Box):
@@ -194,22 +197,30 @@ def make(
     evaluation: bool = False,  # noqa: ARG001
 ) -> GymnasiumEnv:
     validate(name, env)
-    return GymnasiumEnv(name, env.observe, env.frame_pixels, env.action_repeat, seed)
+    return GymnasiumEnv(
+        name, env.observe, env.frame_pixels, env.action_repeat, seed, env.observe_key
+    )
 
 
 def validate(name: str, env: EnvConfig) -> None:
     """Raise ConfigError for an environment that can be made, but not learned from."""
-    _validate(name, env.observe)
+    _validate(name, env.observe, env.observe_key)
 
 
 @cache
-def _validate(name: str, observe: ObservationType) -> None:
+def _validate(name: str, observe: ObservationType, key: str) -> None:
     """A separate instance is used, so that the random streams of the run do not change."""
-    env = make_gymnasium(name)
+    env = make_gymnasium(name, observe, key)
     try:
         if observe == "state":
             require_state(name, env.observation_space)
         elif not env.has_images:
+            if key:
+                raise ConfigError(
+                    f"observe_key={key} conflicts with observe=pixels: {env.observation_space} is not "
+                    "an image; add --observe state"
+                )
+            require_no_image_key(name, env.observation_space)
             env.reset(0)
             env.render()
     finally:
@@ -230,9 +241,8 @@ def inspect_env(name: str) -> EnvInfo:
     hint = minigrid_hint(name)
     if numbers and not is_discrete:
         hint = " (or from the numbers: --observe state)"
-    pixels = "" if env.has_images else f"has {given}: learning from rendered frames{hint}"
-    state = f"has {given}: learning from {numbers} numbers of state"
-    module, colon, _ = name.partition(":")
-    imports = f"imports the Python module {module}" if colon else ""
-    notes = ("; ".join(filter(None, (note, imports))) for note in (pixels, state))
-    return EnvInfo("discrete" if is_discrete else "continuous", *notes)
+    return EnvInfo(
+        "discrete" if is_discrete else "continuous",
+        note="" if env.has_images else f"has {given}: learning from rendered frames{hint}",
+        state_note=f"has {given}: learning from {numbers} numbers of state",
+    )

@@ -79,12 +79,27 @@ def why_not_state(space: Space, name: str = "observation") -> str:
 def require_state(env_id: str, space: Space) -> int:
     """Numbers in one observation of state. Raises ConfigError if there is no such count."""
     if reason := why_not_state(space):
+        options = "remove --observe state"
+        if isinstance(space, spaces.Dict):
+            options = f"choose one key with --observe-key: {', '.join(space)}"
         raise ConfigError(
-            f"{env_id} has observations {space}, which are not a state ({reason}): remove --observe "
-            f"state, or use a wrapper such as gymnasium.wrappers.TransformObservation"
+            f"{env_id} has {type(space).__name__} observations that are not a state ({reason}): "
+            f"{options}, or use a wrapper such as gymnasium.wrappers.TransformObservation"
             f"{minigrid_hint(env_id)}"
         )
     return spaces.flatdim(space)
+
+
+def require_no_image_key(env_id: str, space: Space) -> None:
+    """Raise ConfigError for a Dict that contains images: an agent that learns from rendered frames
+    would ignore them."""
+    images = [key for key, part in _parts(space) if is_image_space(part)]
+    if isinstance(space, spaces.Dict) and images:
+        raise ConfigError(
+            f"{env_id} has Dict observations with the keys {', '.join(space)}: choose an image with "
+            f"--observe-key, e.g. --observe-key {images[0]}, or rendered frames with "
+            f"gymnasium.wrappers.AddRenderObservation{minigrid_hint(env_id)}"
+        )
 
 
 def minigrid_hint(env_id: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from cclf.config import EnvConfig, ObservationType, TaskKind
 from cclf.envs.atari_games import ATARI_GAMES, game_name
 from cclf.errors import ConfigError, did_you_mean
-from cclf.plugins import load_entry_points
+from cclf.plugins import load_entry_points, qualified_name
 
 if TYPE_CHECKING:
     from cclf.types import Env, VectorEnv
@@ -62,6 +62,8 @@ class Suite:
     repeats_actions: bool = True
     observations: tuple[ObservationType, ...] = ("pixels",)
     """The observation types that its tasks support, see `EnvConfig.observe`."""
+    has_dict_observations: bool = False
+    """Whether `EnvConfig.observe_key` can select a part of an observation."""
     canonical_name: Callable[[str], str] = str
     """Returns the one name of a task for any spelling."""
     inspect_env: str = ""
@@ -218,9 +220,11 @@ _GYM = Suite(
     kind="continuous",
     factory="cclf.envs.gymnasium_env:make",
     package="gymnasium",
-    naming_help="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state",
+    naming_help="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state; "
+    "gym/MODULE:FUNCTION: one that a function of yours makes",
     env={"action_repeat": 1},
     observations=("pixels", "state"),
+    has_dict_observations=True,
     inspect_env="cclf.envs.gymnasium_env:inspect_env",
     validate="cclf.envs.gymnasium_env:validate",
 )
@@ -259,17 +263,39 @@ def known_tasks() -> dict[str, Task]:
     return {task.name: task for suite in suites().values() for task in suite.tasks}
 
 
-def require_task_name(task: object) -> None:
-    """Raise ConfigError if a program passed something else than the name of a task."""
+def to_task_name(task: object) -> str:
+    """The name of a task that a program passed: the text, or gym/MODULE:FUNCTION of a function that
+    makes a Gymnasium environment. Raises ConfigError for anything else."""
     if isinstance(task, str):
-        return
-    error = f"task is {type(task).__name__}, not a name such as toy/reach"
-    if hasattr(task, "step") or callable(task):
-        error += (
-            ": register the environment with Gymnasium in a module of yours, and give "
-            "'gym/MODULE:ID'"
+        return task
+    is_env = hasattr(task, "step") and not isinstance(task, type)
+    if callable(task) and not is_env:
+        name = qualified_name("task", task)
+        _reject_registered_name(name)
+        return f"gym/{name}"
+    kind = type(task).__name__
+    if is_env:
+        raise ConfigError(
+            f"task is an environment ({kind}), but a run makes several of them: pass the function "
+            "that makes it, without arguments and defined with `def` in a module: "
+            "cclf.train(make_env)"
         )
-    raise ConfigError(error)
+    raise ConfigError(f"task is {kind}, not a name such as toy/reach or a function")
+
+
+def _reject_registered_name(name: str) -> None:
+    """`gym/MODULE:NAME` is a registered environment before it is a function: raise ConfigError if a
+    function or class has the name of one."""
+    from gymnasium.envs.registration import find_highest_version, registry
+
+    function = name.partition(":")[2]
+    version = find_highest_version(None, function)
+    env_id = function if version is None else f"{function}-v{version}"
+    if env_id in registry:
+        raise ConfigError(
+            f"task: {name} has the name of the registered environment {env_id}: pass its id, "
+            f"'gym/{name.partition(':')[0]}:{env_id}', or rename the function"
+        )
 
 
 def suite_of(task_name: str) -> Suite:
@@ -302,13 +328,17 @@ def task_kind(task_name: str, make_env: bool = True) -> TaskKind:
     return task.kind or suite.kind
 
 
-def task_note(task_name: str, observe: ObservationType = "pixels") -> str:
+def task_note(task_name: str, env: EnvConfig) -> str:
     """What is printed after the task's name when a run begins."""
-    suite = suite_of(task_name)
+    suite, name = suite_of(task_name), task_name.partition("/")[2]
     if not suite.inspect_env:
         return ""
-    info = suite.env_info(task_name.partition("/")[2])
-    return info.note if observe == "pixels" else info.state_note
+    info = suite.env_info(name)
+    note = info.note if env.observe == "pixels" else info.state_note
+    if env.observe_key:
+        note = f"learning from the observation {env.observe_key!r}"
+    module, colon, _ = name.partition(":")
+    return "; ".join(filter(None, (note, f"imports the Python module {module}" if colon else "")))
 
 
 def validate_observation(task_name: str, observe: ObservationType) -> None:
