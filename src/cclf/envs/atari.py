@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from cclf.config import EnvConfig
 from cclf.console import message_stream
 from cclf.envs.atari_games import game_name
-from cclf.errors import ConfigError, did_you_mean
+from cclf.envs.registry import unknown_task
+from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
@@ -228,10 +229,7 @@ def _find_rom(name: str) -> tuple[str, Path]:
     rom = known.get(name.replace("_", "").lower())
     if rom is None:
         tasks = [f"atari/{game_name(rom)}" for rom in known.values()]
-        raise ConfigError(
-            f"unknown task 'atari/{name}'{did_you_mean(f'atari/{game_name(name)}', tasks)} (see: cclf "
-            "tasks)"
-        )
+        raise unknown_task(f"atari/{game_name(name)}", tasks)
     try:
         # It prints the path of ALE_ROMS_DIR if that is set.
         with contextlib.redirect_stdout(message_stream()):

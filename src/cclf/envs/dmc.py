@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cclf.config import EnvConfig
-from cclf.errors import ConfigError, did_you_mean
+from cclf.envs.registry import unknown_task
+from cclf.errors import ConfigError
 from cclf.storage.machine import GL_HELP
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import EnvSpec, EnvStep, StateDict
@@ -263,8 +264,7 @@ def _split_known(suite: ModuleType, name: str) -> tuple[str, str]:
     """Domain and task of a name such as cartpole-swingup."""
     known = {f"dmc/{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
     if f"dmc/{name}" not in known:
-        near = did_you_mean(f"dmc/{name}", known)
-        raise ConfigError(f"unknown task 'dmc/{name}'{near} (see: cclf tasks)")
+        raise unknown_task(f"dmc/{name}", known)
     return known[f"dmc/{name}"]
 
 

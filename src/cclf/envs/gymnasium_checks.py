@@ -133,8 +133,8 @@ class CheckedEnv:
                 raise ConfigError(f"{self.id} cannot be rendered: {error}") from error
         if frame.shape == () and not self._has_rendered:
             raise ConfigError(
-                f"{self.id} returns no image from render() with render_mode='rgb_array': train it with "
-                "--observe state --no-video (continuous actions only)"
+                f"{self.id} returns no image from render(): make it with render_mode='rgb_array', or "
+                "train it with --observe state --no-video (continuous actions only)"
             )
         shape = frame.shape
         is_image = len(shape) == 2 or (len(shape) == 3 and (shape[0] == 3 or shape[-1] != 2))

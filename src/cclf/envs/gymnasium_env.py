@@ -109,7 +109,7 @@ class GymnasiumEnv:
         return state if self.spec.num_actions is None else state | {"raw_reward": self._reward}
 
     def load_state_dict(self, state: StateDict) -> bool:
-        """Play the saved episode again. Returns False if it cannot be, or if it ends otherwise."""
+        """Repeat the saved episode. Returns False if that is impossible or ends in another state."""
         if self._recorder is None:
             return False
         own = self.state_dict() | {"actions": self._recorder.no_actions}
@@ -202,29 +202,25 @@ def make(
     )
 
 
-def validate(name: str, env: EnvConfig) -> None:
-    """Raise ConfigError for an environment that can be made, but not learned from."""
-    _validate(name, env.observe, env.observe_key)
-
-
 @cache
-def _validate(name: str, observe: ObservationType, key: str) -> None:
-    """A separate instance is used, so that the random streams of the run do not change."""
-    env = make_gymnasium(name, observe, key)
+def validate(name: str, env: EnvConfig) -> None:
+    """Raise ConfigError for an environment that can be made, but not learned from. A separate
+    instance is used, so that the random streams of the run do not change."""
+    checked = make_gymnasium(name, env.observe, env.observe_key)
     try:
-        if observe == "state":
-            require_state(name, env.observation_space)
-        elif not env.has_images:
-            if key:
-                raise ConfigError(
-                    f"observe_key={key} conflicts with observe=pixels: {env.observation_space} is not "
-                    "an image; add --observe state"
-                )
-            require_no_image_key(name, env.observation_space)
-            env.reset(0)
-            env.render()
+        if env.observe == "state":
+            require_state(name, checked.observation_space)
+        elif env.observe_key and not checked.has_images:
+            raise ConfigError(
+                f"observe_key={env.observe_key} conflicts with observe=pixels: "
+                f"{checked.observation_space} is not an image; add --observe state"
+            )
+        elif not checked.has_images:
+            require_no_image_key(name, checked.observation_space)
+            checked.reset(0)
+            checked.render()
     finally:
-        env.close()
+        checked.close()
 
 
 @cache

@@ -37,7 +37,8 @@ from cclf.envs.minigrid_rules import (
     rules,
     view_offsets,
 )
-from cclf.errors import ConfigError, did_you_mean, require_extras
+from cclf.envs.registry import unknown_task
+from cclf.errors import ConfigError, require_extras
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import StateDict, VectorEnv, VectorStep
 
@@ -103,8 +104,7 @@ class VectorMiniGrid:
         return self._observe()
 
     def step(self, actions: ArrayLike) -> VectorStep:
-        check_started(self._started)
-        action = check_actions(actions, self.num_envs, NUM_ACTIONS)
+        action = to_integers(actions)
         table = rules()
         front = self._position + self._step_ahead[self._pose]
         case = (action * POSES + self._pose) * CODES + self._cells[front]
@@ -148,7 +148,6 @@ class VectorMiniGrid:
 
     def render(self, index: int, tile_pixels: int = 16) -> Bytes:
         """The whole grid with the agent and its field of view, (H, W, 3), as the package does."""
-        check_started(self._started)
         cells, codes = self._view()
         in_view = np.zeros(self._cells.size, dtype=np.bool_)
         in_view[cells[index][codes[index] != UNSEEN]] = True
@@ -225,9 +224,7 @@ def make(name: str, num_envs: int, seed: int) -> VectorEnv:
     package = import_package()
     ids: dict[str, str] = package.package_ids()
     if name not in ids:
-        known = [f"minigrid/{each}" for each in ids]
-        hint = did_you_mean(f"minigrid/{short_name(name)}", known)
-        raise ConfigError(f"unknown task 'minigrid/{name}'{hint} (see: cclf tasks)")
+        raise unknown_task(f"minigrid/{name}", [f"minigrid/{each}" for each in ids])
     env: VectorEnv = package.PackageMiniGrid(ids[name], num_envs, seed)
     return env
 
@@ -244,26 +241,9 @@ def spaced_seeds(seed: int, num_envs: int) -> list[int]:
     return [seed + SEED_STRIDE * index for index in range(num_envs)]
 
 
-def check_actions(actions: ArrayLike, num_envs: int, num_actions: int) -> Ints:
-    """The actions as int64 (N,)."""
-    action = np.asarray(actions)
-    if action.shape != (num_envs,) or action.dtype.kind not in "iu":
-        raise ValueError(
-            f"actions: need integers of shape ({num_envs},), got {action.dtype} of shape "
-            f"{action.shape}; pass one action per environment"
-        )
-    action = action.astype(np.int64, copy=False)
-    # negative values are huge as unsigned, so that one comparison is enough
-    if np.count_nonzero(action.view(np.uint64) >= num_actions):
-        raise ValueError(
-            f"actions: need values in 0..{num_actions - 1}, got {action.min()}..{action.max()}"
-        )
-    return action
-
-
-def check_started(started: bool) -> None:
-    if not started:
-        raise RuntimeError("these environments have not begun an episode; call reset() first")
+def to_integers(actions: ArrayLike) -> Ints:
+    """Integers of any type as int64 (N,). Raises TypeError for floats."""
+    return np.asarray(actions).astype(np.int64, casting="same_kind", copy=False)
 
 
 def check_same_envs(state: StateDict, name: str, num_envs: int) -> None:

@@ -10,11 +10,10 @@ from gymnasium.utils.seeding import np_random
 from minigrid.core.grid import Grid
 
 from cclf.envs.minigrid import (
-    check_actions,
     check_same_envs,
-    check_started,
     short_name,
     spaced_seeds,
+    to_integers,
 )
 from cclf.envs.minigrid_rules import AGENT_VIEW_X, AGENT_VIEW_Y, Bytes
 from cclf.errors import ConfigError
@@ -73,11 +72,10 @@ class PackageMiniGrid:
         self._observation[index] = env.reset()[0]["image"]
 
     def step(self, actions: np.ndarray) -> VectorStep:
-        check_started(self._started)
-        action = check_actions(actions, self.num_envs, self.num_actions)
         reward = np.zeros(self.num_envs, dtype=np.float32)
         terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
-        for index, (env, chosen) in enumerate(zip(self._envs, action.tolist(), strict=True)):
+        chosen_actions = to_integers(actions).tolist()
+        for index, (env, chosen) in enumerate(zip(self._envs, chosen_actions, strict=True)):
             observation, reward[index], terminated[index], truncated[index], _ = env.step(chosen)
             self._observation[index] = observation["image"]
             self._actions_since_start[index].append(chosen)
@@ -87,7 +85,6 @@ class PackageMiniGrid:
 
     def render(self, index: int, tile_pixels: int = 16) -> Bytes:
         """The whole grid with the agent and its field of view, (H, W, 3)."""
-        check_started(self._started)
         env: Any = self._envs[index].unwrapped
         return np.asarray(env.get_frame(highlight=True, tile_size=tile_pixels), dtype=np.uint8)
 

@@ -4,7 +4,7 @@ This module holds metadata only. An environment is imported when it is made.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -298,12 +298,14 @@ def _reject_registered_name(name: str) -> None:
         )
 
 
+def unknown_task(name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
+
+
 def suite_of(task_name: str) -> Suite:
     name = task_name.partition("/")[0]
     if name not in suites():
-        raise ConfigError(
-            f"unknown task {task_name!r}{did_you_mean(task_name, known_tasks())} (see: cclf tasks)"
-        )
+        raise unknown_task(task_name, known_tasks())
     return suites()[name]
 
 
@@ -316,7 +318,7 @@ def find_task(name: str) -> Task:
     # The name becomes that of a folder, which must not be outside of the run folders.
     if suite.naming_help and rest and ".." not in rest.split("/"):
         return Task(name, suite.naming_help)
-    raise ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
+    raise unknown_task(name, known)
 
 
 def task_kind(task_name: str, make_env: bool = True) -> TaskKind:
