@@ -1,7 +1,6 @@
 """`cclf.train(make_env)`: a function that makes a Gymnasium environment, and Dict observations."""
 
 import functools
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -154,10 +153,10 @@ def test_the_option_is_refused_where_there_is_no_dict():
 
 
 def test_the_key_is_part_of_the_run_folder_only_if_it_is_set(tmp_path):
-    config = tiny_config("toy/reach-1d")
-    values = config.to_dict()
-    del values["env"]["observe_key"]  # as before the option existed
-    assert presets.from_dict(json.loads(json.dumps(values))).run_name() == config.run_name()
+    config = presets.resolve("gym/Pendulum-v1", "rad", observe="state")
+    assert config.run_name() == "gym/Pendulum-v1/rad/seed-1-29569945", (
+        "as before the option existed"
+    )
     run = train(own_envs.image_and_numbers, tmp_path, observe_key="joints")
     assert run.finished
     other = replace(run.config, env=replace(run.config.env, observe_key="camera"))

@@ -268,19 +268,18 @@ def to_task_name(task: object) -> str:
     makes a Gymnasium environment. Raises ConfigError for anything else."""
     if isinstance(task, str):
         return task
-    is_env = hasattr(task, "step") and not isinstance(task, type)
-    if callable(task) and not is_env:
-        name = qualified_name("task", task)
-        _reject_registered_name(name)
-        return f"gym/{name}"
     kind = type(task).__name__
-    if is_env:
+    if hasattr(task, "step") and not isinstance(task, type):
         raise ConfigError(
             f"task is an environment ({kind}), but a run makes several of them: pass the function "
             "that makes it, without arguments and defined with `def` in a module: "
             "cclf.train(make_env)"
         )
-    raise ConfigError(f"task is {kind}, not a name such as toy/reach or a function")
+    if not callable(task):
+        raise ConfigError(f"task is {kind}, not a name such as toy/reach or a function")
+    name = qualified_name("task", task)
+    _reject_registered_name(name)
+    return f"gym/{name}"
 
 
 def _reject_registered_name(name: str) -> None:
