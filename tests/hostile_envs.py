@@ -1,4 +1,4 @@
-"""Gymnasium environments that raise or answer wrongly, in a module that an id can name:
+"""Gymnasium environments that raise or return invalid values, in a module that an id can name:
 `gym/hostile_envs:NAME-v0`."""
 
 import errno
@@ -17,9 +17,9 @@ NAMED = Dict({"goal": Box(-1.0, 1.0, (2,)), "at": Discrete(3)})
 ACTIONS = Box(-1.0, 1.0, (1,), np.float32)
 
 
-class Steady(gymnasium.Env):
-    """One that does nothing wrong until its call number `at_call` of `place`: what `fault` makes of
-    the answer is answered from there on."""
+class ReliableEnv(gymnasium.Env):
+    """Correct until call number `at_call` of the method `place`. From then on that method returns
+    `fault(result)`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 
@@ -35,13 +35,13 @@ class Steady(gymnasium.Env):
         self.render_mode, self.place, self.fault, self.at_call = render_mode, place, fault, at_call
         self.observation_space, self.action_space = observation_space, action_space
         self.calls, self.steps = 0, 0
-        self._answer("make", None)
+        self._result("make", None)
 
-    def _answer(self, place, answer):
+    def _result(self, place, result):
         if place != self.place:
-            return answer
+            return result
         self.calls += 1
-        return self.fault(answer) if self.calls >= self.at_call else answer
+        return self.fault(result) if self.calls >= self.at_call else result
 
     def _observation(self):
         self.observation_space.seed(self.steps)
@@ -51,45 +51,45 @@ class Steady(gymnasium.Env):
         super().reset(seed=seed)
         del options
         self.steps = 0
-        return self._answer("reset", (self._observation(), {}))
+        return self._result("reset", (self._observation(), {}))
 
     def step(self, action):
         del action
         self.steps += 1
-        answer = self._observation(), float(self.steps), False, False, {}
-        return self._answer("step", answer)
+        result = self._observation(), float(self.steps), False, False, {}
+        return self._result("step", result)
 
     def render(self):
-        return self._answer("render", np.full((12, 10, 3), self.steps % 255, np.uint8))
+        return self._result("render", np.full((12, 10, 3), self.steps % 255, np.uint8))
 
     def close(self):
-        self._answer("close", None)
+        self._result("close", None)
 
 
-def throws(error):
-    def fault(answer):
-        del answer
+def raises(error):
+    def fault(result):
+        del result
         raise error
 
     return fault
 
 
-def gives(value):
+def returns(value):
     return lambda _: value
 
 
-def sees(value):
+def observes(value):
     """Another observation, of a reset or of a step."""
-    return lambda answer: (value, *answer[1:])
+    return lambda result: (value, *result[1:])
 
 
-def put(place, value):
-    """Another value in a place of what a step answers."""
-    return lambda answer: (*answer[:place], value, *answer[place + 1 :])
+def replaces(place, value):
+    """Another value at an index of the result of a step."""
+    return lambda result: (*result[:place], value, *result[place + 1 :])
 
 
-def leaves(answer):
-    del answer
+def exits(result):
+    del result
     sys.exit(0)
 
 
@@ -97,52 +97,52 @@ class Once:
     def __init__(self, fault):
         self.fault, self.struck = fault, False
 
-    def __call__(self, answer):
+    def __call__(self, result):
         if self.struck:
-            return answer
+            return result
         self.struck = True
-        return self.fault(answer)
+        return self.fault(result)
 
 
-def fails_in_worker(answer):
+def fails_in_worker(result):
     """A worker does not import torch."""
     if "torch" not in sys.modules:
         raise ValueError("boom")
-    return answer
+    return result
 
 
-def changes_dtype(answer):
+def changes_dtype(result):
     sys.modules["torch"].set_default_dtype(sys.modules["torch"].float64)
-    return answer
+    return result
 
 
-def changes_directory(answer):
+def changes_directory(result):
     os.chdir(tempfile.gettempdir())
-    return answer
+    return result
 
 
 class UnprintableError(Exception):
     def __str__(self):
-        raise RuntimeError("no words")
+        raise RuntimeError("no text")
 
 
 def register(name, place, fault, limit=20, **settings):
     settings |= {"place": place, "fault": fault}
     gymnasium.register(
         f"{name}-v0",
-        entry_point=Steady,
+        entry_point=ReliableEnv,
         kwargs=settings,
         max_episode_steps=limit,
         disable_env_checker=True,
     )
 
 
-boom = throws(ValueError("boom"))
+boom = raises(ValueError("boom"))
 register("Steady", "", None)
 register("Raise", "step", boom, at_call=45)
-register("Exit", "step", leaves, at_call=45)
-register("Full", "step", throws(OSError(errno.ENOSPC, "full")), at_call=45)
-register("Scalar", "step", sees(7.0), at_call=45)
+register("Exit", "step", exits, at_call=45)
+register("Full", "step", raises(OSError(errno.ENOSPC, "full")), at_call=45)
+register("Scalar", "step", observes(7.0), at_call=45)
 register("Dtype", "step", changes_dtype, at_call=45)
 register("ChangesDirectory", "step", changes_directory, at_call=35)
 register("ChangesDirectoryInMake", "make", changes_directory, at_call=1)
@@ -155,5 +155,5 @@ register("RaiseInEvaluation", "step", boom, limit=40, at_call=35)
 # neither in 60 steps of training nor in two episodes of evaluation
 register("Late", "step", boom, limit=5, at_call=65)
 register("RaiseInWorker", "step", fails_in_worker, at_call=1)
-register("Blind", "render", gives(None), at_call=1)
+register("Blind", "render", returns(None), at_call=1)
 register("Words", "", None, observation_space=Dict({"at": VECTOR, "mission": gymnasium.Space()}))

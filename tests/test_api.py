@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -405,7 +406,7 @@ def test_act_refuses_other_observations_in_one_line(run: cclf.Run) -> None:
         with pytest.raises(cclf.ConfigError, match=r"has the shape .*: use one newest frame"):
             agent.act(wrong)
     agent.act(frames)
-    with pytest.raises(cclf.ConfigError, match="1 frames, and 3 the time before"):
+    with pytest.raises(cclf.ConfigError, match="1 frames, but the last batch had 3"):
         agent.act(frames[0])
     with pytest.raises(cclf.ConfigError, match="the last batch had 3 rows"):
         agent.reset([3])
@@ -475,16 +476,15 @@ SNIPPETS = re.findall(
 README = re.findall(
     r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
 )
-ENCODERS = (ROOT / "examples" / "my_encoders.py").read_text()
 TINY_SIZES = changes(tiny_config()) | {"env_steps": 60}
 
 
 def run_snippets(snippets: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One after the other, as on one page of a notebook, beside the module that a page shows."""
+    """One after the other, as on one page of a notebook, with the module that a page names."""
     monkeypatch.chdir(folder)
-    (folder / "my_encoders.py").write_text(ENCODERS)
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
+    shutil.copy(ROOT / "examples" / "my_envs.py", folder)
+    monkeypatch.delitem(sys.modules, "my_envs", raising=False)
     made: dict[str, Any] = {"__name__": "snippets"}
     for snippet in snippets:
         exec(compile(snippet, "docs/usage.md", "exec"), made)
@@ -496,8 +496,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's own calls with smaller networks and budgets."""
     whole = cclf.train
 
-    def smaller(*names: str, **options: Any) -> cclf.Run:
-        idle = {"conv_layers", "conv_filters"} if "encoder" in options else set()
+    def smaller(*names: Any, **options: Any) -> cclf.Run:
+        idle = {"conv_layers", "conv_filters"} if "observe" in options else set()
         return whole(*names, **options | {n: v for n, v in TINY_SIZES.items() if n not in idle})
 
     monkeypatch.setattr(cclf, "train", smaller)
@@ -506,11 +506,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
-    assert len(SNIPPETS) == 7
-    assert (page.frames.shape, page.actions.shape) == ((4, 3, 20, 20), (4, 1))
+    assert len(SNIPPETS) == 6
+    assert (page.observations.shape, page.actions.shape) == ((4, 3), (4, 1))
     assert page.curiosity.shape == (32,)
     assert len(page.returns) == 2
-    assert page.agent.config.algorithm.encoder == "my_encoders:strided"
+    assert page.agent.config.imported_names == {"task": "gym/my_envs:pendulum"}
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ ALGORITHMS = sorted(
 LIGHT = {
     *("console", "errors", "validation", "config", "plugins", "presets", "__init__"),
     *("algorithms/__init__", "algorithms/base", "algorithms/registry"),
-    *("envs/__init__", "envs/registry", "envs/atari_games", "envs/make", "envs/named_calls"),
+    *("envs/__init__", "envs/registry", "envs/atari_games", "envs/make", "envs/env_errors"),
     "training/signals",
     *(
         f"algorithms/{name}/{part}"

@@ -185,7 +185,7 @@ def test_gymnasium_environment_of_the_page_is_trained_by_rainbow(tmp_path: Path)
     done = in_shell(COMMANDS["gym"], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     first = next(line for line in done.stderr.splitlines() if line.startswith("gym/"))
-    assert "gives vectors: learning from its rendered pictures" in first
+    assert "has vectors: learning from rendered frames" in first
     assert "imports the Python module three_torques" in first
     assert "over 1 episodes at 400 env steps" in done.stdout
 

@@ -54,6 +54,7 @@ OTHER_VALUES = {
     "action_repeat": 2,
     "conv_layers": 3,
     "encoder": "own_encoders:small",
+    "observe_key": "position",
     "views": 3,
     "priority_exponent": 0.9,
 }

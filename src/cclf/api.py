@@ -18,11 +18,12 @@ from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands.options import limit_openmp_spinning
 from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
 from cclf.console import say
-from cclf.envs.registry import require_task_name
+from cclf.envs.registry import to_task_name
 from cclf.errors import ConfigError, require_extras
 from cclf.validation import Seed, short_text, to_python_number, validate_value
 
 if TYPE_CHECKING:
+    import gymnasium
     from pandas import DataFrame
 
     from cclf.analysis.runs import EvaluationRow
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from cclf.training.callbacks import EvaluationInfo, StepInfo
 
 PathLike = str | os.PathLike[str]
+MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
 OnStep = Callable[["StepInfo"], object]
 OnEvaluation = Callable[["EvaluationInfo"], object]
 Records = list[dict[str, Any]]  # one dict per evaluation
@@ -60,7 +62,7 @@ class Run(NamedTuple):
 
 
 def train(
-    task: str,
+    task: "str | MakeEnv",
     method: str | None = None,
     *,
     base: str | None = None,
@@ -75,13 +77,15 @@ def train(
 ) -> Run:
     """Train an agent as `cclf train` does, in the same run folder. The same call resumes a run.
 
+    `task` is the name of a task, or a function without arguments that returns a new Gymnasium
+    environment. The run folder stores its name, gym/MODULE:FUNCTION, so it must be defined in a module.
     `changes` are the options of the command line by their names: `env_steps=2_000`. An `encoder` or
     `curiosity` may also be the function or class itself, if another process can import it. Callbacks
     receive numbers and may raise `cclf.StopRun`. A process trains one run at a time.
     """
     seed = to_python_number(seed)
     changes = {name: to_python_number(value) for name, value in changes.items()}
-    require_task_name(task)
+    task = to_task_name(task)
     for name, text in (("method", method), ("base", base), ("size", size)):
         validate_value(name, text, str | None)
     validate_value("seed", seed, Seed)
@@ -181,7 +185,7 @@ def load(
     """The trained agent of a run folder. `seed` is that of sampled actions (A2C).
 
     `trust_imports` allows the run folder to name Python modules that are imported: of a task
-    gym/MODULE:ID, an encoder or a curiosity MODULE:NAME.
+    gym/MODULE:ID or gym/MODULE:FUNCTION, an encoder or a curiosity MODULE:NAME.
     """
     seed, folder = to_python_number(seed), _to_path("run", run)
     validate_value("device", device, str)

@@ -65,6 +65,9 @@ class EnvConfig:
     observe: ObservationType = "pixels"
     """pixels: frames, rendered if the environment returns none. state: the vector of numbers that the
     environment returns (`gym/` tasks with SAC)."""
+    observe_key: str = ""
+    """The key of a Dict observation to learn from: an image, or with observe=state numbers (`gym/`
+    tasks)."""
     frame_pixels: PositiveInt = 100
     """Side of the square frame that the environment renders and the replay stores."""
     crop_pixels: PositiveInt = 84
@@ -387,7 +390,7 @@ class Config(Generic[S]):
     @property
     def imported_names(self) -> dict[str, str]:
         """The MODULE:NAMEs that this run imports, by the option that gives them. A task has the form
-        gym/MODULE:ID."""
+        gym/MODULE:ID or gym/MODULE:FUNCTION."""
         given = {
             "task": self.task,
             "encoder": self.algorithm.encoder,

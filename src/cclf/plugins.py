@@ -130,7 +130,7 @@ def qualified_name(option: str, function: object) -> str:
     if module == "__main__":
         raise ConfigError(
             f"{option}: {name} is defined in the script or notebook that runs (__main__), and "
-            f"{consequence}; move it to a module, e.g. my_encoders.py, and import it from there"
+            f"{consequence}; move it to a module (a .py file) and import it from there"
         )
     if import_object(option, f"{module}:{name}") != function:
         raise ConfigError(

@@ -36,7 +36,7 @@ def select_algorithm(
 
     `look`: see `task_kind`. Without it `gym/` tasks are continuous, as all were in version 0.1.
     """
-    kind = task_kind(task_name, look)
+    kind = task_kind(task_name, make_env=look)
     if base_name is None:
         return default_algorithm(kind, observe)
     base = find_algorithm(base_name)
@@ -208,6 +208,8 @@ def reject_inactive_options(chosen: Config, defaults: Config) -> None:
         reason = chosen.why_inactive(option)
         if option == "action_repeat" and not repeats_actions(chosen.task):
             reason = f"{chosen.task}, which repeats no action"
+        if option == "observe_key" and not suite_of(chosen.task).has_dict_observations:
+            reason = f"{chosen.task}, which has no Dict observations"
         if reason:
             raise ConfigError(
                 f"{option}={value} conflicts with {reason}: it would do nothing; remove it"

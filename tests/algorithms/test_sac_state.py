@@ -155,7 +155,7 @@ def test_crops_become_noise_and_the_centre_crop_nothing():
         (PENDULUM, None, "drqv2", "observe=state conflicts with drqv2, which learns from pixels"),
         ("gym/CartPole-v1", None, None, "observe=state conflicts with rainbow, which learns from"),
         ("dmc/cartpole-swingup", None, None, "observe=state conflicts with dmc/cartpole-swingup"),
-        ("toy/reach", None, None, "tasks of toy/ show pixels; remove it"),
+        ("toy/reach", None, None, "tasks of toy/ have pixels; remove it"),
         ("minigrid/Empty-16x16", None, None, "observe=state conflicts with minigrid/Empty-16x16"),
     ],
 )

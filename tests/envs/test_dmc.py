@@ -82,7 +82,7 @@ def test_the_tasks_tested_are_the_papers_six():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_frames_and_rewards_are_dm_controls(make, name):
+def test_frames_and_rewards_equal_dm_control(make, name):
     env, theirs = make(name, action_repeat=4, seed=5), oracle(name, seed=5)
     assert env.spec == ((3, 100, 100), ACTION_DIM[name], 4, 250, None)
     theirs.reset()
@@ -102,7 +102,7 @@ def test_frames_and_rewards_are_dm_controls(make, name):
 
 
 @pytest.mark.parametrize("domain", dmc.DOMAINS_WITHOUT_FLOOR_SHADOW)
-def test_a_floor_that_casts_no_shadow_changes_no_picture(make, monkeypatch, domain):
+def test_skipping_the_floor_shadow_changes_no_frame(make, monkeypatch, domain):
     env = make(f"{domain}-{A_TASK[domain]}")
     for seed in range(3):
         env.reset(seed)
@@ -117,14 +117,14 @@ def test_a_floor_that_casts_no_shadow_changes_no_picture(make, monkeypatch, doma
 
 
 @pytest.mark.parametrize("task", ["walker-walk", "pendulum-swingup", "reacher-easy"])
-def test_a_floor_whose_shadow_is_seen_casts_it(make, task):
+def test_the_floor_shadow_is_kept_in_other_domains(make, task):
     env = make(task)
     env.reset()
     floor = env._renderers[100].scene.geoms[0]
     assert (floor.type, floor.category) == (dmc.PLANE, 1)  # static
 
 
-def test_mujoco_counts_planes_and_decoration_as_we_do():
+def test_constants_equal_those_of_mujoco():
     import mujoco
 
     assert mujoco.mjtGeom.mjGEOM_PLANE == dmc.PLANE
@@ -160,7 +160,7 @@ def test_other_bounds_are_reached_with_the_roundings_of_the_released_codes_wrapp
     assert np.array_equal(controls(env, actions), expected)
 
 
-def test_other_frame_sizes_and_the_picture(make):
+def test_other_frame_sizes_and_render(make):
     env = make(frame_pixels=64)
     assert env.spec.frame_shape == env.reset().shape == (3, 64, 64)
     picture = env.render()
@@ -306,7 +306,7 @@ def test_an_unknown_task_names_the_nearest():
         DeepMindControl("cartpole-swingpu", 100, 8, 1)
 
 
-def test_leaving_without_close_is_silent():
+def test_exit_without_close_is_silent():
     """The renderer must go before the display does, whatever was imported first."""
     script = (
         "import torch; from cclf.envs.dmc import DeepMindControl as make; "
@@ -318,7 +318,7 @@ def test_leaving_without_close_is_silent():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_renderer_has_a_name_and_a_speed_and_draws_the_same_picture_twice(make):
+def test_renderer_facts_have_names_times_and_no_differing_frames(make):
     facts = make(frame_pixels=32).renderer(frames=3)
     assert len(facts["renderer"]) > 2
     assert 0.0 < facts["ms_per_frame"] < 10_000.0
@@ -340,7 +340,7 @@ def test_the_renderer_has_a_name_and_a_speed_and_draws_the_same_picture_twice(ma
         (("reset_next_step",), 1),
     ],
 )
-def test_a_state_that_is_none_of_its_own_is_refused(blind, place, value):
+def test_a_state_of_another_task_is_refused(blind, place, value):
     """Names in a state become attributes: a stranger's must not replace a method."""
     env = blind()
     state = env.state_dict()

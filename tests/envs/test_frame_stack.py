@@ -40,7 +40,7 @@ def test_rows_of_a_batch_begin_episodes_by_themselves(num_actions, before):
     assert stacked[:, ::2, 0, 0].tolist() == [[1, 4], [before, 5]]
 
 
-def test_a_step_says_what_was_clipped_and_whether_the_game_is_over():
+def test_unclipped_reward_and_game_over_of_a_step():
     step = EnvStep(frame(0), 1.0, True, False)
     assert (step.unclipped_reward, step.game_over) == (1.0, True)
     lost = EnvStep(frame(0), 1.0, True, False, raw_reward=10.0, life_lost=True)

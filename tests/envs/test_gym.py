@@ -106,7 +106,7 @@ def test_lengths_rewards_and_truncation(repeat, steps):
     assert clock(results[-1].frame) == first + 10
 
 
-def test_termination_is_told_from_truncation_and_stops_the_repeat():
+def test_termination_is_not_truncation_and_stops_the_action_repeat():
     env = make("Ending", action_repeat=3)
     env.reset()
     first, second = env.step(np.zeros(2)), env.step(np.zeros(2))
@@ -117,7 +117,7 @@ def test_termination_is_told_from_truncation_and_stops_the_repeat():
 
 
 @pytest.mark.parametrize("name", ["Counter", "ChannelsFirst", "Grey", "GreyChannel", "Wide"])
-def test_image_observations_become_frames_of_their_own(name):
+def test_image_observations_become_new_frames(name):
     env = make(name)
     first = env.reset()
     assert first.shape == (3, PIXELS, PIXELS)
@@ -130,7 +130,7 @@ def test_image_observations_become_frames_of_their_own(name):
     )
 
 
-def test_resizing_averages_the_picture():
+def test_resizing_averages_the_image():
     image = np.zeros((30, 50, 3), np.uint8)
     image[:, :25, 0], image[:15, :, 1] = 200, 100
     frame = rgb_frame(image, 10)
@@ -142,7 +142,7 @@ def test_resizing_averages_the_picture():
     assert frame[2].max() == 0
 
 
-def test_without_an_image_the_rendered_picture_is_the_observation():
+def test_without_an_image_the_rendered_frame_is_the_observation():
     env = make("Vector")
     assert clock(env.reset()) == 7
     assert env.render().shape == (40, 60, 3)
@@ -153,7 +153,7 @@ def test_actions_are_clipped_and_scaled_to_the_bounds():
     env.reset()
     for action in ([-1.0, 1.0], [0.0, 0.5], [3.0, -3.0]):
         env.step(np.array(action))
-    given = env._env.unwrapped.given
+    given = env._env._env.unwrapped.given
     assert np.allclose(given, [[-2.0, 6.0], [2.0, 4.0], [6.0, -2.0]])
     assert all(action.dtype == np.float32 for action in given)
 
@@ -210,7 +210,7 @@ def test_an_environment_that_cannot_be_made_is_refused():
         GymnasiumEnv("nowhere:Counter-v0")
 
 
-def test_drawing_asks_for_no_screen():
+def test_rendering_needs_no_display():
     """A process of its own: SDL complains once, and not through Python."""
     pytest.importorskip("pygame")
     words = "from cclf.envs.gymnasium_env import make_gymnasium; env = make_gymnasium('CartPole-v1'); env.reset(); env.render()"

@@ -13,6 +13,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from cclf import presets  # noqa: E402
 from cclf.algorithms.rainbow.rainbow import make_rainbow  # noqa: E402
 from cclf.algorithms.registry import make_learner  # noqa: E402
+from cclf.config import EnvConfig  # noqa: E402
 from cclf.envs.frame_stack import StackedEnv  # noqa: E402
 from cclf.envs.gymnasium_env import GymnasiumEnv, inspect_env, to_rgb  # noqa: E402
 from cclf.envs.registry import task_kind, task_note  # noqa: E402
@@ -129,7 +130,7 @@ def tiny_game(name="Falling", method="rainbow", **changes):
 # --- what is seen
 
 
-def test_layers_of_cells_are_seen_sharp_each_in_a_grey_of_its_own():
+def test_boolean_layers_are_enlarged_without_blur_each_with_its_own_gray():
     game = make()
     frame = game.reset()
     assert (frame.shape, frame.dtype) == ((1, PIXELS, PIXELS), np.uint8)
@@ -138,7 +139,7 @@ def test_layers_of_cells_are_seen_sharp_each_in_a_grey_of_its_own():
     assert (cells == cells[:, :1, :, :1]).all(), "every cell is one square of 5x5 pixels"
     game.step(1)
     grey = game.stack[-1][::5, ::5]
-    env = game.env._env.unwrapped
+    env = game.env._env._env.unwrapped
     assert grey[CELLS - 1, env.paddle] == 85
     assert (grey[1, env.column], grey[0, env.column]) == (170, 255)
     assert np.count_nonzero(grey) == 3
@@ -158,10 +159,10 @@ def test_a_new_game_clears_the_stack_and_frames_do_not_change_later():
     assert np.array_equal(first, kept)
 
 
-def test_large_pictures_are_shrunk_to_grey():
+def test_large_images_are_resized_to_gray():
     game = make("Still", pixels=20)
     frame = game.reset()[0]
-    env = game.env._env.unwrapped
+    env = game.env._env._env.unwrapped
     assert frame.shape == (20, 20)
     assert (frame[-2:, 2 * env.paddle : 2 * env.paddle + 2] > 40).all()
 
@@ -170,10 +171,10 @@ def test_large_pictures_are_shrunk_to_grey():
 
 
 @pytest.mark.parametrize(("repeat", "steps"), [(1, 9), (2, 5), (4, 3)])
-def test_rewards_are_as_they_are_and_an_end_stops_the_repeat(repeat, steps):
+def test_rewards_are_not_clipped_and_termination_stops_the_action_repeat(repeat, steps):
     game = make(action_repeat=repeat)
     game.reset()
-    game.env._env.unwrapped.column = CELLS // 2  # where the paddle stands
+    game.env._env._env.unwrapped.column = CELLS // 2  # where the paddle stands
     outcomes = [game.step(1) for _ in range(steps)]
     assert [step.reward for step in outcomes] == [0.0] * (steps - 1) + [5.0]
     assert [step.terminated for step in outcomes] == [False] * (steps - 1) + [True]
@@ -191,11 +192,11 @@ def test_a_time_limit_ends_the_game_too():
     assert step.game_over
 
 
-def test_actions_may_be_counted_from_another_number():
+def test_discrete_actions_may_start_at_another_number():
     game = make("FromOne")
     game.reset()
     game.step(0)
-    assert game.env._env.unwrapped.paddle == CELLS // 2 - 1
+    assert game.env._env._env.unwrapped.paddle == CELLS // 2 - 1
     assert game.spec.num_actions == 3
 
 
@@ -215,7 +216,7 @@ def test_seeds_are_reproducible_and_different():
 # --- saving
 
 
-def test_a_game_saved_in_the_middle_goes_on_as_it_would_have():
+def test_a_game_saved_in_the_middle_has_the_same_future():
     game, other = make(seed=3), make(seed=9)
     for game_steps in (0, 3, 8):
         game.reset()
@@ -231,16 +232,16 @@ def test_a_game_saved_in_the_middle_goes_on_as_it_would_have():
                 assert np.array_equal(game.reset(), other.reset())
 
 
-def test_a_game_that_its_seed_does_not_decide_says_so(capsys):
+def test_a_game_that_its_seed_does_not_determine_is_not_restored(capsys):
     game, other = make("Unseeded"), make("Unseeded")
     game.reset()
     game.reset()
     assert other.load_state_dict(game.state_dict()) is False
-    assert "cannot be brought back to where it was" in capsys.readouterr().err
+    assert "cannot be restored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", [{"actions": np.array([7])}, {"actions": [1]}, {"stack": 3}])
-def test_a_state_of_something_else_is_refused(change):
+def test_a_state_of_another_environment_is_refused(change):
     game = make()
     game.reset()
     with pytest.raises(ValueError, match="env"):
@@ -250,7 +251,7 @@ def test_a_state_of_something_else_is_refused(change):
 # --- runs
 
 
-def test_a_run_that_was_stopped_ends_where_an_undisturbed_one_does(tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     config = tiny_game(env_steps=40, eval_every_env_steps=20, eval_episodes=1)
     whole, finished = run(config, tmp_path / "whole")
     assert finished
@@ -262,7 +263,7 @@ def test_a_run_that_was_stopped_ends_where_an_undisturbed_one_does(tmp_path):
     assert differing(whole.state_dict(), cut.state_dict()) == []
 
 
-def test_a_game_that_cannot_be_brought_back_begins_anew(tmp_path):
+def test_a_game_that_cannot_be_restored_begins_again(tmp_path):
     config = tiny_game("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
     cut, _ = run(config, tmp_path / "run", stop_at=12)  # in its second game
     assert (cut.age, games_in(cut.batch)[0].begun) == (3, True)
@@ -275,7 +276,7 @@ def test_a_game_that_cannot_be_brought_back_begins_anew(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "goes_on"), [("Falling", True), ("Unseeded", False)])
-def test_games_of_a_stack_are_saved_in_the_same_way(name, goes_on):
+def test_games_of_batched_runs_are_saved_in_the_same_way(name, goes_on):
     config = tiny_game(name)
     configs = [config, replace(config, seed=2)]
     ahead, behind = (make_learners(configs, CPU) for _ in range(2))
@@ -310,9 +311,7 @@ def test_cartpole_from_the_command_line(tmp_path):
     words = [*tiny_options(config), "--out", tmp_path]
     code, out, err = cclf("train", *words)
     assert code == 0, err
-    assert err.splitlines()[0] == (
-        "gym/CartPole-v1 gives vectors: learning from its rendered pictures"
-    )
+    assert err.splitlines()[0] == ("gym/CartPole-v1 has vectors: learning from rendered frames")
     folder = tmp_path / config.run_name()
     assert out.strip() == str(folder)
     code, _, err = cclf("train", *words, "--env-steps", "40")
@@ -347,7 +346,7 @@ def _counted(env, action, ages, step=Falling.step):
 # --- which base algorithm plays it
 
 
-def test_the_environment_says_which_base_algorithm_plays_it():
+def test_the_action_space_decides_the_base_algorithm():
     assert presets.resolve("gym/cclf-game/Falling-v0").base == "rainbow"
     assert presets.resolve("gym/Pendulum-v1").base == "sac"
     assert presets.resolve("gym/Pendulum-v1", base_name="drqv2").base == "drqv2"
@@ -357,25 +356,30 @@ def test_the_environment_says_which_base_algorithm_plays_it():
     )
 
 
-def test_both_of_its_networks_see_whole_frames():
+def test_both_networks_see_frames_without_cropping():
     for method in ("rainbow", "efficient-dqn"):
         config = presets.resolve("gym/cclf-game/Falling-v0", method)
         network = make_rainbow(config, num_actions=3).online
         assert network.encoder.visible_pixels == config.env.frame_pixels == 100
 
 
-def test_what_is_seen_instead_of_vectors_is_said():
-    assert task_note("gym/cclf-game/Falling-v0") == ""
-    assert task_note("gym/cclf-game/Still-v0").startswith("gives vectors: learning from its render")
-    assert task_note("toy/catch") == ""
+def test_task_note_names_rendered_frames():
+    assert task_note("gym/cclf-game/Falling-v0", EnvConfig()) == ""
+    assert task_note("gym/cclf-game/Still-v0", EnvConfig()).startswith(
+        "has vectors: learning from render"
+    )
+    assert task_note("toy/catch", EnvConfig()) == ""
 
 
-def test_actions_that_nothing_can_learn_are_refused_with_what_to_do():
-    with pytest.raises(ConfigError, match=r"MultiDiscrete.*by Rainbow.*by SAC.*wrapper"):
+def test_multi_discrete_actions_are_refused_with_a_wrapper():
+    with pytest.raises(
+        ConfigError,
+        match=r"MultiDiscrete.*for Rainbow.*for SAC.*gymnasium\.wrappers\.TransformAction",
+    ):
         task_kind("gym/cclf-game/Many-v0")
 
 
-def test_without_a_look_no_environment_is_made():
+def test_presets_of_a_name_from_a_file_make_no_environment():
     """Names that a file gave: see docs/protocol.md."""
     task = "gym/a_module_that_is_not_there:Any-v0"
     values = presets.resolve(task, look=False).to_dict()
@@ -397,7 +401,7 @@ def test_no_list_of_names_imports_gymnasium():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_facts_are_asked_once():
+def test_an_environment_is_inspected_once():
     inspect_env.cache_clear()
     task_kind("gym/cclf-game/Falling-v0")
     task_kind("gym/cclf-game/Falling-v0")

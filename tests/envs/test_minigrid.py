@@ -1,4 +1,4 @@
-"""The batched worlds against the minigrid package itself: same seeds, same actions, everything
+"""VectorMiniGrid against the minigrid package itself: same seeds, same actions, everything
 compared."""
 
 import json
@@ -19,7 +19,7 @@ pytest.importorskip("minigrid")
 from minigrid.core.grid import Grid  # noqa: E402
 from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
-import cclf.envs.minigrid as minigrid_worlds  # noqa: E402
+import cclf.envs.minigrid as minigrid_module  # noqa: E402
 from cclf.envs.minigrid import VectorMiniGrid, make  # noqa: E402
 from cclf.envs.minigrid_package import PackageMiniGrid  # noqa: E402
 from cclf.envs.minigrid_rules import (  # noqa: E402
@@ -37,6 +37,7 @@ from cclf.envs.minigrid_rules import (  # noqa: E402
     IntegerGenerator,
     mask_occluded,
 )
+from cclf.errors import ConfigError  # noqa: E402
 
 TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
 HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
@@ -101,17 +102,17 @@ def compare_with_package(name, policy, num_steps, num_envs=4, max_episode_steps=
     """Step both side by side, assert that all they return is equal, and count what happened on the
     way."""
     seeds = [first_seed + 7 * i for i in range(num_envs)]
-    worlds = VectorMiniGrid(name, num_envs, seed=99, max_episode_steps=max_episode_steps)
+    vector_env = VectorMiniGrid(name, num_envs, seed=99, max_episode_steps=max_episode_steps)
     envs = [package_env(name, max_episode_steps) for _ in seeds]
     rng = np.random.default_rng(first_seed)
     expected = np.stack(
         [env.reset(seed=seed)[0]["image"] for env, seed in zip(envs, seeds, strict=True)]
     )
-    np.testing.assert_array_equal(worlds.reset(seeds), expected)
+    np.testing.assert_array_equal(vector_env.reset(seeds), expected)
     events = Counter()
     for _ in range(num_steps):
         actions = np.array([policy(env, rng) for env in envs])
-        step = worlds.step(actions)
+        step = vector_env.step(actions)
         for i, env in enumerate(envs):
             before = watched_state(env)
             seen, reward, terminated, truncated, _ = env.step(int(actions[i]))
@@ -197,18 +198,18 @@ def test_many_steps_equal_the_package(name, policy):
 @pytest.mark.parametrize(
     "name", ["DoorKey-5x5", "DoorKey-6x6", "DoorKey-8x8", "DoorKey-16x16", "Empty-8x8"]
 )
-def test_whole_layouts_of_many_episodes_follow_the_package_stream(name):
+def test_complete_layouts_of_many_episodes_equal_the_package(name):
     """One-step episodes: the hidden parts of the grid, too, are those of the package, reset after
     reset."""
     num_envs, num_episodes = 3, 200
-    worlds = VectorMiniGrid(name, num_envs, seed=5, max_episode_steps=1)
-    worlds.reset()
+    vector_env = VectorMiniGrid(name, num_envs, seed=5, max_episode_steps=1)
+    vector_env.reset()
     envs = [package_env(name, 1) for _ in range(num_envs)]
     for i, env in enumerate(envs):
         env.reset(seed=5 + 10_000 * i)
     layouts, padded_size = set(), envs[0].width + 2 * PADDING
     for _ in range(num_episodes):
-        state = worlds.state_dict()
+        state = vector_env.state_dict()
         for i, env in enumerate(envs):
             np.testing.assert_array_equal(ENCODING[state["rooms"][i].T], env.grid.encode())
             assert state["pose"][i] == env.agent_dir
@@ -216,7 +217,7 @@ def test_whole_layouts_of_many_episodes_follow_the_package_stream(name):
             assert (padded_x - PADDING, padded_y - PADDING) == tuple(env.agent_pos)
             layouts.add(state["rooms"][i].tobytes())
             env.reset()
-        worlds.step(np.full(num_envs, DONE))
+        vector_env.step(np.full(num_envs, DONE))
     assert len(layouts) == 1 if name.startswith("Empty") else len(layouts) > 5
 
 
@@ -238,7 +239,7 @@ def test_any_view_is_occluded_as_in_the_package(seed, wall_share):
         st.one_of(st.integers(1, 20), st.integers(2**31, 2**32 - 1)), min_size=1, max_size=150
     ),
 )
-def test_integer_stream_is_numpys(seed, spans):
+def test_integer_generator_equals_numpy(seed, spans):
     stream, numpys = (
         IntegerGenerator(seed),
         np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))),
@@ -256,18 +257,22 @@ def test_integer_stream_is_numpys(seed, spans):
     ("name", "limit"), [("Empty-16x16", 1024), ("DoorKey-6x6", 360), ("DoorKey-8x8", 640)]
 )
 def test_episode_limit_is_that_of_the_registered_id(name, limit):
-    worlds = make(name, 2, 0)
-    assert isinstance(worlds, VectorMiniGrid)
-    assert worlds.max_episode_steps == limit
+    vector_env = make(name, 2, 0)
+    assert isinstance(vector_env, VectorMiniGrid)
+    assert vector_env.max_episode_steps == limit
     assert gymnasium.make(f"MiniGrid-{name}-v0").unwrapped.max_steps == limit
-    assert (worlds.num_envs, worlds.observation_shape, worlds.num_actions) == (2, (7, 7, 3), 7)
+    assert (vector_env.num_envs, vector_env.observation_shape, vector_env.num_actions) == (
+        2,
+        (7, 7, 3),
+        7,
+    )
 
 
 def test_shortest_way_through_empty_earns_the_published_return():
-    worlds = make("Empty-16x16", 1, 0)
-    first = worlds.reset()
+    vector_env = make("Empty-16x16", 1, 0)
+    first = vector_env.reset()
     way = [FORWARD] * 13 + [RIGHT] + [FORWARD] * 13
-    steps = [worlds.step(np.array([action])) for action in way]
+    steps = [vector_env.step(np.array([action])) for action in way]
     assert [bool(step.terminated[0]) for step in steps] == [False] * 26 + [True]
     assert [float(step.reward[0]) for step in steps[:-1]] == [0.0] * 26
     assert steps[-1].reward[0] == pytest.approx(1 - 0.9 * 27 / 1024)
@@ -277,25 +282,25 @@ def test_shortest_way_through_empty_earns_the_published_return():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_time_limit_truncates_every_episode_at_the_same_step(name):
-    worlds = make(name, 3, 0)
-    worlds.reset()
+    vector_env = make(name, 3, 0)
+    vector_env.reset()
     ends = []
-    for t in range(1, 2 * worlds.max_episode_steps + 1):
-        step = worlds.step(np.full(3, LEFT))
+    for t in range(1, 2 * vector_env.max_episode_steps + 1):
+        step = vector_env.step(np.full(3, LEFT))
         assert not step.terminated.any()
         assert not step.reward.any()
         if step.truncated.any():
             assert step.truncated.all()
             ends.append(t)
-    assert ends == [worlds.max_episode_steps, 2 * worlds.max_episode_steps]
+    assert ends == [vector_env.max_episode_steps, 2 * vector_env.max_episode_steps]
 
 
 def test_goal_on_the_last_step_both_terminates_and_truncates():
-    worlds = VectorMiniGrid("Empty-5x5", 1, 0, max_episode_steps=5)
-    worlds.reset()
+    vector_env = VectorMiniGrid("Empty-5x5", 1, 0, max_episode_steps=5)
+    vector_env.reset()
     for action in (FORWARD, FORWARD, RIGHT, FORWARD):
-        assert not worlds.step(np.array([action])).truncated[0]
-    step = worlds.step(np.array([FORWARD]))
+        assert not vector_env.step(np.array([action])).truncated[0]
+    step = vector_env.step(np.array([FORWARD]))
     assert (step.terminated[0], step.truncated[0]) == (True, True)
     assert step.reward[0] == pytest.approx(0.1)
 
@@ -315,9 +320,11 @@ def test_the_observation_at_an_end_is_the_first_of_the_next_episode():
         np.testing.assert_array_equal(step.observation, twin.reset())
 
 
-def futures(worlds, num_steps=400, num_actions=7):
+def futures(vector_env, num_steps=400, num_actions=7):
     rng = np.random.default_rng(1)
-    return [worlds.step(rng.integers(0, num_actions, worlds.num_envs)) for _ in range(num_steps)]
+    return [
+        vector_env.step(rng.integers(0, num_actions, vector_env.num_envs)) for _ in range(num_steps)
+    ]
 
 
 def assert_same_steps(ours, theirs):
@@ -335,33 +342,31 @@ def through_json(state):
 
 @pytest.mark.parametrize("name", [*TASKS, "Dynamic-Obstacles-Random-5x5"])
 def test_a_saved_state_has_the_same_future(name):
-    worlds, resumed = make(name, 4, seed=1), make(name, 4, seed=2)
-    worlds.reset()
-    futures(worlds, 37, worlds.num_actions)
-    state = through_json(worlds.state_dict())
-    expected = futures(worlds, 400, worlds.num_actions)
+    vector_env, resumed = make(name, 4, seed=1), make(name, 4, seed=2)
+    vector_env.reset()
+    futures(vector_env, 37, vector_env.num_actions)
+    state = through_json(vector_env.state_dict())
+    expected = futures(vector_env, 400, vector_env.num_actions)
     resumed.reset()
-    futures(resumed, 11, worlds.num_actions)
+    futures(resumed, 11, vector_env.num_actions)
     resumed.load_state_dict(state)
-    assert_same_steps(futures(resumed, 400, worlds.num_actions), expected)
-    worlds.load_state_dict(state)  # the state was a copy: going on did not change it
-    assert_same_steps(futures(worlds, 400, worlds.num_actions), expected)
+    assert_same_steps(futures(resumed, 400, vector_env.num_actions), expected)
+    vector_env.load_state_dict(state)  # the state was a copy: going on did not change it
+    assert_same_steps(futures(vector_env, 400, vector_env.num_actions), expected)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-Random-5x5"])
 def test_a_state_saved_before_the_first_reset(name):
-    worlds, resumed = make(name, 2, seed=1), make(name, 2, seed=2)
+    vector_env, resumed = make(name, 2, seed=1), make(name, 2, seed=2)
     resumed.reset()
-    resumed.load_state_dict(through_json(worlds.state_dict()))
-    with pytest.raises(RuntimeError, match="call reset"):
-        resumed.step([0, 0])
-    np.testing.assert_array_equal(resumed.reset(), worlds.reset())
+    resumed.load_state_dict(through_json(vector_env.state_dict()))
+    np.testing.assert_array_equal(resumed.reset(), vector_env.reset())
 
 
-def test_seeds_decide_the_worlds():
+def test_equal_seeds_give_equal_layouts():
     def first_observations(seed, seeds=None):
-        worlds = make("DoorKey-8x8", 16, seed)
-        return worlds.reset(seeds)
+        vector_env = make("DoorKey-8x8", 16, seed)
+        return vector_env.reset(seeds)
 
     np.testing.assert_array_equal(first_observations(1), first_observations(1))
     assert (first_observations(1) != first_observations(2)).any()
@@ -372,22 +377,22 @@ def test_seeds_decide_the_worlds():
     np.testing.assert_array_equal(first_observations(0, given), first_observations(1))
 
 
-def test_reset_without_seeds_goes_on_with_the_stream_and_with_seeds_restarts_it():
-    worlds = make("DoorKey-8x8", 8, 0)
-    first, second = worlds.reset(), worlds.reset()
+def test_reset_without_seeds_continues_the_random_stream():
+    vector_env = make("DoorKey-8x8", 8, 0)
+    first, second = vector_env.reset(), vector_env.reset()
     assert (first != second).any()
-    np.testing.assert_array_equal(worlds.reset([10_000 * i for i in range(8)]), first)
-    np.testing.assert_array_equal(worlds.reset(), second)
+    np.testing.assert_array_equal(vector_env.reset([10_000 * i for i in range(8)]), first)
+    np.testing.assert_array_equal(vector_env.reset(), second)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-6x6"])
 def test_later_steps_do_not_write_into_returned_arrays(name):
-    worlds = make(name, 4, 0)
-    first = worlds.reset()
+    vector_env = make(name, 4, 0)
+    first = vector_env.reset()
     kept_first = first.copy()
-    steps = futures(worlds, 30, worlds.num_actions)
+    steps = futures(vector_env, 30, vector_env.num_actions)
     copies = [tuple(part.copy() for part in step) for step in steps]
-    futures(worlds, 200, worlds.num_actions)
+    futures(vector_env, 200, vector_env.num_actions)
     assert_same_steps(steps, copies)
     np.testing.assert_array_equal(first, kept_first)
     dtypes = [part.dtype for part in steps[0]]
@@ -400,42 +405,41 @@ def test_later_steps_do_not_write_into_returned_arrays(name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_render_is_the_package_picture(name):
-    worlds, env = VectorMiniGrid(name, 2, seed=0), package_env(name)
-    worlds.reset([0, 4])
+def test_render_equals_the_package(name):
+    vector_env, env = VectorMiniGrid(name, 2, seed=0), package_env(name)
+    vector_env.reset([0, 4])
     env.reset(seed=4)
     rng, pictures = np.random.default_rng(0), set()
     for _ in range(60):
         action = purposeful_action(env, rng)
-        step = worlds.step([LEFT, action])
+        step = vector_env.step([LEFT, action])
         env.step(action)
         if step.terminated[1]:
             env.reset()
-        picture = worlds.render(1, tile_pixels=8)
+        picture = vector_env.render(1, tile_pixels=8)
         np.testing.assert_array_equal(picture, env.get_frame(highlight=True, tile_size=8))
         pictures.add(picture.tobytes())
     assert picture.dtype == np.uint8
-    np.testing.assert_array_equal(worlds.render(-1, tile_pixels=8), picture)
+    np.testing.assert_array_equal(vector_env.render(-1, tile_pixels=8), picture)
     assert len(pictures) > 10
 
 
-# --- the package-backed worlds
+# --- PackageMiniGrid
 # ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["FourRooms", "Dynamic-Obstacles-Random-5x5"])
 def test_other_ids_are_stepped_by_the_package(name):
-    worlds = make(name, 3, seed=2)
-    assert isinstance(worlds, PackageMiniGrid)
+    vector_env = make(name, 3, seed=2)
+    assert isinstance(vector_env, PackageMiniGrid)
     envs = [gymnasium.make(f"MiniGrid-{name}-v0") for _ in range(3)]
-    assert worlds.max_episode_steps == envs[0].unwrapped.max_steps
-    assert worlds.num_actions == envs[0].action_space.n
+    assert vector_env.num_actions == envs[0].action_space.n
     expected = [env.reset(seed=2 + 10_000 * i)[0]["image"] for i, env in enumerate(envs)]
-    np.testing.assert_array_equal(worlds.reset(), expected)
+    np.testing.assert_array_equal(vector_env.reset(), expected)
     rng, ends, rewards = np.random.default_rng(0), 0, 0
     for _ in range(220):
-        actions = rng.integers(0, worlds.num_actions, 3)
-        step = worlds.step(actions)
+        actions = rng.integers(0, vector_env.num_actions, 3)
+        step = vector_env.step(actions)
         for i, env in enumerate(envs):
             seen, reward, terminated, truncated, _ = env.step(actions[i])
             if terminated or truncated:
@@ -447,12 +451,12 @@ def test_other_ids_are_stepped_by_the_package(name):
     assert ends > 0
     assert rewards > 0 or name == "FourRooms"
     np.testing.assert_array_equal(
-        worlds.render(1), envs[1].unwrapped.get_frame(highlight=True, tile_size=16)
+        vector_env.render(1), envs[1].unwrapped.get_frame(highlight=True, tile_size=16)
     )
-    worlds.close()
+    vector_env.close()
 
 
-def test_both_kinds_of_worlds_are_interchangeable():
+def test_both_vector_environments_are_interchangeable():
     batched, packaged = (
         VectorMiniGrid("DoorKey-6x6", 3, seed=4),
         PackageMiniGrid("MiniGrid-DoorKey-6x6-v0", 3, seed=4),
@@ -463,12 +467,12 @@ def test_both_kinds_of_worlds_are_interchangeable():
 
 
 def test_a_state_that_does_not_replay_is_refused():
-    worlds = make("FourRooms", 1, 0)
-    worlds.reset()
-    state = worlds.state_dict()
+    vector_env = make("FourRooms", 1, 0)
+    vector_env.reset()
+    state = vector_env.state_dict()
     state["observation"][0, 0, 0, 0] += 1
     with pytest.raises(RuntimeError, match="gave other observations"):
-        worlds.load_state_dict(state)
+        vector_env.load_state_dict(state)
 
 
 # --- bad input
@@ -485,78 +489,42 @@ def test_a_state_that_does_not_replay_is_refused():
 )
 def test_an_unknown_name_suggests_the_nearest(name, suggestion):
     with pytest.raises(
-        ValueError, match=rf"got '{name}'; did you mean .*\b{suggestion}\b"
+        ConfigError, match=rf"unknown task 'minigrid/{name}'; did you mean minigrid/{suggestion}\?"
     ) as caught:
         make(name, 1, 0)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-4x4", "Empty-3x3"])
-def test_a_room_too_small_is_refused(name):
-    with pytest.raises(ValueError, match=rf"or more, got '{name}'"):
+def test_a_grid_too_small_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"^minigrid/{name} is too small: .* or more$"):
         make(name, 1, 0)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "FourRooms"])
-@pytest.mark.parametrize(
-    ("actions", "message"),
-    [
-        ([0, 7], r"0\.\.6, got 0\.\.7"),
-        ([-1, 0], r"0\.\.6, got -1\.\.0"),
-        ([0], r"shape \(2,\), got int64 of shape \(1,\)"),
-        ([[0, 0]], r"shape \(2,\), got int64 of shape \(1, 2\)"),
-        ([0.0, 1.0], r"integers of shape \(2,\), got float64"),
-    ],
-)
-def test_bad_actions_are_refused(name, actions, message):
-    worlds = make(name, 2, 0)
-    worlds.reset()
-    with pytest.raises(ValueError, match=f"actions: need .*{message}"):
-        worlds.step(np.array(actions))
+def test_actions_must_be_integers(name):
+    vector_env = make(name, 2, 0)
+    vector_env.reset()
+    with pytest.raises(TypeError, match=r"float64.*int64"):
+        vector_env.step(np.array([0.0, 1.0]))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64, np.int64])
-def test_any_integer_type_of_actions_will_do(dtype):
-    worlds, twin = make("DoorKey-6x6", 2, 0), make("DoorKey-6x6", 2, 0)
-    worlds.reset(), twin.reset()
-    assert_same_steps([worlds.step(np.array([1, 2], dtype=dtype))], [twin.step([1, 2])])
+def test_any_integer_dtype_of_actions_is_accepted(dtype):
+    vector_env, twin = make("DoorKey-6x6", 2, 0), make("DoorKey-6x6", 2, 0)
+    vector_env.reset(), twin.reset()
+    assert_same_steps([vector_env.step(np.array([1, 2], dtype=dtype))], [twin.step([1, 2])])
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "FourRooms"])
-def test_misuse_says_what_to_do(name):
-    worlds = make(name, 2, 0)
-    with pytest.raises(RuntimeError, match="call reset"):
-        worlds.step([0, 0])
-    with pytest.raises(ValueError, match=r"each of 2 environments, got \[1\]"):
-        worlds.reset([1])
-    with pytest.raises(ValueError, match=r"non-negative integer .* got \[1, -1\]"):
-        worlds.reset([1, -1])
-    with pytest.raises(ValueError, match="num_envs: need 1 or more, got 0"):
-        make(name, 0, 0)
-    with pytest.raises(ValueError, match="max_episode_steps: need 1 or more, got 0"):
-        VectorMiniGrid("DoorKey-6x6", 1, 0, max_episode_steps=0)
-    with pytest.raises(ValueError, match="cannot be loaded into 2 x"):
-        worlds.load_state_dict(make("DoorKey-8x8", 2, 0).state_dict())
+def test_a_state_of_other_environments_is_refused(name):
+    vector_env = make(name, 2, 0)
+    with pytest.raises(ValueError, match=r"the state is of 2 x .*DoorKey-8x8, not 2 x"):
+        vector_env.load_state_dict(make("DoorKey-8x8", 2, 0).state_dict())
 
 
-class Blind(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0.0, 1.0, (4,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-
-def test_an_id_without_a_grid_image_is_refused():
-    gymnasium.register("MiniGrid-Blind-v0", entry_point=Blind)
-    try:
-        with pytest.raises(
-            ValueError, match=r"no \(H, W, 3\) uint8 'image' observation, got Box.*choose"
-        ):
-            make("Blind", 1, 0)
-    finally:
-        del gymnasium.registry["MiniGrid-Blind-v0"]
-
-
-def test_batched_worlds_never_import_the_package():
-    source_root = Path(minigrid_worlds.__file__).parents[2]
+def test_vector_minigrid_does_not_import_the_package():
+    source_root = Path(minigrid_module.__file__).parents[2]
     code = (
         "import sys; from cclf.envs.minigrid import make; w = make('DoorKey-6x6', 2, 0);"
         "w.reset(); w.step([1, 2]); print(sorted({'gymnasium', 'minigrid', 'pygame'} & "

@@ -156,7 +156,7 @@ def test_the_preset_sizes_are_those_tested_here():
 @pytest.mark.parametrize(
     ("name", "best", "random_mean"), [("reach-1d", 24.3, 11.0), ("reach", 23.7, 4.3)]
 )
-def test_a_scripted_policy_earns_much_and_chance_little(name, best, random_mean):
+def test_a_scripted_policy_has_a_high_return_and_a_random_one_a_low_return(name, best, random_mean):
     env = make(name)
     random = np.random.default_rng(0)
     good = [sum(play(env, scripted, seed)) for seed in range(200)]
@@ -187,7 +187,7 @@ def caught(policy, games=50):
     return total / games
 
 
-def test_catch_can_be_won_and_not_by_chance():
+def test_catch_is_solved_by_following_the_ball_and_not_by_chance():
     random = np.random.default_rng(0)
     assert caught(under_the_ball) == CATCH_BALLS
     assert caught(lambda _: int(random.integers(3))) < 0.0
@@ -211,7 +211,7 @@ def test_catch_shows_ball_and_paddle_in_every_shift_and_keeps_its_stack():
     assert game.render().shape == (200, 200, 3)
 
 
-def test_catch_goes_on_exactly_from_a_saved_state():
+def test_catch_resumes_exactly_from_a_saved_state():
     one, two = Catch(50, seed=1), Catch(50, seed=2)
     one.reset()
     for _ in range(5):

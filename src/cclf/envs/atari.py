@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from cclf.config import EnvConfig
 from cclf.console import message_stream
 from cclf.envs.atari_games import game_name
-from cclf.errors import ConfigError, did_you_mean
+from cclf.envs.registry import unknown_task
+from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
@@ -148,7 +149,8 @@ class AtariGame:
     def step(self, action: Action) -> EnvStep:
         """`action` is an index of the minimal action set. A game that reaches the limit of raw frames
         is terminated."""
-        ale_action, lives_before = self._actions[self._action_index(action)], self._ale.lives()
+        ale_action = self._actions[np.asarray(action).item()]
+        lives_before = self._ale.lives()
         # stays black if the game ends before the last two raw frames
         reward, frame = 0, np.zeros(self.spec.frame_shape[1:], np.uint8)
         for frames_left in reversed(range(self._repeat)):
@@ -163,16 +165,7 @@ class AtariGame:
         self._life_lost = self._life_loss_terminates and lost and not over
         raw = float(reward)
         clipped = max(-1.0, min(1.0, raw)) if self._clip else raw
-        ended = over or self._life_lost
-        return EnvStep(frame[None], clipped, ended, False, raw, self._life_lost)
-
-    def _action_index(self, action: Action) -> int:
-        chosen = np.asarray(action).item()
-        if not isinstance(chosen, int) or not 0 <= chosen < len(self._actions):
-            raise ValueError(
-                f"{self.game} has actions 0 to {len(self._actions) - 1}, got {action!r}"
-            )
-        return chosen
+        return EnvStep(frame[None], clipped, over or self._life_lost, False, raw, self._life_lost)
 
     def _frame(self) -> Bytes:
         self._ale.getScreenGrayscale(self._resize.screen)
@@ -236,10 +229,7 @@ def _find_rom(name: str) -> tuple[str, Path]:
     rom = known.get(name.replace("_", "").lower())
     if rom is None:
         tasks = [f"atari/{game_name(rom)}" for rom in known.values()]
-        raise ConfigError(
-            f"unknown task 'atari/{name}'{did_you_mean(f'atari/{game_name(name)}', tasks)} (see: cclf "
-            "tasks)"
-        )
+        raise unknown_task(f"atari/{game_name(name)}", tasks)
     try:
         # It prints the path of ALE_ROMS_DIR if that is set.
         with contextlib.redirect_stdout(message_stream()):
@@ -251,7 +241,7 @@ def _find_rom(name: str) -> tuple[str, Path]:
     # Loading an unsupported ROM would end the process.
     if path is None or ALEInterface.isSupportedROM(path) is None:
         raise ConfigError(
-            f"'atari/{name}' cannot be played: the emulator has this game for several players only"
+            f"'atari/{name}' is not supported: the emulator has this game for several players only"
         )
     return rom, path
 

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cclf.config import EnvConfig
-from cclf.errors import ConfigError, did_you_mean
+from cclf.envs.registry import unknown_task
+from cclf.errors import ConfigError
 from cclf.storage.machine import GL_HELP
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import EnvSpec, EnvStep, StateDict
@@ -45,8 +46,8 @@ def _import_suite() -> ModuleType:
             f"MuJoCo cannot render with MUJOCO_GL={os.environ['MUJOCO_GL']}: its GL libraries are "
             f"missing; {GL_HELP} ({error})"
         ) from error
-    found: ModuleType = suite
-    return found
+    module: ModuleType = suite
+    return module
 
 
 class DeepMindControl:
@@ -216,19 +217,17 @@ class DeepMindControl:
     def _check_state(self, state: StateDict) -> None:
         """Raise ValueError unless the state fits this task. Its names become attributes of the task, so
         only those that exist are accepted."""
-        own, known = self.state_dict(), vars(self._env.task)
-        check_same_structure(own | {"model": {}, "task": {}}, state, "env of dmc")
+        check_same_structure(self.state_dict() | {"model": {}, "task": {}}, state, "env of dmc")
         check_data(np.isfinite(state["physics"]).all(), "env: physics is not finite")
         for name, value in state["model"].items():
             check_data(name in self._initial_arrays, f"env: a model has no {name!r}")
             check_same_structure(self._initial_arrays[name], value, f"env of dmc, model: {name}")
+        own = vars(self._env.task)
         for name, value in state["task"].items():
-            check_data(name in known, f"env: a task has no {name!r}")
-            check_data(
-                isinstance(value, PLAIN_TYPES)
-                and np.shape(own["task"].get(name, value)) == np.shape(value),
-                f"env: a task's {name} is another",
-            )
+            fits = name in own and isinstance(value, PLAIN_TYPES)
+            if fits and isinstance(own[name], PLAIN_TYPES):
+                fits = np.shape(own[name]) == np.shape(value)
+            check_data(fits, f"env: the task has no attribute {name!r} of this shape")
 
 
 def _disable_floor_shadow(scene: MujocoObject) -> None:
@@ -265,8 +264,7 @@ def _split_known(suite: ModuleType, name: str) -> tuple[str, str]:
     """Domain and task of a name such as cartpole-swingup."""
     known = {f"dmc/{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
     if f"dmc/{name}" not in known:
-        near = did_you_mean(f"dmc/{name}", known)
-        raise ConfigError(f"unknown task 'dmc/{name}'{near} (see: cclf tasks)")
+        raise unknown_task(f"dmc/{name}", known)
     return known[f"dmc/{name}"]
 
 

@@ -1,5 +1,5 @@
-"""The record of an episode from which it can be played again. Gymnasium cannot save an environment,
-so a resumed run resets it with the seed of its episode and repeats the actions."""
+"""The seed and actions of an episode, from which it can be repeated. Gymnasium cannot save an
+environment, so a resumed run resets it with this seed and repeats the actions."""
 
 import numpy as np
 

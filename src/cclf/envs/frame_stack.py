@@ -111,19 +111,19 @@ class BatchFrameStack:
 
     def _row_indices(self, rows: ArrayLike) -> np.ndarray:
         size = len(self._rows)
-        wrong = f"rows={short_text(rows)}: the last batch had {size} rows, counted from 0"
+        message = f"rows={short_text(rows)}: the last batch had {size} rows, counted from 0"
         try:
-            given = np.asarray(rows)
+            indices = np.asarray(rows)
         except Exception as error:  # any class may be passed
-            raise ConfigError(wrong) from error
-        if given.dtype == bool and given.shape == (size,):
-            return np.flatnonzero(given)
-        if given.shape == (0,):
+            raise ConfigError(message) from error
+        if indices.shape == (0,):
             return np.zeros(0, dtype=int)
-        in_range = given.dtype.kind in "iu" and ((given >= 0) & (given < size)).all()
-        if given.ndim != 1 or not in_range:
-            raise ConfigError(wrong)
-        return given
+        if indices.dtype == bool and indices.shape == (size,):
+            return np.flatnonzero(indices)
+        is_integer = indices.ndim == 1 and indices.dtype.kind in "iu"
+        if not (is_integer and ((indices >= 0) & (indices < size)).all()):
+            raise ConfigError(message)
+        return indices
 
     def push(self, frames: np.ndarray) -> np.ndarray:
         """Add a frame to each row, (N, C, H, W). Returns the stacks (N, size * C, H, W)."""
@@ -131,8 +131,8 @@ class BatchFrameStack:
             self._rows = [FrameStack(self._size, self._pad) for _ in frames]
         if len(frames) != len(self._rows):
             raise ConfigError(
-                f"{len(frames)} frames, and {len(self._rows)} the time before: each row has a "
-                "history of its own; call reset() where episodes begin"
+                f"{len(frames)} frames, but the last batch had {len(self._rows)}: each row has its "
+                "own history; call reset() first, or reset(rows) where episodes begin"
             )
         return np.stack([row.push(frame) for row, frame in zip(self._rows, frames, strict=True)])
 

@@ -4,210 +4,183 @@ is checked before it is used. PyTorch and numpy would broadcast, cast or fail mu
 import os
 import warnings
 from numbers import Real
-from typing import Any, NamedTuple, TypeAlias
+from operator import itemgetter
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from cclf.config import ObservationType
-from cclf.envs.gymnasium_spaces import (
-    FLOAT32_MAX,
-    describe_type,
-    is_image_space,
-    observation_error,
-    require_space,
-    short_repr,
-)
-from cclf.envs.named_calls import call, close
+from cclf.envs.env_errors import close_env, named_errors
+from cclf.envs.gymnasium_spaces import is_image_space, observation_error
 from cclf.errors import ConfigError, WorkerError, did_you_mean
+from cclf.plugins import import_function
+from cclf.types import EnvStep
+from cclf.validation import short_text
 
-GymnasiumEnvironment: TypeAlias = "gymnasium.Env[Any, Any]"
-Control: TypeAlias = np.ndarray | int  # an action of its action space
-
-
-class EpisodeStep(NamedTuple):
-    """Result of one agent step; the reward is summed over action repeats."""
-
-    observation: np.ndarray
-    reward: float
-    terminated: bool
-    truncated: bool
+GymnasiumAction: TypeAlias = np.ndarray | int  # an element of the action space
+AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class CheckedEnv:
-    """Checks every value that a Gymnasium environment returns. `reset` and `repeat` return the
-    observation used for training: a float32 vector for state, the image for pixels. Where rendered
-    frames replace the observation, the environment's own observation is not checked."""
+    """Checks every value that a Gymnasium environment returns. Its observations are those used for
+    training: a float32 vector (D,) of state, or the image. Where rendered frames replace the
+    observation, it is empty and the environment's own observation is not checked."""
 
-    def __init__(self, env_id: str, env: GymnasiumEnvironment, observe: ObservationType = "pixels"):
+    def __init__(self, env_id: str, env: AnyEnv, observe: ObservationType = "pixels"):
         self.id, self._env, self.spec = env_id, env, env.spec
-        self.action_space, self.observation_space = (
-            require_space(env_id, f"the {name} space", call(env_id, f"{name}_space", read))
-            for name, read in (
-                ("action", lambda: env.action_space),
-                ("observation", lambda: env.observation_space),
+        with named_errors(env_id, "make"):
+            self.action_space: object = env.action_space
+            self.observation_space = env.observation_space
+        if not isinstance(self.observation_space, spaces.Space):
+            raise ConfigError(
+                f"{env_id} has the observation space {self.observation_space!r}: see gymnasium.spaces"
             )
-        )
         self.has_images = is_image_space(self.observation_space)
-        self._as_vector = observe == "state"
-        self._as_image = observe == "pixels" and self.has_images
-        self._has_rendered = False
-
-    @property
-    def unwrapped(self) -> GymnasiumEnvironment:
-        return self._env.unwrapped
+        self._observe, self._has_rendered = observe, False
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         """The first observation."""
-        return call(self.id, "reset", self._reset, seed)
+        with named_errors(self.id, "reset"):
+            result = self._env.reset(seed=seed)
+            observation, info = self._unpack("reset", result, "observation", "info")
+            if not isinstance(info, dict):
+                raise self._return_error("reset", f"info of type {type(info).__name__}: use a dict")
+            return self._checked_observation("reset", observation)
 
-    def _reset(self, seed: int | None) -> np.ndarray:
-        answer: object = self._env.reset(seed=seed)
-        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise self._return_error(
-                "reset", f"{describe_type(answer)}: expected (observation, info)"
-            )
-        observation, info = answer
-        if not isinstance(info, dict):
-            raise self._return_error(
-                "reset", f"info of type {describe_type(info)}: expected a dict"
-            )
-        return self._checked_observation("reset", observation)
-
-    def repeat(self, control: Control, times: int) -> EpisodeStep:
-        """One agent step: the same control `times` times, or until the episode ends."""
+    def repeat(self, action: GymnasiumAction, times: int) -> EnvStep:
+        """One agent step: the same action `times` times, or until the episode ends. The reward is
+        their sum."""
+        # A non-finite action comes from the policy, and so do the non-finite values that follow from
+        # it. The training loop reports it.
+        is_finite = bool(np.isfinite(action).all())
         try:
-            return call(self.id, "step", self._repeat, control, times)
+            with named_errors(self.id, "step"):
+                return self._repeat(action, times, is_finite)
         except WorkerError as error:
-            if _is_finite(control):
+            if is_finite:
                 raise
-            raise WorkerError(
-                f"{error}; its action was {short_repr(control)}", error.details
-            ) from error
+            line = f"{error}; its action was {short_text(repr(action))}"
+            raise WorkerError(line, error.details) from error
 
-    def _repeat(self, control: Control, times: int) -> EpisodeStep:
-        total, ended = 0.0, False
-        while times and not ended:
-            answer: object = self._env.step(control)
-            if not isinstance(answer, (tuple, list)) or len(answer) != 5:
-                expected = "(observation, reward, terminated, truncated, info)"
-                raise self._return_error("step", f"{describe_type(answer)}: expected {expected}")
-            observation = answer[0]
-            reward, terminated, truncated = (
-                self._scalar(*pair)
-                for pair in zip(("reward", "terminated", "truncated"), answer[1:], strict=False)
-            )
-            total, ended, times = total + reward, bool(terminated or truncated), times - 1
+    def _repeat(self, action: GymnasiumAction, times: int, is_finite: bool) -> EnvStep:
+        total, terminated, truncated = 0.0, False, False
+        names = ("observation", "reward", "terminated", "truncated", "info")
+        for _ in range(times):
+            result = self._unpack("step", self._env.step(action), *names)
+            total += self._number("reward", result[1])
+            terminated = bool(self._number("terminated", result[2]))
+            truncated = bool(self._number("truncated", result[3]))
+            if terminated or truncated:
+                break
         # nan fails every comparison
-        if not abs(total) <= FLOAT32_MAX and _is_finite(control):
+        if is_finite and not abs(total) <= FLOAT32_MAX:
             raise self._return_error(
-                "step",
-                f"a reward of {total} in one agent step: expected a finite number of float32",
+                "step", f"a reward of {total} in one agent step: use finite numbers of float32"
             )
-        frame = self._checked_observation("step", observation, control)
-        return EpisodeStep(frame, total, bool(terminated), bool(truncated))
+        frame = self._checked_observation("step", result[0], is_finite)
+        return EnvStep(frame, total, terminated, truncated)
 
-    def _scalar(self, name: str, value: object) -> float:
+    def _unpack(self, method: str, result: object, *names: str) -> "tuple[Any, ...] | list[Any]":
+        if isinstance(result, (tuple, list)) and len(result) == len(names):
+            return result
+        kind = type(result).__name__
+        if isinstance(result, (tuple, list)):
+            kind = f"({', '.join(type(value).__name__ for value in result)})"
+        raise self._return_error(method, f"{kind}: use ({', '.join(names)})")
+
+    def _number(self, name: str, value: object) -> float:
         """A number, a bool or an array of one element as a float."""
         if isinstance(value, Real):
             return float(value)
-        given = np.asarray(value)
-        if given.size == 1 and given.dtype.kind in "biuf":
-            return float(given.item())
-        if name == "reward":
-            wrong = f"the reward {short_repr(value)}: expected a scalar"
-        else:
-            wrong = f"{name}={short_repr(value)}: use True or False"
-        raise self._return_error("step", wrong)
+        array = np.asarray(value)
+        if array.size != 1 or array.dtype.kind not in "biuf":
+            use = "one number" if name == "reward" else "True or False"
+            raise self._return_error("step", f"{name}={short_text(repr(value))}: use {use}")
+        return float(array.item())
 
     def _checked_observation(
-        self, method: str, observation: object, control: Control = 0
+        self, method: str, observation: object, is_finite: bool = True
     ) -> np.ndarray:
-        if not (self._as_vector or self._as_image):
-            return np.zeros(0)  # not used: the rendered frame replaces it
-        wrong = observation_error(self.observation_space, observation)
-        if wrong:
-            raise self._return_error(method, wrong)
-        if self._as_image:
+        if self._observe == "pixels" and not self.has_images:
+            return np.zeros(0)
+        if error := observation_error(self.observation_space, observation):
+            raise self._return_error(method, f"an invalid observation: {error}")
+        if self._observe == "pixels":
             return np.asarray(observation, self.observation_space.dtype)
         with np.errstate(over="ignore"):
-            flat = np.asarray(spaces.flatten(self.observation_space, observation))
-            vector = np.array(flat, np.float32).reshape(-1)
-        # A non-finite action comes from the policy, not from the environment; the training loop
-        # reports it.
-        if not np.isfinite(vector).all() and _is_finite(control):
-            place = int(np.flatnonzero(~np.isfinite(vector))[0])
-            number = np.ravel(flat)[place]
+            flat = np.asarray(spaces.flatten(self.observation_space, observation)).ravel()
+            vector = flat.astype(np.float32)
+        if is_finite and not np.isfinite(vector).all():
+            index = int(np.argmin(np.isfinite(vector)))
             raise self._return_error(
-                method, f"an observation that is not finite in float32: element {place} is {number}"
+                method,
+                f"an observation that is not finite in float32: element {index} is {flat[index]}",
             )
         return vector
 
     def render(self) -> np.ndarray:
         """The rendered frame, (H, W, C), (3, H, W) or (H, W), uint8."""
-        return call(self.id, "render", self._render)
-
-    def _render(self) -> np.ndarray:
-        try:
-            rendered = self._env.render()
-        except NotImplementedError:
-            rendered = None
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise ConfigError(f"{self.id} cannot be rendered: {error}") from error
-        if rendered is None and not self._has_rendered:
+        with named_errors(self.id, "render"):
+            try:
+                frame = np.asarray(self._env.render())
+            except NotImplementedError:
+                frame = np.asarray(None)
+            except gymnasium.error.DependencyNotInstalled as error:
+                raise ConfigError(f"{self.id} cannot be rendered: {error}") from error
+        if frame.shape == () and not self._has_rendered:
             raise ConfigError(
-                f"{self.id} returns no image from render() with render_mode='rgb_array': train it with "
-                "--observe state --no-video (continuous actions only)"
+                f"{self.id} returns no image from render(): make it with render_mode='rgb_array', or "
+                "train it with --observe state --no-video (continuous actions only)"
             )
-        if rendered is None:
-            raise self._return_error("render", "NoneType, not a picture")
-        frame = np.asarray(rendered)
-        wrong = _frame_error(frame)
-        if wrong:
-            raise self._return_error("render", f"a picture of {wrong}")
+        shape = frame.shape
+        is_image = len(shape) == 2 or (len(shape) == 3 and (shape[0] == 3 or shape[-1] != 2))
+        if not (is_image and frame.size and frame.dtype == np.uint8):
+            raise self._return_error(
+                "render", f"{frame.dtype} of shape {shape}: use uint8 of shape (height, width, 3)"
+            )
         self._has_rendered = True
-        return frame.astype(np.uint8, copy=False)
+        return frame
 
     def close(self) -> None:
-        close(self.id, self._env.close)
+        close_env(self.id, self._env.close)
 
     def _return_error(self, method: str, what: str) -> WorkerError:
         return WorkerError(f"the environment {self.id}: {method}() returned {what}")
 
 
-def _is_finite(control: Control) -> bool:
-    return bool(np.isfinite(control).all())
-
-
-def _frame_error(frame: np.ndarray) -> str:
-    shape, kind = frame.shape, frame.dtype.kind
-    is_frame = len(shape) == 2 or (len(shape) == 3 and (shape[0] == 3 or shape[-1] != 2))
-    if 0 in shape or not is_frame:
-        return f"shape {shape}: use (height, width, 3)"
-    if frame.dtype == np.uint8:
-        return ""
-    if kind not in "iuf":
-        return f"{frame.dtype}: use uint8"
-    low, high = frame.min(), frame.max()
-    # numbers from 0 to 1 would all become black
-    from_0_to_1 = kind == "f" and 0.0 < high <= 1.0
-    if low >= 0 and high <= 255 and not from_0_to_1:
-        return ""
-    return f"{frame.dtype} from {low} to {high}: use uint8 from 0 to 255"
-
-
-def make_gymnasium(env_id: str, observe: ObservationType = "pixels") -> CheckedEnv:
-    """The environment, with the wrappers it is registered with."""
+def make_gymnasium(env_id: str, observe: ObservationType = "pixels", key: str = "") -> CheckedEnv:
+    """The environment of a registered id, with its wrappers, or of MODULE:FUNCTION. With `key` its
+    observation is that part of its Dict."""
     # pygame, which many of them render with, would need a display. A value set by the user stays.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    return CheckedEnv(env_id, call(env_id, "make", _make, env_id), observe)
+    with named_errors(env_id, "make"):
+        env = _make(env_id)
+        return CheckedEnv(env_id, _select_key(env_id, env, key) if key else env, observe)
 
 
-def _make(env_id: str) -> GymnasiumEnvironment:
+def _select_key(env_id: str, env: AnyEnv, key: str) -> AnyEnv:
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict):
+        raise ConfigError(
+            f"observe_key={key} conflicts with {env_id}, whose observations are "
+            f"{type(space).__name__}, not Dict: remove it"
+        )
+    if key not in space.spaces:
+        raise ConfigError(
+            f"observe_key={key} is unknown{did_you_mean(key, space)}: the observations of {env_id} "
+            f"have the keys {', '.join(space)}"
+        )
+    return gymnasium.wrappers.TransformObservation(env, itemgetter(key), space[key])
+
+
+def _make(env_id: str) -> AnyEnv:
     try:
         with warnings.catch_warnings():
-            # `_render` raises a clearer error if a frame is needed
+            # `CheckedEnv.render` raises a clearer error if a frame is needed
             unsupported = ".*render_mode='rgb_array' that is not in the possible"
             warnings.filterwarnings("ignore", unsupported)
             try:
@@ -218,6 +191,8 @@ def _make(env_id: str) -> GymnasiumEnvironment:
                     raise
                 return gymnasium.make(env_id)
     except gymnasium.error.UnregisteredEnv as error:
+        if env_id.partition(":")[2].replace(".", "").isidentifier():
+            return _call_function(env_id)
         raise ConfigError(
             f"unknown Gymnasium environment {env_id!r}{did_you_mean(env_id, gymnasium.registry)}"
         ) from error
@@ -225,3 +200,20 @@ def _make(env_id: str) -> GymnasiumEnvironment:
         raise ConfigError(
             f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
         ) from error
+
+
+def _call_function(name: str) -> AnyEnv:
+    """The environment that the function MODULE:FUNCTION returns."""
+    env = import_function("task", name)()
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(f"{name}() returned {type(env).__name__}, not a gymnasium.Env")
+    if id(env) in _returned:
+        raise ConfigError(
+            f"{name}() returned the same environment twice: make a new one in each call, because "
+            "training and evaluation need one each"
+        )
+    _returned[id(env)] = env
+    return env
+
+
+_returned: WeakValueDictionary[int, AnyEnv] = WeakValueDictionary()  # by id

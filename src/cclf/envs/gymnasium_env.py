@@ -12,28 +12,30 @@ from gymnasium import spaces
 from cclf.config import EnvConfig, ObservationType
 from cclf.console import warn
 from cclf.envs.episode_replay import EpisodeRecorder
-from cclf.envs.gymnasium_checks import Control, EpisodeStep, make_gymnasium
+from cclf.envs.gymnasium_checks import make_gymnasium
 from cclf.envs.gymnasium_spaces import (
     RescaleAction,
-    action_kind,
-    own_suite,
+    minigrid_hint,
+    require_actions,
+    require_no_image_key,
     require_state,
     state_dim,
 )
 from cclf.envs.registry import EnvInfo
+from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
 GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green, blue: ITU-R BT.601
-SEEDS = 2**31  # that Gymnasium takes
+NUM_SEEDS = 2**31  # that Gymnasium accepts
 
 
 class GymnasiumEnv:
     """Frames are RGB (3, P, P) for continuous actions, gray (1, P, P) for discrete ones, and
     float32 vectors (D,) of state.
 
-    A time limit truncates. Gray frames and state are cheap, so those environments are restored by
-    replaying the episode; the others are not saved.
+    A time limit truncates. Gray frames and state are cheap to compute, so those environments are
+    restored by replaying the episode; the others are not saved.
     """
 
     def __init__(
@@ -43,29 +45,29 @@ class GymnasiumEnv:
         frame_pixels: int = 84,
         action_repeat: int = 1,
         seed: int = 0,
+        observe_key: str = "",
     ):
-        self._env = make_gymnasium(env_id, observe)
+        self._env = make_gymnasium(env_id, observe, observe_key)
         self._observe, self._repeat = observe, action_repeat
-        self._first_seed: int | None = seed  # of the first episode, where none is recorded
-        self._recorder: EpisodeRecorder | None = None
-        space = self._env.action_space
-        self._is_discrete = action_kind(env_id, space) == "discrete"
+        space = require_actions(env_id, self._env.action_space)
+        if isinstance(space, spaces.Box):
+            self._rescale, num_actions = RescaleAction(space), None
+            action_dim = int(np.prod(space.shape))
+        else:
+            self._first_action, num_actions, action_dim = int(space.start), int(space.n), 1
+        channels = 3 if num_actions is None else 1
+        shape: tuple[int, ...] = (channels, frame_pixels, frame_pixels)
+        if observe == "state":
+            shape = (require_state(env_id, self._env.observation_space),)
         limit = self._env.spec.max_episode_steps if self._env.spec else None
         steps = None if limit is None else -(-limit // action_repeat)
-        if isinstance(space, spaces.Discrete):
-            shape: tuple[int, ...] = (1, frame_pixels, frame_pixels)
-            if observe == "state":
-                shape = (require_state(env_id, self._env.observation_space),)
-            self._first_action = int(space.start)
+        self.spec = EnvSpec(shape, action_dim, action_repeat, steps, num_actions)
+        self._recorder: EpisodeRecorder | None = None
+        if num_actions is not None:
             self._recorder = EpisodeRecorder(seed, (), np.int64)
-            self.spec = EnvSpec(shape, 1, action_repeat, steps, num_actions=int(space.n))
-        elif isinstance(space, spaces.Box):
-            shape, actions = (3, frame_pixels, frame_pixels), int(np.prod(space.shape))
-            self._rescale = RescaleAction(space)
-            if observe == "state":
-                shape = (require_state(env_id, self._env.observation_space),)
-                self._recorder = EpisodeRecorder(seed, (actions,), np.float32)
-            self.spec = EnvSpec(shape, actions, action_repeat, steps)
+        elif observe == "state":
+            self._recorder = EpisodeRecorder(seed, (action_dim,), np.float32)
+        self._first_seed: int | None = seed  # of the first episode, where none is recorded
         self._frame = np.zeros(shape, self.spec.frame_dtype)
         self._reward = 0.0  # of the last step
 
@@ -75,7 +77,7 @@ class GymnasiumEnv:
         else:
             given = self._first_seed if seed is None else seed
             # without a seed the environment continues its random stream
-            episode_seed, self._first_seed = None if given is None else given % SEEDS, None
+            episode_seed, self._first_seed = None if given is None else given % NUM_SEEDS, None
         self._frame, self._reward = self._to_frame(self._env.reset(episode_seed)), 0.0
         return self._frame
 
@@ -84,18 +86,15 @@ class GymnasiumEnv:
             action = np.array(action, self._recorder.no_actions.dtype)
         step = self._play(action)
         if self._recorder is not None:
-            self._recorder.add(action, step.terminated or step.truncated)
-        self._frame, self._reward = self._to_frame(step.observation), step.reward
+            self._recorder.add(action, step.game_over)
+        self._frame, self._reward = self._to_frame(step.frame), step.reward
         truncated = step.truncated and not step.terminated
         return EnvStep(self._frame, step.reward, step.terminated, truncated)
 
-    def _play(self, action: np.ndarray) -> EpisodeStep:
-        control: Control
-        if self._is_discrete:
-            control = self._first_action + int(action)
-        else:
-            control = self._rescale(action)
-        return self._env.repeat(control, self._repeat)
+    def _play(self, action: np.ndarray) -> EnvStep:
+        is_discrete = self.spec.num_actions is not None
+        mapped = self._first_action + int(action) if is_discrete else self._rescale(action)
+        return self._env.repeat(mapped, self._repeat)
 
     def render(self) -> np.ndarray:
         return self._env.render()
@@ -107,17 +106,17 @@ class GymnasiumEnv:
         if self._recorder is None:
             return {}
         state = self._recorder.state_dict() | {"frame": self._frame}
-        return state | {"raw_reward": self._reward} if self._is_discrete else state
+        return state if self.spec.num_actions is None else state | {"raw_reward": self._reward}
 
     def load_state_dict(self, state: StateDict) -> bool:
-        """Play the saved episode again. Returns False if it cannot be, or if it ends otherwise."""
+        """Repeat the saved episode. Returns False if that is impossible or ends in another state."""
         if self._recorder is None:
             return False
         own = self.state_dict() | {"actions": self._recorder.no_actions}
         check_same_structure(own, state, "env of gym")
         actions, count = state["actions"], self.spec.num_actions
-        known = np.isfinite(actions) if count is None else (actions >= 0) & (actions < count)
-        check_data(known.all(), f"env: it holds actions that {self._env.id} does not have")
+        valid = np.isfinite(actions) if count is None else (actions >= 0) & (actions < count)
+        check_data(valid.all(), f"env: it holds actions that {self._env.id} does not have")
         self._recorder.load_state_dict(state)
         self._frame, self._reward = np.array(state["frame"]), state.get("raw_reward", 0.0)
         return not self._recorder.started or self._replay_actions(self._recorder)
@@ -127,13 +126,13 @@ class GymnasiumEnv:
         for action in episode.actions:
             if over:
                 break
-            observation, _, terminated, truncated = self._play(action)
-            over = terminated or truncated
+            step = self._play(action)
+            observation, over = step.frame, step.game_over
         if over == episode.over and np.array_equal(self._to_frame(observation), self._frame):
             return True
         warn(
-            f"{self._env.id} cannot be brought back to where it was, since its seed "
-            "does not decide all: a new episode begins"
+            f"the saved episode of {self._env.id} cannot be restored, because its seed and actions "
+            "do not determine it: a new episode begins"
         )
         return False
 
@@ -142,7 +141,9 @@ class GymnasiumEnv:
             return observation
         image = to_rgb(observation if self._env.has_images else self._env.render())
         pixels = self.spec.frame_shape[1]
-        return gray_frame(image, pixels) if self._is_discrete else rgb_frame(image, pixels)
+        return (
+            rgb_frame(image, pixels) if self.spec.num_actions is None else gray_frame(image, pixels)
+        )
 
 
 def to_rgb(image: np.ndarray) -> np.ndarray:
@@ -195,17 +196,31 @@ def make(
     seed: int,
     evaluation: bool = False,  # noqa: ARG001
 ) -> GymnasiumEnv:
-    if env.observe == "pixels":
-        require_rendering(name)
-    return GymnasiumEnv(name, env.observe, env.frame_pixels, env.action_repeat, seed)
+    validate(name, env)
+    return GymnasiumEnv(
+        name, env.observe, env.frame_pixels, env.action_repeat, seed, env.observe_key
+    )
 
 
+@cache
 def validate(name: str, env: EnvConfig) -> None:
-    """Raise ConfigError for an environment that can be made, but not learned from."""
-    if env.observe == "pixels":
-        require_rendering(name)
-    else:
-        require_state(name, make_gymnasium(name).observation_space)
+    """Raise ConfigError for an environment that can be made, but not learned from. A separate
+    instance is used, so that the random streams of the run do not change."""
+    checked = make_gymnasium(name, env.observe, env.observe_key)
+    try:
+        if env.observe == "state":
+            require_state(name, checked.observation_space)
+        elif env.observe_key and not checked.has_images:
+            raise ConfigError(
+                f"observe_key={env.observe_key} conflicts with observe=pixels: "
+                f"{checked.observation_space} is not an image; add --observe state"
+            )
+        elif not checked.has_images:
+            require_no_image_key(name, checked.observation_space)
+            checked.reset(0)
+            checked.render()
+    finally:
+        checked.close()
 
 
 @cache
@@ -213,31 +228,17 @@ def inspect_env(name: str) -> EnvInfo:
     """What can be known of an environment only by making it."""
     env = make_gymnasium(name)
     try:
-        kind, space = action_kind(name, env.action_space), env.observation_space
-        numbers = state_dim(space)
-        is_vector = len(space.shape or ()) == 1
-        gives = f"gives {'vectors' if is_vector else f'no images but {type(space).__name__}'}: "
-        hint = own_suite(name)
-        if numbers and kind == "continuous":
-            hint = " (--observe state: from its numbers)"
-        pixels = "" if env.has_images else f"{gives}learning from its rendered pictures{hint}"
-        state = f"{gives}learning from {numbers} numbers of state"
-        module, colon, _ = name.partition(":")
-        imports = f"imports the Python module {module}" if colon else ""
-        notes = ("; ".join(filter(None, (note, imports))) for note in (pixels, state))
-        return EnvInfo(kind, *notes)
+        is_discrete = isinstance(require_actions(name, env.action_space), spaces.Discrete)
+        space = env.observation_space
     finally:
         env.close()
-
-
-@cache
-def require_rendering(env_id: str) -> None:
-    """Raise ConfigError if an environment without image observations cannot be rendered. A separate
-    instance is used, so that the random streams of the run do not change."""
-    env = make_gymnasium(env_id)
-    try:
-        if not env.has_images:
-            env.reset(0)
-            env.render()
-    finally:
-        env.close()
+    numbers = state_dim(space)
+    given = "vectors" if len(space.shape or ()) == 1 else f"{type(space).__name__} observations"
+    hint = minigrid_hint(name)
+    if numbers:
+        hint = " (or from the numbers: --observe state)"
+    return EnvInfo(
+        "discrete" if is_discrete else "continuous",
+        note="" if env.has_images else f"has {given}: learning from rendered frames{hint}",
+        state_note=f"has {given}: learning from {numbers} numbers of state",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cclf.config import Config
-from cclf.envs.named_calls import with_named_errors
+from cclf.envs.env_errors import with_named_errors
 from cclf.envs.registry import known_tasks, suite_of, validate_observation
 
 if TYPE_CHECKING:

@@ -1,12 +1,11 @@
 """MiniGrid tasks as vectorized environments.
 
-`VectorMiniGrid` steps all environments of Empty-NxN and DoorKey-NxN at once in numpy. It has the
-rules AND the random stream of the minigrid package: environment i with seed s has the layouts that
+`VectorMiniGrid` steps all environments of Empty-NxN and DoorKey-NxN together in numpy. It has the
+rules and the random stream of the minigrid package: environment i with seed s has the layouts that
 the package generates from s, episode after episode. All other MiniGrid tasks are stepped by the
-package itself (`cclf.envs.minigrid_package`).
+package (`cclf.envs.minigrid_package`).
 """
 
-import difflib
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -38,7 +37,8 @@ from cclf.envs.minigrid_rules import (
     rules,
     view_offsets,
 )
-from cclf.errors import ConfigError
+from cclf.envs.registry import unknown_task
+from cclf.errors import ConfigError, require_extras
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import StateDict, VectorEnv, VectorStep
 
@@ -56,18 +56,15 @@ class VectorMiniGrid:
         self, name: str, num_envs: int, seed: int, max_episode_steps: int | None = None
     ) -> None:
         match = BATCHED_NAME.fullmatch(name)
-        if match is None:
-            raise ValueError(f"VectorMiniGrid has Empty-NxN and DoorKey-NxN, got {name!r}")
+        assert match is not None, f"{name} is not Empty-NxN or DoorKey-NxN"
         family, size = FAMILIES[match[1]], int(match[2])
         if size < family.min_size:
-            raise ValueError(
-                f"{match[1]} needs a grid of {family.min_size}x{family.min_size} or more, got "
-                f"{name!r}"
+            raise ConfigError(
+                f"minigrid/{name} is too small: {match[1]} needs {family.min_size}x{family.min_size} "
+                "or more"
             )
         if max_episode_steps is None:
             max_episode_steps = family.episode_steps_per_cell * size**2
-        check_positive("num_envs", num_envs)
-        check_positive("max_episode_steps", max_episode_steps)
         self.name, self.num_envs, self.max_episode_steps = name, num_envs, max_episode_steps
         self._generate, self._see_through_walls = family.generate, family.see_through_walls
         self._streams = [IntegerGenerator(spaced) for spaced in spaced_seeds(seed, num_envs)]
@@ -100,15 +97,14 @@ class VectorMiniGrid:
         """Begin a new episode in each environment; `seeds` (one each) also restart the random
         streams, as in Gymnasium."""
         if seeds is not None:
-            self._streams = [IntegerGenerator(seed) for seed in check_seeds(seeds, self.num_envs)]
+            self._streams = [IntegerGenerator(seed) for seed in seeds]
         for index in range(self.num_envs):
             self._begin_episode(index)
         self._started = True
         return self._observe()
 
     def step(self, actions: ArrayLike) -> VectorStep:
-        check_started(self._started)
-        action = check_actions(actions, self.num_envs, NUM_ACTIONS)
+        action = to_integers(actions)
         table = rules()
         front = self._position + self._step_ahead[self._pose]
         case = (action * POSES + self._pose) * CODES + self._cells[front]
@@ -152,7 +148,6 @@ class VectorMiniGrid:
 
     def render(self, index: int, tile_pixels: int = 16) -> Bytes:
         """The whole grid with the agent and its field of view, (H, W, 3), as the package does."""
-        check_started(self._started)
         cells, codes = self._view()
         in_view = np.zeros(self._cells.size, dtype=np.bool_)
         in_view[cells[index][codes[index] != UNSEEN]] = True
@@ -162,9 +157,7 @@ class VectorMiniGrid:
         y, x = divmod(int(self._position[index]) % self._stride**2, self._stride)
         encoding, agent_xy = ENCODING[self._grids[index].T], (x - PADDING, y - PADDING)
         heading = int(self._pose[index]) % 4
-        image: Bytes = import_package().render_encoded(
-            encoding, tile_pixels, agent_xy, heading, lit.T
-        )
+        image: Bytes = import_package().render_grid(encoding, tile_pixels, agent_xy, heading, lit.T)
         return image
 
     def render_observation(self, observation: Bytes) -> Bytes:
@@ -184,8 +177,8 @@ class VectorMiniGrid:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        check_same_worlds(state, self.name, self.num_envs)
-        self._check_indices(state)
+        check_same_envs(state, self.name, self.num_envs)
+        self._check_ranges(state)
         self._started = state["started"]
         self._grids[...] = state["rooms"]
         self._position[...] = state["cell"]
@@ -194,24 +187,23 @@ class VectorMiniGrid:
         for stream, saved in zip(self._streams, state["streams"], strict=True):
             stream.load_state_dict(saved)
 
-    def _check_indices(self, state: StateDict) -> None:
-        """Raise ValueError for codes and positions that would index memory outside of the tables."""
+    def _check_ranges(self, state: StateDict) -> None:
+        """Raise ValueError for codes and positions that are not in the tables or in the grid."""
         check_same_structure(self.state_dict(), state, "env of minigrid")
         grids, pose, steps = state["rooms"], state["pose"], state["episode_steps"]
-        check_data((grids < CODES).all(), "env: rooms hold unknown codes")
-        wall = np.ones(grids.shape[1:], dtype=bool)
-        wall[1:-1, 1:-1] = False
-        check_data((grids[:, wall] == WALL).all(), "env: a room has no wall around it")
+        is_wall = np.ones(grids.shape[1:], dtype=bool)
+        is_wall[1:-1, 1:-1] = False
+        valid = (grids < CODES).all() and (grids[:, is_wall] == WALL).all()
+        check_data(valid, "env: a grid has unknown cells, or no wall around it")
         if state["started"]:
             first = np.arange(self.num_envs) * self._stride**2
             yx = np.array(np.divmod(state["cell"] - first, self._stride)) - PADDING
-            inside = (yx >= 1) & (yx <= len(wall) - 2)
-            check_data(inside.all(), "env: an agent stands outside its room")
-        check_data((pose >= 0).all() and (pose < POSES).all(), "env: pose is unknown")
-        check_data(
-            (steps >= 0).all() and (steps < self.max_episode_steps).all(),
-            "env: episodes are over already",
-        )
+            inside = (yx >= 1) & (yx <= len(is_wall) - 2)
+            check_data(inside.all(), "env: an agent is outside of its grid")
+        valid = (pose >= 0).all() and (pose < POSES).all()
+        check_data(valid, "env: a pose is not one of the 8")
+        valid = (steps >= 0).all() and (steps < self.max_episode_steps).all()
+        check_data(valid, "env: a saved episode is over")
 
     def close(self) -> None:
         """Nothing to release."""
@@ -219,12 +211,9 @@ class VectorMiniGrid:
 
 def import_package() -> ModuleType:
     """`cclf.envs.minigrid_package`. Imported late: VectorMiniGrid needs numpy only."""
-    try:
-        from cclf.envs import minigrid_package
-    except ImportError as error:
-        raise ImportError(
-            f"this needs gymnasium and minigrid, got: {error}; pip install 'cclf[minigrid]'"
-        ) from error
+    require_extras("rendering MiniGrid, or a task other than Empty and DoorKey,", ["minigrid"])
+    from cclf.envs import minigrid_package
+
     return minigrid_package
 
 
@@ -235,70 +224,30 @@ def make(name: str, num_envs: int, seed: int) -> VectorEnv:
     package = import_package()
     ids: dict[str, str] = package.package_ids()
     if name not in ids:
-        near = difflib.get_close_matches(
-            name.removeprefix("MiniGrid-").removesuffix("-v0"), ids, n=3
-        )
-        hint = (
-            f"did you mean {', '.join(near)}?"
-            if near
-            else "give an id without 'MiniGrid-' and '-v0': DoorKey-6x6"
-        )
-        raise ValueError(f"unknown MiniGrid task, got {name!r}; {hint}")
+        raise unknown_task(f"minigrid/{name}", [f"minigrid/{each}" for each in ids])
     env: VectorEnv = package.PackageMiniGrid(ids[name], num_envs, seed)
     return env
 
 
+def short_name(env_id: str) -> str:
+    return env_id.removeprefix("MiniGrid-").removesuffix("-v0")
+
+
 def validate(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (grids have one size)
-    try:
-        make(name, 1, 0).close()  # takes milliseconds
-    except (ValueError, ImportError) as error:
-        raise ConfigError(str(error)) from error
+    make(name, 1, 0).close()  # takes milliseconds
 
 
 def spaced_seeds(seed: int, num_envs: int) -> list[int]:
-    return check_seeds([seed + SEED_STRIDE * index for index in range(num_envs)], num_envs)
+    return [seed + SEED_STRIDE * index for index in range(num_envs)]
 
 
-def check_seeds(seeds: Sequence[int], num_envs: int) -> list[int]:
-    if len(seeds) != num_envs or not all(
-        isinstance(seed, int | np.integer) and seed >= 0 for seed in seeds
-    ):
-        raise ValueError(
-            f"seeds: need one non-negative integer for each of {num_envs} environments, got {seeds}"
-        )
-    return [int(seed) for seed in seeds]
+def to_integers(actions: ArrayLike) -> Ints:
+    """Integers of any type as int64 (N,). Raises TypeError for floats."""
+    return np.asarray(actions).astype(np.int64, casting="same_kind", copy=False)
 
 
-def check_actions(actions: ArrayLike, num_envs: int, num_actions: int) -> Ints:
-    """The actions as int64 (N,)."""
-    action = np.asarray(actions)
-    if action.shape != (num_envs,) or action.dtype.kind not in "iu":
-        raise ValueError(
-            f"actions: need integers of shape ({num_envs},), got {action.dtype} of shape "
-            f"{action.shape}; pass one action per environment"
-        )
-    action = action.astype(np.int64, copy=False)
-    # negative values are huge as unsigned, so that one comparison is enough
-    if np.count_nonzero(action.view(np.uint64) >= num_actions):
-        raise ValueError(
-            f"actions: need values in 0..{num_actions - 1}, got {action.min()}..{action.max()}"
-        )
-    return action
-
-
-def check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name}: need 1 or more, got {value}")
-
-
-def check_started(started: bool) -> None:
-    if not started:
-        raise RuntimeError("these environments have not begun an episode; call reset() first")
-
-
-def check_same_worlds(state: StateDict, name: str, num_envs: int) -> None:
-    if (state["name"], state["num_envs"]) != (name, num_envs):
-        raise ValueError(
-            f"state of {state['num_envs']} x {state['name']} cannot be loaded into {num_envs} x "
-            f"{name}; build the same environments first"
-        )
+def check_same_envs(state: StateDict, name: str, num_envs: int) -> None:
+    saved = f"{state['num_envs']} x {state['name']}"
+    check_data(
+        saved == f"{num_envs} x {name}", f"env: the state is of {saved}, not {num_envs} x {name}"
+    )

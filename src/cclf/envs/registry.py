@@ -4,7 +4,7 @@ This module holds metadata only. An environment is imported when it is made.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from cclf.config import EnvConfig, ObservationType, TaskKind
 from cclf.envs.atari_games import ATARI_GAMES, game_name
 from cclf.errors import ConfigError, did_you_mean
-from cclf.plugins import load_entry_points
+from cclf.plugins import load_entry_points, qualified_name
 
 if TYPE_CHECKING:
     from cclf.types import Env, VectorEnv
@@ -62,6 +62,8 @@ class Suite:
     repeats_actions: bool = True
     observations: tuple[ObservationType, ...] = ("pixels",)
     """The observation types that its tasks support, see `EnvConfig.observe`."""
+    has_dict_observations: bool = False
+    """Whether `EnvConfig.observe_key` can select a part of an observation."""
     canonical_name: Callable[[str], str] = str
     """Returns the one name of a task for any spelling."""
     inspect_env: str = ""
@@ -218,9 +220,11 @@ _GYM = Suite(
     kind="continuous",
     factory="cclf.envs.gymnasium_env:make",
     package="gymnasium",
-    naming_help="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state",
+    naming_help="gym/<id>: any registered Gymnasium environment, from its pixels or by --observe state; "
+    "gym/MODULE:FUNCTION: one that a function of yours makes",
     env={"action_repeat": 1},
     observations=("pixels", "state"),
+    has_dict_observations=True,
     inspect_env="cclf.envs.gymnasium_env:inspect_env",
     validate="cclf.envs.gymnasium_env:validate",
 )
@@ -230,9 +234,9 @@ BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 @cache
 def suites() -> dict[str, Suite]:
     """All suites by name."""
-    found = {suite.name: suite for suite in BUILT_IN}
-    load_entry_points(ENTRY_POINTS, Suite, found, _validate_suite)
-    return found
+    by_name = {suite.name: suite for suite in BUILT_IN}
+    load_entry_points(ENTRY_POINTS, Suite, by_name, _validate_suite)
+    return by_name
 
 
 def _validate_suite(suite: Suite) -> str:
@@ -259,25 +263,48 @@ def known_tasks() -> dict[str, Task]:
     return {task.name: task for suite in suites().values() for task in suite.tasks}
 
 
-def require_task_name(task: object) -> None:
-    """Raise ConfigError if a program passed something else than the name of a task."""
+def to_task_name(task: object) -> str:
+    """The name of a task that a program passed: the text, or gym/MODULE:FUNCTION of a function that
+    makes a Gymnasium environment. Raises ConfigError for anything else."""
     if isinstance(task, str):
-        return
-    error = f"task is {type(task).__name__}, not a name such as toy/reach"
-    if hasattr(task, "step") or callable(task):
-        error += (
-            ": register the environment with Gymnasium in a module of yours, and give "
-            "'gym/MODULE:ID'"
+        return task
+    kind = type(task).__name__
+    if hasattr(task, "step") and not isinstance(task, type):
+        raise ConfigError(
+            f"task is an environment ({kind}), but a run makes several of them: pass the function "
+            "that makes it, without arguments and defined with `def` in a module: "
+            "cclf.train(make_env)"
         )
-    raise ConfigError(error)
+    if not callable(task):
+        raise ConfigError(f"task is {kind}, not a name such as toy/reach or a function")
+    name = qualified_name("task", task)
+    _reject_registered_name(name)
+    return f"gym/{name}"
+
+
+def _reject_registered_name(name: str) -> None:
+    """`gym/MODULE:NAME` is a registered environment before it is a function: raise ConfigError if a
+    function or class has the name of one."""
+    from gymnasium.envs.registration import find_highest_version, registry
+
+    function = name.partition(":")[2]
+    version = find_highest_version(None, function)
+    env_id = function if version is None else f"{function}-v{version}"
+    if env_id in registry:
+        raise ConfigError(
+            f"task: {name} has the name of the registered environment {env_id}: pass its id, "
+            f"'gym/{name.partition(':')[0]}:{env_id}', or rename the function"
+        )
+
+
+def unknown_task(name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
 
 
 def suite_of(task_name: str) -> Suite:
     name = task_name.partition("/")[0]
     if name not in suites():
-        raise ConfigError(
-            f"unknown task {task_name!r}{did_you_mean(task_name, known_tasks())} (see: cclf tasks)"
-        )
+        raise unknown_task(task_name, known_tasks())
     return suites()[name]
 
 
@@ -290,25 +317,29 @@ def find_task(name: str) -> Task:
     # The name becomes that of a folder, which must not be outside of the run folders.
     if suite.naming_help and rest and ".." not in rest.split("/"):
         return Task(name, suite.naming_help)
-    raise ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
+    raise unknown_task(name, known)
 
 
-def task_kind(task_name: str, look: bool = True) -> TaskKind:
-    """The kind of a task. With `look=False` no environment is made and no code of the user is
+def task_kind(task_name: str, make_env: bool = True) -> TaskKind:
+    """The kind of a task. With `make_env=False` no environment is made and no code of the user is
     imported, for names that come from a file."""
     task, suite = find_task(task_name), suite_of(task_name)
-    if task.kind is None and suite.inspect_env and look:
+    if task.kind is None and suite.inspect_env and make_env:
         return suite.env_info(task_name.partition("/")[2]).kind
     return task.kind or suite.kind
 
 
-def task_note(task_name: str, observe: ObservationType = "pixels") -> str:
+def task_note(task_name: str, env: EnvConfig) -> str:
     """What is printed after the task's name when a run begins."""
-    suite = suite_of(task_name)
+    suite, name = suite_of(task_name), task_name.partition("/")[2]
     if not suite.inspect_env:
         return ""
-    info = suite.env_info(task_name.partition("/")[2])
-    return info.note if observe == "pixels" else info.state_note
+    info = suite.env_info(name)
+    note = info.note if env.observe == "pixels" else info.state_note
+    if env.observe_key:
+        note = f"learning from the observation {env.observe_key!r}"
+    module, colon, _ = name.partition(":")
+    return "; ".join(filter(None, (note, f"imports the Python module {module}" if colon else "")))
 
 
 def validate_observation(task_name: str, observe: ObservationType) -> None:
@@ -316,7 +347,7 @@ def validate_observation(task_name: str, observe: ObservationType) -> None:
     suite = suite_of(task_name)
     if observe not in suite.observations:
         raise ConfigError(
-            f"observe={observe} conflicts with {task_name}: tasks of {suite.name}/ show "
+            f"observe={observe} conflicts with {task_name}: tasks of {suite.name}/ have "
             f"{' or '.join(suite.observations)}; remove it"
         )
 

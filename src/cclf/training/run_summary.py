@@ -12,7 +12,7 @@ from cclf.envs.registry import task_note
 def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]:
     """The lines that are printed before a run begins."""
     precision = config.precision
-    note = task_note(config.task, config.env.observe)
+    note = task_note(config.task, config.env)
     lines = [f"{config.task} {note}"] if note else []
     lines += [
         f"{option} {config.imported_names[option]} imports the Python module {module}"

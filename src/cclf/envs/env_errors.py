@@ -1,12 +1,13 @@
-"""Calls of environments, whose exceptions become one line that names the environment."""
+"""Errors of environments, turned into one line that names the environment and its method."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from cclf.console import warn
 from cclf.errors import ConfigError, WorkerError, short_error
@@ -15,38 +16,35 @@ from cclf.training.signals import SIGNALS
 if TYPE_CHECKING:
     from cclf.types import Env, VectorEnv
 
-MESSAGE_LENGTH = 300  # longer messages are cut; the traceback is complete
-
-P = ParamSpec("P")
-R = TypeVar("R")
-E = TypeVar("E", "Env", "VectorEnv")
+MAX_MESSAGE_CHARACTERS = 300  # longer messages are cut; the traceback is complete
 _EXIT_CODES_OF_SIGNALS = {128 + number for number in SIGNALS}
 
+E = TypeVar("E", "Env", "VectorEnv")
 
-def call(name: str, method: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return `function(*args)`. Whatever it raises becomes a WorkerError that names the environment
-    (`name`) and the method.
+
+@contextmanager
+def named_errors(name: str, method: str) -> Iterator[None]:
+    """Turn whatever an environment raises into a WorkerError that names it and its method.
 
     Not only exceptions are caught: `sys.exit()` in an environment would end a run without a message,
     and StopIteration would silently end the generator of an evaluation.
     """
     settings = _torch_settings()
     try:
-        result = function(*args, **kwargs)
+        yield
         if settings is not None and _torch_settings() != settings:
             torch = sys.modules["torch"]
             torch.set_default_dtype(settings[0])
             torch.set_grad_enabled(settings[1])
             raise RuntimeError("it changed PyTorch's default dtype or gradient mode")
-        return result
     except (KeyboardInterrupt, ConfigError, WorkerError):
         raise
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in _EXIT_CODES_OF_SIGNALS:
             raise  # by our own signal handler: a second signal exits immediately
         message = short_error(error)
-        if len(message) > MESSAGE_LENGTH:
-            message = f"{message[:MESSAGE_LENGTH]}..."
+        if len(message) > MAX_MESSAGE_CHARACTERS:
+            message = f"{message[:MAX_MESSAGE_CHARACTERS]}..."
         line = f"the environment {name} failed in {method}(): {message}"
         raise WorkerError(line, traceback.format_exc()) from error
 
@@ -60,10 +58,11 @@ def _torch_settings() -> tuple[object, bool] | None:
     return torch.get_default_dtype(), torch.is_grad_enabled()
 
 
-def close(name: str, function: Callable[[], None]) -> None:
+def close_env(name: str, close: Callable[[], None]) -> None:
     """Close an environment. An error is only a warning, since its results are no longer needed."""
     try:
-        call(name, "close", function)
+        with named_errors(name, "close"):
+            close()
     except (ConfigError, WorkerError) as error:
         _warn_once(str(error))
 
@@ -75,15 +74,13 @@ def _warn_once(line: str) -> None:
 
 
 class _NamedEnv:
-    """Calls the methods of an environment by `call`, and forwards all other attributes."""
+    """Forwards all attributes of an environment. Errors of its methods name it."""
 
     def __init__(self, name: str, env: Env | VectorEnv):
         self._env = env
-        self.reset, self.step, self.render = (
-            partial(call, name, method, getattr(env, method))
-            for method in ("reset", "step", "render")
-        )
-        self.close = partial(close, name, env.close)
+        for method in ("reset", "step", "render"):
+            setattr(self, method, named_errors(name, method)(getattr(env, method)))
+        self.close = partial(close_env, name, env.close)
 
     def __getattr__(self, attribute: str) -> object:
         return getattr(self._env, attribute)
