@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cclf.analysis import figures, load
-from cclf.analysis.comparisons import mean_difference, means_over_training, pooled_deviation
+from cclf.analysis.comparisons import means_over_training, pooled_deviation
 from cclf.analysis.plotting import settings
 from cclf.analysis.published import score_range
 from cclf.analysis.runs import EvaluationRow
-from cclf.analysis.statistics import Interval
+from cclf.analysis.statistics import Interval, bootstrap_statistic, mean_difference
 from cclf.analysis.styles import styles
 from cclf.analysis.suites import group_rows
 
@@ -49,8 +49,8 @@ def effect_sizes(rows: Sequence[EvaluationRow], method: str, baseline: str) -> d
                 continue
             seeds = " and ".join(dict.fromkeys(str(len(part)) for part in (ours, theirs)))
             label = f"{task.partition('/')[2]}, {group.profile} ({seeds}{when})"
-            difference = mean_difference(ours, theirs)[:3]
-            found[label] = Interval(*(np.asarray(value / deviation) for value in difference))
+            difference = bootstrap_statistic([ours, theirs], mean_difference)
+            found[label] = Interval(*(value / deviation for value in difference))
     return found
 
 

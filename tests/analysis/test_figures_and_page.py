@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.analysis import curves, figures, load, render, styles
+from cclf.analysis import (
+    curves,
+    figures,
+    load,
+    render,
+    report,
+    report_files,
+    styles,
+    verdicts,
+)
 from cclf.analysis.table import Cell, Entry, Table
 from cclf.analysis.verdicts import Verdict
 from tiny_rows import TASK, row
@@ -235,23 +244,12 @@ def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
 
 
 def page_of(*tables: Table, title: str = "title") -> str:
-    shown = [render.html_table(table) for table in tables]
-    section = {"title": title, "text": title, "about": "", "is_open": True}
-    section |= {
-        "tables": shown,
-        "figures": [render.HtmlFigure(title, [], {title: styles.Style("")})],
-    }
-    parts = [{"name": "", "about": "", "sections": [section]}]
-    verdict = Verdict("held", title)
-    claims = {title: [(title, verdict, title)]}
-    return render.render(
-        "report.html",
-        title=title,
-        tiles=[(title,) * 3],
-        claims=claims,
-        undecided=claims,
-        parts=parts,
-    )
+    grid = figures.FigureGrid(title, {}, {title: styles.Style("")})
+    section = report.Section(title, title, [grid], tables, is_open=True)
+    claim = verdicts.claims("cost")[0]._replace(text=title)
+    claims = {"cost": {title: [(claim, Verdict("held", title))]}}
+    part = report.ReportPart(title, {}, claims, [section])
+    return report_files.to_html(report.Report(title, [part]))
 
 
 def test_text_from_runs_is_escaped_in_pages() -> None:

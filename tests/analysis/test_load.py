@@ -48,7 +48,7 @@ def test_results_keep_long_evaluations_that_not_every_run_has(tmp_path: Path) ->
     assert collect(runs, out) == 0
     write_run(runs, "cclf", 2, evaluations={400_000: 0.6})  # played ten episodes at its end
     assert collect(runs, out) == 0
-    kept = [(each.seed, each.episodes, each.return_mean) for each in load.read_all(out)]
+    kept = [(each.seed, each.episodes, each.return_mean) for each in load.read_source(out).rows]
     assert kept == [(1, 10, 0.5), (1, 100, 0.7), (2, 10, 0.6)]
     assert [each.return_mean for each in load.read(out)] == [0.5, 0.6], "those that both have"
 

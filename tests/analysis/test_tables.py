@@ -13,7 +13,7 @@ from cclf.analysis.suites import (
     report_steps,
     sort_methods,
 )
-from cclf.analysis.table import Cell, Entry, Table
+from cclf.analysis.table import Cell, Entry, Table, layout
 from tiny_rows import TASK, row, runs_of
 
 EMPTY = "minigrid/Empty-16x16"
@@ -94,8 +94,8 @@ def test_steps_are_left_out_where_evaluations_fall_on_other_moments() -> None:
     table = comparisons.steps_table(
         group([*curve("cclf", 1, 0.1, 0.9), row("re3", 1, 200_000, 0.4)])
     )
-    assert table.records == []
-    assert "cannot be compared" in table.rows[0][0].notes[0]
+    assert table.entries == []
+    assert table.caption.endswith("so not compared: DoorKey-6x6.")
 
 
 def test_cost_is_the_median_of_finished_runs_by_machine() -> None:
@@ -116,7 +116,8 @@ def test_cost_is_the_median_of_finished_runs_by_machine() -> None:
 def kinds(*runs: list[EvaluationRow]) -> dict[str, str]:
     """The style of each method's cell in a table of one row."""
     (table,) = tables.score_tables(group([one for some in runs for one in some]))
-    assert ("In bold:" in table.caption) == (len(runs) > 1)
+    styles = {cell.style for cell in table.rows[0]}
+    assert ("In bold:" in layout(table).caption) == ("best" in styles)
     return {name: cell.style for name, cell in zip(table.header, table.rows[0], strict=True)}
 
 
@@ -150,7 +151,7 @@ def test_steps_are_to_the_return_that_a_claim_names() -> None:
 def test_one_seed_has_no_spread_and_across_tasks_an_interval_over_tasks() -> None:
     rows = [*runs_of("cclf", [0.2]), *runs_of("cclf", [0.6], task=EMPTY)]
     (table,) = tables.score_tables(group(rows))
-    assert [record["low"] for record in table.records] == ["", ""]
+    assert [record["low"] for record in table.records] == [None, None]
     across = tables.aggregate_table(aggregate_scores(group(rows))[0])
     mean = next(record for record in across.records if record["estimator"] == "mean")
     assert tuple(mean)[5:] == ("seeds", "estimate", "low", "high", "interval_over")

@@ -25,19 +25,18 @@ def has_placeholders(text: str) -> bool:
 
 def fill_placeholders(text: str, tables: Mapping[str, str]) -> str:
     """`text` with the named table in each marked place."""
-    parts, position = [], 0
-    for begin in _BEGIN.finditer(text):
-        name, end = begin[1], text.find(END, begin.end())
+    before, *places = _BEGIN.split(text)
+    filled = [before]
+    for name, place in zip(places[::2], places[1::2], strict=True):
+        _, end, after = place.partition(END)
         if name not in tables:
             raise ConfigError(
                 f"no table is called {name!r} here{did_you_mean(name, tuple(tables))}"
             )
-        following = _BEGIN.search(text, begin.end())
-        if end < 0 or (following and following.start() < end):
+        if not end:
             raise ConfigError(f"the place for table {name} has no end: put {END!r} after it")
-        parts += [text[position : begin.end()], tables[name]]
-        position = end
-    return "".join([*parts, text[position:]])
+        filled.append(f"<!-- table {name} -->\n{tables[name]}{END}{after}")
+    return "".join(filled)
 
 
 def update_document(path: Path, tables: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ tables and agent steps (400K frames) on Atari. `seeds` is None where the source 
 
 import csv
 import functools
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple, cast
 
@@ -80,3 +81,9 @@ def score_range(task: str) -> tuple[float, float] | None:
         table = {row.method: row.mean for row in published("atari") if row.task == task}
         return (table["random"], table["human"]) if table else None
     return 0.0, 1000.0 if task.startswith("dmc/") else 1.0
+
+
+def normalized(scores: np.ndarray, tasks: Sequence[str]) -> np.ndarray:
+    """Returns (..., tasks) on the scales of their tasks, all of which have one."""
+    low, high = np.transpose([score_range(task) for task in tasks])
+    return np.asarray((scores - low) / (high - low))

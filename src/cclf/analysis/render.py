@@ -7,13 +7,13 @@ import functools
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from cclf.analysis.figures import inline_svg
 from cclf.analysis.runs import FORMULA_SIGNS
 from cclf.analysis.styles import Style
 from cclf.analysis.table import Cell, Table, layout
@@ -38,7 +38,8 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"png": png, "stroke": stroke, "slug": file_name}
+    filters = (file_name, inline_svg, layout, png, sentence_case, stroke)
+    environment.filters |= {function.__name__: function for function in filters}
     return environment
 
 
@@ -47,29 +48,6 @@ def render(template: str, **values: object) -> str:
 
 
 # --- HTML ---
-
-
-class HtmlTable(NamedTuple):
-    """A table as the templates show it."""
-
-    heading: str
-    caption: str
-    header: tuple[Cell, ...]
-    rows: Sequence[tuple[Cell, ...]]
-    stacked: bool = False
-
-
-class HtmlFigure(NamedTuple):
-    """Panels with one legend and one caption."""
-
-    caption: str
-    panels: Sequence[str]  # SVG elements
-    styles: Mapping[str, Style] = {}  # of the legend
-
-
-def html_table(table: Table) -> HtmlTable:
-    caption, header, rows = layout(table)
-    return HtmlTable(table.heading, capitalize(caption), header, rows, table.stacked)
 
 
 def stroke(style: Style) -> str:
@@ -179,7 +157,7 @@ def to_latex(table: Table, part: str = "") -> str:
     lines = [" & ".join(map(to_cell, row)) for row in (header, *rows)]
     return render(
         "table.tex",
-        caption=escape_latex(" ".join(filter(None, (heading, capitalize(caption))))),
+        caption=escape_latex(" ".join(filter(None, (heading, sentence_case(caption))))),
         label=file_name(f"{part} {table.name}"),
         columns=columns,
         header=lines[0],
@@ -238,5 +216,6 @@ def file_name(words: str) -> str:
     return re.sub(r"[-.]*\.[-.]+|-{2,}", "-", "".join(kept)).strip(".-") or "unnamed"
 
 
-def capitalize(text: str) -> str:
+def sentence_case(text: str) -> str:
+    """With a capital first letter; the others are unchanged."""
     return text[:1].upper() + text[1:]

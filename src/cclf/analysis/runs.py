@@ -168,33 +168,30 @@ def check_same_evaluation_steps(runs: Runs) -> None:
     """Raise ConfigError if runs of a task have their first evaluation at different steps: the step
     at which a return is reached could not be compared."""
     first: dict[str, tuple[int, RunKey]] = {}
-    for key, evaluations in runs.items():
-        start = evaluations[0].env_steps
-        if start == 0:
+    for key, (start, *_) in runs.items():
+        if start.env_steps == 0:
             continue  # it failed before its first evaluation
-        expected, other = first.setdefault(key.task, (start, key))
-        if start != expected:
+        expected, other = first.setdefault(key.task, (start.env_steps, key))
+        if start.env_steps != expected:
             raise ConfigError(
                 f"{key.task} is evaluated every {expected:,} env steps in {other.method} and every "
-                f"{start:,} in {key.method}: steps to a return cannot be compared"
+                f"{start.env_steps:,} in {key.method}: steps to a return cannot be compared"
             )
 
 
 def lowest_returns(rows: Iterable[EvaluationRow]) -> dict[str, float]:
-    """By task the lowest return of any evaluation: the score of a failed run."""
-    lowest: dict[str, float] = {}
+    """By task the lowest return of any evaluation, 0 if there is none: the score of a failed
+    run."""
+    returns: dict[str, list[float]] = {}
     for row in rows:
-        value = row.return_mean if math.isfinite(row.return_mean) else math.inf
-        lowest[row.task] = min(value, lowest.get(row.task, math.inf))
-    return {task: value if math.isfinite(value) else 0.0 for task, value in lowest.items()}
+        returns.setdefault(row.task, []).extend([row.return_mean] * math.isfinite(row.return_mean))
+    return {task: min(values, default=0.0) for task, values in returns.items()}
 
 
 def evaluation_at(evaluations: Sequence[EvaluationRow], budget: StepBudget) -> EvaluationRow | None:
     """The evaluation of one run at `budget`, or up to 1 % later: a run may end a little beyond."""
-    for row in evaluations:
-        if budget.steps <= budget.of(row) <= budget.steps * 1.01:
-            return row
-    return None
+    at_budget = (r for r in evaluations if budget.steps <= budget.of(r) <= budget.steps * 1.01)
+    return next(at_budget, None)
 
 
 def steps_to(
@@ -210,19 +207,18 @@ def steps_to(
 def score_matrix(
     rows: Sequence[EvaluationRow], methods: Sequence[str], budgets: Mapping[str, StepBudget]
 ) -> dict[str, np.ndarray]:
-    """By method the returns (runs, tasks) at the budget of each task, for the seeds that the
-    method has on every task. Unfinished runs that have not reached the budget are left out."""
-    chosen = [row for row in rows if row.task in budgets and row.method in methods]
-    lowest = lowest_returns(rows)
-    scores: dict[tuple[str, str], dict[int, float]] = {}
+    """By method the returns (runs, tasks) at the budget of each task. Unfinished runs that have not
+    reached the budget are left out."""
     episodes: dict[str, set[int]] = {}
-    for key, evaluations in runs(chosen).items():
-        row = evaluation_at(evaluations, budgets[key.task])
+
+    def score(evaluations: Sequence[EvaluationRow]) -> float | None:
+        row = evaluation_at(evaluations, budgets[evaluations[0].task])
         if row is not None:
             episodes.setdefault(row.task, set()).add(row.episodes)
-            scores.setdefault((key.method, key.task), {})[key.seed] = row.return_mean
-        elif evaluations[-1].state == "failed":
-            scores.setdefault((key.method, key.task), {})[key.seed] = lowest[key.task]
+        return row and row.return_mean
+
+    chosen = [row for row in rows if row.task in budgets and row.method in methods]
+    scores = scores_by_method(chosen, methods, list(budgets), score, lowest_returns(rows))
     for task, counts in episodes.items():
         if len(counts) > 1:
             words = " and ".join(map(str, sorted(counts)))
@@ -230,7 +226,7 @@ def score_matrix(
                 f"{task} at {budgets[task]}: evaluations of {words} episodes count alike: "
                 "shorter ones are noisier"
             )
-    return {m: _common_seeds([scores.get((m, task), {}) for task in budgets]) for m in methods}
+    return scores
 
 
 def best_scores(
@@ -241,38 +237,53 @@ def best_scores(
 
     Longer evaluations at the end are not included, and runs with a single evaluation have no best.
     """
-    lowest = lowest_returns(rows)
-    scores: dict[tuple[str, str], dict[int, float]] = {}
-    by_run = group_by(rows, lambda row: RunKey(*row[:4]))
-    for (task, method, _, seed), evaluations in by_run.items():
-        usual = min(row.episodes for row in evaluations)
-        returns = [row.return_mean for row in evaluations if row.episodes == usual]
-        failed = evaluations[-1].state == "failed"
-        if failed or len(returns) > 1:
-            best = lowest[task] if failed else max(returns)
-            scores.setdefault((method, task), {})[seed] = best
-    return {m: _common_seeds([scores.get((m, task), {}) for task in tasks]) for m in methods}
+    by_run = group_by(rows, lambda row: row[:4])
+    episodes = {key: min(row.episodes for row in found) for key, found in by_run.items()}
+
+    def score(evaluations: Sequence[EvaluationRow]) -> float | None:
+        has_best = evaluations[0].state != "failed" and len(evaluations) > 1
+        return max(row.return_mean for row in evaluations) if has_best else None
+
+    during_training = [row for row in rows if row.episodes == episodes[row[:4]]]
+    return scores_by_method(during_training, methods, tasks, score, lowest_returns(rows))
 
 
 def mean_returns(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], budget: StepBudget
+    rows: Sequence[EvaluationRow], methods: Sequence[str], task: str, budget: StepBudget
 ) -> dict[str, np.ndarray]:
-    """By method the mean of all evaluations of each run up to `budget` (runs, 1), on one task.
-    Unfinished runs that have not reached the budget are left out."""
-    lowest = lowest_returns(rows)
-    means: dict[str, list[float]] = {method: [] for method in methods}
-    for key, evaluations in runs(rows).items():
+    """By method the mean of all evaluations of each run up to `budget` (runs, 1). Unfinished runs
+    that have not reached the budget are left out."""
+
+    def score(evaluations: Sequence[EvaluationRow]) -> float | None:
         last = evaluation_at(evaluations, budget)
-        if last is not None:
-            returns = [row.return_mean for row in evaluations if row.env_steps <= last.env_steps]
-            means[key.method].append(float(np.mean(returns)))
-        elif evaluations[-1].state == "failed":
-            means[key.method].append(lowest[key.task])
-    return {method: np.array(values).reshape(-1, 1) for method, values in means.items()}
+        if last is None:
+            return None
+        return float(np.mean([r.return_mean for r in evaluations if r.env_steps <= last.env_steps]))
+
+    return scores_by_method(rows, methods, [task], score, lowest_returns(rows))
 
 
-def _common_seeds(columns: Sequence[Mapping[int, float]]) -> np.ndarray:
-    """(runs, tasks) of a score by seed for each task: the seeds that every task has."""
-    seeds = sorted(set.intersection(*(set(column) for column in columns)))
-    scores = [[column[seed] for column in columns] for seed in seeds]
-    return np.array(scores).reshape(len(seeds), len(columns))
+def scores_by_method(
+    rows: Iterable[EvaluationRow],
+    methods: Sequence[str],
+    tasks: Sequence[str],
+    score: Callable[[Sequence[EvaluationRow]], float | None],
+    failed_scores: Mapping[str, float],
+) -> dict[str, np.ndarray]:
+    """By method the score of each run, from its evaluations in order of steps: (runs, tasks), of the
+    seeds that have a score on every task. A failed run without one has that of its task in
+    `failed_scores`, if any."""
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    for key, evaluations in runs(rows).items():
+        value = score(evaluations)
+        if value is None and evaluations[0].state == "failed":
+            value = failed_scores.get(key.task)
+        if value is not None:
+            scores.setdefault((key.method, key.task), {})[key.seed] = value
+    matrices = {}
+    for method in methods:
+        columns = [scores.get((method, task), {}) for task in tasks]
+        seeds = sorted(set.intersection(*map(set, columns)))
+        values = [[column[seed] for column in columns] for seed in seeds]
+        matrices[method] = np.array(values).reshape(len(seeds), len(columns))
+    return matrices

@@ -18,9 +18,19 @@ RESAMPLES = 2_000
 
 
 class Interval(NamedTuple):
+    """An estimate with the ends of its 95 % interval."""
+
     estimate: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+    def floats(self) -> tuple[float, float, float]:
+        """Of a single number."""
+        return float(self.estimate), float(self.low), float(self.high)
+
+    def columns(self, name: str = "estimate") -> dict[str, float]:
+        """Of a single number, as columns of a table."""
+        return dict(zip((name, "low", "high"), self.floats(), strict=True))
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
@@ -71,13 +81,24 @@ def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
     return np.asarray(target - np.minimum(scores, target).mean(axis=(-2, -1)))
 
 
-def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Probability of improvement: how often a run of x beats a run of y on the same task; a tie is
-    half a win. Mean over tasks.
+def mean_difference(samples: Sequence[np.ndarray]) -> np.ndarray:
+    """Difference of the means of two methods."""
+    return np.asarray(mean(samples[0]) - mean(samples[1]))
 
-    >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])))  # 1<2, 1<3, 3>2, 3=3
+
+def iqm_difference(samples: Sequence[np.ndarray]) -> np.ndarray:
+    """Difference of the interquartile means of two methods."""
+    return np.asarray(iqm(samples[0]) - iqm(samples[1]))
+
+
+def probability_of_improvement(samples: Sequence[np.ndarray]) -> np.ndarray:
+    """Of two methods, how often a run of the first beats a run of the second on the same task; a
+    tie is half a win. Mean over tasks.
+
+    >>> float(probability_of_improvement([np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])]))  # 1<2, 1<3, 3>2, 3=3
     0.375
     """
+    x, y = samples
     shares = []
     for task in range(x.shape[-1]):  # one at a time: all pairs of runs at once are many
         ours, theirs = x[..., :, None, task], y[..., None, :, task]
@@ -179,19 +200,6 @@ def performance_profile(
         for part in (scores, draws)
     ]
     return percentiles(*shares)
-
-
-def improvement_interval(
-    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """`probability_of_improvement` of x over y with its 95 % interval.
-
-    >>> improvement_interval(np.array([[3.0]]), np.array([[2.0]])).estimate
-    array(1.)
-    """
-    return bootstrap_statistic(
-        [x, y], lambda parts: probability_of_improvement(parts[0], parts[1]), resamples, seed
-    )
 
 
 def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cclf.algorithms.registry import algorithms
 from cclf.analysis import runs
-from cclf.analysis.published import Published, published, score_range
+from cclf.analysis.published import Published, normalized, published, score_range
 from cclf.analysis.runs import EvaluationRow, StepBudget, StepUnit
 from cclf.envs.registry import known_tasks, suites
 
@@ -55,19 +55,19 @@ class SuiteResults:
         run: some published columns are that, and are compared with it only."""
         entries = []
         for task, rows in self.by_task.items():
-            known: dict[StepBudget | str | None, dict[str, Published]] = {}
-            for row in _published(task, self.methods):
-                key = "best" if "best" in row.source else row.clock
-                known.setdefault(key, {})[row.method] = row
+            known = _published(task, self.methods)
             for budget in self.report_steps[task]:
                 scores = runs.score_matrix(rows, self.methods, {task: budget})
-                rows_known = known.get(budget, {})
-                entries.append(ScoresAtStep(task, f"at {budget}", budget, scores, rows_known))
-            if self.suite == "atari":
-                scores = runs.best_scores(rows, self.methods, [task])
-                if any(map(len, scores.values())):
-                    best = known.get("best", {})
-                    entries.append(ScoresAtStep(task, "best evaluation", None, scores, best))
+                at_budget = {
+                    row.method: row
+                    for row in known
+                    if row.clock == budget and "best" not in row.source
+                }
+                entries.append(ScoresAtStep(task, f"at {budget}", budget, scores, at_budget))
+            scores = runs.best_scores(rows, self.methods, [task])
+            if self.suite == "atari" and any(map(len, scores.values())):
+                best = {row.method: row for row in known if "best" in row.source}
+                entries.append(ScoresAtStep(task, "best evaluation", None, scores, best))
         return entries
 
 
@@ -165,12 +165,20 @@ class Aggregate(NamedTuple):
     def about(self) -> str:
         return f"{self.suite}, {self.profile}, {self.when}"
 
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"across {self.suite} {self.profile} {self.when}"
+
 
 def aggregate_scores(group: SuiteResults) -> list[Aggregate]:
     """At each step count that all tasks share, or if they share none, at the end of each. Tasks
     without a scale are left out."""
-    ranges = {task: bounds for task in group.tasks if (bounds := score_range(task))}
-    budgets = {task: found for task in ranges if (found := group.report_steps[task])}
+    budgets = {
+        task: found
+        for task in group.tasks
+        if score_range(task) and (found := group.report_steps[task])
+    }
     if len(budgets) < 2:
         return []
     shared = sorted(set.intersection(*(set(found) for found in budgets.values())))
@@ -182,15 +190,10 @@ def aggregate_scores(group: SuiteResults) -> list[Aggregate]:
     if group.suite == "atari":
         best = runs.best_scores(group.rows, group.methods, list(budgets))
         matrices.append(("best evaluation of each run", best))
-    low, high = np.transpose([ranges[task] for task in budgets])
     aggregates = []
     for when, scores in matrices:
-        normalized = {
-            method: (scores[method] - low) / (high - low)
-            for method in group.methods
-            if len(scores[method])
-        }
-        excluded = [method for method in group.methods if method not in normalized]
-        if normalized:
-            aggregates.append(Aggregate(group.suite, group.profile, when, normalized, excluded))
+        scaled = {m: normalized(s, list(budgets)) for m, s in scores.items() if len(s)}
+        excluded = [method for method in group.methods if method not in scaled]
+        if scaled:
+            aggregates.append(Aggregate(group.suite, group.profile, when, scaled, excluded))
     return aggregates

@@ -12,6 +12,7 @@ and 5 seeds on one task, in 10 %, 6 % and 4 % on six. Hence MIN_SEEDS.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -131,9 +132,7 @@ def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
         return Verdict("undecided", str(error))
     seeds = min(len(sample) for sample in samples)
     if seeds == 0:
-        absent = [
-            method for method, sample in zip(claim.methods, samples, strict=True) if not len(sample)
-        ]
+        absent = [m for m, sample in zip(claim.methods, samples, strict=True) if not len(sample)]
         return Verdict("undecided", f"no results of {', '.join(absent)} at {claim.clock}")
     if claim.measure == "seconds" and len(devices := sorted({row.device for row in rows})) > 1:
         text = f"timed on different machines: {', '.join(devices)}"
@@ -145,41 +144,38 @@ def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
     state = "undecided" if seeds < needed else _verdict_state(claim, interval)
     text = _sentence(claim, samples, interval, needed)
-    estimate, low, high = (float(value) for value in interval)
-    if not statistics.resampled_unit(samples):
-        return Verdict(state, text, estimate, seeds=seeds)
+    estimate, *ends = interval.floats()
+    low, high = ends if statistics.resampled_unit(samples) else (None, None)
     return Verdict(state, text, estimate, low, high, seeds)
 
 
 def _samples(claim: Claim, rows: Sequence[EvaluationRow]) -> list[np.ndarray]:
     """One matrix (runs, tasks) per method of the measured quantity."""
-    by_run = runs.runs(rows)
     if claim.measure in ("steps", "average"):
-        runs.check_same_evaluation_steps(by_run)
+        runs.check_same_evaluation_steps(runs.runs(rows))
     if claim.measure == "average":
-        means = runs.mean_returns(rows, claim.methods, claim.clock)
-        return [means[method] for method in claim.methods]
-    if claim.measure in ("steps", "seconds"):
-        by_method: dict[str, list[list[float]]] = {method: [] for method in claim.methods}
-        for name, evaluations in by_run.items():
-            last = runs.evaluation_at(evaluations, claim.clock)
-            if claim.measure == "seconds" and last is not None:
-                by_method[name.method].append([last.wall_seconds])
-            elif claim.measure == "steps" and (
-                last is not None or evaluations[-1].state == "failed"
-            ):
-                by_method[name.method].append([_steps(evaluations, claim)])
-        return [np.array(by_method[method]).reshape(-1, 1) for method in claim.methods]
-    matrices = runs.score_matrix(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
-    samples = [matrices[method] for method in claim.methods]
-    if claim.measure != "iqm":
-        return samples
-    low, high = np.transpose([published.score_range(task) for task in claim.tasks])
-    return [(scores - low) / (high - low) for scores in samples]
+        scores = runs.mean_returns(rows, claim.methods, claim.tasks[0], claim.clock)
+    elif claim.measure in ("steps", "seconds"):
+        score = partial(_steps if claim.measure == "steps" else _seconds, claim)
+        scores = runs.scores_by_method(rows, claim.methods, claim.tasks, score, {})
+    else:
+        scores = runs.score_matrix(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
+    samples = [scores[method] for method in claim.methods]
+    if claim.measure == "iqm":
+        return [published.normalized(sample, claim.tasks) for sample in samples]
+    return samples
 
 
-def _steps(evaluations: Sequence[EvaluationRow], claim: Claim) -> float:
+def _seconds(claim: Claim, evaluations: Sequence[EvaluationRow]) -> float | None:
+    last = runs.evaluation_at(evaluations, claim.clock)
+    return last and last.wall_seconds
+
+
+def _steps(claim: Claim, evaluations: Sequence[EvaluationRow]) -> float | None:
+    """None for an unfinished run that has not reached the steps of the claim."""
     assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
+    if evaluations[0].state != "failed" and not runs.evaluation_at(evaluations, claim.clock):
+        return None
     limit = claim.clock.steps * 1.01
     until = [row for row in evaluations if claim.clock.of(row) <= limit]
     return runs.steps_to(until, claim.threshold, claim.clock.unit)
@@ -206,16 +202,14 @@ def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
 
 def _quantity_name(claim: Claim) -> str:
     """The quantity that the estimate of a verdict is."""
-    if claim.measure in ("return", "average", "iqm"):
-        return "difference" if claim.factor is None else "ratio"
-    words = {
+    names = {
         "wins": f"of {len(claim.tasks)} tasks won",
         "steps": "ratio of steps",
         "seconds": "ratio of seconds",
         "above": "mean",
         "below": "mean",
     }
-    return words[claim.measure]
+    return names.get(claim.measure, "difference" if claim.factor is None else "ratio")
 
 
 def _null_value(claim: Claim) -> float:

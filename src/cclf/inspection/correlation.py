@@ -53,12 +53,12 @@ def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
     return Correlation(rho, math.tanh(z - reach), math.tanh(z + reach), linear(x, y))
 
 
-def describe(found: Correlation) -> str:
+def describe_correlation(found: Correlation) -> str:
     """The size of a correlation in words.
 
-    >>> describe(Correlation(-0.45, -0.5, -0.4, -0.4))
+    >>> describe_correlation(Correlation(-0.45, -0.5, -0.4, -0.4))
     'falls clearly'
-    >>> describe(Correlation(0.02, -0.02, 0.06, 0.1))
+    >>> describe_correlation(Correlation(0.02, -0.02, 0.06, 0.1))
     'shows no relation'
     """
     if math.isnan(found.rank):
