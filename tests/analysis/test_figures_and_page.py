@@ -249,7 +249,7 @@ def page_of(*tables: Table, title: str = "title") -> str:
     claim = verdicts.claims("cost")[0]._replace(text=title)
     claims = {"cost": {title: [(claim, Verdict("held", title))]}}
     part = report.ReportPart(title, {}, claims, [section])
-    return report_files.to_html(report.Report(title, [part]))
+    return report_files.to_html(report.ReportContent(title, [part]))
 
 
 def test_text_from_runs_is_escaped_in_pages() -> None:

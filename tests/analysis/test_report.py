@@ -161,7 +161,7 @@ def test_a_table_that_is_wider_than_its_place_says_so_and_no_other(
     section = report.Section("tables", tables=tables, is_open=True)
     part = report.ReportPart("", {}, {}, [section])
     out = tmp_path / "tables.html"
-    out.write_text(report_files.to_html(report.Report("t", [part])))
+    out.write_text(report_files.to_html(report.ReportContent("t", [part])))
     for width, fitting in ((1100, 8), (390, 2)):
         tab.open(out, width)
         found = tab.evaluate(

@@ -2,12 +2,12 @@
 return."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from cclf.analysis import runs, statistics
-from cclf.analysis.runs import EvaluationRow, StepBudget
+from cclf.analysis.runs import ResultRow, StepBudget
 from cclf.analysis.statistics import Interval, mean_difference
 from cclf.analysis.suites import Aggregate, SuiteResults
 from cclf.analysis.table import Cell, Entry, Record, Table, format_number, interval_cell
@@ -132,7 +132,7 @@ def across_tasks_table(aggregate: Aggregate) -> Table:
         caption += (
             f" One of the two has one seed, so intervals resample the tasks: {', '.join(single)}."
         )
-    name = f"beside {aggregate.about.replace(',', '')}"  # documents refer to it by this name
+    name = f"comparison {aggregate.about.replace(',', '')}"  # documents refer to it by this name
     title = f"{REFERENCE_METHOD} and other methods across tasks"
     columns = (*ACROSS_TASKS, "tasks won")
     return Table(name, entries, ("method",), columns, title, aggregate.about, caption)
@@ -163,58 +163,55 @@ def steps_table(group: SuiteResults) -> Table:
             if runs.evaluation_at(evaluations, budgets[-1]) or evaluations[-1].state == "failed"
         ]
         for method in group.methods:
-            found = [evaluations for other, evaluations in ended if other == method]
-            if not found:
+            histories = [evaluations for other, evaluations in ended if other == method]
+            if not histories:
                 continue
-            steps = [runs.steps_to(evaluations, threshold) for evaluations in found]
+            steps = [runs.steps_to(evaluations, threshold) for evaluations in histories]
             reached, median = int(np.isfinite(steps).sum()), float(np.median(steps))
             half = lowest[task] + 0.5 * progress
             lost = sum(
                 step < np.inf and (last.state == "failed" or last.return_mean < half)
-                for step, (*_, last) in zip(steps, found, strict=True)
+                for step, (*_, last) in zip(steps, histories, strict=True)
             )
-            share = statistics.wilson_interval(reached, len(found))
+            share = statistics.wilson_interval(reached, len(histories))
             record: Record = {
                 "task": task,
                 "profile": group.profile,
                 "threshold": threshold,
                 "method": method,
-                "runs": len(found),
+                "runs": len(histories),
                 "median_env_steps": median,
                 "reached": reached,
                 "reached_low": float(share.low),
                 "reached_high": float(share.high),
                 "lost": lost,
             }
-            notes = (f"{reached} of {len(found)} runs", *[f"{lost} lost it again"] * bool(lost))
+            notes = (f"{reached} of {len(histories)} runs", *[f"{lost} lost it again"] * bool(lost))
             entries.append(Entry(label, record, method, Cell(format_number(median), notes)))
     name, title = f"steps-{group.suite}-{group.profile}", "Steps to a return"
-    caption = _steps_caption(group, claimed)
+    way = "of the way from the task's lowest return to the best method's final mean"
+    named = "the one that a claim names" if claimed else ""
+    near = f"nine tenths {way}" if set(group.by_task) - set(claimed) else ""
+    caption = (
+        f"median environment steps to a return, {', or else '.join(filter(None, (named, near)))}. "
+        f"A run that does not reach it counts as infinity. Lost: ended below half {way}."
+    )
     if uncompared:
         caption += f" Evaluated at different steps, so not compared: {', '.join(uncompared)}."
     return Table(name, entries, ("task",), tuple(group.methods), title, group.name, caption)
 
 
-def _steps_caption(group: SuiteResults, claimed: Mapping[str, float]) -> str:
-    way = "of the way from the task's lowest return to the best method's final mean"
-    named = "the one that a claim names" if claimed else ""
-    near = f"nine tenths {way}" if set(group.tasks) - set(claimed) else ""
-    return (
-        f"median environment steps to a return, {', or else '.join(filter(None, (named, near)))}. "
-        f"A run that does not reach it counts as infinity. Lost: ended below half {way}."
-    )
-
-
 def _claimed_returns(suite: str) -> dict[str, float]:
     """By task the highest return that a claim about steps names, so that the table and the verdicts
     agree."""
-    returns: dict[str, float] = {}
-    for claim in (claim for table in TABLES for claim in claims(table)):
-        if claim.measure == "steps" and claim.threshold is not None:
-            for task in claim.tasks:
-                if task.startswith(f"{suite}/"):
-                    returns[task] = max(claim.threshold, returns.get(task, claim.threshold))
-    return returns
+    claimed = [
+        (task, claim.threshold)
+        for table in TABLES
+        for claim in claims(table)
+        for task in claim.tasks
+        if claim.measure == "steps" and claim.threshold and task.startswith(f"{suite}/")
+    ]
+    return dict(sorted(claimed))  # the highest comes last
 
 
 BASELINES = ("cclf", "curl")  # the paper's method, and the same without curiosity
@@ -224,7 +221,7 @@ def over_training_table(group: SuiteResults) -> Table:
     """Mean returns over training, on tasks where at least two methods have two seeds that were
     evaluated at the same steps."""
     entries = []
-    for task in group.tasks:
+    for task in group.by_task:
         means = means_over_training(group, task)
         for method, scores in means.items() if len(means) > 1 else ():
             interval = statistics.interval(scores, statistics.mean)
@@ -254,16 +251,19 @@ def over_training_table(group: SuiteResults) -> Table:
         "another method to it, with 95 % intervals."
     )
     labels = ("method", "task", "seeds", "mean over training")
-    columns = tuple(f"{baseline} − method" for baseline in BASELINES)
+    compared = {entry.column for entry in entries}
+    columns = tuple(name for b in BASELINES if (name := f"{b} − method") in compared)
     name, title = f"training-{group.suite}-{group.profile}", "Returns over training"
     return Table(name, entries, labels, columns, title, group.name, caption, BOLD)
 
 
 def means_over_training(group: SuiteResults, task: str) -> dict[str, np.ndarray]:
     """By method the mean return over training of each run (runs, 1): of runs that were evaluated
-    at the most common steps, and of failed runs. Methods with a single run are left out."""
+    at the most common steps, and of failed runs. Methods with a single run are excluded."""
     by_run = group.runs_by_task[task]
-    finished = [_steps_of(found) for found in by_run.values() if found[-1].state == "done"]
+    finished = [
+        _steps_of(evaluations) for evaluations in by_run.values() if evaluations[-1].state == "done"
+    ]
     usual = Counter(finished).most_common(1)[0][0] if finished else ()
     if len(usual) < MIN_EVALUATIONS:
         return {}
@@ -277,5 +277,5 @@ def means_over_training(group: SuiteResults, task: str) -> dict[str, np.ndarray]
     return {method: scores for method, scores in means.items() if len(scores) > 1}
 
 
-def _steps_of(evaluations: Sequence[EvaluationRow]) -> tuple[int, ...]:
+def _steps_of(evaluations: Sequence[ResultRow]) -> tuple[int, ...]:
     return tuple(row.env_steps for row in evaluations)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cclf.analysis.published import seeds_of
-from cclf.analysis.runs import EvaluationRow, group_by, lowest_returns, runs
+from cclf.analysis.runs import ResultRow, group_by, lowest_returns, runs
 from cclf.analysis.statistics import mean_interval
 from cclf.analysis.suites import profile_order, task_order
 from cclf.analysis.verdicts import MIN_SEEDS
@@ -29,12 +29,12 @@ class Curve(NamedTuple):
 
     @property
     def has_interval(self) -> bool:
-        """Whether there are enough seeds for an interval; fewer are drawn as single runs."""
+        """Whether there are enough seeds for an interval; fewer are drawn as one line per run."""
         return len(self.seeds) >= MIN_SEEDS
 
     @property
     def outline(self) -> np.ndarray:
-        """The ends of the interval of the mean (2, P), or the single runs (seeds, P)."""
+        """The lower and upper limit of the interval of the mean (2, P), or every run (seeds, P)."""
         return np.stack(mean_interval(self.returns)[1:]) if self.has_interval else self.returns
 
 
@@ -42,7 +42,7 @@ Series = tuple[np.ndarray, np.ndarray]  # x and y of a line
 Panels = Mapping[str, Mapping[str, Curve]]  # by title and method
 
 
-def curves(rows: Sequence[EvaluationRow]) -> dict[str, Curve]:
+def curves(rows: Sequence[ResultRow]) -> dict[str, Curve]:
     """The curve of each method on one task under one profile.
 
     A failed run continues at the lowest return of the task. Unfinished runs are included only if
@@ -69,16 +69,16 @@ def curves(rows: Sequence[EvaluationRow]) -> dict[str, Curve]:
     return result
 
 
-def panels(rows: Sequence[EvaluationRow], methods: Sequence[str] = ()) -> Panels:
+def panels(rows: Sequence[ResultRow], methods: Sequence[str] = ()) -> Panels:
     """The curves of each task under each profile, titled "task, profile"; only those of `methods`,
     in their order, if given."""
     result = {}
     kinds = {(row.task, row.profile) for row in rows}
     for kind in sorted(kinds, key=lambda kind: (*profile_order(kind[1]), *task_order(kind[0]))):
-        found = curves([row for row in rows if (row.task, row.profile) == kind])
+        drawn = curves([row for row in rows if (row.task, row.profile) == kind])
         if methods:
-            found = {method: found[method] for method in methods if method in found}
-        result[", ".join(kind)] = found
+            drawn = {method: drawn[method] for method in methods if method in drawn}
+        result[", ".join(kind)] = drawn
     return result
 
 

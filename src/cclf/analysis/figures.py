@@ -150,15 +150,17 @@ def over_training(
     for name, runs in series.items():
         for number, (env_steps, values) in enumerate(runs):
             label = "_" if series_styles or number else escape_mathtext(name)
-            axis.plot(env_steps, values, lw=1.2, alpha=0.75, label=label, **drawn[name].line)
+            axis.plot(env_steps, values, lw=1.4, alpha=0.8, label=label, **drawn[name].line)
+    top = axis.get_ylim()[1]
     if scale is not None:
-        axis.set(xlim=scale.x, ylim=(None, scale.y[1]))
+        axis.set_xlim(scale.x)
+        top = scale.y[1]
     if reference_value is not None:
         axis.axhline(reference_value, **REFERENCE_LINE)
-        axis.set_ylim(top=2.0 * reference_value)
+        top = 2.0 * reference_value
+    axis.set_ylim(0.0, 1.08 * top)
     if not series_styles and len(series) > 1:
         axis.legend(frameon=False, fontsize=8, ncols=2, handlelength=2.6)
-    axis.set_ylim(bottom=0.0)
     axis.ticklabel_format(axis="y", scilimits=(-3, 4), useMathText=True)
     axis.yaxis.get_offset_text().set_fontsize(8)
     style_axis(axis, ENV_STEPS, ylabel, title)

@@ -12,7 +12,7 @@ import numpy as np
 
 from cclf import presets
 from cclf.analysis import runs
-from cclf.analysis.runs import EvaluationRow, RunKey, RunState
+from cclf.analysis.runs import ResultRow, RunKey, RunState
 from cclf.analysis.variants import Json, run_keys
 from cclf.errors import ConfigError
 from cclf.storage import safe_loading
@@ -32,7 +32,7 @@ class RunData(NamedTuple):
 
     folder: Path
     key: RunKey
-    rows: list[EvaluationRow]
+    rows: list[ResultRow]
     manifest: Json
     failure: str  # why it failed, if known
 
@@ -40,11 +40,11 @@ class RunData(NamedTuple):
 class Source(NamedTuple):
     """All rows of a source, and its runs if the source is a folder with run folders."""
 
-    rows: list[EvaluationRow]
+    rows: list[ResultRow]
     runs: list[RunData]
 
 
-def read(path: Path) -> list[EvaluationRow]:
+def read(path: Path) -> list[ResultRow]:
     """Rows under `path` that can be compared: without longer evaluations that not every run has."""
     return runs.with_common_episode_count(read_source(path).rows)
 
@@ -63,12 +63,12 @@ def read_source(path: Path) -> Source:
     return Source(rows, run_data)
 
 
-def read_runs(folder: Path) -> list[EvaluationRow]:
+def read_runs(folder: Path) -> list[ResultRow]:
     """Every evaluation of every run under `folder`, including failed and unfinished runs."""
     return _rows_of(read_run_folders(folder))
 
 
-def _rows_of(run_data: Sequence[RunData]) -> list[EvaluationRow]:
+def _rows_of(run_data: Sequence[RunData]) -> list[ResultRow]:
     return sorted(row for run in run_data for row in run.rows)
 
 
@@ -176,7 +176,7 @@ def _read_run(run: Path, key: RunKey, config: Json) -> RunData:
     return RunData(run, key, rows, manifest, reason)
 
 
-def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[EvaluationRow]:
+def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[ResultRow]:
     lines = _lines(run / "eval.csv")
     # The final evaluation measures its own time; the wall time of the run is in eval.csv.
     seconds = {line["env_steps"]: line["wall_seconds"] for line in lines}
@@ -192,7 +192,7 @@ def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[E
         empty = ("env_steps", "agent_steps", "updates", "return_std", "episodes", "wall_seconds")
         lines = [dict.fromkeys(empty, "0") | {"return_mean": "nan"}]
     return [
-        EvaluationRow(
+        ResultRow(
             *key,
             int(line["env_steps"]),
             int(line["agent_steps"]),
@@ -238,7 +238,7 @@ def _lines(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(complete, newline="")))
 
 
-def merge_known(rows: Sequence[EvaluationRow], folder: Path) -> list[EvaluationRow]:
+def merge_known(rows: Sequence[ResultRow], folder: Path) -> list[ResultRow]:
     """`rows`, and those of other runs of their methods in results files of `folder`. Rows of the
     same run are replaced, since it may have continued; a different run of the same name is an
     error."""
@@ -258,12 +258,12 @@ def merge_known(rows: Sequence[EvaluationRow], folder: Path) -> list[EvaluationR
     return merged
 
 
-def _file_name(row: EvaluationRow) -> str:
+def _file_name(row: ResultRow) -> str:
     """Variants of a method share a file."""
     return f"{row.method.partition(', ')[0]}.csv"
 
 
-def write_results(rows: Iterable[EvaluationRow], folder: Path) -> list[Path]:
+def write_results(rows: Iterable[ResultRow], folder: Path) -> list[Path]:
     """One CSV file per method, `folder/<method>.csv`; existing files are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -271,19 +271,19 @@ def write_results(rows: Iterable[EvaluationRow], folder: Path) -> list[Path]:
         paths.append(folder / name)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(EvaluationRow._fields)
+        writer.writerow(ResultRow._fields)
         writer.writerows(sorted(group))
         write_output(paths[-1], text.getvalue())
     return paths
 
 
-def read_results(path: Path) -> list[EvaluationRow]:
+def read_results(path: Path) -> list[ResultRow]:
     """The rows that `write_results` wrote: of one file, or of all files under a folder."""
     rows = []
     for file in [path] if path.is_file() else sorted(find_files(path, "*.csv")):
         with data_error_context(f"cannot read {file}"):
             reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
-            missing = set(EvaluationRow._fields) - set(reader.fieldnames or ())
+            missing = set(ResultRow._fields) - set(reader.fieldnames or ())
             if missing:
                 raise ConfigError(
                     f"{file} is no results file: column {min(missing)} is missing; `cclf results` "
@@ -291,8 +291,8 @@ def read_results(path: Path) -> list[EvaluationRow]:
                 )
             try:
                 for line in reader:
-                    fields = EvaluationRow.__annotations__.items()
-                    rows.append(EvaluationRow(**{name: kind(line[name]) for name, kind in fields}))
+                    fields = ResultRow.__annotations__.items()
+                    rows.append(ResultRow(**{name: kind(line[name]) for name, kind in fields}))
                     check_data(
                         rows[-1].state in RUN_STATES,
                         f"the state of a run is one of {', '.join(RUN_STATES)}, not "

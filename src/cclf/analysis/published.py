@@ -62,14 +62,14 @@ def published(file_name: str) -> tuple[Published, ...]:
 def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Learning curves of which every seed was published, by method: environment steps (P,), returns
     (seeds, P)."""
-    found: dict[str, dict[int, list[float]]] = {}
+    by_method: dict[str, dict[int, list[float]]] = {}
     for line in rows_of("drqv2"):
         if line["task"] == task:
             returns = [float(value) for value in line["returns"].split()]
-            found.setdefault(line["method"], {})[int(line["steps"])] = returns
+            by_method.setdefault(line["method"], {})[int(line["steps"])] = returns
     return {
         method: (np.array(sorted(points)), np.array([points[at] for at in sorted(points)]).T)
-        for method, points in found.items()
+        for method, points in by_method.items()
     }
 
 

@@ -56,10 +56,10 @@ def stroke(style: Style) -> str:
     >>> stroke(Style("#000000", (4.0, 2.0)))
     'repeating-linear-gradient(90deg, #000000 0px 8px, transparent 8px 12px)'
     """
-    ends = [2.0 * length for length in accumulate(style.dashes, initial=0.0)]
+    boundaries = [2.0 * length for length in accumulate(style.dashes, initial=0.0)]
     parts = [
         f"{'transparent' if number % 2 else style.color} {begin:g}px {end:g}px"
-        for number, (begin, end) in enumerate(pairwise(ends))
+        for number, (begin, end) in enumerate(pairwise(boundaries))
     ]
     return f"repeating-linear-gradient(90deg, {', '.join(parts)})" if parts else style.color
 
@@ -94,7 +94,7 @@ def escape_markdown(text: object) -> str:
     """
     printable = "".join(sign if sign.isprintable() else " " for sign in str(text))
     return _MARKDOWN.sub(
-        lambda found: found[0] if found["interval"] else _ENTITIES.get(found[0], f"\\{found[0]}"),
+        lambda match: match[0] if match["interval"] else _ENTITIES.get(match[0], f"\\{match[0]}"),
         " ".join(printable.split()),
     )
 
@@ -208,12 +208,12 @@ def file_name(words: str) -> str:
     >>> file_name("returns of ../../x: 1,000")
     'returns-of-x-1000'
     """
-    kept = (
+    allowed = (
         character
         for character in words.replace(" ", "-").replace("/", "-")
         if character.isalnum() or character in "-_+."
     )
-    return re.sub(r"[-.]*\.[-.]+|-{2,}", "-", "".join(kept)).strip(".-") or "unnamed"
+    return re.sub(r"[-.]*\.[-.]+|-{2,}", "-", "".join(allowed)).strip(".-") or "unnamed"
 
 
 def sentence_case(text: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from cclf.analysis import comparisons, curves, figures, load, statistics, tables, verdicts
 from cclf.analysis.figures import Draw, FigureGrid
 from cclf.analysis.load import RunData
-from cclf.analysis.runs import EvaluationRow, Runs, group_by, runs, with_common_episode_count
+from cclf.analysis.runs import ResultRow, Runs, group_by, runs, with_common_episode_count
 from cclf.analysis.styles import Styles, styles
 from cclf.analysis.suites import (
     Aggregate,
@@ -58,21 +58,13 @@ class ReportPart(NamedTuple):
         grids = [grid for section in self.sections for grid in section.figures]
         return {name: draw for grid in grids for name, draw in grid.files.items()}
 
-    @property
-    def methods(self) -> set[str]:
-        return {key.method for key in self.runs}
 
-    @property
-    def tasks(self) -> set[str]:
-        return {key.task for key in self.runs}
-
-
-class Report(NamedTuple):
+class ReportContent(NamedTuple):
     title: str
     parts: Sequence[ReportPart]
 
 
-def build_report(source: Path, methods: Sequence[str] = ()) -> Report:
+def build_report(source: Path, methods: Sequence[str] = ()) -> ReportContent:
     """Evaluate the runs or results at `source`; only `methods` if given. If `source` holds several
     folders with results, each is a part: the same method may be in several of them, and is
     compared within each."""
@@ -80,19 +72,19 @@ def build_report(source: Path, methods: Sequence[str] = ()) -> Report:
     for name, path in _result_folders(source):
         with _named_errors(name):
             sources[name] = load.read_source(path)
-    known = methods_in_order(runs(row for found in sources.values() for row in found.rows))
+    known = methods_in_order(runs(row for read in sources.values() for row in read.rows))
     for method in methods:
         if method not in known:
             raise ConfigError(f"{source} holds no results of {method}{did_you_mean(method, known)}")
     method_styles = styles(method for method in known if not methods or method in methods)
     parts = []
-    for name, found in sources.items():
-        rows = [row for row in with_common_episode_count(found.rows) if row.method in method_styles]
-        run_data = [run for run in found.runs if run.key.method in method_styles]
+    for name, read in sources.items():
+        rows = [row for row in with_common_episode_count(read.rows) if row.method in method_styles]
+        run_data = [run for run in read.runs if run.key.method in method_styles]
         if rows:
             with _named_errors(name):
                 parts.append(_build_part(name, rows, run_data, method_styles))
-    return Report(f"Report on {source.resolve().name}", parts)
+    return ReportContent(f"Report on {source.resolve().name}", parts)
 
 
 @contextmanager
@@ -115,7 +107,7 @@ def _result_folders(source: Path) -> list[tuple[str, Path]]:
 
 def _build_part(
     name: str,
-    rows: Sequence[EvaluationRow],
+    rows: Sequence[ResultRow],
     run_data: Sequence[RunData],
     method_styles: Styles,
 ) -> ReportPart:
@@ -140,7 +132,7 @@ def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults
     """By profile, in which some claim has results of all its methods: the claims that have such a
     profile."""
     claims = verdicts.claims(table)
-    rows: dict[str, list[EvaluationRow]] = {}
+    rows: dict[str, list[ResultRow]] = {}
     for group in sorted(groups, key=lambda group: profile_order(group.profile)):
         rows.setdefault(group.profile, []).extend(group.rows)
     results = {}
@@ -148,7 +140,9 @@ def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults
         present = {(row.task, row.method) for row in part}
         if any((t, m) in present for claim in claims for t in claim.tasks for m in claim.methods):
             results[profile] = [(claim, verdicts.evaluate_claim(claim, part)) for claim in claims]
-    decided = {claim.name for pairs in results.values() for claim, found in pairs if found.seeds}
+    decided = {
+        claim.name for pairs in results.values() for claim, verdict in pairs if verdict.seeds
+    }
     return {
         profile: [pair for pair in pairs if pair[0].name in decided]
         for profile, pairs in results.items()
@@ -168,7 +162,7 @@ def _verdict_section(claims: Mapping[str, ClaimResults], groups: Sequence[SuiteR
     for table, pairs in claims.items():
         about = [c for c in verdicts.claims(table) if c.tasks[0].split("/")[0] in suites]
         if left := len(about) - len(next(iter(pairs.values()), [])):
-            missing.append(f"{left} on {tables.TABLE_TITLES[table]}")
+            missing.append(f"{left} on {verdicts.TABLES[table]}")
     if missing:
         text += f" Claims that need further runs: {', '.join(missing)}."
     verdict_tables = [
@@ -177,15 +171,15 @@ def _verdict_section(claims: Mapping[str, ClaimResults], groups: Sequence[SuiteR
     return Section("Verdicts", text, tables=verdict_tables)
 
 
-def _curves_section(rows: Sequence[EvaluationRow], method_styles: Styles) -> Section:
+def _curves_section(rows: Sequence[ResultRow], method_styles: Styles) -> Section:
     panels = {
-        title: found
-        for title, found in curves.panels(rows).items()
-        if any(len(curve.env_steps) > 1 for curve in found.values())
+        title: methods
+        for title, methods in curves.panels(rows).items()
+        if any(len(curve.env_steps) > 1 for curve in methods.values())
     }
     if not panels:
         return Section("Learning curves")
-    drawn = [(method, curve) for found in panels.values() for method, curve in found.items()]
+    drawn = [(method, curve) for methods in panels.values() for method, curve in methods.items()]
     by_run = {method for method, curve in drawn if len(curve.seeds) > 1 and not curve.has_interval}
     several = any(len(curve.seeds) > 1 for _, curve in drawn)
     caption = "Mean over seeds." if several else "One run of each method."
@@ -198,7 +192,9 @@ def _curves_section(rows: Sequence[EvaluationRow], method_styles: Styles) -> Sec
         )
     scales = curves.shared_scales(panels)
     draw = partial(figures.learning_curves, method_styles=method_styles, scales=scales)
-    single = {title: partial(draw, {title: found}, legend=False) for title, found in panels.items()}
+    single = {
+        title: partial(draw, {title: methods}, legend=False) for title, methods in panels.items()
+    }
     legend = _only(method_styles, (method for method, _ in drawn))
     grid = FigureGrid(caption, single, legend, {"learning-curves": partial(draw, panels)})
     return Section("Learning curves", "", [grid], is_open=len(panels) <= MAX_OPEN_PANELS)
@@ -227,7 +223,7 @@ def _scores_section(groups: Sequence[SuiteResults], is_open: bool) -> Section:
 
 def _across_section(groups: Sequence[SuiteResults], method_styles: Styles) -> Section:
     aggregates = [aggregate for group in groups for aggregate in aggregate_scores(group)]
-    found = [
+    across_tables = [
         table
         for aggregate in aggregates
         for table in (tables.aggregate_table(aggregate), comparisons.across_tasks_table(aggregate))
@@ -238,7 +234,7 @@ def _across_section(groups: Sequence[SuiteResults], method_styles: Styles) -> Se
         "gap: the mean distance to 1; performance profile: the share of runs above each score."
     )
     grids = [_across_figures(aggregate, method_styles) for aggregate in aggregates]
-    return Section("Across tasks", text, grids, found)
+    return Section("Across tasks", text, grids, across_tables)
 
 
 def _across_figures(aggregate: Aggregate, method_styles: Styles) -> FigureGrid:
@@ -289,13 +285,15 @@ def _curiosity_section(run_data: Sequence[RunData], method_styles: Styles) -> Se
     ]
     by_task = group_by(logs, lambda log: (log[0].task, log[1]))
     scales = {
-        place: curves.scale_of([series for _, _, series in found])
-        for place, found in by_task.items()
+        key: curves.scale_of([series for _, _, series in task_logs])
+        for key, task_logs in by_task.items()
     }
     panels, files = {}, {}
     by_panel = group_by(logs, lambda log: (log[0].task, log[0].profile, log[1]))
-    for (task, profile, column), found in sorted(by_panel.items(), key=lambda item: item[0][:2]):
-        by_method = group_by(found, lambda log: log[0].method)
+    for (task, profile, column), panel_logs in sorted(
+        by_panel.items(), key=lambda item: item[0][:2]
+    ):
+        by_method = group_by(panel_logs, lambda log: log[0].method)
         lines = {method: [series for _, _, series in own] for method, own in by_method.items()}
         title, label = f"{task}, {profile}", LOGGED_METRICS[column]
         scale = scales[task, column]
@@ -322,7 +320,7 @@ def _runs_section(by_run: Runs, run_data: Sequence[RunData]) -> Section:
     return Section("Failed and unfinished runs", text, tables=[table] if table.entries else [])
 
 
-def _origin_section(rows: Sequence[EvaluationRow], run_data: Sequence[RunData]) -> Section:
+def _origin_section(rows: Sequence[ResultRow], run_data: Sequence[RunData]) -> Section:
     facts: dict[str, set[str]] = {
         "device": {row.device for row in rows},
         "commit": {row.commit for row in rows},

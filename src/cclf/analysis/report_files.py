@@ -1,14 +1,29 @@
-"""A report as a page, and its figures and tables as files."""
+"""A report as a page, its figures and tables as files, and marked places of Markdown documents,
+which `cclf report --markdown` fills with tables:
 
+    <!-- table minigrid/verdicts-minigrid -->
+    written by `cclf report results --markdown THIS_FILE`
+    <!-- end of table -->
+
+A name is that of the table's CSV file, after the name of its part if a report has several parts.
+`verdicts` are the verdict tables of all parts.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cclf.analysis import documents, figures, render
-from cclf.analysis.report import Report
+from cclf.analysis import figures, render
+from cclf.analysis.report import ReportContent
 from cclf.analysis.verdicts import Verdict
+from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.atomic_files import write_output
+from cclf.storage.safe_loading import data_error_context, read_text
+
+END = "<!-- end of table -->"
+_BEGIN = re.compile(r"^<!-- table (\S+) -->\n", re.MULTILINE)
 
 
 class ClaimSummary(NamedTuple):
@@ -22,7 +37,7 @@ class ClaimSummary(NamedTuple):
         return any(verdict.state != "undecided" for verdict in self.verdicts.values())
 
 
-def claim_summaries(report: Report) -> list[ClaimSummary]:
+def claim_summaries(report: ReportContent) -> list[ClaimSummary]:
     claims: dict[str, ClaimSummary] = {}
     for part in report.parts:
         for by_profile in part.claims.values():
@@ -34,7 +49,7 @@ def claim_summaries(report: Report) -> list[ClaimSummary]:
     return list(claims.values())
 
 
-def tiles(report: Report) -> list[tuple[str, str, str]]:
+def tiles(report: ReportContent) -> list[tuple[str, str, str]]:
     """Number, label and CSS class of the summary."""
     runs = [run for part in report.parts for run in part.runs.items()]
     failed = sum(evaluations[-1].state == "failed" for _, evaluations in runs)
@@ -55,7 +70,7 @@ def tiles(report: Report) -> list[tuple[str, str, str]]:
     ]
 
 
-def to_html(report: Report) -> str:
+def to_html(report: ReportContent) -> str:
     return render.render(
         "report.html",
         title=report.title,
@@ -65,7 +80,7 @@ def to_html(report: Report) -> str:
     )
 
 
-def markdown_tables(report: Report) -> dict[str, str]:
+def markdown_tables(report: ReportContent) -> dict[str, str]:
     """The tables by the names that documents use."""
     tables, all_verdicts = {}, []
     for part in report.parts:
@@ -77,8 +92,39 @@ def markdown_tables(report: Report) -> dict[str, str]:
     return {"verdicts": "\n".join(all_verdicts), **tables} if all_verdicts else tables
 
 
+def fill_placeholders(text: str, tables: Mapping[str, str]) -> str:
+    """`text` with the named table in each marked place."""
+    before, *places = _BEGIN.split(text)
+    filled = [before]
+    for name, place in zip(places[::2], places[1::2], strict=True):
+        _, end, after = place.partition(END)
+        if name not in tables:
+            raise ConfigError(
+                f"no table is called {name!r} here{did_you_mean(name, tuple(tables))}"
+            )
+        if not end:
+            raise ConfigError(f"the place for table {name} has no end: put {END!r} after it")
+        filled.append(f"<!-- table {name} -->\n{tables[name]}{END}{after}")
+    return "".join(filled)
+
+
+def update_document(path: Path, tables: Mapping[str, str]) -> str:
+    """The document with its marked places filled; a new document has every table."""
+    if not path.exists():
+        marked = [f"<!-- table {name} -->\n{text}{END}\n" for name, text in tables.items()]
+        return "\n".join(marked)
+    with data_error_context(f"cannot read {path}"):
+        text = read_text(path)
+    if not _BEGIN.search(text):
+        raise ConfigError(f"{path} has no place for a table: mark one with `<!-- table NAME -->`")
+    try:
+        return fill_placeholders(text, tables)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
 def write_report(
-    report: Report,
+    report: ReportContent,
     out: Path,
     pdf: Path | None = None,
     png: Path | None = None,
@@ -88,9 +134,7 @@ def write_report(
     """Write the page, and figures, tables and documents if asked for; returns the files written.
     Everything is made before the first file is written, so an error changes none."""
     markdown = markdown_tables(report) if marked else {}
-    contents: dict[Path, str | bytes] = {
-        path: documents.update_document(path, markdown) for path in marked
-    }
+    contents: dict[Path, str | bytes] = {path: update_document(path, markdown) for path in marked}
     contents[out] = to_html(report)
     for part in report.parts:
         for folder, suffix in ((pdf, "pdf"), (png, "png")):

@@ -1,7 +1,7 @@
 """Evaluations of runs, one row each, and the scores of methods computed from them.
 
 Failed runs stay in every statistic: from its failure on, a run scores the lowest return that was
-observed on its task. Tasks with different action repeats cannot be compared and are refused.
+observed on its task. Tasks with different action repeats cannot be compared, which is an error.
 """
 
 import functools
@@ -22,7 +22,7 @@ RunState = Literal["done", "failed", "unfinished"]
 StepUnit = Literal["env_steps", "agent_steps"]
 
 
-class EvaluationRow(NamedTuple):
+class ResultRow(NamedTuple):
     """One evaluation of one run; the columns of results files."""
 
     task: str
@@ -51,7 +51,7 @@ class StepBudget(NamedTuple):
     def __str__(self) -> str:
         return f"{self.steps:,} {self.unit.replace('_', ' ')}"
 
-    def of(self, row: EvaluationRow) -> int:
+    def of(self, row: ResultRow) -> int:
         return row.env_steps if self.unit == "env_steps" else row.agent_steps
 
 
@@ -80,21 +80,21 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-Runs = Mapping[RunKey, Sequence[EvaluationRow]]
+Runs = Mapping[RunKey, Sequence[ResultRow]]
 
 _ORDER = operator.attrgetter(*RunKey._fields, "env_steps", "episodes")
 
 
-def runs(rows: Iterable[EvaluationRow]) -> dict[RunKey, list[EvaluationRow]]:
-    """Rows by run, in order of steps. Of two evaluations at the same step, the longer one is
-    kept."""
-    by_run: dict[tuple[str, str, str, int], dict[int, EvaluationRow]] = {}
+def runs(rows: Iterable[ResultRow]) -> dict[RunKey, list[ResultRow]]:
+    """Rows by run, in order of steps. Of two evaluations at the same step, the one of
+    more episodes."""
+    by_run: dict[tuple[str, str, str, int], dict[int, ResultRow]] = {}
     for row in sorted(rows, key=_ORDER):
         by_run.setdefault(row[:4], {})[row.env_steps] = row
     return {RunKey(*key): list(evaluations.values()) for key, evaluations in by_run.items()}
 
 
-def describe(row: EvaluationRow) -> str:
+def describe(row: ResultRow) -> str:
     return f"{row.task} {row.method} {row.profile} seed {row.seed}"
 
 
@@ -104,7 +104,7 @@ def warn_once(line: str) -> None:
     say(f"cclf: {line}")
 
 
-def check_names(rows: Iterable[EvaluationRow]) -> None:
+def check_names(rows: Iterable[ResultRow]) -> None:
     """Raise ConfigError for names that are unsafe as labels or file names: results may come from
     other people."""
     for text in {text for row in rows for text in (*row[:3], row.device, row.commit)}:
@@ -119,49 +119,41 @@ def check_names(rows: Iterable[EvaluationRow]) -> None:
             raise ConfigError(f"{method!r} cannot be the name of a method")
 
 
-def check_same_action_repeat(rows: Sequence[EvaluationRow]) -> None:
+def check_same_action_repeat(rows: Sequence[ResultRow]) -> None:
     """Raise ConfigError if two runs have the same key, or if runs of one task differ in the number
     of environment steps per agent step: their curves could not be compared."""
-    repeats: dict[str, dict[float, EvaluationRow]] = {}
-    evaluated = set()
-    for row in rows:
-        if (evaluation := (*row[:5], row.episodes)) in evaluated:
+    for same in group_by(rows, lambda row: (*row[:5], row.episodes)).values():
+        if len(same) > 1:
             raise ConfigError(
-                f"two runs are called {describe(row)}: keep results of different settings apart"
+                f"two runs are called {describe(same[0])}: keep results of different settings apart"
             )
-        evaluated.add(evaluation)
-        if row.agent_steps:
-            repeats.setdefault(row.task, {}).setdefault(row.env_steps / row.agent_steps, row)
-    for task, examples in repeats.items():
-        if len(examples) > 1:
+    evaluated = [row for row in rows if row.agent_steps]
+    for task, task_rows in group_by(evaluated, lambda row: row.task).items():
+        repeats = group_by(task_rows, lambda row: row.env_steps / row.agent_steps)
+        if len(repeats) > 1:
             values = " but ".join(
-                f"{repeat:g} in {describe(row)}" for repeat, row in sorted(examples.items())
+                f"{repeat:g} in {describe(same[0])}" for repeat, same in sorted(repeats.items())
             )
             raise ConfigError(
                 f"runs of {task} differ in env steps per agent step: {values}; report them apart"
             )
 
 
-def with_common_episode_count(rows: Sequence[EvaluationRow]) -> list[EvaluationRow]:
+def with_common_episode_count(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """Without longer evaluations that some runs of the task do not have at the same step."""
-    counts: dict[tuple[str, str, int], dict[tuple[str, str, str, int], set[int]]] = {}
-    for row in rows:
-        by_run = counts.setdefault((row.task, row.profile, row.env_steps), {})
-        by_run.setdefault(row[:4], set()).add(row.episodes)
-    longest = {}
-    for step, by_run in counts.items():
-        shared, known = set.intersection(*by_run.values()), set.union(*by_run.values())
-        if shared and max(known) > max(shared):
-            longest[step] = max(shared)
+    common = {}
+    steps = group_by(rows, lambda row: (row.task, row.profile, row.env_steps))
+    for step, step_rows in steps.items():
+        by_run = group_by(step_rows, lambda row: row[:4]).values()
+        episodes = [{row.episodes for row in evaluations} for evaluations in by_run]
+        longest = max(set.union(*episodes))
+        common[step] = max(set.intersection(*episodes), default=longest)
+        if common[step] < longest:
             warn_once(
                 f"{step[0]} at {step[2]:,} env steps: not every run has its evaluation in "
-                f"{max(known)} episodes, so all are compared in {max(shared)}"
+                f"{longest} episodes, so all are compared in {common[step]}"
             )
-    return [
-        row
-        for row in rows
-        if row.episodes <= longest.get((row.task, row.profile, row.env_steps), row.episodes)
-    ]
+    return [row for row in rows if row.episodes <= common[row.task, row.profile, row.env_steps]]
 
 
 def check_same_evaluation_steps(runs: Runs) -> None:
@@ -179,7 +171,7 @@ def check_same_evaluation_steps(runs: Runs) -> None:
             )
 
 
-def lowest_returns(rows: Iterable[EvaluationRow]) -> dict[str, float]:
+def lowest_returns(rows: Iterable[ResultRow]) -> dict[str, float]:
     """By task the lowest return of any evaluation, 0 if there is none: the score of a failed
     run."""
     returns: dict[str, list[float]] = {}
@@ -188,14 +180,14 @@ def lowest_returns(rows: Iterable[EvaluationRow]) -> dict[str, float]:
     return {task: min(values, default=0.0) for task, values in returns.items()}
 
 
-def evaluation_at(evaluations: Sequence[EvaluationRow], budget: StepBudget) -> EvaluationRow | None:
+def evaluation_at(evaluations: Sequence[ResultRow], budget: StepBudget) -> ResultRow | None:
     """The evaluation of one run at `budget`, or up to 1 % later: a run may end a little beyond."""
     at_budget = (r for r in evaluations if budget.steps <= budget.of(r) <= budget.steps * 1.01)
     return next(at_budget, None)
 
 
 def steps_to(
-    evaluations: Sequence[EvaluationRow], threshold: float, unit: StepUnit = "env_steps"
+    evaluations: Sequence[ResultRow], threshold: float, unit: StepUnit = "env_steps"
 ) -> float:
     """The number of steps after which the return of a run first reaches `threshold`, or
     infinity."""
@@ -205,13 +197,13 @@ def steps_to(
 
 
 def score_matrix(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], budgets: Mapping[str, StepBudget]
+    rows: Sequence[ResultRow], methods: Sequence[str], budgets: Mapping[str, StepBudget]
 ) -> dict[str, np.ndarray]:
     """By method the returns (runs, tasks) at the budget of each task. Unfinished runs that have not
-    reached the budget are left out."""
+    reached the budget are excluded."""
     episodes: dict[str, set[int]] = {}
 
-    def score(evaluations: Sequence[EvaluationRow]) -> float | None:
+    def score(evaluations: Sequence[ResultRow]) -> float | None:
         row = evaluation_at(evaluations, budgets[evaluations[0].task])
         if row is not None:
             episodes.setdefault(row.task, set()).add(row.episodes)
@@ -230,7 +222,7 @@ def score_matrix(
 
 
 def best_scores(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], tasks: Sequence[str]
+    rows: Sequence[ResultRow], methods: Sequence[str], tasks: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """By method the best evaluation of each run during training (runs, tasks), which some papers
     report although it is biased upwards.
@@ -238,9 +230,9 @@ def best_scores(
     Longer evaluations at the end are not included, and runs with a single evaluation have no best.
     """
     by_run = group_by(rows, lambda row: row[:4])
-    episodes = {key: min(row.episodes for row in found) for key, found in by_run.items()}
+    episodes = {key: min(row.episodes for row in run) for key, run in by_run.items()}
 
-    def score(evaluations: Sequence[EvaluationRow]) -> float | None:
+    def score(evaluations: Sequence[ResultRow]) -> float | None:
         has_best = evaluations[0].state != "failed" and len(evaluations) > 1
         return max(row.return_mean for row in evaluations) if has_best else None
 
@@ -249,12 +241,12 @@ def best_scores(
 
 
 def mean_returns(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], task: str, budget: StepBudget
+    rows: Sequence[ResultRow], methods: Sequence[str], task: str, budget: StepBudget
 ) -> dict[str, np.ndarray]:
     """By method the mean of all evaluations of each run up to `budget` (runs, 1). Unfinished runs
-    that have not reached the budget are left out."""
+    that have not reached the budget are excluded."""
 
-    def score(evaluations: Sequence[EvaluationRow]) -> float | None:
+    def score(evaluations: Sequence[ResultRow]) -> float | None:
         last = evaluation_at(evaluations, budget)
         if last is None:
             return None
@@ -264,10 +256,10 @@ def mean_returns(
 
 
 def scores_by_method(
-    rows: Iterable[EvaluationRow],
+    rows: Iterable[ResultRow],
     methods: Sequence[str],
     tasks: Sequence[str],
-    score: Callable[[Sequence[EvaluationRow]], float | None],
+    score: Callable[[Sequence[ResultRow]], float | None],
     failed_scores: Mapping[str, float],
 ) -> dict[str, np.ndarray]:
     """By method the score of each run, from its evaluations in order of steps: (runs, tasks), of the

@@ -3,7 +3,7 @@ task.
 
 An estimator maps (..., runs, tasks) to (...), so the same function is applied to the scores and to
 all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
-2021): runs are resampled within each task, tasks are kept. Intervals of few runs are too narrow;
+2021): runs are resampled within each task, tasks are not resampled. Intervals of few runs are too narrow;
 `cclf.analysis.verdicts` has a minimum. If a method has a single run on each of several tasks, tasks
 are resampled instead, the same for all methods (`resampled_unit`).
 """
@@ -18,7 +18,7 @@ RESAMPLES = 2_000
 
 
 class Interval(NamedTuple):
-    """An estimate with the ends of its 95 % interval."""
+    """An estimate with the limits of its 95 % interval."""
 
     estimate: np.ndarray
     low: np.ndarray
@@ -109,8 +109,8 @@ def probability_of_improvement(samples: Sequence[np.ndarray]) -> np.ndarray:
 def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
     """(resamples, runs, tasks): the runs of each task resampled with replacement,
     independently of other tasks."""
-    drawn = random.integers(0, len(scores), (resamples, *scores.shape))
-    return np.take_along_axis(scores[None], drawn, axis=1)
+    indices = random.integers(0, len(scores), (resamples, *scores.shape))
+    return np.take_along_axis(scores[None], indices, axis=1)
 
 
 def resampled_unit(samples: Sequence[np.ndarray]) -> str:
@@ -131,8 +131,8 @@ def _resample_jointly(samples: Sequence[np.ndarray], resamples: int, seed: int) 
     tasks jointly."""
     random = np.random.default_rng(seed)
     if resampled_unit(samples) == "tasks":
-        drawn = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
-        return [scores[:, drawn].swapaxes(0, 1) for scores in samples]
+        indices = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
+        return [scores[:, indices].swapaxes(0, 1) for scores in samples]
     return [resample(scores, resamples, random) for scores in samples]
 
 
@@ -165,11 +165,11 @@ def bootstrap_statistic(
 
 def percentiles(estimate: np.ndarray, draws: np.ndarray) -> Interval:
     """The 2.5 % and 97.5 % quantiles of draws along their first axis, without interpolation, so
-    that infinity is a possible end."""
-    ends = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
+    that infinity is a possible limit."""
+    filled = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
     low, high = (
         np.quantile(values, q, axis=0, method="inverted_cdf")
-        for values, q in zip(ends, (0.025, 0.975), strict=True)
+        for values, q in zip(filled, (0.025, 0.975), strict=True)
     )
     return Interval(estimate, np.asarray(low), np.asarray(high))
 

@@ -79,11 +79,11 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
     True
     """
     names = list(dict.fromkeys(methods))
-    found = {name: STYLES[name] for name in names if name in STYLES}
+    chosen = {name: STYLES[name] for name in names if name in STYLES}
     for name in names:
-        if name not in found:
-            found[name] = _free(zlib.crc32(name.encode()), list(found.values()))
-    return {name: found[name] for name in names}
+        if name not in chosen:
+            chosen[name] = _free(zlib.crc32(name.encode()), list(chosen.values()))
+    return {name: chosen[name] for name in names}
 
 
 def _free(begin: int, taken: list[Style]) -> Style:

@@ -20,7 +20,7 @@ from cclf.analysis.table import (
     format_seeds,
     interval_cell,
 )
-from cclf.analysis.verdicts import MIN_SEEDS, Claim, Verdict
+from cclf.analysis.verdicts import MIN_SEEDS, TABLES, Claim, Verdict
 
 ClaimResults = Mapping[str, Sequence[tuple[Claim, Verdict]]]  # by profile
 
@@ -36,11 +36,11 @@ def score_tables(group: SuiteResults) -> list[Table]:
     of runs in a table of their own."""
     at_steps = [scores for scores in group.scores_at_steps if scores.budget]
     best = [scores for scores in group.scores_at_steps if not scores.budget]
-    spread = "± standard deviation across seeds, 95 % interval of the mean."
+    deviation = "± standard deviation across seeds, 95 % interval of the mean."
     best_caption = "the best evaluation of each run during training, as CURL's paper reports it, "
     tables = [
-        _score_table(group, "returns", "Returns", at_steps, f"mean return {spread}"),
-        _score_table(group, "best-evaluations", "Best evaluations", best, best_caption + spread),
+        _score_table(group, "returns", "Returns", at_steps, f"mean return {deviation}"),
+        _score_table(group, "best-evaluations", "Best evaluations", best, best_caption + deviation),
     ]
     return [table for table in tables if table.entries]
 
@@ -51,7 +51,7 @@ def _score_table(
     failed = {(row.method, row.task) for row in group.rows if row.state == "failed"}
     entries = []
     for line in lines:
-        scores = {method: found for method, found in line.scores.items() if len(found)}
+        scores = {method: values for method, values in line.scores.items() if len(values)}
         intervals = {m: statistics.interval(s, statistics.mean) for m, s in scores.items()}
         best = _clearly_best(scores, intervals)
         row = (Cell(short_task(line.task), (line.label,)),)
@@ -61,12 +61,12 @@ def _score_table(
             if method not in scores:
                 entries.append(Entry(row, None, method, Cell(MISSING, tuple(notes))))
                 continue
-            (mean, *ends), seeds = intervals[method].floats(), len(scores[method])
+            (mean, *limits), seeds = intervals[method].floats(), len(scores[method])
             std = float(statistics.std(scores[method])) if seeds > 1 else None
-            low, high = ends if seeds > 1 else (None, None)
+            low, high = limits if seeds > 1 else (None, None)
             notes.insert(0, format_seeds(seeds) + ", some failed" * ((method, line.task) in failed))
             if seeds > 1:
-                notes.insert(0, format_interval(*ends))
+                notes.insert(0, format_interval(*limits))
             record: Record = {
                 "task": line.task,
                 "profile": group.profile,
@@ -110,7 +110,7 @@ def _clearly_best(
 ) -> str | None:
     """The method whose interval is above those of all others. Intervals of few seeds are too
     narrow to decide."""
-    if len(scores) < 2 or any(len(found) < MIN_SEEDS for found in scores.values()):
+    if len(scores) < 2 or any(len(values) < MIN_SEEDS for values in scores.values()):
         return None
     best = max(intervals, key=lambda method: float(intervals[method].estimate))
     others = (interval for method, interval in intervals.items() if method != best)
@@ -176,8 +176,8 @@ def _published_aggregates(best: bool) -> list[Entry]:
     """Published aggregates of the best evaluations, or of the last ones."""
     rows = [row for row in published("atari_aggregates") if ("best" in row.source) == best]
     entries = []
-    for method, found in group_by(rows, lambda row: row.method).items():
-        quantities = {row.quantity: row for row in found}
+    for method, method_rows in group_by(rows, lambda row: row.method).items():
+        quantities = {row.quantity: row for row in method_rows}
         is_rerun = quantities["hns-mean"].source.startswith("re-run")
         label = (Cell(method, ("re-run" if is_rerun else "published",)),)
         for quantity, column in PUBLISHED_QUANTITIES.items():
@@ -188,16 +188,17 @@ def _published_aggregates(best: bool) -> list[Entry]:
 
 
 def cost_table(group: SuiteResults) -> Table:
-    """Wall time of whole runs, evaluation included, by machine."""
-    last = [found[-1] for by_run in group.runs_by_task.values() for found in by_run.values()]
+    """Wall time of complete runs, evaluation included, by machine."""
+    last = [run[-1] for by_run in group.runs_by_task.values() for run in by_run.values()]
     timed = [row for row in last if row.state == "done" and row.wall_seconds > 0]
-    by_place = group_by(timed, lambda row: (group.tasks.index(row.task), row.device, row.method))
+    tasks = list(group.by_task)
+    by_place = group_by(timed, lambda row: (tasks.index(row.task), row.device, row.method))
     methods = sort_methods(group.suite, (row.method for row in timed))
     entries = []
     for (task_number, device, method), rows in sorted(
         by_place.items(), key=lambda item: (*item[0][:2], methods.index(item[0][2]))
     ):
-        task = group.tasks[task_number]
+        task = tasks[task_number]
         seconds = float(np.median([row.wall_seconds for row in rows]))
         updates = float(np.median([row.updates / row.wall_seconds for row in rows]))
         steps = float(np.median([row.env_steps / row.wall_seconds for row in rows]))
@@ -217,19 +218,6 @@ def cost_table(group: SuiteResults) -> Table:
     caption = "median of finished runs, evaluation included; one row per kind of machine."
     name = f"cost-{group.suite}-{group.profile}"
     return Table(name, entries, ("task",), tuple(methods), "Cost", group.name, caption)
-
-
-TABLE_TITLES = {
-    "table1": "DeepMind Control",
-    "ablation": "the four pieces",
-    "atari": "Atari",
-    "minigrid": "MiniGrid",
-    "cost": "training time",
-    "curiosity": "curiosity and its controls (asked by this package)",
-    "curiosity-toy": "curiosity and its controls on a toy (asked by this package)",
-    "curiosity-re3": "curiosity and its controls on RE3 (asked by this package)",
-    "curiosity-drqv2": "curiosity and its controls on DrQ-v2 (asked by this package)",
-}
 
 
 def verdict_table(table: str, results: ClaimResults) -> Table:
@@ -253,7 +241,7 @@ def verdict_table(table: str, results: ClaimResults) -> Table:
             label = (Cell(claim.text, (claim.source,), "claim"),)
             cell = Cell(verdict.state, (verdict.text,), verdict.state)
             entries.append(Entry(label, record, profile, cell))
-    title, columns = TABLE_TITLES[table], tuple(results)
+    title, columns = TABLES[table], tuple(results)
     name = f"verdicts-{table}"
     return Table(name, entries, (title,), columns, f"Claims about {title}", stacked=True)
 

@@ -18,18 +18,25 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 
 from cclf.analysis import published, runs, statistics
-from cclf.analysis.runs import EvaluationRow, StepBudget, StepUnit
+from cclf.analysis.runs import ResultRow, StepBudget, StepUnit
 from cclf.analysis.statistics import Interval
 from cclf.analysis.table import format_number
 from cclf.config import Config
 from cclf.errors import ConfigError
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
-TABLES = (
-    *("table1", "ablation", "atari", "minigrid", "cost"),  # of the paper
-    # of this package: whether the paper's curiosity carries information
-    *("curiosity", "curiosity-toy", "curiosity-re3", "curiosity-drqv2"),
-)
+OF_THIS_PACKAGE = "(asked by this package)"  # whether the paper's curiosity carries information
+TABLES = {  # of claims, with their titles; the first five are the paper's
+    "table1": "DeepMind Control",
+    "ablation": "the four pieces",
+    "atari": "Atari",
+    "minigrid": "MiniGrid",
+    "cost": "training time",
+    "curiosity": f"curiosity and its controls {OF_THIS_PACKAGE}",
+    "curiosity-toy": f"curiosity and its controls on a toy {OF_THIS_PACKAGE}",
+    "curiosity-re3": f"curiosity and its controls on RE3 {OF_THIS_PACKAGE}",
+    "curiosity-drqv2": f"curiosity and its controls on DrQ-v2 {OF_THIS_PACKAGE}",
+}
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
 ClaimKind = Literal["return", "average", "iqm", "wins", "steps", "seconds", "above", "below"]
@@ -117,7 +124,7 @@ def decidable_claims(claims: Iterable[Claim], configs: Iterable[Config]) -> list
     ]
 
 
-def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
+def evaluate_claim(claim: Claim, rows: Sequence[ResultRow]) -> Verdict:
     """Whether `rows`, all of one profile, support a claim. Rows of other tasks and methods are
     ignored."""
     rows = [row for row in rows if row.task in claim.tasks and row.method in claim.methods]
@@ -144,12 +151,12 @@ def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
     state = "undecided" if seeds < needed else _verdict_state(claim, interval)
     text = _sentence(claim, samples, interval, needed)
-    estimate, *ends = interval.floats()
-    low, high = ends if statistics.resampled_unit(samples) else (None, None)
+    estimate, *limits = interval.floats()
+    low, high = limits if statistics.resampled_unit(samples) else (None, None)
     return Verdict(state, text, estimate, low, high, seeds)
 
 
-def _samples(claim: Claim, rows: Sequence[EvaluationRow]) -> list[np.ndarray]:
+def _samples(claim: Claim, rows: Sequence[ResultRow]) -> list[np.ndarray]:
     """One matrix (runs, tasks) per method of the measured quantity."""
     if claim.measure in ("steps", "average"):
         runs.check_same_evaluation_steps(runs.runs(rows))
@@ -166,12 +173,12 @@ def _samples(claim: Claim, rows: Sequence[EvaluationRow]) -> list[np.ndarray]:
     return samples
 
 
-def _seconds(claim: Claim, evaluations: Sequence[EvaluationRow]) -> float | None:
+def _seconds(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
     last = runs.evaluation_at(evaluations, claim.clock)
     return last and last.wall_seconds
 
 
-def _steps(claim: Claim, evaluations: Sequence[EvaluationRow]) -> float | None:
+def _steps(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
     """None for an unfinished run that has not reached the steps of the claim."""
     assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
     if evaluations[0].state != "failed" and not runs.evaluation_at(evaluations, claim.clock):
@@ -219,7 +226,7 @@ def _null_value(claim: Claim) -> float:
         return claim.threshold
     if claim.measure == "wins":
         assert claim.factor is not None, f"the claim {claim.name} has no count"
-        return claim.factor - 0.5  # tasks are whole: a count of `factor` is on the claimed side
+        return claim.factor - 0.5  # a number of tasks: a count of `factor` is on the claimed side
     return 0.0 if _quantity_name(claim) == "difference" else 1.0
 
 
@@ -243,12 +250,12 @@ def _below_claimed_size(claim: Claim, interval: Interval) -> bool:
 def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, needed: int) -> str:
     """The estimate with its interval and seeds, why a ratio is degenerate, and on which side of the
     null value and of a claimed size the interval is."""
-    whole = claim.measure == "wins"
-    estimate, low, high = (_format(float(value), whole) for value in interval)
+    is_count = claim.measure == "wins"
+    estimate, low, high = (_format(float(value), is_count) for value in interval)
     unit = statistics.resampled_unit(samples)
-    ends = f" [{low}, {high}]" * bool(unit) + " (tasks resampled)" * (unit == "tasks")
+    limits = f" [{low}, {high}]" * bool(unit) + " (tasks resampled)" * (unit == "tasks")
     name = _quantity_name(claim)
-    value = f"{estimate} {name}" if whole else f"{name} {estimate}"
+    value = f"{estimate} {name}" if is_count else f"{name} {estimate}"
     fewest, most = (pick(len(sample) for sample in samples) for pick in (min, max))
     seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     follows = (
@@ -257,19 +264,19 @@ def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, n
         else _interpretation(claim, interval)
     )
     reasons = "; ".join(part for part in (_degenerate_reason(claim, samples), follows) if part)
-    return f"{value}{ends}, {seeds} seed{'s' * (most != 1)}; {reasons}"
+    return f"{value}{limits}, {seeds} seed{'s' * (most != 1)}; {reasons}"
 
 
-def _format(value: float, whole: bool) -> str:
+def _format(value: float, is_count: bool) -> str:
     if np.isnan(value):
         return "unknown"
     if np.isinf(value):
         return "−∞" if value < 0 else "∞"
-    return f"{value:.0f}" if whole or value == 0 else format_number(value)
+    return f"{value:.0f}" if is_count or value == 0 else format_number(value)
 
 
 def _interpretation(claim: Claim, interval: Interval) -> str:
-    """On which side of the null value and of the claimed size the interval is; its ends belong to
+    """On which side of the null value and of the claimed size the interval is; its limits belong to
     it."""
     low, high, null = float(interval.low), float(interval.high), _null_value(claim)
     inside, above = low <= null <= high, low > null

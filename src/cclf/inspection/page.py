@@ -61,8 +61,8 @@ def to_json(report: Gallery) -> Facts:
 
 
 def _related(report: Gallery, measure: Measure) -> dict[str, float | None]:
-    found = correlate(measure.values, report.curiosity)._asdict()
-    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+    correlation = correlate(measure.values, report.curiosity)._asdict()
+    return {name: value if math.isfinite(value) else None for name, value in correlation.items()}
 
 
 def _sample_facts(sample: ShownSample) -> Facts:
@@ -98,12 +98,12 @@ def _novelty(report: Gallery) -> Iterator[str]:
     for measure in report.measures:
         if not measure.novelty:
             continue
-        found = correlate(measure.values, report.curiosity)
-        sense = describe_correlation(found)
+        correlation = correlate(measure.values, report.curiosity)
+        sense = describe_correlation(correlation)
         text = f"Curiosity {sense} with {measure.name} ({measure.meaning})"
-        if math.isfinite(found.rank):
-            interval = f"[{signed(found.low)}, {signed(found.high)}]"
-            text += f": rank correlation {signed(found.rank)} {interval}"
+        if math.isfinite(correlation.rank):
+            interval = f"[{signed(correlation.low)}, {signed(correlation.high)}]"
+            text += f": rank correlation {signed(correlation.rank)} {interval}"
         if sense.startswith(("rises", "falls")):
             agrees = sense.startswith("rises") == (measure.novelty > 0)
             text += ". Novelty would do the same" if agrees else ". Novelty would do the opposite"
@@ -115,13 +115,15 @@ def _correlation_table(report: Gallery) -> Table:
     tenth = max(1, len(report.curiosity) // 10)
     order = np.argsort(report.curiosity, kind="stable")
     for measure in report.measures:
-        found = correlate(measure.values, report.curiosity)
+        correlation = correlate(measure.values, report.curiosity)
         strength = Cell(MISSING)
-        if math.isfinite(found.rank):
-            interval = f"[{signed(found.low)}, {signed(found.high)}]"
-            strength = Cell(signed(found.rank), (interval, f"linear {signed(found.linear)}"))
+        if math.isfinite(correlation.rank):
+            interval = f"[{signed(correlation.low)}, {signed(correlation.high)}]"
+            strength = Cell(
+                signed(correlation.rank), (interval, f"linear {signed(correlation.linear)}")
+            )
         means = (_mean(measure.values[order[part]]) for part in (slice(-tenth, None), slice(tenth)))
-        sense = Cell(describe_correlation(found), (measure.meaning,), "word")
+        sense = Cell(describe_correlation(correlation), (measure.meaning,), "word")
         row = (Cell(measure.name, style="word"), strength, *map(Cell, means), sense)
         entries.append(Entry(row))
     header = (
