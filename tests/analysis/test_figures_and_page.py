@@ -217,6 +217,18 @@ def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:
     assert curves.with_published(others) == others, "nobody asked for DrQ-v2"
 
 
+def test_logged_quantity_is_drawn_from_zero_with_its_name_only_among_several() -> None:
+    """Otherwise an axis from 0.9999998 to 1 shows noise as a trend."""
+    series = {name: [(np.array([10.0, 20.0]), np.array([0.98, 0.97]))] for name in ("c", "c′")}
+    one = figures.over_training({"c": series["c"]}, "curiosity").axes[0]
+    both = figures.over_training(series, "curiosity", reference_value=0.75).axes[0]
+    low, high = one.get_ylim()
+    assert (low, high > 0.98, high < 1.2) == (0.0, True, True)
+    assert both.get_ylim() == (0.0, pytest.approx(1.62))
+    assert one.get_legend() is None
+    assert [text.get_text() for text in both.get_legend().get_texts()] == ["c", "c′"]
+
+
 def test_few_values_are_groups_of_their_own() -> None:
     """Most transitions are in their batch once: by size alone they would all be one group."""
     copies = np.array([1.0] * 99 + [2.0])

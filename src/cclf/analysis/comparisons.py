@@ -223,7 +223,9 @@ def over_training_table(group: SuiteResults) -> Table:
     entries = []
     for task in group.by_task:
         means = means_over_training(group, task)
-        for method, scores in means.items() if len(means) > 1 else ():
+        if len(means) < 2:
+            continue
+        for method, scores in means.items():
             interval = statistics.interval(scores, statistics.mean)
             record: Record = {
                 "task": task,

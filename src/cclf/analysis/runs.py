@@ -110,7 +110,7 @@ def check_names(rows: Iterable[ResultRow]) -> None:
     for text in {text for row in rows for text in (*row[:3], row.device, row.commit)}:
         if text.startswith(FORMULA_SIGNS):
             raise ConfigError(
-                f"a name in these results begins as a spreadsheet's formula does: {ascii(text)[:80]}"
+                f"a name in these results starts like a spreadsheet formula: {ascii(text)[:80]}"
             )
         if not text.isprintable() or len(text) > 200:
             raise ConfigError(f"a name in these results cannot be printed: {ascii(text)[:80]}")
@@ -174,10 +174,11 @@ def check_same_evaluation_steps(runs: Runs) -> None:
 def lowest_returns(rows: Iterable[ResultRow]) -> dict[str, float]:
     """By task the lowest return of any evaluation, 0 if there is none: the score of a failed
     run."""
-    returns: dict[str, list[float]] = {}
-    for row in rows:
-        returns.setdefault(row.task, []).extend([row.return_mean] * math.isfinite(row.return_mean))
-    return {task: min(values, default=0.0) for task, values in returns.items()}
+    lowest = {}
+    for task, task_rows in group_by(rows, lambda row: row.task).items():
+        returns = (row.return_mean for row in task_rows if math.isfinite(row.return_mean))
+        lowest[task] = min(returns, default=0.0)
+    return lowest
 
 
 def evaluation_at(evaluations: Sequence[ResultRow], budget: StepBudget) -> ResultRow | None:
@@ -205,9 +206,10 @@ def score_matrix(
 
     def score(evaluations: Sequence[ResultRow]) -> float | None:
         row = evaluation_at(evaluations, budgets[evaluations[0].task])
-        if row is not None:
-            episodes.setdefault(row.task, set()).add(row.episodes)
-        return row and row.return_mean
+        if row is None:
+            return None
+        episodes.setdefault(row.task, set()).add(row.episodes)
+        return row.return_mean
 
     chosen = [row for row in rows if row.task in budgets and row.method in methods]
     scores = scores_by_method(chosen, methods, list(budgets), score, lowest_returns(rows))

@@ -57,16 +57,15 @@ def _score_table(
         row = (Cell(short_task(line.task), (line.label,)),)
         for method in dict.fromkeys((*scores, *line.published)):
             paper = line.published.get(method)
-            notes = [f"published {_plus_minus(paper.mean, paper.std)}"] if paper else []
+            published_note = [f"published {_plus_minus(paper.mean, paper.std)}"] if paper else []
             if method not in scores:
-                entries.append(Entry(row, None, method, Cell(MISSING, tuple(notes))))
+                entries.append(Entry(row, None, method, Cell(MISSING, tuple(published_note))))
                 continue
             (mean, *limits), seeds = intervals[method].floats(), len(scores[method])
             std = float(statistics.std(scores[method])) if seeds > 1 else None
             low, high = limits if seeds > 1 else (None, None)
-            notes.insert(0, format_seeds(seeds) + ", some failed" * ((method, line.task) in failed))
-            if seeds > 1:
-                notes.insert(0, format_interval(*limits))
+            count = format_seeds(seeds) + ", some failed" * ((method, line.task) in failed)
+            own_notes = [format_interval(*limits), count] if seeds > 1 else [count]
             record: Record = {
                 "task": line.task,
                 "profile": group.profile,
@@ -82,7 +81,7 @@ def _score_table(
                 "published_source": paper and paper.source,
             }
             style = "best" if method == best else ""
-            cell = Cell(_plus_minus(mean, std), tuple(notes), style)
+            cell = Cell(_plus_minus(mean, std), (*own_notes, *published_note), style)
             entries.append(Entry(row, record, method, cell))
     columns = (*group.methods, *_published_reruns(group.methods, lines))
     name = f"{name}-{group.suite}-{group.profile}"

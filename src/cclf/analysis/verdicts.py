@@ -175,7 +175,7 @@ def _samples(claim: Claim, rows: Sequence[ResultRow]) -> list[np.ndarray]:
 
 def _seconds(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
     last = runs.evaluation_at(evaluations, claim.clock)
-    return last and last.wall_seconds
+    return None if last is None else last.wall_seconds
 
 
 def _steps(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
